@@ -1,0 +1,1 @@
+"""Events to model inputs: high-level features, particle lists, train/val/test split, mixing into equal row groups."""

@@ -1,0 +1,23 @@
+"""How kernels are compiled: numba, machine code cached on disk beside the source.
+
+Both decorators hide numba's missing types from mypy, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+
+Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+
+def compiled(function: Kernel) -> Kernel:
+    """Compile a loop over arrays."""
+    return cast("Kernel", numba.njit(cache=True)(function))
+
+
+def compiled_ufunc(function: Kernel) -> Kernel:
+    """Compile a formula of scalars to a NumPy ufunc, which takes scalars and arrays, here and in other kernels."""
+    return cast("Kernel", numba.vectorize(cache=True)(function))

@@ -1,0 +1,102 @@
+"""A features dataset on disk: `dataset.json` says what is in it, `scaler.json` how to scale it. No Spark, no torch.
+
+Layout of the folder:
+    dataset.json                        names, shapes, row groups, counts, class weights
+    scaler.json                         mean and standard deviation of every column, from the training split only
+    train/part-00000.parquet ...        one row group a file
+    val/...  test/...
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+from features.errors import DatasetError
+from features.schema import HLF_NAMES, MAX_PARTICLES, PARTICLE_FEATURE_NAMES, SPLITS
+
+DATASET_VERSION: Final = 1
+
+
+class RowGroup(NamedTuple):
+    """One file with one row group, the unit that a worker is given."""
+
+    file: str
+    rows: int
+
+
+class FeatureDataset(NamedTuple):
+    """What training and evaluation need to know of a dataset."""
+
+    folder: Path
+    classes: list[str]
+    class_weights: list[float]
+    splits: dict[str, list[RowGroup]]
+    counts: dict[str, list[int]]
+    feed_workers: int
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read `dataset.json`.
+
+        Raises:
+            DatasetError: It is not there or of another version.
+        """
+        path = folder / "dataset.json"
+        try:
+            content: dict[str, Any] = json.loads(path.read_text())
+        except (OSError, json.JSONDecodeError) as cause:
+            raise DatasetError(f"{path} cannot be read ({cause}). Make the features again.") from cause
+        if content.get("version") != DATASET_VERSION:
+            raise DatasetError(
+                f"{path} is of version {content.get('version')}, this code reads {DATASET_VERSION}. Make the features again."
+            )
+        return cls(
+            folder=folder,
+            classes=content["classes"],
+            class_weights=content["class_weights"],
+            splits={
+                split: [RowGroup(group["file"], group["rows"]) for group in groups]
+                for split, groups in content["splits"].items()
+            },
+            counts=content["counts"],
+            feed_workers=content["feed_workers"],
+        )
+
+    def save(self, *, columns: dict[str, Any]) -> None:
+        """Write `dataset.json` and `scaler.json`.
+
+        Args:
+            columns: For `hlf` and `particles` the statistics of `ColumnStatistics.to_json`.
+        """
+        content = {
+            "version": DATASET_VERSION,
+            "classes": self.classes,
+            "class_weights": self.class_weights,
+            "feed_workers": self.feed_workers,
+            "hlf": list(HLF_NAMES),
+            "particles": {"rows": MAX_PARTICLES, "features": list(PARTICLE_FEATURE_NAMES)},
+            "counts": self.counts,
+            "splits": {split: [group._asdict() for group in groups] for split, groups in self.splits.items()},
+        }
+        (self.folder / "dataset.json").write_text(json.dumps(content, indent=1))
+        (self.folder / "scaler.json").write_text(json.dumps(columns, indent=1))
+
+    def scaler(self) -> dict[str, Any]:
+        """Content of `scaler.json`: for `hlf` and `particles` their `count`, `mean` and `std`."""
+        content: dict[str, Any] = json.loads((self.folder / "scaler.json").read_text())
+        return content
+
+    def files(self, split: str) -> list[Path]:
+        """Paths of a split's row groups, in order."""
+        return [self.folder / group.file for group in self.splits[split]]
+
+    def num_rows(self, split: str) -> int:
+        """Events of a split."""
+        return sum(group.rows for group in self.splits[split])
+
+    def evenly_fed(self) -> list[int]:
+        """Numbers of workers up to 64 for which the training row groups divide without remainder."""
+        num_groups = len(self.splits[SPLITS[0]])
+        return [workers for workers in range(1, min(num_groups, 64) + 1) if num_groups % workers == 0]

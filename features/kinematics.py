@@ -1,0 +1,82 @@
+"""Kinematics of massless particles, compiled, for scalars and arrays alike.
+
+Each function is a NumPy ufunc in float64 (numba), so that one formula serves the kernels' loops and whole arrays.
+Angles in radians, momenta in GeV.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from features.compiling import compiled_ufunc
+
+_TWO_PI: Final = 2.0 * math.pi
+
+
+@compiled_ufunc
+def delta_phi(phi1: float, phi2: float) -> float:
+    """Signed difference phi1 - phi2 of two azimuths, wrapped to (-pi, pi].
+
+    Examples:
+        >>> round(float(delta_phi(3.1, -3.1)), 6)
+        -0.083185
+    """
+    difference = (phi1 - phi2) % _TWO_PI
+    if difference > math.pi:
+        difference -= _TWO_PI
+    return difference
+
+
+@compiled_ufunc
+def delta_r2(eta1: float, phi1: float, eta2: float, phi2: float) -> float:
+    """Squared distance in eta and phi: (eta1 - eta2)^2 + delta_phi^2.
+
+    Examples:
+        >>> round(float(delta_r2(0.3, 3.1, 0.0, -3.1)), 6)
+        0.09692
+    """
+    difference = (phi1 - phi2) % _TWO_PI
+    if difference > math.pi:
+        difference -= _TWO_PI
+    return (eta1 - eta2) ** 2 + difference**2
+
+
+@compiled_ufunc
+def energy(pt: float, eta: float) -> float:
+    """Energy of a massless particle: pT cosh(eta).
+
+    Examples:
+        >>> float(energy(10.0, 0.0))
+        10.0
+    """
+    return pt * math.cosh(eta)
+
+
+@compiled_ufunc
+def px(pt: float, phi: float) -> float:
+    """Momentum along x: pT cos(phi)."""
+    return pt * math.cos(phi)
+
+
+@compiled_ufunc
+def py(pt: float, phi: float) -> float:
+    """Momentum along y: pT sin(phi)."""
+    return pt * math.sin(phi)
+
+
+@compiled_ufunc
+def pz(pt: float, eta: float) -> float:
+    """Momentum along the beam of a massless particle: pT sinh(eta)."""
+    return pt * math.sinh(eta)
+
+
+@compiled_ufunc
+def transverse_mass(pt: float, phi: float, met: float, met_phi: float) -> float:
+    """Transverse mass of the lepton and the missing momentum: sqrt(2 pT MET (1 - cos delta_phi)).
+
+    Examples:
+        >>> round(float(transverse_mass(40.0, 0.0, 40.0, 3.141592653589793)), 6)
+        80.0
+    """
+    return math.sqrt(2.0 * pt * met * (1.0 - math.cos(phi - met_phi)))

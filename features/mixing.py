@@ -1,0 +1,121 @@
+"""Which events go into which row group: pure arithmetic on keys, labels and splits. The Spark job carries it out.
+
+Row groups are runs of equal length of the events of a split sorted by a hash of their identity: classes and files are
+mixed in every one of them, whatever order they came in.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.errors import EmptySplitError, TooFewEventsError, WeightSumError
+from features.schema import SPLITS
+from features.splitting import UInt64s
+
+
+class Layout(NamedTuple):
+    """The row groups of one split."""
+
+    first_keys: UInt64s
+    """(num_groups,) smallest mixing key of each row group; the first is 0."""
+    rows: NDArray[np.int64]
+    """(num_groups,) rows of each: all equal but the last, which may be shorter."""
+
+    def group_of(self, keys: UInt64s) -> NDArray[np.int64]:
+        """Row group of each event, from its mixing key."""
+        return np.searchsorted(self.first_keys, keys, side="right").astype(np.int64) - 1
+
+
+def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> int:
+    """Rows of each row group so that there are at least `feed_workers` groups, and a multiple of it where possible.
+
+    Raises:
+        TooFewEventsError: Fewer events than workers to feed.
+
+    Examples:
+        >>> group_size(425, rows_per_group=2048, feed_workers=4)
+        107
+        >>> group_size(10_000, rows_per_group=1000, feed_workers=4)
+        834
+    """
+    if num_events < feed_workers:
+        raise TooFewEventsError(
+            f"{num_events} events cannot fill {feed_workers} row groups. "
+            f"Lower features.feed_workers (now {feed_workers}) or add files."
+        )
+    wanted = -(-num_events // (rows_per_group * feed_workers)) * feed_workers
+    size = -(-num_events // wanted)
+    return size if -(-num_events // size) >= feed_workers else num_events // feed_workers
+
+
+def layout(keys: UInt64s, *, size: int) -> Layout:
+    """Cut the sorted keys of a split into row groups of `size`.
+
+    Args:
+        keys: (num_events,) mixing keys, in any order.
+        size: Rows of each group but the last.
+    """
+    ordered = np.sort(keys)
+    first_keys = ordered[::size].copy()
+    first_keys[0] = 0
+    rows = np.full(len(first_keys), size, dtype=np.int64)
+    rows[-1] = len(ordered) - size * (len(first_keys) - 1)
+    return Layout(first_keys, rows)
+
+
+def kept_fractions(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
+    """Share of each class to keep so that all are as large as the smallest; (num_classes,).
+
+    Examples:
+        >>> kept_fractions(np.array([0, 0, 0, 0, 1]), 2).tolist()
+        [0.25, 1.0]
+    """
+    counts = np.bincount(labels, minlength=num_classes)
+    return counts.min() / np.maximum(counts, 1)
+
+
+def class_weights(labels: NDArray[np.int64], weights: NDArray[np.float64], names: list[str]) -> NDArray[np.float64]:
+    """Factor for the events of each class, so that all classes carry the same sum of weights, on average 1 per event.
+
+    Args:
+        labels: (num_events,) classes.
+        weights: (num_events,) event weights, possibly negative.
+        names: The classes.
+
+    Raises:
+        WeightSumError: The weights of a class add up to 0 or less.
+
+    Examples:
+        >>> class_weights(np.array([0, 0, 0, 1]), np.ones(4), ["QCD", "ttbar"]).round(3).tolist()
+        [0.667, 2.0]
+    """
+    sums = np.bincount(labels, weights=weights, minlength=len(names))
+    for name, total in zip(names, sums, strict=True):
+        if total <= 0:
+            raise WeightSumError(
+                f"the event weights of class {name} add up to {total:g} on the training split; classes cannot be "
+                f"balanced by that. Check Event.Weight in its files."
+            )
+    return len(labels) / (len(names) * sums)
+
+
+def refuse_empty_classes(split: NDArray[np.int64], labels: NDArray[np.int64], names: list[str]) -> None:
+    """Every split must hold every class.
+
+    Raises:
+        EmptySplitError: One does not; the message has the table.
+    """
+    counts = np.zeros((len(SPLITS), len(names)), dtype=np.int64)
+    np.add.at(counts, (split, labels), 1)
+    if (counts > 0).all():
+        return
+    table = "\n".join(
+        f"  {name:<8}" + "".join(f"{label} {count:>8}   " for label, count in zip(names, row, strict=True))
+        for name, row in zip(SPLITS, counts, strict=True)
+    )
+    raise EmptySplitError(
+        f"a split lacks a class after the selection:\n{table}\nAdd files, or change the shares under features.split."
+    )

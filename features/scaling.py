@@ -1,0 +1,53 @@
+"""Mergeable statistics of feature columns, from which the scaler that becomes the model's first layer is made."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class ColumnStatistics(NamedTuple):
+    """Count, mean and sum of squared deviations of each column; two of them merge without going back to the data."""
+
+    count: int
+    mean: NDArray[np.float64]
+    """(num_columns,)."""
+    m2: NDArray[np.float64]
+    """(num_columns,) sum of squared deviations from the mean."""
+
+    @classmethod
+    def of(cls, rows: NDArray[np.floating[Any]]) -> Self:
+        """Statistics of (num_rows, num_columns) numbers; padding must not be among the rows.
+
+        Examples:
+            >>> ColumnStatistics.of(np.array([[1.0], [3.0]])).std
+            array([1.])
+        """
+        rows = np.asarray(rows, dtype=np.float64)
+        if not len(rows):
+            return cls(0, np.zeros(rows.shape[1]), np.zeros(rows.shape[1]))
+        mean = rows.mean(axis=0)
+        return cls(len(rows), mean, np.square(rows - mean).sum(axis=0))
+
+    def merge(self, other: ColumnStatistics) -> ColumnStatistics:
+        """Statistics of both sets of rows together (Chan, Golub, LeVeque 1979)."""
+        count = self.count + other.count
+        if count == 0:
+            return self
+        delta = other.mean - self.mean
+        mean = self.mean + delta * (other.count / count)
+        m2 = self.m2 + other.m2 + delta**2 * (self.count * other.count / count)
+        return ColumnStatistics(count, mean, m2)
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """(num_columns,) standard deviations; 1 for columns that never vary, so that scaling leaves them finite."""
+        std = np.sqrt(self.m2 / max(self.count, 1))
+        constant = std <= 1e-12 * np.maximum(1.0, np.abs(self.mean))
+        return np.where(constant, 1.0, std)
+
+    def to_json(self) -> dict[str, Any]:
+        """`count`, `mean` and `std`: what the model's scaling layer takes."""
+        return {"count": self.count, "mean": self.mean.tolist(), "std": self.std.tolist()}

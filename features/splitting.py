@@ -1,0 +1,70 @@
+"""Deterministic pseudo-random numbers from event identities: split, downsampling and mixing all hang on them.
+
+An event is (file UUID, entry). Its number never depends on which other events or files there are, on their order, or on
+how the work was cut into tasks; so an event never changes its split when files are added.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.schema import SPLITS
+from features.settings import SplitSettings
+
+UInt64s = NDArray[np.uint64]
+
+#: Different purposes draw from different streams, so that (say) downsampling does not favour a split.
+SPLIT_STREAM: Final = 1
+BALANCE_STREAM: Final = 2
+MIXING_STREAM: Final = 3
+
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream: int) -> UInt64s:
+    """64 well mixed bits per event.
+
+    Three rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the two halves of the UUID and the entry.
+
+    Args:
+        file_uuids: (num_events,) UUIDs as text.
+        entries: (num_events,) entry numbers.
+        stream: One of the `*_STREAM` constants.
+
+    Returns:
+        (num_events,) hashes.
+
+    Examples:
+        >>> a = event_hash(["4320b7b3-c85c-463c-b2cf-109a77da02a4"], np.array([7]), stream=SPLIT_STREAM)
+        >>> hex(int(a[0]))
+        '0x5f2f2a3bd5dd3b8d'
+    """
+    names, inverse = np.unique(np.asarray(file_uuids, dtype=str), return_inverse=True)
+    halves = np.array([divmod(uuid.UUID(str(name)).int, 1 << 64) for name in names], dtype=np.uint64).reshape(-1, 2)
+    with np.errstate(over="ignore"):
+        state = _mix(halves[:, 0] + np.uint64(stream) * _GOLDEN)
+        state = _mix(state ^ halves[:, 1])
+        return _mix(state[inverse] + entries.astype(np.uint64) * _GOLDEN)
+
+
+def uniform(hashes: UInt64s) -> NDArray[np.float64]:
+    """Hashes as numbers in [0, 1): their upper 53 bits."""
+    return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def split_index(file_uuids: Sequence[str], entries: NDArray[np.int64], shares: SplitSettings) -> NDArray[np.int64]:
+    """Index into `features.schema.SPLITS` of every event; (num_events,)."""
+    bounds = np.array([shares.train, shares.train + shares.val])
+    index = np.searchsorted(bounds, uniform(event_hash(file_uuids, entries, stream=SPLIT_STREAM)), side="right")
+    return np.minimum(index, len(SPLITS) - 1).astype(np.int64)
+
+
+def _mix(state: UInt64s) -> UInt64s:
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))

@@ -1,0 +1,138 @@
+"""What can be wrong with input files; each message says what, where, the nearest valid name and what to do.
+
+Every exception takes its finished message as the only argument, so that it survives the way back from a Spark task.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+
+class IngestionError(Exception):
+    """Something about the input that its owner can mend."""
+
+
+class NoFilesError(IngestionError):
+    """A glob of a sample matches nothing."""
+
+    @classmethod
+    def at(cls, sample: str, pattern: str, neighbours: Sequence[str]) -> Self:
+        """Name the sample, the pattern as it was resolved, and what lies beside it."""
+        beside = f" There: {_some(neighbours)}." if neighbours else ""
+        return cls(
+            f"sample '{sample}': no file matches '{pattern}'.{beside} "
+            f"Correct the path under samples: in the config (relative paths start at the current folder)."
+        )
+
+
+class UnreadableFileError(IngestionError):
+    """The file is absent, cannot be opened or is no ROOT file."""
+
+
+class TruncatedFileError(IngestionError):
+    """The file is shorter than its own header says."""
+
+    @classmethod
+    def at(cls, path: str, *, expected: int, actual: int) -> Self:
+        """Give both sizes in bytes."""
+        return cls(
+            f"{path} is truncated: its header says {expected} bytes, {actual} are there. "
+            f"Copy it again, or take it out of the sample's files."
+        )
+
+
+class DamagedFileError(IngestionError):
+    """The file opens, but some of its data cannot be read."""
+
+    @classmethod
+    def at(cls, path: str, *, where: str, cause: Exception) -> Self:
+        """Say which branch and entries could not be read, and how uproot put it."""
+        return cls(
+            f"{path} is damaged: {where} cannot be read ({type(cause).__name__}: {_first_line(cause)}). "
+            f"Copy it again, or take it out of the sample's files."
+        )
+
+
+class MissingTreeError(IngestionError):
+    """The configured tree is not in the file."""
+
+    @classmethod
+    def at(cls, path: str, tree: str, available: Iterable[str]) -> Self:
+        """List what the file holds instead."""
+        held = sorted(set(available))
+        return cls(
+            f"{path} has no tree '{tree}'. It holds: {_some(held) if held else 'nothing'}.{_nearest(tree, held)} "
+            f"Set ingest.tree, or take the file out of the sample's files."
+        )
+
+
+class MissingBranchError(IngestionError):
+    """A needed branch is not in the tree."""
+
+    @classmethod
+    def at(cls, path: str, tree: str, missing: dict[str, str], available: Iterable[str]) -> Self:
+        """Name each missing branch with the field that needs it and the nearest branches of the tree.
+
+        Args:
+            path: The file.
+            tree: The tree that was searched.
+            missing: Field of the events schema (`muons.pt`) to the branch looked for.
+            available: All branches of the tree.
+        """
+        held = sorted(set(available))
+        lines = [f"  '{branch}' (for {field}).{_nearest(branch, held)}" for field, branch in missing.items()]
+        return cls(
+            f"{path}: tree '{tree}' lacks {len(missing)} needed branch{'es' if len(missing) > 1 else ''}:\n"
+            + "\n".join(lines)
+            + "\nIf they have other names in your files, say so under ingest.branch_map (for example `muons: Muon`)."
+        )
+
+
+class WrongBranchTypeError(IngestionError):
+    """A branch does not hold the kind of numbers that its field needs."""
+
+
+class DuplicateFileError(IngestionError):
+    """The same ROOT file (by its UUID) is listed twice."""
+
+    @classmethod
+    def at(cls, uuid: str, first: str, second: str) -> Self:
+        """Name both places as `sample 'x': path`."""
+        return cls(
+            f"the same ROOT file (UUID {uuid}) is listed twice: {first} and {second}. "
+            f"Its events would be counted twice; keep one of the two."
+        )
+
+
+class EmptySampleError(IngestionError):
+    """No event of a sample is left; the message holds its cutflow."""
+
+
+class BadFilesError(IngestionError):
+    """Several files are bad; each is listed."""
+
+    @classmethod
+    def of(cls, problems: Sequence[IngestionError]) -> IngestionError:
+        """The problem itself if it is the only one, else one error that lists the first twenty."""
+        if len(problems) == 1:
+            return problems[0]
+        listed = "\n".join(f"- {problem}" for problem in problems[:20])
+        more = f"\n... and {len(problems) - 20} more" if len(problems) > 20 else ""
+        return cls(f"{len(problems)} input files are bad:\n{listed}{more}")
+
+
+def _nearest(name: str, available: Sequence[str]) -> str:
+    """A sentence with the names most like this one, or nothing."""
+    near = difflib.get_close_matches(name, available, n=3, cutoff=0.4)
+    return f" Nearest: {', '.join(near)}." if near else ""
+
+
+def _some(names: Sequence[str], *, at_most: int = 8) -> str:
+    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
+    return ", ".join(names[:at_most]) + more
+
+
+def _first_line(cause: Exception) -> str:
+    return next(iter(str(cause).strip().splitlines()), "no further word")

@@ -1,0 +1,187 @@
+"""One range of entries of one ROOT file to one Arrow table of events. No Spark, no output paths."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import awkward as ak
+import numpy as np
+import pyarrow as pa
+import uproot
+from numpy.typing import NDArray
+
+from ingestion.errors import DamagedFileError, WrongBranchTypeError
+from ingestion.files import FileInfo
+from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, SCALARS, events_schema, struct_type
+from ingestion.settings import IngestSettings, field_branches
+from ingestion.thresholds import Mask, Offsets, any_per_event, events_to_candidates, kept_offsets, nonfinite
+
+
+class Jagged(NamedTuple):
+    """A collection of candidates: `offsets` (num_events + 1,) and one flat array per field."""
+
+    offsets: Offsets
+    fields: dict[str, NDArray[Any]]
+
+
+class RawEvents(NamedTuple):
+    """Everything needed of a range of entries, as the file has it."""
+
+    start: int
+    scalars: dict[str, NDArray[Any]]
+    collections: dict[str, Jagged]
+
+    @property
+    def num_events(self) -> int:
+        """Number of entries read."""
+        return len(self.scalars["met"])
+
+
+class Selection(NamedTuple):
+    """Events that pass, and how many do not and why; the counts add up to the entries read."""
+
+    table: pa.Table
+    counters: dict[str, int]
+
+
+def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: int) -> RawEvents:
+    """Read the needed branches of entries `start` to `stop` (exclusive).
+
+    Raises:
+        DamagedFileError: Some baskets cannot be read.
+        WrongBranchTypeError: A branch is not jagged or not numeric where it must be.
+    """
+    branches = field_branches(settings.branch_map)
+    for absent in info.missing_optional:
+        del branches[absent]
+    try:
+        with uproot.open({info.path: settings.tree}) as tree:
+            arrays = {
+                field: tree[branch].array(entry_start=start, entry_stop=stop) for field, branch in branches.items()
+            }
+    except Exception as cause:
+        # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
+        raise DamagedFileError.at(info.path, where=f"entries {start} to {stop - 1}", cause=cause) from cause
+    scalars = {name: np.full(stop - start, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
+    scalars |= {
+        name: _scalar(arrays[name], place=f"{info.path}: branch '{branches[name]}'", dtype=SCALARS[name].dtype)
+        for name in SCALARS
+        if name in arrays
+    }
+    collections = {}
+    for name, fields in COLLECTIONS.items():
+        columns = {
+            field: _jagged(
+                arrays[f"{name}.{field}"],
+                place=f"{info.path}: branch '{branches[f'{name}.{field}']}'",
+                dtype=spec.dtype,
+            )
+            for field, spec in fields.items()
+        }
+        offsets = _common_offsets({field: column[0] for field, column in columns.items()}, info.path, name)
+        collections[name] = Jagged(offsets, {field: column[1] for field, column in columns.items()})
+    return RawEvents(start, scalars, collections)
+
+
+def select_events(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> Selection:
+    """Drop events with non-finite numbers or without a lepton above threshold; drop candidates below threshold.
+
+    Returns:
+        The events as `ingestion.schema.events_schema()` and the counters `entries`, `rejected_nonfinite`,
+        `rejected_no_lepton`, `events`.
+    """
+    bad = nonfinite(raw.scalars.values(), raw.num_events)
+    for jagged in raw.collections.values():
+        flags = nonfinite(jagged.fields.values(), int(jagged.offsets[-1]))
+        bad |= any_per_event(jagged.offsets, flags)
+    has_lepton = np.zeros(raw.num_events, dtype=np.bool_)
+    for name in ("electrons", "muons"):
+        leptons = raw.collections[name]
+        has_lepton |= any_per_event(leptons.offsets, leptons.fields["pt"] > settings.min_lepton_pt)
+    keep = ~bad & has_lepton
+    counters = {
+        "entries": raw.num_events,
+        "rejected_nonfinite": int(bad.sum()),
+        "rejected_no_lepton": int((~bad & ~has_lepton).sum()),
+        "events": int(keep.sum()),
+    }
+    return Selection(_events_table(raw, info, settings, keep), counters)
+
+
+def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:
+    """The kept events with the candidates above threshold, as Arrow."""
+    num_kept = int(keep.sum())
+    columns: dict[str, pa.Array] = {
+        "file_uuid": pa.array([info.uuid] * num_kept, pa.string()),
+        "entry": pa.array(np.arange(raw.start, raw.start + raw.num_events)[keep], pa.int64()),
+        "sample": pa.array([info.sample] * num_kept, pa.string()),
+        "label": pa.array(np.full(num_kept, info.label), pa.int64()),
+    }
+    columns |= {name: pa.array(values[keep]) for name, values in raw.scalars.items()}
+    thresholds = {
+        "tracks": ("pt", settings.min_track_pt),
+        "photons": ("et", settings.min_photon_et),
+        "neutral_hadrons": ("et", settings.min_neutral_hadron_et),
+    }
+    for name, jagged in raw.collections.items():
+        kept = events_to_candidates(jagged.offsets, keep)
+        if name in thresholds:
+            field, threshold = thresholds[name]
+            kept &= jagged.fields[field] > threshold
+        offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]
+        columns[name] = _list_array(offsets, {field: values[kept] for field, values in jagged.fields.items()}, name)
+    schema = events_schema()
+    return pa.Table.from_arrays([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+
+
+def _list_array(offsets: Offsets, fields: dict[str, NDArray[Any]], name: str) -> pa.Array:
+    kind = struct_type(name)
+    structs = pa.StructArray.from_arrays([pa.array(fields[field.name]) for field in kind], fields=list(kind))
+    element = pa.field("element", kind, nullable=False)
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), structs, type=pa.list_(element))
+
+
+def _jagged(array: ak.Array, *, place: str, dtype: str) -> tuple[Offsets, NDArray[Any]]:
+    """Offsets and flat numbers of a branch that holds one list per event."""
+    layout = ak.to_packed(array).layout
+    if not (layout.is_list and layout.content.is_numpy and layout.purelist_depth == 2):
+        raise WrongBranchTypeError(
+            f"{place} holds '{array.type.content}' per event; a list of numbers is needed. "
+            f"Map another branch under ingest.branch_map."
+        )
+    return layout.to_ListOffsetArray64(True).offsets.data, _numbers(layout.content.data, place, dtype)
+
+
+def _scalar(array: ak.Array, *, place: str, dtype: str) -> NDArray[Any]:
+    """One number per event: a plain branch, or Delphes' way, a list that holds exactly one."""
+    if array.ndim == 1 and array.layout.is_numpy:
+        return _numbers(array.layout.data, place, dtype)
+    offsets, values = _jagged(array, place=place, dtype=dtype)
+    counts = np.diff(offsets)
+    if (counts != 1).any():
+        entry = int(np.argmax(counts != 1))
+        raise WrongBranchTypeError(
+            f"{place} holds {counts[entry]} numbers in the event {entry} of the range; exactly one is needed. "
+            f"Map another branch under ingest.branch_map."
+        )
+    return values
+
+
+def _numbers(values: NDArray[Any], place: str, dtype: str) -> NDArray[Any]:
+    if not np.issubdtype(values.dtype, np.number):
+        raise WrongBranchTypeError(f"{place} holds {values.dtype}; numbers are needed. Map another branch.")
+    return np.asarray(values).astype(dtype, copy=False)
+
+
+def _common_offsets(offsets: dict[str, Offsets], path: str, collection: str) -> Offsets:
+    """The offsets that all fields of a collection share."""
+    (first, reference), *others = offsets.items()
+    for field, other in others:
+        if not np.array_equal(reference, other):
+            raise WrongBranchTypeError(
+                f"{path}: '{collection}.{first}' and '{collection}.{field}' have different numbers of candidates. "
+                f"Map branches of one collection under ingest.branch_map."
+            )
+    return reference
+
+

@@ -1,0 +1,109 @@
+"""The contract of the events Parquet: collections, fields, units, and the Delphes branch that each field comes from.
+
+Everything downstream (features, awkward, pandas, Spark users) relies on the names in this module and on nothing else of
+the ingestion package.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+SCHEMA_VERSION: Final = 1
+
+
+class Field(NamedTuple):
+    """One number of an event or of a particle."""
+
+    branch: str
+    """Branch of the Delphes tree that holds it."""
+    dtype: str
+    """NumPy dtype in the events Parquet."""
+    unit: str
+    """Physical unit; empty for pure numbers."""
+
+
+#: Jagged collections: one list per event in the Parquet, one group of jagged branches in the tree.
+COLLECTIONS: Final[dict[str, dict[str, Field]]] = {
+    "tracks": {
+        "pid": Field("EFlowTrack.PID", "int32", ""),
+        "charge": Field("EFlowTrack.Charge", "int32", "e"),
+        "pt": Field("EFlowTrack.PT", "float32", "GeV"),
+        "eta": Field("EFlowTrack.Eta", "float32", ""),
+        "phi": Field("EFlowTrack.Phi", "float32", "rad"),
+        "x": Field("EFlowTrack.X", "float32", "mm"),
+        "y": Field("EFlowTrack.Y", "float32", "mm"),
+        "z": Field("EFlowTrack.Z", "float32", "mm"),
+    },
+    "photons": {
+        "et": Field("EFlowPhoton.ET", "float32", "GeV"),
+        "eta": Field("EFlowPhoton.Eta", "float32", ""),
+        "phi": Field("EFlowPhoton.Phi", "float32", "rad"),
+    },
+    "neutral_hadrons": {
+        "et": Field("EFlowNeutralHadron.ET", "float32", "GeV"),
+        "eta": Field("EFlowNeutralHadron.Eta", "float32", ""),
+        "phi": Field("EFlowNeutralHadron.Phi", "float32", "rad"),
+    },
+    "electrons": {
+        "pt": Field("Electron.PT", "float32", "GeV"),
+        "eta": Field("Electron.Eta", "float32", ""),
+        "phi": Field("Electron.Phi", "float32", "rad"),
+        "charge": Field("Electron.Charge", "int32", "e"),
+    },
+    "muons": {
+        "pt": Field("MuonTight.PT", "float32", "GeV"),
+        "eta": Field("MuonTight.Eta", "float32", ""),
+        "phi": Field("MuonTight.Phi", "float32", "rad"),
+        "charge": Field("MuonTight.Charge", "int32", "e"),
+    },
+    "jets": {
+        "pt": Field("Jet.PT", "float32", "GeV"),
+        "eta": Field("Jet.Eta", "float32", ""),
+        "phi": Field("Jet.Phi", "float32", "rad"),
+        "btag": Field("Jet.BTag", "uint32", "bits"),
+    },
+}
+
+#: One number per event.
+SCALARS: Final[dict[str, Field]] = {
+    "met": Field("MissingET.MET", "float32", "GeV"),
+    "met_phi": Field("MissingET.Phi", "float32", "rad"),
+    "weight": Field("Event.Weight", "float32", ""),
+}
+
+#: Scalars that a file may lack, with the value then used.
+OPTIONAL_SCALARS: Final[dict[str, float]] = {"weight": 1.0}
+
+
+def events_schema() -> pa.Schema:
+    """Arrow schema of the events Parquet; nothing in it is nullable.
+
+    Examples:
+        >>> events_schema().field("photons").type.value_type.names
+        ['et', 'eta', 'phi']
+    """
+    identity = [
+        pa.field("file_uuid", pa.string(), nullable=False),
+        pa.field("entry", pa.int64(), nullable=False),
+        pa.field("sample", pa.string(), nullable=False),
+        pa.field("label", pa.int64(), nullable=False),
+    ]
+    scalars = [pa.field(name, _arrow_type(field), nullable=False) for name, field in SCALARS.items()]
+    lists = [
+        pa.field(name, pa.list_(pa.field("element", struct_type(name), nullable=False)), nullable=False)
+        for name in COLLECTIONS
+    ]
+    return pa.schema([*identity, *scalars, *lists], metadata={"schema_version": str(SCHEMA_VERSION)})
+
+
+def struct_type(collection: str) -> pa.StructType:
+    """Arrow type of one element of a collection."""
+    return pa.struct(
+        [pa.field(name, _arrow_type(field), nullable=False) for name, field in COLLECTIONS[collection].items()]
+    )
+
+
+def _arrow_type(field: Field) -> pa.DataType:
+    return pa.type_for_alias(field.dtype)

@@ -1,0 +1,76 @@
+"""What a user may choose about reading ROOT files."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from ingestion.schema import COLLECTIONS, SCALARS
+
+
+class SampleSettings(BaseModel):
+    """One physics process and the files that hold its events."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")
+    """Name in cutflows and tables: letters, digits, `_ . + -`."""
+    label: int = Field(ge=0)
+    """Class of its events: an index into `classes`."""
+    files: list[str] = Field(min_length=1)
+    """Paths, globs or URLs of its ROOT files."""
+    cross_section_pb: float | None = Field(default=None, gt=0)
+    """Cross-section in picobarn, if known."""
+
+
+class IngestSettings(BaseModel):
+    """How events are read and which are worth keeping."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    #: Keys that change how fast, not what, is computed: they never make a stage stale.
+    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"entries_per_task"})
+
+    tree: str = "Delphes"
+    """Name of the tree (its highest cycle is read)."""
+    branch_map: dict[str, str] = {}
+    """Other branch names: a collection (`muons: Muon`) or one field (`muons.pt: Muon_pt`)."""
+    min_track_pt: float = Field(default=0.5, ge=0)
+    """Tracks need more pT than this [GeV]."""
+    min_photon_et: float = Field(default=1.0, ge=0)
+    """Photons need more ET than this [GeV]."""
+    min_neutral_hadron_et: float = Field(default=1.0, ge=0)
+    """Neutral hadrons need more ET than this [GeV]."""
+    min_lepton_pt: float = Field(default=23.0, ge=0)
+    """Events need an electron or muon with more pT than this [GeV]."""
+    entries_per_task: int = Field(default=4000, ge=1)
+    """Larger files are read by several tasks of so many entries each (bounds a task's memory)."""
+
+    @field_validator("branch_map")
+    @classmethod
+    def _known_fields(cls, value: dict[str, str]) -> dict[str, str]:
+        known = {*COLLECTIONS, *field_branches({})}
+        for name in value:
+            if name not in known:
+                raise ValueError(f"'{name}' is no collection or field of the events; there are: {', '.join(sorted(known))}")
+        return value
+
+
+def field_branches(branch_map: dict[str, str]) -> dict[str, str]:
+    """Branch of every field of the events schema, after the user's branch map.
+
+    A mapped collection replaces the part before the dot of Delphes' own branch names; a mapped field replaces the whole
+    name and wins over its collection.
+
+    Examples:
+        >>> field_branches({"muons": "Muon", "met": "MET_pt"})["muons.pt"]
+        'Muon.PT'
+        >>> field_branches({"muons": "Muon", "met": "MET_pt"})["met"]
+        'MET_pt'
+    """
+    branches = {name: field.branch for name, field in SCALARS.items()}
+    for collection, fields in COLLECTIONS.items():
+        for name, field in fields.items():
+            stem, member = field.branch.split(".", 1)
+            branches[f"{collection}.{name}"] = f"{branch_map.get(collection, stem)}.{member}"
+    return {name: branch_map.get(name, branch) for name, branch in branches.items()}

@@ -1,0 +1,62 @@
+"""Pure array kernels on jagged collections: thresholds, finiteness, choice of events.
+
+A jagged collection is a flat array of all candidates of all events, and `offsets` (int64, number of events + 1): event i
+owns the candidates `offsets[i]:offsets[i + 1]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Offsets = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+def kept_offsets(offsets: Offsets, kept: Mask) -> Offsets:
+    """Offsets of the collection that remains when only the candidates in `kept` stay.
+
+    Args:
+        offsets: (num_events + 1,) starts of the events in the flat arrays.
+        kept: (num_candidates,) True for candidates that stay.
+
+    Returns:
+        (num_events + 1,) offsets into the flat arrays after `array[kept]`.
+
+    Examples:
+        >>> kept_offsets(np.array([0, 2, 2, 3]), np.array([True, False, True])).tolist()
+        [0, 1, 1, 2]
+    """
+    running = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])
+    return running[offsets]
+
+
+def any_per_event(offsets: Offsets, flags: Mask) -> Mask:
+    """True for events in which at least one candidate is flagged; (num_events,).
+
+    Examples:
+        >>> any_per_event(np.array([0, 2, 2, 3]), np.array([True, False, False])).tolist()
+        [True, False, False]
+    """
+    return np.diff(kept_offsets(offsets, flags)) > 0
+
+
+def events_to_candidates(offsets: Offsets, events: Mask) -> Mask:
+    """Repeat a choice of events for each of their candidates; (num_candidates,).
+
+    Examples:
+        >>> events_to_candidates(np.array([0, 2, 2, 3]), np.array([False, True, True])).tolist()
+        [False, False, True]
+    """
+    return np.repeat(events, np.diff(offsets))
+
+
+def nonfinite(columns: Iterable[NDArray[np.generic]], length: int) -> Mask:
+    """True where any of the columns is NaN or infinite; (length,). Integer columns are always finite."""
+    bad = np.zeros(length, dtype=np.bool_)
+    for column in columns:
+        if np.issubdtype(column.dtype, np.floating):
+            bad |= ~np.isfinite(column)
+    return bad

@@ -1,0 +1,1 @@
+"""Distributed training: readers, flat model, transports, algorithms, trainer and the MPI launcher."""
