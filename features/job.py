@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -76,6 +76,7 @@ def make_features(
     out_dir: Path,
     *,
     done: Accumulator[int],
+    num_tasks: Callable[[int], int],
 ) -> FeaturesResult:
     """Make the features dataset in `out_dir` (an existing folder that every task can reach).
 
@@ -86,22 +87,23 @@ def make_features(
         classes: Names of the classes, by label.
         out_dir: Where the dataset goes.
         done: Counts events as kernel tasks finish, for progress.
+        num_tasks: Number of Spark tasks for so many pieces of work.
 
     Raises:
         FeatureError: Nothing survives the selection, or a split lacks a class or rows.
     """
     unmixed = out_dir / _UNMIXED
     unmixed.mkdir()
-    blocks = _run_kernels(spark, parts, settings, unmixed, done)
+    blocks = _run_kernels(spark, parts, settings, unmixed, done=done, num_tasks=num_tasks)
     counters = _sum_by_sample(blocks)
     _refuse_empty(counters)
     plan, weights = plan_layout(blocks, settings, classes)
     for split in SPLITS:
         (out_dir / split).mkdir()
-    written = _mix(spark, [unmixed / block.name for block in blocks if block.name], plan, out_dir)
+    written = _mix(spark, [unmixed / block.name for block in blocks if block.name], plan, out_dir, num_tasks=num_tasks)
     shutil.rmtree(unmixed)
     dataset = _describe(written, blocks, plan, weights, classes, settings, out_dir)
-    return FeaturesResult(dataset, counters | {})
+    return FeaturesResult(dataset, counters)
 
 
 def plan_layout(
@@ -135,7 +137,9 @@ def _run_kernels(
     parts: Sequence[tuple[str, Path]],
     settings: FeatureSettings,
     unmixed: Path,
+    *,
     done: Accumulator[int],
+    num_tasks: Callable[[int], int],
 ) -> list[BlockKeys]:
     folder = str(unmixed)
 
@@ -145,7 +149,7 @@ def _run_kernels(
         return keys
 
     work = [(sample, str(path)) for sample, path in parts]
-    return list(spark.parallelize(work, len(work)).map(run).collect())
+    return list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
 
 
 def kernel_task(sample: str, path: Path, settings: FeatureSettings, unmixed: Path) -> BlockKeys:
@@ -206,7 +210,9 @@ def _unmixed_table(
     return rows
 
 
-def _mix(spark: SparkContext, files: Sequence[Path], plan: Plan, out_dir: Path) -> list[GroupWritten]:
+def _mix(
+    spark: SparkContext, files: Sequence[Path], plan: Plan, out_dir: Path, *, num_tasks: Callable[[int], int]
+) -> list[GroupWritten]:
     """Shuffle the rows of all files into their row groups and write these."""
     groups = [(split, group) for split, each in enumerate(plan.layouts) for group in range(len(each.rows))]
     number = {key: index for index, key in enumerate(groups)}
@@ -216,14 +222,14 @@ def _mix(spark: SparkContext, files: Sequence[Path], plan: Plan, out_dir: Path) 
         for key, table in scatter_rows(pq.read_table(name), plan):
             yield number[key], table_to_bytes(table)
 
-    def gather(index: int, blobs: Iterator[tuple[int, bytes]]) -> Iterator[GroupWritten]:
-        split, group = groups[index]
-        yield write_group(split, group, [table_from_bytes(blob) for _, blob in blobs], Path(folder))
+    def gather(blobs: Iterator[tuple[int, Iterable[bytes]]]) -> Iterator[GroupWritten]:
+        for index, tables in blobs:
+            split, group = groups[index]
+            yield write_group(split, group, [table_from_bytes(blob) for blob in tables], Path(folder))
 
     names = [str(file) for file in files]
-    scattered = spark.parallelize(names, len(names)).flatMap(scatter)
-    by_group = scattered.partitionBy(len(groups), int)
-    return list(by_group.mapPartitionsWithIndex(gather).collect())
+    scattered = spark.parallelize(names, num_tasks(len(names))).flatMap(scatter)
+    return list(scattered.groupByKey(num_tasks(len(groups)), int).mapPartitions(gather).collect())
 
 
 def scatter_rows(table: pa.Table, plan: Plan) -> Iterator[tuple[tuple[int, int], pa.Table]]:
@@ -258,7 +264,11 @@ def write_group(split: int, group: int, tables: Iterable[pa.Table], out_dir: Pat
     schema = features_schema()
     arrays = [_one_chunk(columns[field.name]).cast(field.type) for field in schema]
     _write(pa.Table.from_arrays(arrays, schema=schema), out_dir / group_file(split, group))
-    return GroupWritten(split, group, table.num_rows, ColumnStatistics.of(hlf), ColumnStatistics.of(flat))
+    # Validation and test must not reach the scaler: their statistics are not even computed.
+    fitted = slice(None) if SPLITS[split] == "train" else slice(0)
+    return GroupWritten(
+        split, group, table.num_rows, ColumnStatistics.of(hlf[fitted]), ColumnStatistics.of(flat[fitted])
+    )
 
 
 def group_file(split: int, group: int) -> str:
@@ -343,8 +353,7 @@ def _describe(
     splits: dict[str, list[RowGroup]] = {split: [] for split in SPLITS}
     for each in sorted(written, key=lambda group: (group.split, group.group)):
         splits[SPLITS[each.split]].append(RowGroup(group_file(each.split, each.group), each.rows))
-        if each.split == 0:
-            hlf, particles = hlf.merge(each.hlf), particles.merge(each.particles)
+        hlf, particles = hlf.merge(each.hlf), particles.merge(each.particles)
     split = np.concatenate([block.split for block in blocks])
     label = np.concatenate([block.label for block in blocks])
     kept = np.concatenate([block.balance for block in blocks]) < plan.fractions[label]

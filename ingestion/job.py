@@ -8,7 +8,7 @@ range, so a retried or speculative attempt puts the same bytes in the same place
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +56,7 @@ def ingest(
     out_dir: Path,
     *,
     done: Accumulator[int],
+    num_tasks: Callable[[int], int],
 ) -> IngestResult:
     """Read all files into `out_dir/*.parquet` (an existing folder that every task can reach).
 
@@ -66,6 +67,7 @@ def ingest(
         settings: Thresholds and names.
         out_dir: Where the events Parquet goes.
         done: Counts entries as tasks finish, for progress.
+        num_tasks: Number of Spark tasks for so many pieces of work.
 
     Raises:
         IngestionError: A file cannot be read to its end.
@@ -83,7 +85,7 @@ def ingest(
         done.add(work.stop - work.start)
         return part
 
-    outcomes = spark.parallelize(ranges, max(1, len(ranges))).map(run).collect() if ranges else []
+    outcomes = spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect() if ranges else []
     problems = [outcome for outcome in outcomes if isinstance(outcome, IngestionError)]
     if problems:
         raise BadFilesError.of(problems)

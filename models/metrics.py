@@ -1,0 +1,110 @@
+"""Numbers of an evaluation, weighted by event weights: accuracy, confusion, ROC curves and their areas."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from models.errors import UndefinedMetricError
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+class Estimate(NamedTuple):
+    """A number with its statistical error."""
+
+    value: float
+    error: float
+
+
+class RocCurve(NamedTuple):
+    """One class against all others together."""
+
+    signal_efficiency: Floats
+    """(num_points,) true positive rate, rising from 0 to 1."""
+    background_efficiency: Floats
+    """(num_points,) false positive rate at the same thresholds."""
+
+
+def effective_size(weights: Floats) -> float:
+    """Number of unweighted events with the same relative error: (sum w)^2 / sum w^2.
+
+    Examples:
+        >>> effective_size(np.array([1.0, 1.0, 1.0]))
+        3.0
+    """
+    return float(weights.sum() ** 2 / np.square(weights).sum())
+
+
+def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> Estimate:
+    """Weighted share of events whose most probable class is the true one, with its binomial error.
+
+    Args:
+        labels: (num_events,) true classes.
+        probabilities: (num_events, num_classes).
+        weights: (num_events,) event weights.
+    """
+    correct = probabilities.argmax(axis=1) == labels
+    value = float(np.average(correct, weights=weights))
+    return Estimate(value, math.sqrt(max(value * (1 - value), 0.0) / effective_size(weights)))
+
+
+def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
+    """Share of each true class (row) that is taken for each class (column); rows add up to 1.
+
+    Raises:
+        UndefinedMetricError: A class has no events.
+    """
+    num_classes = probabilities.shape[1]
+    counts = np.zeros((num_classes, num_classes))
+    np.add.at(counts, (labels, probabilities.argmax(axis=1)), weights)
+    totals = counts.sum(axis=1, keepdims=True)
+    if (totals <= 0).any():
+        missing = np.flatnonzero(totals[:, 0] <= 0).tolist()
+        raise UndefinedMetricError(f"the classes {missing} have no events to evaluate on; add files of them.")
+    return np.asarray(counts / totals, dtype=np.float64)
+
+
+def roc_one_vs_rest(labels: Labels, scores: Floats, weights: Floats, *, signal: int) -> RocCurve:
+    """ROC curve of one class against the rest.
+
+    Args:
+        labels: (num_events,) true classes.
+        scores: (num_events,) probability of the signal class.
+        weights: (num_events,) event weights.
+        signal: The class.
+
+    Raises:
+        UndefinedMetricError: Only signal or only background is there.
+    """
+    _refuse_one_class(labels, signal)
+    false_positive, true_positive, _ = roc_curve(labels == signal, scores, sample_weight=weights)
+    return RocCurve(true_positive, false_positive)
+
+
+def auc_one_vs_rest(labels: Labels, scores: Floats, weights: Floats, *, signal: int) -> Estimate:
+    """Area under the ROC curve of one class against the rest, with the error of Hanley and McNeil (1982).
+
+    The same arguments and errors as `roc_one_vs_rest`.
+    """
+    _refuse_one_class(labels, signal)
+    is_signal = labels == signal
+    area = float(roc_auc_score(is_signal, scores, sample_weight=weights))
+    num_signal, num_background = effective_size(weights[is_signal]), effective_size(weights[~is_signal])
+    q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
+    variance = area * (1 - area) + (num_signal - 1) * (q1 - area**2) + (num_background - 1) * (q2 - area**2)
+    return Estimate(area, math.sqrt(max(variance, 0.0) / (num_signal * num_background)))
+
+
+def _refuse_one_class(labels: Labels, signal: int) -> None:
+    is_signal = labels == signal
+    if is_signal.all() or not is_signal.any():
+        there = "only" if is_signal.all() else "no"
+        raise UndefinedMetricError(
+            f"there are {there} events of class {signal} to evaluate on, so its ROC curve is undefined; add files."
+        )

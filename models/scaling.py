@@ -1,0 +1,31 @@
+"""Feature scaling as the first layer of a network, so that a saved model takes raw physics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Standardize(nn.Module):
+    """(x - mean) / std per column; mean and std are constants of the model, fitted on the training split.
+
+    Examples:
+        >>> Standardize([10.0], [2.0])(torch.tensor([[14.0]]))
+        tensor([[2.]])
+    """
+
+    mean: Tensor
+    inverse_std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        # In double first: a float32 model and a float64 model then scale by the same numbers.
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64).to(torch.get_default_dtype()))
+        inverse = 1.0 / torch.tensor(std, dtype=torch.float64)
+        self.register_buffer("inverse_std", inverse.to(torch.get_default_dtype()))
+
+    def forward(self, columns: Tensor) -> Tensor:
+        """Scale (..., num_columns) raw features."""
+        return (columns - self.mean) * self.inverse_std

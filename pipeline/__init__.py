@@ -1,0 +1,1 @@
+"""The shell around the stages: command line, config, transactions, manifests, progress, doctor and report."""

@@ -1,0 +1,258 @@
+"""The command line: every command loads the config and makes one call. Exit codes are documented in the README."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pipeline.config import Config, load_config
+from pipeline.errors import USER_ERRORS, ConfigError, RunFolderError
+
+app = typer.Typer(
+    name="hep-pipeline",
+    help="ROOT files in, trained and evaluated event classifiers out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_out = Console(highlight=False, soft_wrap=True)
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Exit(IntEnum):
+    """What the exit status means."""
+
+    OK = 0
+    USER_ERROR = 1
+    """Input, run folder or machine; the message says which."""
+    USAGE = 2
+    """Command line or config."""
+    BUG = 3
+    """An error that we did not foresee."""
+    INTERRUPTED = 130
+    """Ctrl-C or SIGTERM."""
+
+
+ConfigOption = Annotated[
+    str, typer.Option("--config", "-c", help="A YAML file, or the name of a shipped config.", envvar="HEP_PIPELINE_CONFIG")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a config value; may be given often.")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Run even if up to date.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="MPI ranks; sets train.workers.")]
+
+
+@app.command()
+def run(config: ConfigOption = "demo", overrides: SetOption = None, force: ForceOption = False, debug: DebugOption = False) -> None:
+    """Run all stages, as far as they are stale."""
+    from pipeline.runner import STAGE_NAMES
+
+    _guard(partial(_run_stages, config, overrides, STAGE_NAMES, force=force), debug=debug)
+
+
+@app.command()
+def ingest(config: ConfigOption = "demo", overrides: SetOption = None, force: ForceOption = False, debug: DebugOption = False) -> None:
+    """ROOT files to events Parquet (Spark and uproot)."""
+    _guard(partial(_run_stages, config, overrides, ["ingest"], force=force), debug=debug)
+
+
+@app.command()
+def features(config: ConfigOption = "demo", overrides: SetOption = None, force: ForceOption = False, debug: DebugOption = False) -> None:
+    """Events to high- and low-level features, split and mixed (Spark)."""
+    _guard(partial(_run_stages, config, overrides, ["features"], force=force), debug=debug)
+
+
+@app.command()
+def train(
+    config: ConfigOption = "demo",
+    workers: WorkersOption = None,
+    overrides: SetOption = None,
+    force: ForceOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Train the network on one worker, or on several under mpirun."""
+    extra = [] if workers is None else [f"train.workers={workers}"]
+    _guard(partial(_run_stages, config, [*(overrides or []), *extra], ["train"], force=force), debug=debug)
+
+
+@app.command()
+def evaluate(config: ConfigOption = "demo", overrides: SetOption = None, force: ForceOption = False, debug: DebugOption = False) -> None:
+    """Predict the test split; metrics and plots."""
+    _guard(partial(_run_stages, config, overrides, ["evaluate"], force=force), debug=debug)
+
+
+@app.command()
+def report(config: ConfigOption = "demo", overrides: SetOption = None, force: ForceOption = False, debug: DebugOption = False) -> None:
+    """One self-contained HTML page of the whole run."""
+    _guard(partial(_run_stages, config, overrides, ["report"], force=force), debug=debug)
+
+
+@app.command()
+def validate(config: ConfigOption = "demo", overrides: SetOption = None, debug: DebugOption = False) -> None:
+    """Check the config, and that its input files are there."""
+
+    def work() -> None:
+        from ingestion.files import expand
+
+        loaded = load_config(config, overrides or [])
+        sources = expand(loaded.samples)
+        for sample in loaded.samples:
+            files = sum(source.sample == sample.name for source in sources)
+            _out.print(f"{sample.name}: {files} files, class {loaded.classes[sample.label]}")
+        _out.print("the config is valid")
+
+    _guard(work, debug=debug)
+
+
+@app.command()
+def plan(
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    accept: Annotated[bool, typer.Option("--accept", help="Declare what is there up to date, as it is.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Say what would run, and why."""
+
+    def work() -> None:
+        from pipeline.runner import Runner, State
+
+        runner = Runner(load_config(config, overrides or []), _err)
+        if accept:
+            accepted = runner.accept()
+            _out.print(f"accepted as they are: {', '.join(accepted)}" if accepted else "nothing was stale")
+            return
+        for each in runner.plan():
+            will = "would run" if each.state is not State.FRESH else ""
+            _out.print(f"{each.stage.name:<10}{each.state:<15}{will}")
+            for reason in each.reasons:
+                _out.print(f"            - {escape(reason)}")
+
+    _guard(work, debug=debug)
+
+
+@app.command()
+def status(
+    config: ConfigOption = "demo", overrides: SetOption = None, as_json: JsonOption = False, debug: DebugOption = False
+) -> None:
+    """Say what is there."""
+
+    def work() -> None:
+        from pipeline.runner import STAGES, Runner
+
+        loaded = load_config(config, overrides or [])
+        runner = Runner(loaded, _err)
+        versions = {stage.name: runner.store(stage).current() for stage in STAGES}
+        if as_json:
+            found = {
+                name: {"version": each.name, "folder": str(each.folder), **_brief(each.manifest)} if each else None
+                for name, each in versions.items()
+            }
+            _out.print_json(json.dumps(found))
+            return
+        table = Table("stage", "version", "made", "seconds", title=f"{loaded.run_dir}", title_justify="left")
+        for name, each in versions.items():
+            row = [each.name, each.manifest["created"], f"{each.manifest['seconds']:.1f}"] if each else ["-", "-", "-"]
+            table.add_row(name, *row)
+        _out.print(table)
+
+    _guard(work, debug=debug)
+
+
+@app.command()
+def doctor(config: ConfigOption = "demo", overrides: SetOption = None, debug: DebugOption = False) -> None:
+    """Say what is wrong with this machine, and how to mend it."""
+
+    def work() -> None:
+        from pipeline.doctor import Need, Severity, examine, read_machine, render
+
+        loaded = load_config(config, overrides or [])
+        findings = examine(
+            read_machine(run_dir=loaded.run_dir),
+            list(Need),
+            workers=loaded.train.workers,
+            spark_master=loaded.spark.master,
+        )
+        _out.print(escape(render(findings)))
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            raise typer.Exit(Exit.USER_ERROR)
+
+    _guard(work, debug=debug)
+
+
+def main() -> None:
+    """Entry point of `python -m pipeline` and `hep-pipeline`."""
+    app()
+
+
+def _run_stages(config: str, overrides: list[str] | None, names: list[str] | tuple[str, ...], *, force: bool) -> None:
+    from pipeline.runner import Runner
+
+    loaded: Config = load_config(config, overrides or [])
+    Runner(loaded, _err).run(names, force=force)
+    if "report" in names:
+        _err.print(f"report: {_report_path(loaded.run_dir)}")
+
+
+def _report_path(run_dir: Path) -> Path:
+    from pipeline.store import StageStore
+
+    current = StageStore(run_dir, "report").current()
+    if current is None:
+        raise RunFolderError(f"there is no report in {run_dir} although its stage has run")
+    return current.folder / "report.html"
+
+
+def _brief(manifest: dict[str, Any]) -> dict[str, Any]:
+    return {key: manifest[key] for key in ("created", "seconds", "upstream", "code_version")}
+
+
+def _guard(work: Callable[[], None], *, debug: bool) -> None:
+    """Run a command; turn errors into messages and exit codes."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        work()
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:
+        _err.print("\ninterrupted; finished stages stay, the same command goes on from there")
+        _leave(Exit.INTERRUPTED)
+    except USER_ERRORS as error:
+        if debug:
+            raise
+        _err.print(f"[bold red]error:[/] {escape(str(error))}")
+        _leave(Exit.USAGE if isinstance(error, ConfigError) else Exit.USER_ERROR)
+    except Exception as error:
+        if debug:
+            raise
+        _err.print(
+            f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"
+            "This is a bug of the pipeline; run again with --debug for the traceback and report it."
+        )
+        _leave(Exit.BUG)
+
+
+def _leave(code: Exit) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    raise typer.Exit(code)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
+    raise KeyboardInterrupt
+
+

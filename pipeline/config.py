@@ -1,0 +1,225 @@
+"""The one YAML file that configures everything: typed, checked, with overrides from the command line."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Self, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from features.settings import FeatureSettings
+from ingestion.settings import IngestSettings, SampleSettings
+from models.settings import ModelSettings
+from pipeline.errors import ConfigError, nearest
+from training.settings import TrainSettings
+
+#: Configs that come with the code, by name.
+SHIPPED: Final = Path(__file__).parent / "configs"
+
+
+class SparkSettings(BaseModel):
+    """Where Spark runs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    master: str = "local[*]"
+    """`local[*]` (all cores of this machine), or a cluster such as `spark://host:7077`."""
+    driver_memory: str = Field(default="1g", pattern=r"^[0-9]+[kmgt]$")
+    """Memory of the driver's JVM; the data itself never go through it."""
+    executor_python: str | None = None
+    """Python on the executors of a cluster; by default the path of this one."""
+    conf: dict[str, str] = {}
+    """Any further Spark properties."""
+
+
+class ReportSettings(BaseModel):
+    """Words on plots and in the report."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset()
+
+    title: str = "HEP event classifier"
+    """Title of the report."""
+    experiment: str = ""
+    """Name of the experiment, upper left on plots."""
+    sample_note: str = "Simulation"
+    """What the events are, beside the experiment."""
+    energy_tev: float = Field(default=13, gt=0)
+    """Centre-of-mass energy [TeV]."""
+
+
+class Config(BaseModel):
+    """Everything that a user may choose."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    run_dir: Path
+    """Folder that everything is written to; relative to the current folder."""
+    classes: list[str] = Field(default=["QCD", "ttbar", "W+jets"], min_length=2)
+    """Names of the classes; a sample's label is an index into this list."""
+    samples: list[SampleSettings] = Field(min_length=1)
+    """The input files by physics process."""
+    ingest: IngestSettings = IngestSettings()
+    features: FeatureSettings = FeatureSettings()
+    model: ModelSettings = ModelSettings()
+    train: TrainSettings = TrainSettings()
+    report: ReportSettings = ReportSettings()
+    spark: SparkSettings = SparkSettings()
+
+    @model_validator(mode="after")
+    def _samples_fit_classes(self) -> Self:
+        names = [sample.name for sample in self.samples]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"samples: the name '{name}' is given twice; names must differ")
+        for sample in self.samples:
+            if sample.label >= len(self.classes):
+                raise ValueError(
+                    f"samples: '{sample.name}' has the label {sample.label}, but classes has only "
+                    f"{len(self.classes)} names (labels 0 to {len(self.classes) - 1})"
+                )
+        labels = {sample.label for sample in self.samples}
+        for label, name in enumerate(self.classes):
+            if label not in labels:
+                raise ValueError(f"class '{name}' (label {label}) has no samples; add one, or take it out of classes")
+        return self
+
+    @model_validator(mode="after")
+    def _selection_fits_ingest(self) -> Self:
+        if self.features.min_lepton_pt < self.ingest.min_lepton_pt:
+            raise ValueError(
+                f"features.min_lepton_pt ({self.features.min_lepton_pt:g}) is below ingest.min_lepton_pt "
+                f"({self.ingest.min_lepton_pt:g}): events between the two are already gone; lower the latter"
+            )
+        return self
+
+
+def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
+    """Read a config.
+
+    Args:
+        name: Path of a YAML file, or the name of a shipped one (`demo`).
+        overrides: `a.b=c` each; c is read as YAML.
+
+    Raises:
+        ConfigError: The file is not there, no YAML, or something in it is wrong; all mistakes are listed.
+    """
+    path = find_config(name)
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as cause:
+        raise ConfigError(f"{path} cannot be read ({cause}).") from cause
+    except yaml.YAMLError as cause:
+        raise ConfigError(f"{path} is no valid YAML: {cause}") from cause
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold keys and values, such as `run_dir: runs/mine`.")
+    for override in overrides:
+        apply_override(content, override)
+    try:
+        return Config.model_validate(content)
+    except ValidationError as cause:
+        raise ConfigError(_explain(cause, str(path))) from None
+
+
+def find_config(name: str) -> Path:
+    """The file of a config given by path or by the name of a shipped one.
+
+    Raises:
+        ConfigError: There is neither.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    shipped = {path.stem: path for path in SHIPPED.glob("*.yaml")}
+    if name in shipped:
+        return shipped[name]
+    raise ConfigError(
+        f"there is no config file '{Path(name).absolute()}', and none of that name is shipped.{nearest(name, shipped)}"
+    )
+
+
+def apply_override(content: dict[str, Any], override: str) -> None:
+    """Put `a.b=c` into nested mappings, in place; c is read as YAML.
+
+    Raises:
+        ConfigError: It is not of this form, or a part of the path is no mapping.
+
+    Examples:
+        >>> content = {"train": {"epochs": 20}}
+        >>> apply_override(content, "train.epochs=3")
+        >>> content
+        {'train': {'epochs': 3}}
+    """
+    path, separator, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not separator or not all(keys):
+        raise ConfigError(f"--set {override}: write it as key.subkey=value, for example --set train.epochs=5.")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as cause:
+        raise ConfigError(f"--set {override}: the value is no valid YAML ({cause}).") from cause
+    where = content
+    for key in keys[:-1]:
+        where = where.setdefault(key, {})
+        if not isinstance(where, dict):
+            raise ConfigError(f"--set {override}: '{key}' holds a value, not further keys.")
+    where[keys[-1]] = value
+
+
+def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:
+    """Dotted keys and JSON values of a section of the config, without those that only change speed.
+
+    Examples:
+        >>> flat_items(ModelSettings(), "model")
+        {'model.name': 'hlf', 'model.hidden': [50, 20, 10]}
+    """
+    ignored: frozenset[str] = getattr(model, "SPEED_ONLY", frozenset())
+    items: dict[str, Any] = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if name in ignored:
+            continue
+        if isinstance(value, BaseModel):
+            items |= flat_items(value, f"{prefix}.{name}")
+        else:
+            items[f"{prefix}.{name}"] = model.model_dump(mode="json", include={name})[name]
+    return items
+
+
+def _explain(error: ValidationError, place: str) -> str:
+    """All mistakes of a config, a line each: the key, what is wrong, the nearest valid name."""
+    lines = []
+    for mistake in error.errors():
+        keys = [key for key in mistake["loc"] if not (isinstance(key, str) and key.startswith("function-"))]
+        key = ".".join(str(part) for part in keys)
+        if mistake["type"] == "extra_forbidden":
+            lines.append(f"  unknown key '{key}'.{nearest(str(keys[-1]), _fields_at(keys[:-1]))}")
+        elif mistake["type"] == "missing":
+            lines.append(f"  '{key}' is missing.")
+        elif mistake["type"] == "value_error":
+            lines.append(f"  {key + ': ' if key else ''}{mistake['ctx']['error']}.")
+        else:
+            lines.append(f"  '{key}': {mistake['msg']} (given: {mistake['input']!r}).")
+    return f"{place} has {len(lines)} mistake{'s' if len(lines) > 1 else ''}:\n" + "\n".join(lines)
+
+
+def _fields_at(keys: Sequence[int | str]) -> list[str]:
+    """Names of the fields of the model that a path of keys leads to."""
+    model: type[BaseModel] = Config
+    for key in keys:
+        if isinstance(key, int):
+            continue
+        model = _model_of(model.model_fields[key].annotation)
+    return list(model.model_fields)
+
+
+def _model_of(annotation: Any) -> type[BaseModel]:
+    """The model inside `Model`, `list[Model]` or `Model | None`."""
+    if get_origin(annotation) in (list, Union, types.UnionType):
+        inner = [part for part in get_args(annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
+        annotation = inner[0]
+    if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        raise AssertionError(f"{annotation} is no section of the config")
+    return annotation

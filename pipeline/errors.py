@@ -1,0 +1,52 @@
+"""What can be wrong at the command line, in the config or in a run folder; and all errors that users can cause."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+from features.errors import FeatureError
+from ingestion.errors import IngestionError
+from models.errors import ModelError
+from training.errors import TrainingError
+
+
+class PipelineError(Exception):
+    """Something that the user can mend."""
+
+
+class ConfigError(PipelineError):
+    """The config file, or a `--set`, is wrong."""
+
+
+class MissingInputError(PipelineError):
+    """A stage needs the output of another one that is not there yet."""
+
+
+class RunFolderError(PipelineError):
+    """The run folder is locked by another run, damaged, or cannot be written."""
+
+
+class MachineError(PipelineError):
+    """Something is wrong with this machine; see `doctor`."""
+
+
+class CheckFailedError(PipelineError):
+    """A stage's result failed its own checks; it was not published."""
+
+
+#: Errors with a message for the user; anything else is a bug of ours.
+USER_ERRORS: Final = (PipelineError, IngestionError, FeatureError, ModelError, TrainingError)
+
+
+def nearest(name: str, available: Iterable[str]) -> str:
+    """` Did you mean 'x'?`, or the names there are.
+
+    Examples:
+        >>> nearest("isolation_con", ["isolation_cone", "min_jet_pt"])
+        " Did you mean 'isolation_cone'?"
+    """
+    names = sorted(available)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f" Did you mean '{near[0]}'?" if near else f" There are: {', '.join(names)}."

@@ -1,0 +1,99 @@
+"""What a version was made from, and how that differs from now: the reasons for running a stage again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+#: The folder that holds the packages.
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+
+class Input(NamedTuple):
+    """One thing that a stage reads: a ROOT file, or the output of another stage."""
+
+    name: str
+    """What users call it: a path, or a stage."""
+    digest: str
+    """Changes when the content does."""
+
+
+class Fingerprint(NamedTuple):
+    """Everything that the result of a stage hangs on."""
+
+    inputs: dict[str, Input]
+    """By identity: the UUID of a file, the name of a stage."""
+    config: dict[str, Any]
+    """Dotted key to value, of the keys that matter."""
+    code: dict[str, str]
+    """Package or module to digest of its source."""
+
+    @property
+    def digest(self) -> str:
+        """One hash of it all; file names do not count."""
+        content = {
+            "inputs": {identity: each.digest for identity, each in self.inputs.items()},
+            "config": self.config,
+            "code": self.code,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        inputs = {identity: each._asdict() for identity, each in self.inputs.items()}
+        return {"inputs": inputs, "config": self.config, "code": self.code, "digest": self.digest}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """From the manifest."""
+        inputs = {identity: Input(**each) for identity, each in content["inputs"].items()}
+        return cls(inputs, content["config"], content["code"])
+
+
+def reasons_to_run(before: Fingerprint, now: Fingerprint) -> list[str]:
+    """Why a stage is stale, in words; empty if it is up to date.
+
+    Examples:
+        >>> old = Fingerprint({}, {"features.isolation_cone": 0.3}, {})
+        >>> reasons_to_run(old, Fingerprint({}, {"features.isolation_cone": 0.4}, {}))
+        ['config features.isolation_cone changed (0.3 -> 0.4)']
+    """
+    reasons = [f"input added: {now.inputs[key].name}" for key in now.inputs.keys() - before.inputs.keys()]
+    reasons += [f"input removed: {before.inputs[key].name}" for key in before.inputs.keys() - now.inputs.keys()]
+    reasons += [
+        f"input changed: {now.inputs[key].name}"
+        for key in now.inputs.keys() & before.inputs.keys()
+        if now.inputs[key].digest != before.inputs[key].digest
+    ]
+    for key in sorted(now.config.keys() | before.config.keys()):
+        old, new = before.config.get(key, "not set"), now.config.get(key, "not set")
+        if old != new:
+            reasons.append(f"config {key} changed ({_short(old)} -> {_short(new)})")
+    reasons += [
+        f"code of {name} changed"
+        for name in sorted(now.code.keys() | before.code.keys())
+        if now.code.get(name) != before.code.get(name)
+    ]
+    return sorted(reasons, key=lambda reason: not reason.startswith("input"))
+
+
+def code_digests(names: Iterable[str]) -> dict[str, str]:
+    """Digest of the source of each package (`features`) or module (`features/schema.py`)."""
+    return {name: _source_digest(ROOT / name) for name in names}
+
+
+def _source_digest(path: Path) -> str:
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.suffix in {".py", ".html", ".css"})
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.relative_to(ROOT).as_posix().encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,65 @@
+"""Progress of long work: a bar on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_SECONDS_BETWEEN_LINES: Final = 5.0
+
+
+class Bar:
+    """Shows how far a piece of work is, with rate and estimated time left.
+
+    Args:
+        console: Where to show it.
+        label: What is being done.
+        unit: What is counted (`events`).
+    """
+
+    def __init__(self, console: Console, label: str, unit: str) -> None:
+        self._console = console
+        self._label = label
+        self._unit = unit
+        self._started = self._last_line = time.monotonic()
+        self._progress: Progress | None = None
+        if console.is_terminal:
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[unit]}{task.fields[rate]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=console,
+                transient=True,
+            )
+            self._task = self._progress.add_task(label, total=None, unit=unit, rate="")
+
+    def __enter__(self) -> Self:
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress:
+            self._progress.stop()
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        """Show that `done` of `total` is done."""
+        seconds = time.monotonic() - self._started
+        rate = done / seconds if seconds > 0 else 0.0
+        if self._progress:
+            text = f"  {rate:,.0f}/s  {note}" if done else f"  {note}"
+            self._progress.update(self._task, completed=done, total=total, rate=text)
+        elif time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            left = f", about {(total - done) / rate:.0f} s left" if rate > 0 else ""
+            note = f", {note}" if note else ""
+            self._console.print(f"  {self._label}: {done}/{total} {self._unit}, {rate:,.0f}/s{left}{note}", highlight=False)

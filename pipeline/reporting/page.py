@@ -1,0 +1,87 @@
+"""Fills the HTML template with what the manifests of a run say. Everything that comes from inputs is escaped."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from pipeline.reporting.cutflow import cutflow
+from pipeline.store import Version
+
+_HERE: Final = Path(__file__).parent
+_PLOTS: Final = {
+    "roc": "One-vs-rest ROC curves on the test split: how much background of all other classes passes (down is better) "
+    "when a share of the signal is kept.",
+    "confusion": "Confusion matrix on the test split, normalised by the true class.",
+    "scores": "Distribution of each output of the network, by true class.",
+    "learning_curve": "Loss of the training and validation splits; the model of the lowest validation loss is kept.",
+}
+
+
+def render(versions: Mapping[str, Version]) -> str:
+    """The report as HTML.
+
+    Args:
+        versions: Current versions of ingest, features, train and evaluate.
+    """
+    # autoescape for every file: names of samples and paths come from users and files.
+    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
+    environment.filters["percent"] = lambda share: f"{100 * share:.1f}%"
+    environment.filters["estimate"] = lambda each: f"{each['value']:.3f} ± {each['error']:.3f}"
+    return environment.get_template("report.html").render(**content(versions))
+
+
+def content(versions: Mapping[str, Version]) -> dict[str, Any]:
+    """What the template shows; also written as JSON beside the page."""
+    ingest, features, train, evaluate = (
+        versions[name].manifest for name in ("ingest", "features", "train", "evaluate")
+    )
+    config = evaluate["config"]
+    samples = [sample["name"] for sample in config["samples"]]
+    plots = versions["evaluate"].folder / "plots"
+    return {
+        "title": config["report"]["title"],
+        "sample_note": config["report"]["sample_note"],
+        "created": evaluate["created"],
+        "samples": samples,
+        "classes": config["classes"],
+        "labels": {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]},
+        "cutflow": cutflow(samples, ingest["counters"]["samples"], features["counters"]["samples"], config),
+        "splits": features["counters"]["splits"],
+        "dropped_by_balancing": features["counters"]["dropped_by_balancing"],
+        "balance": config["features"]["balance"],
+        "training": train["counters"],
+        "metrics": evaluate["counters"],
+        "plots": [{"name": name, "caption": caption, "png": _inline(plots / f"{name}.png")} for name, caption in _PLOTS.items()],
+        "files": ingest["inputs"],
+        "config_yaml": yaml.safe_dump(config, sort_keys=False),
+        "stages": [
+            {
+                "name": name,
+                "version": version.name,
+                "created": version.manifest["created"],
+                "seconds": version.manifest["seconds"],
+                "checks": version.manifest["checks"],
+            }
+            for name, version in versions.items()
+        ],
+        "code": evaluate["code_version"],
+        "packages": evaluate["packages"],
+    }
+
+
+def numbers(versions: Mapping[str, Version]) -> str:
+    """The numbers of the report as JSON, without pictures."""
+    shown = {key: value for key, value in content(versions).items() if key not in {"plots", "config_yaml"}}
+    shown["cutflow"] = [row._asdict() for row in shown["cutflow"]]
+    return json.dumps(shown, indent=1)
+
+
+def _inline(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()

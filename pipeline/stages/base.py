@@ -1,0 +1,86 @@
+"""What a stage is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from rich.console import Console
+
+from pipeline.config import Config
+from pipeline.doctor import Need
+from pipeline.fingerprint import Input
+from pipeline.progress import Bar
+from pipeline.spark import SparkProvider
+from pipeline.store import Version
+
+
+class Check(NamedTuple):
+    """Something that must hold of a result before it is published."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a stage says of its output."""
+
+    summary: str
+    """One line for the terminal."""
+    counters: dict[str, Any] = field(default_factory=dict)
+    """Numbers that add up."""
+    checks: list[Check] = field(default_factory=list)
+    """All must pass."""
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    """Details of what was read, for the manifest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a stage gets to work with."""
+
+    config: Config
+    upstream: Mapping[str, Version]
+    """Current versions of the stages it reads from."""
+    out_dir: Path
+    """Its new version folder."""
+    spark: SparkProvider
+    console: Console
+
+    def bar(self, label: str, unit: str) -> Bar:
+        """A progress bar."""
+        return Bar(self.console, label, unit)
+
+
+class Stage(ABC):
+    """One step of the pipeline."""
+
+    name: ClassVar[str]
+    upstream: ClassVar[tuple[str, ...]] = ()
+    """Stages whose output it reads."""
+    code: ClassVar[tuple[str, ...]]
+    """Packages and modules that it runs; a change in them makes it stale."""
+    needs: ClassVar[tuple[Need, ...]] = ()
+    """What `doctor` looks at before it starts."""
+
+    @abstractmethod
+    def config_items(self, config: Config) -> dict[str, Any]:
+        """The config keys that its result hangs on."""
+
+    def own_inputs(self, config: Config, current: Version | None) -> dict[str, Input]:  # noqa: ARG002
+        """What it reads besides the output of other stages, by identity.
+
+        Args:
+            config: The config.
+            current: The version in use, whose manifest may spare opening files again.
+        """
+        return {}
+
+    @abstractmethod
+    def run(self, context: Context) -> Result:
+        """Do the work, writing into `context.out_dir` only."""

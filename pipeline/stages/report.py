@@ -1,0 +1,34 @@
+"""One HTML page of the whole run."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pipeline.config import Config, flat_items
+from pipeline.stages.base import Check, Context, Result, Stage
+
+
+class Report(Stage):
+    """Writes `report.html` and `report.json`; see `pipeline.reporting`."""
+
+    name: ClassVar[str] = "report"
+    upstream: ClassVar[tuple[str, ...]] = ("ingest", "features", "train", "evaluate")
+    code: ClassVar[tuple[str, ...]] = ("pipeline/reporting", "pipeline/stages/report.py")
+
+    def config_items(self, config: Config) -> dict[str, Any]:
+        """The words on the page."""
+        return flat_items(config.report, "report")
+
+    def run(self, context: Context) -> Result:
+        """Render the page from the manifests."""
+        from pipeline.reporting.page import numbers, render
+
+        html = render(context.upstream)
+        page = context.out_dir / "report.html"
+        page.write_text(html)
+        (context.out_dir / "report.json").write_text(numbers(context.upstream))
+        outside = [word for word in ('src="http', 'href="http', "url(http") if word in html]
+        return Result(
+            summary=str(page),
+            checks=[Check("self-contained", not outside, "nothing is loaded from elsewhere")],
+        )

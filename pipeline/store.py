@@ -1,0 +1,116 @@
+"""Outputs of a stage on disk: version folders, a manifest in each, one small pointer file.
+
+    <run_dir>/<stage>/current.json          the pointer: {"version": "0002-1f0a93bc"}
+    <run_dir>/<stage>/0002-1f0a93bc/        a version; complete if it holds manifest.json
+
+A version is written in place and becomes visible only when the pointer is replaced, which is atomic. Readers follow the
+pointer and nothing else, so killing a stage at any instant leaves the old version in use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pipeline.errors import RunFolderError
+
+POINTER: Final = "current.json"
+MANIFEST: Final = "manifest.json"
+
+
+class Version(NamedTuple):
+    """A complete output of a stage."""
+
+    name: str
+    folder: Path
+    manifest: dict[str, Any]
+
+
+class StageStore:
+    """The versions of one stage.
+
+    Args:
+        run_dir: The run folder.
+        stage: Name of the stage.
+    """
+
+    def __init__(self, run_dir: Path, stage: str) -> None:
+        self.stage = stage
+        self.folder = run_dir / stage
+
+    def current(self) -> Version | None:
+        """The version that the pointer names; None before the first.
+
+        Raises:
+            RunFolderError: The pointer or its version is damaged.
+        """
+        pointer = self.folder / POINTER
+        if not pointer.exists():
+            return None
+        try:
+            name = json.loads(pointer.read_text())["version"]
+            folder = self.folder / name
+            manifest = json.loads((folder / MANIFEST).read_text())
+        except (OSError, ValueError, KeyError, TypeError) as cause:
+            raise RunFolderError(
+                f"{pointer} or the version it names is damaged ({cause}). Remove {pointer} and run the stage again."
+            ) from cause
+        return Version(name, folder, manifest)
+
+    def begin(self, digest: str) -> Path:
+        """A new, empty version folder; what earlier killed runs left unfinished is removed.
+
+        Args:
+            digest: Of what the version is made from; becomes part of its name.
+
+        Raises:
+            RunFolderError: The folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.remove_unfinished()
+            numbers = [int(path.name.split("-")[0]) for path in self._versions()]
+            folder = self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
+            folder.mkdir()
+        except OSError as cause:
+            raise RunFolderError(
+                f"{self.folder} cannot be written ({cause}). Choose another run_dir, or mend its permissions or space."
+            ) from cause
+        return folder
+
+    def commit(self, folder: Path, manifest: dict[str, Any]) -> Version:
+        """Publish a finished version: manifest first, then the pointer."""
+        write_atomically(folder / MANIFEST, manifest)
+        write_atomically(self.folder / POINTER, {"version": folder.name})
+        return Version(folder.name, folder, manifest)
+
+    def rewrite_manifest(self, version: Version, manifest: dict[str, Any]) -> None:
+        """Replace the manifest of a version (`plan --accept`)."""
+        write_atomically(version.folder / MANIFEST, manifest)
+
+    def remove_unfinished(self) -> None:
+        """Remove version folders without a manifest."""
+        for path in self._versions():
+            if not (path / MANIFEST).exists():
+                shutil.rmtree(path)
+
+    def _versions(self) -> list[Path]:
+        return [path for path in self.folder.iterdir() if path.is_dir() and path.name.split("-")[0].isdigit()]
+
+
+def write_atomically(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON so that the file is either the old one or the new one, also after a power cut."""
+    unfinished = path.with_name(f".{path.name}.new")
+    with unfinished.open("w") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,1 @@
+"""One file per algorithm; each cites the equation of the thesis that it implements."""

@@ -1,0 +1,23 @@
+"""What can be wrong with a training run; each message says what, where and what to do."""
+
+from __future__ import annotations
+
+
+class TrainingError(Exception):
+    """Something about a training run that the user can mend."""
+
+
+class ShardError(TrainingError):
+    """The dataset has too few row groups for the workers."""
+
+
+class HostileDatasetError(TrainingError):
+    """The dataset carries a pickled schema, which reading it with petastorm would execute."""
+
+
+class DivergedError(TrainingError):
+    """The loss or the parameters are no longer finite."""
+
+
+class LaunchError(TrainingError):
+    """The MPI processes could not be started, or one of them failed."""

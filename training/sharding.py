@@ -1,0 +1,72 @@
+"""Who reads which row groups, and in how many steps: pure arithmetic, the same on every rank.
+
+Petastorm's own sharding is `index % shard_count` whatever the seed, so we assign row groups ourselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import ShardError
+
+
+class EpochPlan(NamedTuple):
+    """One epoch of all ranks."""
+
+    groups: NDArray[np.int64]
+    """(world_size, groups_per_rank) row groups of each rank, in reading order."""
+    left_out: NDArray[np.int64]
+    """Row groups that do not divide among the ranks; others in the next epoch."""
+    num_steps: int
+    """Steps that every rank takes."""
+
+
+def plan_epoch(rows: Sequence[int], *, world_size: int, batch_size: int, seed: int, epoch: int) -> EpochPlan:
+    """Assign the row groups of a split to ranks.
+
+    Every rank gets the same number of row groups and takes the same number of steps; a rank's rows are dealt to its
+    steps as evenly as they go, so that none is dropped. The row groups that are left out when the division leaves a
+    remainder move on from epoch to epoch.
+
+    Args:
+        rows: Rows of each row group.
+        world_size: Number of ranks.
+        batch_size: Most rows of a step.
+        seed: Seed of the run.
+        epoch: Number of the epoch, from 0.
+
+    Raises:
+        ShardError: Fewer row groups than ranks.
+
+    Examples:
+        >>> plan = plan_epoch([10] * 5, world_size=2, batch_size=8, seed=1, epoch=0)
+        >>> plan.groups.shape, len(plan.left_out), plan.num_steps
+        ((2, 2), 1, 3)
+    """
+    num_groups = len(rows)
+    if num_groups < world_size:
+        raise ShardError(
+            f"the training split has {num_groups} row groups, fewer than the {world_size} workers. Use at most "
+            f"{num_groups} workers, or set features.feed_workers: {world_size} and make the features again."
+        )
+    remainder = num_groups % world_size
+    fixed = np.random.default_rng([seed, 0]).permutation(num_groups)
+    turned = np.roll(fixed, -epoch * remainder)
+    left_out, used = turned[:remainder], turned[remainder:]
+    groups = np.random.default_rng([seed, 1 + epoch]).permutation(used).reshape(world_size, -1)
+    most_rows = int(np.asarray(rows)[groups].sum(axis=1).max())
+    return EpochPlan(groups, left_out, -(-most_rows // batch_size))
+
+
+def step_bounds(num_rows: int, num_steps: int) -> NDArray[np.int64]:
+    """First row of each step and the end: (num_steps + 1,), steps of nearly equal length.
+
+    Examples:
+        >>> step_bounds(10, 3).tolist()
+        [0, 3, 6, 10]
+    """
+    return np.arange(num_steps + 1, dtype=np.int64) * num_rows // num_steps

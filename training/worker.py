@@ -1,0 +1,83 @@
+"""One rank of a training run: `mpirun -n N python -m training.worker SPEC.json`, which `training.launcher` does.
+
+Rank 0 prints one JSON object a line with the progress. An error on any rank ends the whole job: its message goes to
+`errors/rank-<n>.txt` beside the spec, its traceback to standard error if it is a bug.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from features.errors import FeatureError
+from models.errors import ModelError
+from training.errors import LaunchError, TrainingError
+from training.trainer import Progress, RunSpec, train
+from training.transport import MpiTransport
+
+_SECONDS_BETWEEN_LINES: Final = 0.2
+
+
+class ProgressLines:
+    """Prints progress as JSON lines, rank 0 only and not too often."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._last = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        """Print it, if it is time again or an epoch is over."""
+        if self._rank or (time.monotonic() - self._last < _SECONDS_BETWEEN_LINES and progress.step < progress.num_steps):
+            return
+        self._last = time.monotonic()
+        sys.stdout.write(json.dumps(progress._asdict()) + "\n")
+        sys.stdout.flush()
+
+
+def main(argv: list[str]) -> int:
+    """Run this rank to its end; returns the exit status."""
+    spec_path = Path(argv[1])
+    transport = MpiTransport()
+    if transport.rank == 0 and "--launched" in argv:
+        threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
+    torch.set_num_threads(1)
+    try:
+        spec = RunSpec.load(spec_path)
+        if transport.world_size != spec.train.workers:
+            raise LaunchError(
+                f"{transport.world_size} MPI processes run, {spec.train.workers} workers are configured. If srun started "
+                f"them, it needs --mpi=pmix; by hand, give mpirun -n {spec.train.workers}."
+            )
+        train(spec, transport, on_progress=ProgressLines(transport.rank))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one for ever
+        _report(error, spec_path, transport.rank)
+        transport.abort()
+    return 0
+
+
+def _report(error: Exception, spec_path: Path, rank: int) -> None:
+    known = isinstance(error, TrainingError | ModelError | FeatureError)
+    message = str(error) if known else traceback.format_exc()
+    folder = spec_path.parent / "errors"
+    folder.mkdir(exist_ok=True)
+    (folder / f"rank-{rank}.txt").write_text(message)
+
+
+def _exit_when_launcher_ends() -> None:
+    """The launcher holds our standard input open and never writes: its end means that the launcher is gone."""
+    # Not through sys.stdin: a thread inside its buffer makes the interpreter abort at exit.
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
