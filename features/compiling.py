@@ -6,7 +6,7 @@ Both decorators hide numba's missing types from mypy, nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -18,6 +18,6 @@ def compiled(function: Kernel) -> Kernel:
     return cast("Kernel", numba.njit(cache=True)(function))
 
 
-def compiled_ufunc(function: Kernel) -> Kernel:
+def compiled_ufunc(function: Callable[..., float]) -> Any:
     """Compile a formula of scalars to a NumPy ufunc, which takes scalars and arrays, here and in other kernels."""
-    return cast("Kernel", numba.vectorize(cache=True)(function))
+    return numba.vectorize(cache=True)(function)  # type: ignore[no-untyped-call]

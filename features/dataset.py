@@ -50,7 +50,8 @@ class FeatureDataset(NamedTuple):
             raise DatasetError(f"{path} cannot be read ({cause}). Make the features again.") from cause
         if content.get("version") != DATASET_VERSION:
             raise DatasetError(
-                f"{path} is of version {content.get('version')}, this code reads {DATASET_VERSION}. Make the features again."
+                f"{path} is of version {content.get('version')}, this code reads {DATASET_VERSION}. "
+                "Make the features again."
             )
         return cls(
             folder=folder,
@@ -84,7 +85,7 @@ class FeatureDataset(NamedTuple):
         (self.folder / "scaler.json").write_text(json.dumps(columns, indent=1))
 
     def scaler(self) -> dict[str, Any]:
-        """Content of `scaler.json`: for `hlf` and `particles` their `count`, `mean` and `std`."""
+        """Content of `scaler.json`: for `hlf` and `particles` their `rows`, `mean` and `std`."""
         content: dict[str, Any] = json.loads((self.folder / "scaler.json").read_text())
         return content
 

@@ -1,8 +1,8 @@
 """The Spark job: kernels over the events parts, then a shuffle that mixes all events into equal row groups.
 
-Two passes. The first runs the kernels, one task per events part, and keeps the unpadded result on disk; only the keys of
-the events come back to the driver, which decides the layout. The second sends the rows to their row groups through a
-Spark shuffle of few large binary rows (Arrow IPC), never of single floats, and writes one file per row group.
+Two passes. The first runs the kernels over the events parts and keeps the unpadded result on disk; only the keys of the
+events come back to the driver, which decides the layout. The second sends the rows to their row groups through a Spark
+shuffle of few large binary rows (Arrow IPC), never of single floats, and writes one file per row group.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ def finite_events(block: FeatureBlock) -> NDArray[np.bool_]:
     """Events of which every feature is finite (|eta| beyond 80 overflows a float32 energy)."""
     rows_finite = np.isfinite(block.particles).all(axis=1)
     bad_rows = np.concatenate([[0], np.cumsum(~rows_finite)])[block.particle_offsets]
-    return np.isfinite(block.hlf).all(axis=1) & (np.diff(bad_rows) == 0)
+    finite: NDArray[np.bool_] = np.isfinite(block.hlf).all(axis=1) & (np.diff(bad_rows) == 0)
+    return finite
 
 
 def _unmixed_table(
@@ -222,7 +223,7 @@ def _mix(
         for key, table in scatter_rows(pq.read_table(name), plan):
             yield number[key], table_to_bytes(table)
 
-    def gather(blobs: Iterator[tuple[int, Iterable[bytes]]]) -> Iterator[GroupWritten]:
+    def gather(blobs: Iterable[tuple[int, Iterable[bytes]]]) -> Iterator[GroupWritten]:
         for index, tables in blobs:
             split, group = groups[index]
             yield write_group(split, group, [table_from_bytes(blob) for blob in tables], Path(folder))
@@ -277,7 +278,7 @@ def group_file(split: int, group: int) -> str:
 
 
 def _padded(column: pa.ChunkedArray) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
-    """Zero-padded (num_events, 801, 19), the numbers of real rows, and the real rows of all events one after another."""
+    """Zero-padded (num_events, 801, 19), the numbers of real rows, and the real rows of all events in one array."""
     lists = _one_chunk(column)
     flat = lists.flatten().to_numpy().reshape(-1, NUM_PARTICLE_FEATURES)
     counts = np.diff(lists.offsets.to_numpy()) // NUM_PARTICLE_FEATURES

@@ -168,7 +168,11 @@ def particle_list(
     c, d = photons.offsets[event], photons.offsets[event + 1]
     e, f = neutrals.offsets[event], neutrals.offsets[event + 1]
     kept_tracks = highest_pt(
-        not_own_tracks(events, event, lepton, own_track_dr), tracks.pt[a:b], tracks.eta[a:b], tracks.phi[a:b], MAX_TRACKS
+        not_own_tracks(events, event, lepton, own_track_dr),
+        tracks.pt[a:b],
+        tracks.eta[a:b],
+        tracks.phi[a:b],
+        MAX_TRACKS,
     )
     kept_photons = highest_pt(np.arange(d - c), photons.pt[c:d], photons.eta[c:d], photons.phi[c:d], MAX_PHOTONS)
     kept_neutrals = highest_pt(
@@ -202,7 +206,10 @@ def particle_list(
 
     block = rows[first_neutral:]
     fill_kinematics(
-        block, neutrals.pt[e:f][kept_neutrals], neutrals.eta[e:f][kept_neutrals], neutrals.phi[e:f][kept_neutrals]
+        block,
+        neutrals.pt[e:f][kept_neutrals],
+        neutrals.eta[e:f][kept_neutrals],
+        neutrals.phi[e:f][kept_neutrals],
     )
     block[:, 10:13] = isolations(
         events, event, _NEUTRAL, kept_neutrals, neutrals.pt[e:f], neutrals.eta[e:f], neutrals.phi[e:f], cone

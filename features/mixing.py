@@ -74,7 +74,8 @@ def kept_fractions(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.fl
         [0.25, 1.0]
     """
     counts = np.bincount(labels, minlength=num_classes)
-    return counts.min() / np.maximum(counts, 1)
+    fractions: NDArray[np.float64] = counts.min() / np.maximum(counts, 1)
+    return fractions
 
 
 def class_weights(labels: NDArray[np.int64], weights: NDArray[np.float64], names: list[str]) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 class ColumnStatistics(NamedTuple):
     """Count, mean and sum of squared deviations of each column; two of them merge without going back to the data."""
 
-    count: int
+    rows: int
     mean: NDArray[np.float64]
     """(num_columns,)."""
     m2: NDArray[np.float64]
@@ -33,21 +33,21 @@ class ColumnStatistics(NamedTuple):
 
     def merge(self, other: ColumnStatistics) -> ColumnStatistics:
         """Statistics of both sets of rows together (Chan, Golub, LeVeque 1979)."""
-        count = self.count + other.count
-        if count == 0:
+        rows = self.rows + other.rows
+        if rows == 0:
             return self
         delta = other.mean - self.mean
-        mean = self.mean + delta * (other.count / count)
-        m2 = self.m2 + other.m2 + delta**2 * (self.count * other.count / count)
-        return ColumnStatistics(count, mean, m2)
+        mean = self.mean + delta * (other.rows / rows)
+        m2 = self.m2 + other.m2 + delta**2 * (self.rows * other.rows / rows)
+        return ColumnStatistics(rows, mean, m2)
 
     @property
     def std(self) -> NDArray[np.float64]:
         """(num_columns,) standard deviations; 1 for columns that never vary, so that scaling leaves them finite."""
-        std = np.sqrt(self.m2 / max(self.count, 1))
+        std = np.sqrt(self.m2 / max(self.rows, 1))
         constant = std <= 1e-12 * np.maximum(1.0, np.abs(self.mean))
         return np.where(constant, 1.0, std)
 
     def to_json(self) -> dict[str, Any]:
-        """`count`, `mean` and `std`: what the model's scaling layer takes."""
-        return {"count": self.count, "mean": self.mean.tolist(), "std": self.std.tolist()}
+        """`rows`, `mean` and `std`: what the model's scaling layer takes."""
+        return {"rows": self.rows, "mean": self.mean.tolist(), "std": self.std.tolist()}

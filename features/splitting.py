@@ -42,7 +42,7 @@ def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream:
     Examples:
         >>> a = event_hash(["4320b7b3-c85c-463c-b2cf-109a77da02a4"], np.array([7]), stream=SPLIT_STREAM)
         >>> hex(int(a[0]))
-        '0x5f2f2a3bd5dd3b8d'
+        '0xc38ea6ceac3abf16'
     """
     names, inverse = np.unique(np.asarray(file_uuids, dtype=str), return_inverse=True)
     halves = np.array([divmod(uuid.UUID(str(name)).int, 1 << 64) for name in names], dtype=np.uint64).reshape(-1, 2)

@@ -61,7 +61,7 @@ def expand(samples: Iterable[SampleSettings]) -> list[SourceFile]:
     Raises:
         NoFilesError: A pattern matches nothing.
     """
-    found = []
+    found: list[SourceFile] = []
     for sample in samples:
         for pattern in sample.files:
             paths = _matches(pattern)
@@ -130,18 +130,15 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
     try:
         with uproot.open(source.path) as file:
             keys = file.keys(cycle=False)
-            if settings.tree not in keys:
-                raise MissingTreeError.at(source.path, settings.tree, keys)
-            tree = file[settings.tree]
-            uuid, entries, branches = str(file.file.uuid), int(tree.num_entries), set(tree.keys(full_paths=False))
-    except IngestionError:
-        raise
+            tree = file[settings.tree] if settings.tree in keys else None
+            uuid, entries = str(file.file.uuid), 0 if tree is None else int(tree.num_entries)
+            branches = set() if tree is None else set(tree.keys(full_paths=False))
     except Exception as cause:
         # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
         raise DamagedFileError.at(source.path, where="its directory", cause=cause) from cause
-    missing = {
-        field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches
-    }
+    if tree is None:
+        raise MissingTreeError.at(source.path, settings.tree, keys)
+    missing = {field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches}
     optional = tuple(sorted(set(missing) & set(OPTIONAL_SCALARS)))
     needed = {field: branch for field, branch in missing.items() if field not in OPTIONAL_SCALARS}
     if needed:

@@ -1,8 +1,8 @@
 """The Spark job: tasks read ranges of entries with uproot and write events Parquet with pyarrow themselves.
 
-Spark only schedules: measured on 2 cores, sending nested events through the JVM costs nine times the CPU of writing them
-where they are made. A task writes under a name of its own and renames at the end; its content depends on nothing but its
-range, so a retried or speculative attempt puts the same bytes in the same place.
+Spark only schedules: measured on 2 cores, sending nested events through the JVM costs nine times the CPU of writing
+them where they are made. A task writes under a name of its own and renames at the end; its content depends on nothing
+but its range, so a retried or speculative attempt puts the same bytes in the same place.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def ingest(
     if problems:
         raise BadFilesError.of(problems)
     parts = [outcome for outcome in outcomes if isinstance(outcome, EventsPart)]
-    counters = {sample.name: sum_counters(part.counters for part in parts if part.sample == sample.name) for sample in samples}
+    counters = {
+        sample.name: sum_counters(part.counters for part in parts if part.sample == sample.name) for sample in samples
+    }
     _refuse_empty(counters)
     return IngestResult(parts, counters)
 

@@ -183,5 +183,3 @@ def _common_offsets(offsets: dict[str, Offsets], path: str, collection: str) -> 
                 f"Map branches of one collection under ingest.branch_map."
             )
     return reference
-
-

@@ -81,7 +81,7 @@ def events_schema() -> pa.Schema:
     """Arrow schema of the events Parquet; nothing in it is nullable.
 
     Examples:
-        >>> events_schema().field("photons").type.value_type.names
+        >>> [field.name for field in events_schema().field("photons").type.value_type]
         ['et', 'eta', 'phi']
     """
     identity = [

@@ -52,7 +52,9 @@ class IngestSettings(BaseModel):
         known = {*COLLECTIONS, *field_branches({})}
         for name in value:
             if name not in known:
-                raise ValueError(f"'{name}' is no collection or field of the events; there are: {', '.join(sorted(known))}")
+                raise ValueError(
+                    f"'{name}' is no collection or field of the events; there are: {', '.join(sorted(known))}"
+                )
         return value
 
 

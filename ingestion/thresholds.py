@@ -1,7 +1,7 @@
 """Pure array kernels on jagged collections: thresholds, finiteness, choice of events.
 
-A jagged collection is a flat array of all candidates of all events, and `offsets` (int64, number of events + 1): event i
-owns the candidates `offsets[i]:offsets[i + 1]`.
+A jagged collection is a flat array of all candidates of all events, and `offsets` (int64, number of events + 1):
+event i owns the candidates `offsets[i]:offsets[i + 1]`.
 """
 
 from __future__ import annotations

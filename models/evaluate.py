@@ -69,7 +69,10 @@ def measure(predictions: pa.Table, classes: Sequence[str]) -> dict[str, Any]:
             name: auc_one_vs_rest(truth, scores[:, index], weights, signal=index)._asdict()
             for index, name in enumerate(classes)
         },
-        "confusion": {"classes": list(classes), "by_truth": confusion_matrix(truth, scores, weights).tolist()},
+        "confusion": {
+            "classes": list(classes),
+            "by_truth": confusion_matrix(truth, scores, weights).tolist(),
+        },
     }
 
 

@@ -20,9 +20,7 @@ class HlfClassifier(nn.Module):
     #: Columns of the features Parquet that it takes, in this order.
     inputs: ClassVar[tuple[str, ...]] = ("hlf",)
 
-    def __init__(
-        self, *, mean: Sequence[float], std: Sequence[float], hidden: Sequence[int], num_classes: int
-    ) -> None:
+    def __init__(self, *, mean: Sequence[float], std: Sequence[float], hidden: Sequence[int], num_classes: int) -> None:
         super().__init__()
         self.scaling = Standardize(mean, std)
         layers: list[nn.Module] = []

@@ -50,7 +50,11 @@ def plot_roc(curves: Mapping[str, RocCurve], labels: PlotLabels) -> Figure:
     chance = np.geomspace(lowest / 2, 1, 200)
     axes.plot(chance, chance, color="#717581", linewidth=1, label="by chance")
     axes.set(
-        xlabel="Signal efficiency", ylabel="Background efficiency", yscale="log", xlim=(0, 1), ylim=(lowest / 2, 1.5)
+        xlabel="Signal efficiency",
+        ylabel="Background efficiency",
+        yscale="log",
+        xlim=(0, 1),
+        ylim=(lowest / 2, 1.5),
     )
     axes.legend(loc="center", fontsize="small", frameon=True)
     return figure
@@ -105,11 +109,22 @@ def plot_learning_curve(history: Sequence[dict[str, Any]], labels: PlotLabels) -
     figure, axes = _figure(labels)
     epochs = [record["epoch"] + 1 for record in history]
     validation = [record["val_loss"] for record in history]
-    axes.plot(epochs, [record["train_loss"] for record in history], color=_COLOURS[0], linestyle="--", label="training")
+    axes.plot(
+        epochs,
+        [record["train_loss"] for record in history],
+        color=_COLOURS[0],
+        linestyle="--",
+        label="training",
+    )
     axes.plot(epochs, validation, color=_COLOURS[1], label="validation")
     best = int(np.argmin(validation))
     axes.plot(
-        epochs[best], validation[best], marker="o", linestyle="", color=_COLOURS[1], label=f"kept: epoch {epochs[best]}"
+        epochs[best],
+        validation[best],
+        marker="o",
+        linestyle="",
+        color=_COLOURS[1],
+        label=f"kept: epoch {epochs[best]}",
     )
     axes.set(xlabel="Epoch", ylabel="Weighted cross-entropy", xlim=(0.5, epochs[-1] + 0.5))
     axes.set_ylim(bottom=0)
@@ -141,6 +156,11 @@ def _italic(words: str) -> str:
     return words.replace(" ", r"\ ")
 
 
-def _style() -> dict[str, Any]:
-    """mplhep's CMS style, smaller, in matplotlib's own font (mplhep's may be missing)."""
-    return {**mplhep.style.CMS, "font.size": 15, "font.sans-serif": ["DejaVu Sans"], "mathtext.fontset": "dejavusans"}
+def _style() -> Any:
+    """The CMS style of mplhep, smaller, in matplotlib's own font (mplhep's may be missing)."""
+    return {
+        **mplhep.style.CMS,
+        "font.size": 15,
+        "font.sans-serif": ["DejaVu Sans"],
+        "mathtext.fontset": "dejavusans",
+    }

@@ -31,7 +31,9 @@ def predict(model: HlfClassifier, files: Sequence[Path], *, batch_size: int = 40
     tables = []
     for file in files:
         rows = pq.read_table(file, columns=[*columns, *model.inputs])
-        parts = [probabilities(model, _inputs(batch, model.inputs)) for batch in rows.to_batches(max_chunksize=batch_size)]
+        parts = [
+            probabilities(model, _inputs(batch, model.inputs)) for batch in rows.to_batches(max_chunksize=batch_size)
+        ]
         tables.append(rows.select(columns).append_column("probability", pa.array(list(np.concatenate(parts)))))
     return pa.concat_tables(tables)
 

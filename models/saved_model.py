@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -44,7 +43,7 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     weights = folder / ".weights.pt"
     torch.save(model.state_dict(), weights)
-    os.replace(weights, folder / "weights.pt")
+    weights.replace(folder / "weights.pt")
     content = {
         "version": MODEL_VERSION,
         "settings": spec.settings.model_dump(mode="json"),
@@ -55,7 +54,7 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
     }
     description = folder / ".model.json"
     description.write_text(json.dumps(content, indent=1))
-    os.replace(description, folder / "model.json")
+    description.replace(folder / "model.json")
 
 
 def load_model(folder: Path) -> tuple[HlfClassifier, ModelSpec]:
@@ -70,7 +69,9 @@ def load_model(folder: Path) -> tuple[HlfClassifier, ModelSpec]:
     except (OSError, json.JSONDecodeError, RuntimeError, pickle.UnpicklingError) as cause:
         raise SavedModelError(f"{folder} holds no readable model ({cause}). Train again.") from cause
     if content.get("version") != MODEL_VERSION:
-        raise SavedModelError(f"{folder}: model version {content.get('version')}, this code reads {MODEL_VERSION}. Train again.")
+        raise SavedModelError(
+            f"{folder}: model version {content.get('version')}, this code reads {MODEL_VERSION}. Train again."
+        )
     if content["inputs"] != {"hlf": list(HLF_NAMES)}:
         raise SavedModelError(f"{folder}: the model was made for other features than this code computes. Train again.")
     spec = ModelSpec(ModelSettings(**content["settings"]), content["classes"], content["mean"], content["std"])

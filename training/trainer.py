@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from features.dataset import FeatureDataset
+from models.hlf import HlfClassifier
 from models.saved_model import ModelSpec, build, save_model
 from models.settings import ModelSettings
 from training.algorithms.ar_sgd import ArSgd
@@ -27,7 +28,10 @@ from training.settings import AlgorithmName, OptimizerName, TrainSettings
 from training.sharding import plan_epoch
 from training.transport import Transport
 
-ALGORITHMS: Final[dict[AlgorithmName, type[Algorithm]]] = {AlgorithmName.SGD: Sgd, AlgorithmName.AR_SGD: ArSgd}
+ALGORITHMS: Final[dict[AlgorithmName, type[Algorithm]]] = {
+    AlgorithmName.SGD: Sgd,
+    AlgorithmName.AR_SGD: ArSgd,
+}
 _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -80,11 +84,14 @@ class Sums(NamedTuple):
     correct: float
     samples: int
 
-    def __add__(self, other: object) -> Sums:
+    def plus(self, other: Sums) -> Sums:
         """Sums over both sets of events."""
-        if not isinstance(other, Sums):
-            return NotImplemented
-        return Sums(*(a + b for a, b in zip(self, other, strict=True)))
+        return Sums(
+            self.loss + other.loss,
+            self.weight + other.weight,
+            self.correct + other.correct,
+            self.samples + other.samples,
+        )
 
 
 class Timer:
@@ -155,7 +162,7 @@ def train(spec: RunSpec, transport: Transport, *, on_progress: Callable[[Progres
     timer = Timer()
     timed = TimedTransport(transport, timer)
     algorithm = ALGORITHMS[settings.algorithm](flat, make_optimizer(flat, settings), timed)
-    reader = Reader(dataset, flat.module.inputs, dtype=_DTYPES[settings.precision], seed=settings.seed)
+    reader = Reader(dataset, HlfClassifier.inputs, dtype=_DTYPES[settings.precision], seed=settings.seed)
     metrics_path = spec.out_dir / "metrics" / f"rank-{transport.rank}.jsonl"
     metrics_path.parent.mkdir(exist_ok=True)
     best = {"epoch": -1, "val_loss": math.inf}
@@ -228,7 +235,7 @@ def run_epoch(
     algorithm.model.module.train()
     for step, batch in enumerate(reader.train_batches(plan, rank=transport.rank, epoch=epoch), start=1):
         timer.lap("read")
-        sums += training_step(algorithm, batch)
+        sums = sums.plus(training_step(algorithm, batch))
         timer.lap("compute")
         on_progress(
             Progress(
@@ -288,7 +295,7 @@ def validate(model: FlatModel, reader: Reader, transport: Transport) -> dict[str
     model.module.eval()
     with torch.inference_mode():
         for batch in reader.val_batches(rank=transport.rank, world_size=transport.world_size):
-            sums += weighted_losses(model.module, batch)[1]
+            sums = sums.plus(weighted_losses(model.module, batch)[1])
     totals = reduce_sums(sums, transport)
     return {"val_loss": totals.loss / totals.weight, "val_accuracy": totals.correct / totals.weight}
 
@@ -308,7 +315,11 @@ def write_record(metrics: TextIO, record: dict[str, Any]) -> None:
 
 
 def write_summary(
-    spec: RunSpec, dataset: FeatureDataset, model: FlatModel, best: dict[str, Any], history: list[dict[str, Any]]
+    spec: RunSpec,
+    dataset: FeatureDataset,
+    model: FlatModel,
+    best: dict[str, Any],
+    history: list[dict[str, Any]],
 ) -> None:
     """`summary.json`: the run in a few numbers."""
     settings = spec.train

@@ -35,7 +35,9 @@ class ProgressLines:
 
     def __call__(self, progress: Progress) -> None:
         """Print it, if it is time again or an epoch is over."""
-        if self._rank or (time.monotonic() - self._last < _SECONDS_BETWEEN_LINES and progress.step < progress.num_steps):
+        if self._rank or (
+            time.monotonic() - self._last < _SECONDS_BETWEEN_LINES and progress.step < progress.num_steps
+        ):
             return
         self._last = time.monotonic()
         sys.stdout.write(json.dumps(progress._asdict()) + "\n")
@@ -51,16 +53,25 @@ def main(argv: list[str]) -> int:
     torch.set_num_threads(1)
     try:
         spec = RunSpec.load(spec_path)
-        if transport.world_size != spec.train.workers:
-            raise LaunchError(
-                f"{transport.world_size} MPI processes run, {spec.train.workers} workers are configured. If srun started "
-                f"them, it needs --mpi=pmix; by hand, give mpirun -n {spec.train.workers}."
-            )
+        check_world_size(transport.world_size, spec.train.workers)
         train(spec, transport, on_progress=ProgressLines(transport.rank))
     except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one for ever
         _report(error, spec_path, transport.rank)
         transport.abort()
     return 0
+
+
+def check_world_size(started: int, configured: int) -> None:
+    """Refuse a job of another size than configured: `srun` without PMIx silently starts N jobs of one rank each.
+
+    Raises:
+        LaunchError: The sizes differ.
+    """
+    if started != configured:
+        raise LaunchError(
+            f"{started} MPI processes run together, {configured} workers are configured. If srun started them, it "
+            f"needs --mpi=pmix; by hand, give mpirun -n {configured}."
+        )
 
 
 def _report(error: Exception, spec_path: Path, rank: int) -> None:

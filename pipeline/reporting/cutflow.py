@@ -45,10 +45,7 @@ def cutflow(
         (f"an e or mu with pT > {loose:g} GeV", [ingested[name]["events"] for name in samples]),
         (
             f"... with pT > {tight['min_lepton_pt']:g} GeV, isolation < {tight['max_lepton_isolation']:g}",
-            [
-                selected[name]["selected"] + selected[name]["rejected_nonfinite_features"]
-                for name in samples
-            ],
+            [selected[name]["selected"] + selected[name]["rejected_nonfinite_features"] for name in samples],
         ),
         ("all features finite: selected", [selected[name]["selected"] for name in samples]),
     ]

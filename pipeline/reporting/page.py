@@ -58,7 +58,9 @@ def content(versions: Mapping[str, Version]) -> dict[str, Any]:
         "balance": config["features"]["balance"],
         "training": train["counters"],
         "metrics": evaluate["counters"],
-        "plots": [{"name": name, "caption": caption, "png": _inline(plots / f"{name}.png")} for name, caption in _PLOTS.items()],
+        "plots": {
+            name: {"caption": caption, "png": _inline(plots / f"{name}.png")} for name, caption in _PLOTS.items()
+        },
         "files": ingest["inputs"],
         "config_yaml": yaml.safe_dump(config, sort_keys=False),
         "stages": [

@@ -45,6 +45,10 @@ class Evaluate(Stage):
             summary=f"accuracy {accuracy['value']:.3f} +- {accuracy['error']:.3f}; AUC {areas}",
             counters=metrics,
             checks=[
-                Check("events predicted = events in the test split", metrics["num_events"] == expected, f"{expected}"),
+                Check(
+                    "events predicted = events in the test split",
+                    metrics["num_events"] == expected,
+                    f"{expected}",
+                ),
             ],
         )

@@ -30,7 +30,10 @@ class Ingest(Stage):
 
         known = {}
         if current is not None:
-            infos = [FileInfo(**{**each, "missing_optional": tuple(each["missing_optional"])}) for each in current.manifest["inputs"]]
+            infos = [
+                FileInfo(**{**each, "missing_optional": tuple(each["missing_optional"])})
+                for each in current.manifest["inputs"]
+            ]
             # Files are checked anew when other branches or another tree are asked for.
             if current.manifest["fingerprint"]["config"] == self.config_items(config):
                 known = {info.path: info for info in infos}
@@ -71,8 +74,16 @@ class Ingest(Stage):
                 "parts": [{**part._asdict(), "counters": part.counters} for part in result.parts],
             },
             checks=[
-                Check("entries read = entries in the files", sums["entries"] == total, f"{sums['entries']} = {total}"),
-                Check("entries = events + rejections", accounted == sums["entries"], f"{sums['entries']} = {accounted}"),
+                Check(
+                    "entries read = entries in the files",
+                    sums["entries"] == total,
+                    f"{sums['entries']} = {total}",
+                ),
+                Check(
+                    "entries = events + rejections",
+                    accounted == sums["entries"],
+                    f"{sums['entries']} = {accounted}",
+                ),
                 Check("rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"),
             ],
             inputs=[info._asdict() for info in infos],

@@ -81,9 +81,7 @@ def random_track(rng: np.random.Generator, pt: float, eta: float, phi: float) ->
     return track(pt, eta, phi, charge=int(rng.choice([-1, 1])), pid=pid, vertex=(x, y, z))
 
 
-def random_event(
-    rng: np.random.Generator, *, tracks: int, photons: int, neutral_hadrons: int, spread: float
-) -> Row:
+def random_event(rng: np.random.Generator, *, tracks: int, photons: int, neutral_hadrons: int, spread: float) -> Row:
     """An event with so many candidates; leptons often have own tracks, and some directions are shared."""
     directions = Directions(rng)
     track_rows = [
@@ -468,9 +466,7 @@ def test_event_without_a_passing_lepton_is_absent(extract: Extract) -> None:
         (30.0, 3.0, -3.0, 9.777081),  # across the seam: sqrt(2400 * (1 - 0.9601703))
     ],
 )
-def test_mt_has_the_square_root(
-    extract: Extract, met: float, phi: float, met_phi: float, expected: float
-) -> None:
+def test_mt_has_the_square_root(extract: Extract, met: float, phi: float, met_phi: float, expected: float) -> None:
     event = made_event(electrons=[lepton(40.0, 0.0, phi)], met=met, met_phi=met_phi)
     (hlf,) = extract(event).hlf
     assert hlf["mt"] == pytest.approx(expected, rel=1e-6)
@@ -497,9 +493,7 @@ def test_jet_at_exactly_the_largest_eta_does_not_count(extract: Extract) -> None
     assert (hlf["ht"], hlf["num_jets"]) == (60.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("mask", "expected"), [(0xFFFFFFFF, 4.0), (1, 2.0), (2, 2.0), (4, 0.0), (0x80000000, 1.0)]
-)
+@pytest.mark.parametrize(("mask", "expected"), [(0xFFFFFFFF, 4.0), (1, 2.0), (2, 2.0), (4, 0.0), (0x80000000, 1.0)])
 def test_b_jets_are_counted_by_the_mask(extract: Extract, mask: int, expected: float) -> None:
     jets = [jet(40.0, 0.0, 1.0, btag=btag) for btag in (0, 1, 2, 3, 0x80000000)]
     (hlf,) = extract(made_event(electrons=[ELECTRON], jets=jets), btag_mask=mask).hlf
@@ -631,9 +625,7 @@ def test_highest_pt_of_each_kind_are_kept_in_file_order(extract: Extract, kind: 
     assert column(rows[1:], "pt") == [pt for pt in pts if pt > 2.5]
 
 
-@pytest.mark.parametrize(
-    ("places", "expected"), [(2, [(1.0, 1.5), (1.0, 1.0)]), (1, [(1.0, 1.0)])], ids=["eta", "phi"]
-)
+@pytest.mark.parametrize(("places", "expected"), [(2, [(1.0, 1.5), (1.0, 1.0)]), (1, [(1.0, 1.0)])], ids=["eta", "phi"])
 def test_equal_pt_at_the_cap_is_decided_by_smaller_eta_then_smaller_phi(
     extract: Extract, places: int, expected: list[tuple[float, float]]
 ) -> None:

@@ -65,9 +65,7 @@ class Lepton:
     isolation: tuple[float, float, float]
 
 
-def reference_event(
-    event: dict[str, Any], settings: ReferenceSettings
-) -> tuple[list[float], list[list[float]]] | None:
+def reference_event(event: dict[str, Any], settings: ReferenceSettings) -> tuple[list[float], list[list[float]]] | None:
     """Features of one event.
 
     Args:
@@ -124,15 +122,11 @@ def read_candidates(event: dict[str, Any]) -> Candidates:
         photons.append(Candidate(kind=1, index=index, pt=photon["et"], eta=photon["eta"], phi=photon["phi"]))
     neutral_hadrons = []
     for index, hadron in enumerate(event["neutral_hadrons"]):
-        neutral_hadrons.append(
-            Candidate(kind=2, index=index, pt=hadron["et"], eta=hadron["eta"], phi=hadron["phi"])
-        )
+        neutral_hadrons.append(Candidate(kind=2, index=index, pt=hadron["et"], eta=hadron["eta"], phi=hadron["phi"]))
     return Candidates(tracks, photons, neutral_hadrons)
 
 
-def select_lepton(
-    event: dict[str, Any], candidates: Candidates, settings: ReferenceSettings
-) -> Lepton | None:
+def select_lepton(event: dict[str, Any], candidates: Candidates, settings: ReferenceSettings) -> Lepton | None:
     """The passing lepton of highest pT; of equals the first, electrons before muons."""
     best: Lepton | None = None
     for collection, is_electron in (("electrons", True), ("muons", False)):

@@ -1,0 +1,70 @@
+# Two commands matter: `make run` and `make test`. Both install what is missing into .venv first.
+
+CONFIG ?= demo
+SET ?=
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIPELINE = $(BIN)/python -m pipeline
+OPTIONS = --config $(CONFIG) $(foreach each,$(SET),--set $(each))
+STAGES := ingest features train evaluate report
+COMMANDS := validate plan status
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup java run $(STAGES) $(COMMANDS) doctor test test-fast lint format
+
+help: ## Show what there is to make
+	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-12s%s\n", $$1, $$2}'
+	@echo
+	@echo "  CONFIG=my.yaml chooses a config (default: demo), SET='train.epochs=5 train.workers=1' overrides values."
+
+setup: $(VENV)/.installed java ## Install everything into .venv (done by the other targets when needed)
+
+$(VENV)/.installed: requirements.txt requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); sys.exit(0 if ok else "Python 3.11 or 3.12 is needed, $(PYTHON) is " + sys.version.split()[0] + "; give another one: make setup PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m features
+	touch $@
+
+java:
+	@sh pipeline/ensure_java.sh
+
+run: setup ## Run all stages, as far as they are stale
+	$(PIPELINE) run $(OPTIONS)
+
+ingest: setup ## ROOT files to events Parquet
+features: setup ## Events to features Parquet
+train: setup ## Train the network
+evaluate: setup ## Predict the test split; metrics and plots
+report: setup ## One HTML page of the whole run
+$(STAGES):
+	$(PIPELINE) $@ $(OPTIONS)
+
+validate: setup ## Check the config and its input files
+plan: setup ## Say what would run, and why
+status: setup ## Say what is there
+$(COMMANDS):
+	$(PIPELINE) $@ $(OPTIONS)
+
+doctor: setup ## Say what is wrong with this machine
+	$(PIPELINE) doctor $(OPTIONS)
+
+test: setup ## Run all tests
+	$(BIN)/python -m pytest
+
+test-fast: setup ## Run the tests that start no JVM, no MPI and no command line
+	$(BIN)/python -m pytest -m "not spark and not distributed and not end_to_end"
+
+lint: setup ## Formatting, lint, types, layers, docstring examples
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q ingestion features models pipeline training
+
+format: setup ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
