@@ -93,9 +93,9 @@ class Reader:
             return
         files = self._dataset.files(split)
         fields = [*self._inputs, "label", "weight"]
-        # The dummy pool reads in this thread and keeps the order; num_epochs=1, as petastorm's default never ends.
+        # Not as_uri(): petastorm takes %20 literally. The dummy pool reads in this thread and keeps the order; num_epochs=1, as petastorm's default never ends.
         with make_batch_reader(
-            [files[group].absolute().as_uri() for group in groups],
+            [f"file://{files[group].absolute()}" for group in groups],
             schema_fields=fields,
             reader_pool_type="dummy",
             shuffle_row_groups=False,

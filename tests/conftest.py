@@ -1,0 +1,68 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
+from ingestion.files import FileInfo, SourceFile, expand, inventory
+from ingestion.settings import IngestSettings, SampleSettings
+from pipeline.config import SparkSettings
+from pipeline.spark import SparkProvider
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLES = ROOT / "samples"
+
+
+@pytest.fixture(scope="session")
+def provider() -> Iterator[SparkProvider]:
+    """Spark on two cores, started once for all tests that ask for it."""
+    started = SparkProvider(SparkSettings(master="local[2]"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(provider: SparkProvider) -> SparkContext:
+    """The Spark context of `provider`."""
+    return provider.context()
+
+
+@pytest.fixture(scope="session")
+def bundled_samples() -> list[SampleSettings]:
+    """The three samples that come with the code."""
+    names = ["qcd", "ttbar", "wjets"]
+    return [
+        SampleSettings(name=name, label=label, files=[str(SAMPLES / f"{name}_13TeV_PU20_*.root")])
+        for label, name in enumerate(names)
+    ]
+
+
+@pytest.fixture(scope="session")
+def bundled_files(bundled_samples: list[SampleSettings]) -> list[FileInfo]:
+    """The checked files of the bundled samples."""
+    return inventory(expand(bundled_samples), IngestSettings())
+
+
+@pytest.fixture
+def ttbar_source() -> SourceFile:
+    """One bundled file."""
+    return SourceFile("ttbar", 1, str(SAMPLES / "ttbar_13TeV_PU20_0.root"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_interpreter() -> Iterator[None]:
+    """Processes that tests start find this checkout and this Python."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    yield
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before

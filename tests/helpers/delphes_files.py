@@ -1,0 +1,57 @@
+"""Delphes-like ROOT files made of hand-made events, for tests of ingestion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import uproot
+from made_events import Row
+
+from ingestion.schema import COLLECTIONS, SCALARS
+
+
+def write_delphes(
+    path: Path,
+    events: Sequence[Row],
+    *,
+    tree: str = "Delphes",
+    rename: Mapping[str, str] | None = None,
+    without: Sequence[str] = (),
+    flat_scalars: bool = False,
+) -> Path:
+    """Write a ROOT file with one tree; returns its path.
+
+    Args:
+        path: Where to.
+        events: Rows as `made_events.made_event` makes them.
+        tree: Name of the tree.
+        rename: Delphes branch name to the name written.
+        without: Delphes branch names to leave out.
+        flat_scalars: Write MET and weight as plain numbers instead of lists of one.
+    """
+    rename = rename or {}
+    columns: dict[str, Any] = {}
+    for collection, fields in COLLECTIONS.items():
+        offsets = np.cumsum([0, *(len(event[collection]) for event in events)])
+        for name, field in fields.items():
+            values = [candidate[name] for event in events for candidate in event[collection]]
+            columns[field.branch] = jagged(offsets, np.array(values, dtype=field.dtype))
+    for name, field in SCALARS.items():
+        values = np.array([event[name] for event in events], dtype=field.dtype)
+        columns[field.branch] = values if flat_scalars else jagged(np.arange(len(events) + 1), values)
+    kept = {rename.get(branch, branch): values for branch, values in columns.items() if branch not in without}
+    with uproot.recreate(path) as file:
+        types = {name: v.dtype if isinstance(v, np.ndarray) else v.type.content for name, v in kept.items()}
+        writable = file.mktree(tree, types)
+        if events:
+            writable.extend(kept)
+    return path
+
+
+def jagged(offsets: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> ak.Array:
+    """One list per event."""
+    return ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(offsets), ak.contents.NumpyArray(values)))

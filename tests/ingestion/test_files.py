@@ -1,0 +1,154 @@
+"""Finding and checking files: every kind of bad file gets a message that says what, where and what to do."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from delphes_files import write_delphes
+from made_events import made_event
+
+from ingestion.errors import (
+    BadFilesError,
+    DuplicateFileError,
+    MissingBranchError,
+    MissingTreeError,
+    NoFilesError,
+    TruncatedFileError,
+    UnreadableFileError,
+)
+from ingestion.files import FileInfo, SourceFile, expand, inventory
+from ingestion.settings import IngestSettings, SampleSettings
+
+
+def check(*paths: Path, settings: IngestSettings | None = None) -> list[FileInfo]:
+    return inventory([SourceFile("qcd", 0, str(path)) for path in paths], settings or IngestSettings())
+
+
+def test_expand_sorts_the_files_of_a_glob(tmp_path: Path) -> None:
+    for name in ("b.root", "a.root", "c.txt"):
+        (tmp_path / name).touch()
+    found = expand([SampleSettings(name="qcd", label=2, files=[str(tmp_path / "*.root")])])
+    assert [(each.sample, each.label, Path(each.path).name) for each in found] == [
+        ("qcd", 2, "a.root"),
+        ("qcd", 2, "b.root"),
+    ]
+
+
+def test_expand_keeps_a_plain_path_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "file with [brackets].root".replace("[", "(").replace("]", ")")
+    path.touch()
+    assert expand([SampleSettings(name="qcd", label=0, files=[str(path)])])[0].path == str(path)
+
+
+def test_a_glob_that_matches_nothing_names_the_sample_the_path_and_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "qcd_1.root").touch()
+    with pytest.raises(NoFilesError, match=r"sample 'qcd'.*ttbar_\*.*qcd_1\.root"):
+        expand([SampleSettings(name="qcd", label=0, files=[str(tmp_path / "ttbar_*.root")])])
+
+
+def test_a_missing_folder_shows_the_nearest_that_exists(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(NoFilesError, match=str(tmp_path / "data")):
+        expand([SampleSettings(name="qcd", label=0, files=[str(tmp_path / "daat" / "x" / "*.root")])])
+
+
+def test_a_good_file_gives_uuid_entries_and_size(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", [made_event(), made_event()])
+    (info,) = check(path)
+    assert (info.entries, info.size, len(info.uuid)) == (2, path.stat().st_size, 36)
+
+
+def test_a_file_with_zero_entries_is_valid(tmp_path: Path) -> None:
+    assert check(write_delphes(tmp_path / "a.root", []))[0].entries == 0
+
+
+def test_the_identity_of_a_file_survives_a_move(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", [made_event()])
+    before = check(path)[0].uuid
+    assert check(path.rename(tmp_path / "b.root"))[0].uuid == before
+
+
+def test_known_files_are_not_opened_again(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", [made_event()])
+    (info,) = check(path)
+    remembered = info._replace(entries=12345)
+    source = [SourceFile("other", 1, str(path))]
+    (again,) = inventory(source, IngestSettings(), known={str(path): remembered})
+    assert (again.entries, again.sample, again.label) == (12345, "other", 1)
+    path.touch()
+    changed_time = remembered._replace(modified="long ago")
+    assert inventory(source, IngestSettings(), known={str(path): changed_time})[0].entries == 1
+
+
+def test_a_text_file_is_no_root_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.root"
+    path.write_text("this is not ROOT at all, but long enough")
+    with pytest.raises(UnreadableFileError, match=r"a\.root is not a ROOT file.*b'this'"):
+        check(path)
+
+
+def test_an_empty_file_is_no_root_file(tmp_path: Path) -> None:
+    (tmp_path / "a.root").touch()
+    with pytest.raises(UnreadableFileError, match="not a ROOT file"):
+        check(tmp_path / "a.root")
+
+
+def test_a_folder_asks_for_a_glob(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableFileError, match=r"is a folder.*\*\.root"):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_a_real_file_cut_short_is_truncated(ttbar_source: SourceFile, tmp_path: Path, share: float) -> None:
+    whole = Path(ttbar_source.path).read_bytes()
+    path = tmp_path / "cut.root"
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(TruncatedFileError, match=rf"says {len(whole)} bytes, {path.stat().st_size} are there"):
+        check(path)
+
+
+def test_a_missing_tree_lists_what_is_there(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", [made_event()], tree="Delfes")
+    with pytest.raises(MissingTreeError, match=r"no tree 'Delphes'.*It holds: Delfes.*ingest\.tree"):
+        check(path)
+
+
+def test_missing_branches_name_the_nearest_ones(tmp_path: Path) -> None:
+    renamed = {f"MuonTight.{name}": f"Muon.{name}" for name in ("PT", "Eta", "Phi", "Charge")}
+    path = write_delphes(tmp_path / "a.root", [made_event()], rename=renamed)
+    with pytest.raises(MissingBranchError, match=r"lacks 4 needed branches") as caught:
+        check(path)
+    message = str(caught.value)
+    assert "'MuonTight.PT' (for muons.pt). Nearest: Muon.PT" in message
+    assert "muons: Muon" in message
+
+
+def test_a_branch_map_finds_renamed_collections(tmp_path: Path) -> None:
+    renamed = {f"MuonTight.{name}": f"Muon.{name}" for name in ("PT", "Eta", "Phi", "Charge")}
+    path = write_delphes(tmp_path / "a.root", [made_event()], rename=renamed)
+    assert check(path, settings=IngestSettings(branch_map={"muons": "Muon"}))[0].entries == 1
+
+
+def test_a_missing_event_weight_is_noted_not_refused(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", [made_event()], without=["Event.Weight"])
+    assert check(path)[0].missing_optional == ("weight",)
+
+
+def test_the_same_file_twice_names_both_places(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", [made_event()])
+    copy = Path(shutil.copy(path, tmp_path / "copy.root"))
+    with pytest.raises(DuplicateFileError) as caught:
+        check(path, copy)
+    assert str(path) in str(caught.value)
+    assert str(copy) in str(caught.value)
+
+
+def test_all_bad_files_are_listed_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.root").write_text("nonsense that is no ROOT")
+    write_delphes(tmp_path / "b.root", [made_event()], tree="Other")
+    with pytest.raises(BadFilesError, match="2 input files are bad") as caught:
+        check(tmp_path / "a.root", tmp_path / "b.root")
+    assert "a.root" in str(caught.value)
+    assert "b.root" in str(caught.value)

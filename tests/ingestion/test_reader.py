@@ -1,0 +1,174 @@
+"""Reading entries and choosing events: made files with known content, real files against a plain uproot loop."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+from delphes_files import write_delphes
+from made_events import Row, jet, lepton, made_event, tower, track
+
+from ingestion.errors import DamagedFileError, WrongBranchTypeError
+from ingestion.files import FileInfo, SourceFile, inventory
+from ingestion.reader import Selection, read_events, select_events
+from ingestion.schema import COLLECTIONS, events_schema
+from ingestion.settings import IngestSettings
+
+ELECTRON = lepton(30.0, 0.5, 1.0)
+
+
+def info_of(path: Path, settings: IngestSettings | None = None) -> FileInfo:
+    return inventory([SourceFile("made", 2, str(path))], settings or IngestSettings())[0]
+
+
+def select(path: Path, settings: IngestSettings | None = None) -> Selection:
+    settings = settings or IngestSettings()
+    info = info_of(path, settings)
+    return select_events(read_events(info, settings, start=0, stop=info.entries), info, settings)
+
+
+def test_the_table_has_the_schema_and_the_identity(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", [made_event(electrons=[ELECTRON], weight=-2.0)])
+    table = select(path).table
+    assert table.schema.equals(events_schema())
+    (row,) = table.select(["file_uuid", "entry", "sample", "label", "weight"]).to_pylist()
+    assert row == {"file_uuid": info_of(path).uuid, "entry": 0, "sample": "made", "label": 2, "weight": -2.0}
+
+
+def test_every_value_arrives_where_it_belongs(tmp_path: Path) -> None:
+    event = made_event(
+        tracks=[track(0.75, 0.1, 0.2, charge=-1, pid=-13, vertex=(1.0, 2.0, 3.0))],
+        photons=[tower(1.5, 0.3, 0.4)],
+        neutral_hadrons=[tower(2.5, 0.5, 0.6)],
+        electrons=[ELECTRON],
+        muons=[lepton(5.0, -0.5, -1.0, charge=1)],
+        jets=[jet(33.0, 1.5, 2.5, btag=5)],
+        met=44.0,
+        met_phi=-3.0,
+    )
+    (row,) = select(write_delphes(tmp_path / "a.root", [event])).table.to_pylist()
+    for name in COLLECTIONS:
+        assert row[name] == [pytest.approx(candidate) for candidate in event[name]], name
+    assert (row["met"], row["met_phi"]) == (44.0, -3.0)
+
+
+def test_thresholds_are_strict_and_keep_the_rest_in_order(tmp_path: Path) -> None:
+    event = made_event(
+        electrons=[ELECTRON],
+        tracks=[track(0.5, 0, 0), track(0.75, 0, 0), track(0.25, 0, 0), track(9.0, 0, 0)],
+        photons=[tower(1.0, 0, 0), tower(1.25, 0, 0)],
+        neutral_hadrons=[tower(1.5, 0, 0), tower(0.5, 0, 0)],
+    )
+    table = select(write_delphes(tmp_path / "a.root", [event])).table
+    kept = {name: [c.get("pt", c.get("et")) for c in table[name][0].as_py()] for name in COLLECTIONS}
+    assert (kept["tracks"], kept["photons"], kept["neutral_hadrons"]) == ([0.75, 9.0], [1.25], [1.5])
+
+
+def test_events_without_a_lepton_above_threshold_are_dropped_and_counted(tmp_path: Path) -> None:
+    events = [
+        made_event(electrons=[lepton(23.0, 0, 0)]),
+        made_event(muons=[lepton(23.5, 0, 0)]),
+        made_event(),
+        made_event(electrons=[lepton(3.0, 0, 0), ELECTRON]),
+    ]
+    selection = select(write_delphes(tmp_path / "a.root", events))
+    assert selection.counters == {"entries": 4, "rejected_nonfinite": 0, "rejected_no_lepton": 2, "events": 2}
+    assert selection.table["entry"].to_pylist() == [1, 3]
+
+
+BAD = [math.nan, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda bad: {"tracks": [track(bad, 0, 0)]},
+        lambda bad: {"tracks": [track(0.1, 0, 0, vertex=(0, bad, 0))]},
+        lambda bad: {"photons": [tower(2.0, bad, 0)]},
+        lambda bad: {"neutral_hadrons": [tower(2.0, 0, bad)]},
+        lambda bad: {"jets": [jet(bad, 0, 0)]},
+        lambda bad: {"muons": [lepton(1.0, bad, 0)]},
+        lambda bad: {"met": bad},
+        lambda bad: {"weight": bad},
+    ],
+)
+def test_events_with_a_number_that_is_not_finite_are_rejected_and_counted(
+    tmp_path: Path, bad: float, spoil: Any
+) -> None:
+    good = made_event(electrons=[ELECTRON])
+    events: list[Row] = [good, {**good, **spoil(bad)}, good]
+    selection = select(write_delphes(tmp_path / "a.root", events))
+    assert selection.counters == {"entries": 3, "rejected_nonfinite": 1, "rejected_no_lepton": 0, "events": 2}
+    assert selection.table["entry"].to_pylist() == [0, 2]
+
+
+def test_an_event_that_fails_both_cuts_is_counted_once(tmp_path: Path) -> None:
+    counters = select(write_delphes(tmp_path / "a.root", [made_event(met=math.nan)])).counters
+    assert counters == {"entries": 1, "rejected_nonfinite": 1, "rejected_no_lepton": 0, "events": 0}
+
+
+def test_a_missing_weight_becomes_one(tmp_path: Path) -> None:
+    event = made_event(electrons=[ELECTRON], weight=7.0)
+    path = write_delphes(tmp_path / "a.root", [event], without=["Event.Weight"])
+    assert select(path).table["weight"].to_pylist() == [1.0]
+
+
+def test_plain_scalar_branches_are_read_too(tmp_path: Path) -> None:
+    event = made_event(electrons=[ELECTRON], met=12.5)
+    path = write_delphes(tmp_path / "a.root", [event], flat_scalars=True)
+    assert select(path).table["met"].to_pylist() == [12.5]
+
+
+def test_a_scalar_where_a_list_is_needed_is_named(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", [made_event(electrons=[ELECTRON])], flat_scalars=True)
+    settings = IngestSettings(branch_map={"muons.pt": "MissingET.MET"})
+    with pytest.raises(WrongBranchTypeError, match=r"branch 'MissingET\.MET' holds 'float32' per event.*branch_map"):
+        select(path, settings)
+
+
+def test_branches_of_different_length_are_named(tmp_path: Path) -> None:
+    event = made_event(electrons=[ELECTRON], muons=[], jets=[jet(1, 2, 3)])
+    settings = IngestSettings(branch_map={"muons.pt": "Jet.PT"})
+    with pytest.raises(WrongBranchTypeError, match=r"'muons\.pt' and 'muons\.eta' have different numbers"):
+        select(write_delphes(tmp_path / "a.root", [event]), settings)
+
+
+def test_ranges_put_together_are_the_whole_file(ttbar_source: SourceFile) -> None:
+    settings = IngestSettings()
+    (info,) = inventory([ttbar_source], settings)
+    whole = select_events(read_events(info, settings, start=0, stop=150), info, settings)
+    parts = [
+        select_events(read_events(info, settings, start=start, stop=stop), info, settings)
+        for start, stop in [(0, 1), (1, 70), (70, 150)]
+    ]
+    assert [row for part in parts for row in part.table.to_pylist()] == whole.table.to_pylist()
+
+
+def test_a_real_file_against_a_plain_uproot_loop(ttbar_source: SourceFile) -> None:
+    selection = select(Path(ttbar_source.path))
+    with uproot.open(ttbar_source.path) as file:
+        arrays = file["Delphes"].arrays(["EFlowTrack.PT", "Electron.PT", "MuonTight.PT", "MissingET.MET"])
+    expected = [
+        (entry, [pt for pt in event["EFlowTrack.PT"] if pt > 0.5], event["MissingET.MET"][0])
+        for entry, event in enumerate(ak.to_list(arrays))
+        if any(pt > 23 for pt in event["Electron.PT"] + event["MuonTight.PT"])
+    ]
+    rows = selection.table.to_pylist()
+    assert [(row["entry"], [t["pt"] for t in row["tracks"]], row["met"]) for row in rows] == expected
+
+
+def test_damaged_baskets_are_named_with_file_and_entries(ttbar_source: SourceFile, tmp_path: Path) -> None:
+    content = bytearray(Path(ttbar_source.path).read_bytes())
+    rng = np.random.default_rng(1)
+    for place in rng.integers(10_000, len(content) - 200_000, 300):
+        content[place] ^= 0xFF
+    path = tmp_path / "damaged.root"
+    path.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=r"damaged\.root is damaged: .*entries 0 to 149"):
+        select(path)

@@ -1,0 +1,40 @@
+"""The jagged kernels against plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestion.thresholds import any_per_event, events_to_candidates, kept_offsets, nonfinite
+
+flags_by_event = st.lists(st.lists(st.booleans(), max_size=6), min_size=1, max_size=12)
+
+
+def offsets_and_flags(events: list[list[bool]]) -> tuple[np.ndarray, np.ndarray]:
+    offsets = np.cumsum([0, *map(len, events)])
+    return offsets, np.array([flag for event in events for flag in event], dtype=bool)
+
+
+@given(flags_by_event)
+def test_kept_offsets_count_the_kept_candidates_of_each_event(events: list[list[bool]]) -> None:
+    offsets, flags = offsets_and_flags(events)
+    assert np.diff(kept_offsets(offsets, flags)).tolist() == [sum(event) for event in events]
+
+
+@given(flags_by_event)
+def test_any_per_event_is_any_of_each_event(events: list[list[bool]]) -> None:
+    assert any_per_event(*offsets_and_flags(events)).tolist() == [any(event) for event in events]
+
+
+@given(flags_by_event)
+def test_events_to_candidates_repeats_the_choice_for_each_candidate(events: list[list[bool]]) -> None:
+    offsets, _ = offsets_and_flags(events)
+    chosen = np.arange(len(events)) % 2 == 0
+    expected = [bool(chosen[index]) for index, event in enumerate(events) for _ in event]
+    assert events_to_candidates(offsets, chosen).tolist() == expected
+
+
+def test_nonfinite_sees_nan_and_both_infinities_and_ignores_integers() -> None:
+    floats = np.array([1.0, np.nan, np.inf, -np.inf, 0.0], dtype=np.float32)
+    assert nonfinite([floats, np.arange(5)], 5).tolist() == [False, True, True, True, False]
