@@ -93,7 +93,8 @@ class Reader:
             return
         files = self._dataset.files(split)
         fields = [*self._inputs, "label", "weight"]
-        # Not as_uri(): petastorm takes %20 literally. The dummy pool reads in this thread and keeps the order; num_epochs=1, as petastorm's default never ends.
+        # No as_uri(), since petastorm takes %20 literally. The dummy pool reads in this thread and keeps the order;
+        # num_epochs=1, since petastorm by default never ends.
         with make_batch_reader(
             [f"file://{files[group].absolute()}" for group in groups],
             schema_fields=fields,

@@ -1,0 +1,47 @@
+"""Kinematics against the `vector` library."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import vector
+
+from features.kinematics import delta_phi, delta_r2, energy, px, py, pz, transverse_mass
+
+RNG = np.random.default_rng(7)
+PT = RNG.exponential(20.0, 500)
+ETA = RNG.uniform(-5, 5, 500)
+PHI = RNG.uniform(-math.pi, math.pi, 500)
+PARTICLES = vector.array({"pt": PT, "eta": ETA, "phi": PHI, "mass": np.zeros(500)})
+
+
+def test_four_momentum_is_that_of_a_massless_vector() -> None:
+    np.testing.assert_allclose(energy(PT, ETA), PARTICLES.E, rtol=1e-9)
+    np.testing.assert_allclose(px(PT, PHI), PARTICLES.px, rtol=1e-12)
+    np.testing.assert_allclose(py(PT, PHI), PARTICLES.py, rtol=1e-12)
+    np.testing.assert_allclose(pz(PT, ETA), PARTICLES.pz, rtol=1e-12)
+
+
+def test_distances_are_those_of_vector() -> None:
+    others = PARTICLES[::-1]
+    expected = np.asarray(PARTICLES.deltaphi(others))
+    np.testing.assert_allclose(delta_phi(PHI, PHI[::-1]), expected, atol=1e-12)
+    np.testing.assert_allclose(
+        np.sqrt(delta_r2(ETA, PHI, ETA[::-1], PHI[::-1])), np.asarray(PARTICLES.deltaR(others)), atol=1e-12
+    )
+
+
+def test_transverse_mass_is_that_of_the_transverse_vectors() -> None:
+    met, met_phi = PT[::-1], PHI[::-1]
+    total = vector.array(
+        {"px": PT * np.cos(PHI) + met * np.cos(met_phi), "py": PT * np.sin(PHI) + met * np.sin(met_phi)}
+    )
+    expected = np.sqrt(np.maximum((PT + met) ** 2 - total.rho2, 0))
+    np.testing.assert_allclose(transverse_mass(PT, PHI, met, met_phi), expected, atol=1e-5)
+
+
+def test_delta_phi_of_opposite_directions_is_plus_pi() -> None:
+    assert float(delta_phi(math.pi, 0.0)) == math.pi
+    assert float(delta_phi(0.0, math.pi)) == math.pi
+    assert float(delta_phi(-math.pi, 0.0)) == math.pi

@@ -1,0 +1,66 @@
+"""Row groups, class balance, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.errors import EmptySplitError, TooFewEventsError, WeightSumError
+from features.mixing import class_weights, group_size, kept_fractions, layout, refuse_empty_classes
+
+
+@given(st.integers(1, 5000), st.integers(1, 600), st.integers(1, 16))
+def test_there_are_enough_groups_none_too_large(num_events: int, rows_per_group: int, feed_workers: int) -> None:
+    if num_events < feed_workers:
+        with pytest.raises(TooFewEventsError, match=r"features\.feed_workers"):
+            group_size(num_events, rows_per_group=rows_per_group, feed_workers=feed_workers)
+        return
+    size = group_size(num_events, rows_per_group=rows_per_group, feed_workers=feed_workers)
+    num_groups = -(-num_events // size)
+    assert num_groups >= feed_workers
+    assert 1 <= size <= rows_per_group
+
+
+@pytest.mark.parametrize(("num_events", "workers"), [(425, 4), (1000, 8), (100_000, 8), (97, 3)])
+def test_groups_divide_evenly_among_the_fed_workers_where_they_can(num_events: int, workers: int) -> None:
+    size = group_size(num_events, rows_per_group=512, feed_workers=workers)
+    assert -(-num_events // size) % workers == 0
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=200, unique=True), st.integers(1, 50))
+def test_every_event_has_one_group_and_groups_have_the_planned_rows(keys: list[int], size: int) -> None:
+    array = np.array(keys, dtype=np.uint64)
+    plan = layout(array, size=size)
+    counts = np.bincount(plan.group_of(array), minlength=len(plan.rows))
+    np.testing.assert_array_equal(counts, plan.rows)
+    assert (plan.rows[:-1] == size).all()
+    assert 1 <= plan.rows[-1] <= size
+
+
+def test_downsampling_brings_all_classes_to_the_smallest() -> None:
+    labels = np.repeat([0, 1, 2], [1000, 100, 400])
+    np.testing.assert_allclose(kept_fractions(labels, 3), [0.1, 1.0, 0.25])
+
+
+def test_class_weights_make_classes_count_alike_and_average_one() -> None:
+    rng = np.random.default_rng(3)
+    labels = np.repeat([0, 1, 2], [1000, 100, 400])
+    weights = rng.uniform(0.5, 50, 1500)
+    total = weights * class_weights(labels, weights, ["a", "b", "c"])[labels]
+    np.testing.assert_allclose(np.bincount(labels, total), [500, 500, 500])
+    assert total.mean() == pytest.approx(1)
+
+
+def test_negative_weights_are_fine_as_long_as_their_sum_is_positive() -> None:
+    labels = np.array([0, 0, 0, 1])
+    assert class_weights(labels, np.array([1.0, 1.0, -1.0, 2.0]), ["a", "b"]).tolist() == [2.0, 1.0]
+    with pytest.raises(WeightSumError, match="class a add up to -1"):
+        class_weights(labels, np.array([1.0, -1.0, -1.0, 2.0]), ["a", "b"])
+
+
+def test_a_split_without_a_class_is_shown_with_its_table() -> None:
+    split, labels = np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 1])
+    with pytest.raises(EmptySplitError, match=r"(?s)lacks a class.*test\s+QCD\s+0\s+ttbar\s+1"):
+        refuse_empty_classes(split, labels, ["QCD", "ttbar"])

@@ -1,0 +1,62 @@
+"""The hash of event identities: uniform, independent between streams, frozen."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+
+import numpy as np
+
+from features.settings import SplitSettings
+from features.splitting import BALANCE_STREAM, SPLIT_STREAM, event_hash, split_index, uniform
+
+FILES = [str(uuid.UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**128)) for number in range(1, 21)]
+UUIDS = [name for name in FILES for _ in range(5000)]
+ENTRIES = np.tile(np.arange(5000), 20)
+
+
+def test_shares_are_met_within_their_statistical_errors() -> None:
+    counts = np.bincount(split_index(UUIDS, ENTRIES, SplitSettings()), minlength=3) / len(UUIDS)
+    errors = np.sqrt(np.array([0.64 * 0.36, 0.16 * 0.84, 0.2 * 0.8]) / len(UUIDS))
+    assert (abs(counts - [0.64, 0.16, 0.20]) < 4 * errors).all()
+
+
+def test_numbers_are_uniform_and_streams_uncorrelated() -> None:
+    split = uniform(event_hash(UUIDS, ENTRIES, stream=SPLIT_STREAM))
+    balance = uniform(event_hash(UUIDS, ENTRIES, stream=BALANCE_STREAM))
+    histogram, _ = np.histogram(split, 100, (0, 1))
+    chi2 = ((histogram - len(UUIDS) / 100) ** 2 / (len(UUIDS) / 100)).sum()
+    assert 50 < chi2 < 160
+    assert abs(np.corrcoef(split, balance)[0, 1]) < 4 / np.sqrt(len(UUIDS))
+    assert abs(np.corrcoef(split[:-1], split[1:])[0, 1]) < 4 / np.sqrt(len(UUIDS))
+
+
+def test_no_two_events_share_a_hash() -> None:
+    assert len(np.unique(event_hash(UUIDS, ENTRIES, stream=SPLIT_STREAM))) == len(UUIDS)
+
+
+def test_an_event_keeps_its_split_whatever_else_is_there() -> None:
+    alone = split_index([UUIDS[777]], ENTRIES[777:778], SplitSettings())
+    reverse = split_index(UUIDS[::-1], ENTRIES[::-1], SplitSettings())[::-1]
+    together = split_index(UUIDS, ENTRIES, SplitSettings())
+    assert alone[0] == together[777]
+    np.testing.assert_array_equal(reverse, together)
+
+
+def test_the_hash_is_the_same_in_another_process() -> None:
+    code = (
+        "import numpy as np; from features.splitting import event_hash;"
+        f"print(event_hash(['{FILES[3]}'], np.array([42]), stream=1)[0])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(shown.stdout) == int(event_hash([FILES[3]], np.array([42]), stream=1)[0])
+
+
+def test_shares_that_put_everything_in_train_but_rounding_leave_nothing_out_of_range() -> None:
+    shares = SplitSettings(train=0.1, val=0.1, test=0.8)
+    assert set(split_index(UUIDS, ENTRIES, shares)) == {0, 1, 2}
+
+
+def test_no_events_give_no_splits() -> None:
+    assert split_index([], np.array([], dtype=np.int64), SplitSettings()).tolist() == []

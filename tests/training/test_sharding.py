@@ -1,0 +1,47 @@
+"""Assignment of row groups: disjoint, even, rotating, deterministic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.errors import ShardError
+from training.sharding import plan_epoch, step_bounds
+
+sizes = st.lists(st.integers(1, 50), min_size=1, max_size=20)
+
+
+@given(sizes, st.integers(1, 8), st.integers(1, 30), st.integers(0, 5))
+def test_every_rank_gets_other_groups_and_nothing_is_lost(
+    rows: list[int], world_size: int, batch_size: int, epoch: int
+) -> None:
+    if len(rows) < world_size:
+        with pytest.raises(ShardError, match=r"features\.feed_workers"):
+            plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=1, epoch=epoch)
+        return
+    plan = plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=1, epoch=epoch)
+    assert sorted([*plan.groups.ravel(), *plan.left_out]) == list(range(len(rows)))
+    assert len(plan.left_out) == len(rows) % world_size
+    for groups in plan.groups:
+        lengths = np.diff(step_bounds(sum(rows[group] for group in groups), plan.num_steps))
+        assert lengths.sum() == sum(rows[group] for group in groups)
+        assert lengths.max() <= batch_size
+        assert lengths.max() - lengths.min() <= 1
+
+
+def test_what_is_left_out_moves_on_until_every_group_had_its_turn() -> None:
+    left_out = [
+        plan_epoch([10] * 7, world_size=3, batch_size=10, seed=4, epoch=epoch).left_out.tolist() for epoch in range(7)
+    ]
+    assert sorted(group for groups in left_out for group in groups) == list(range(7))
+
+
+def test_the_plan_hangs_on_seed_and_epoch_only() -> None:
+    def groups(seed: int, epoch: int) -> list[list[int]]:
+        return plan_epoch([10] * 12, world_size=3, batch_size=10, seed=seed, epoch=epoch).groups.tolist()
+
+    assert groups(1, 0) == groups(1, 0)
+    assert groups(1, 0) != groups(1, 1)
+    assert groups(1, 0) != groups(2, 0)
