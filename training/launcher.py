@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from features.dataset import FeatureDataset
 from training.errors import LaunchError
 from training.settings import TrainSettings
+from training.sharding import plan_epoch
 from training.trainer import Progress, RunSpec, train
 from training.transport import SingleTransport
 
@@ -29,9 +31,11 @@ def launch(spec: RunSpec, *, on_progress: Callable[[Progress], None]) -> None:
         on_progress: Called with the progress of rank 0.
 
     Raises:
+        ShardError: The dataset has too few row groups for the workers.
         LaunchError: mpirun is missing, or a rank failed; the message is that rank's.
         TrainingError: Training itself failed (one worker).
     """
+    _refuse_too_many_workers(spec)
     if spec.train.workers == 1:
         train(spec, SingleTransport(), on_progress=on_progress)
         return
@@ -39,15 +43,12 @@ def launch(spec: RunSpec, *, on_progress: Callable[[Progress], None]) -> None:
     spec.save(spec_path)
     command = mpirun_command(spec.train, spec_path)
     log_path = spec.out_dir / "mpirun.log"
-    with log_path.open("w") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=rank_environment(),
-        )
+    with (
+        log_path.open("w") as log,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=rank_environment()
+        ) as process,
+    ):
         try:
             _follow(process, on_progress)
         except BaseException:
@@ -56,6 +57,12 @@ def launch(spec: RunSpec, *, on_progress: Callable[[Progress], None]) -> None:
             raise
     if process.returncode:
         raise LaunchError(_what_failed(spec.out_dir, log_path, process.returncode))
+
+
+def _refuse_too_many_workers(spec: RunSpec) -> None:
+    """Before any rank is started: it takes them seconds to find out."""
+    rows = [group.rows for group in FeatureDataset.load(spec.dataset).splits["train"]]
+    plan_epoch(rows, world_size=spec.train.workers, batch_size=spec.train.batch_size, seed=spec.train.seed, epoch=0)
 
 
 def mpirun_command(settings: TrainSettings, spec_path: Path) -> list[str]:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, confusion_matrix as sklearn_confusion, roc_auc_score
+from sklearn.metrics import accuracy_score, roc_auc_score
+from sklearn.metrics import confusion_matrix as sklearn_confusion
 
 from models.errors import UndefinedMetricError
 from models.metrics import accuracy, auc_one_vs_rest, confusion_matrix, effective_size, roc_one_vs_rest
@@ -40,7 +41,7 @@ def test_rows_of_the_confusion_matrix_are_the_true_classes() -> None:
 @pytest.mark.parametrize("signal", [0, 1, 2])
 def test_auc_is_that_of_scikit_learn(signal: int) -> None:
     area = auc_one_vs_rest(LABELS, SCORES[:, signal], WEIGHTS, signal=signal)
-    assert area.value == pytest.approx(roc_auc_score(LABELS == signal, SCORES[:, signal], sample_weight=WEIGHTS))
+    assert area.value == pytest.approx(roc_auc_score(signal == LABELS, SCORES[:, signal], sample_weight=WEIGHTS))
 
 
 def test_auc_by_hand_with_a_tie() -> None:

@@ -16,8 +16,8 @@ from torch import nn
 from features.schema import NUM_HLF
 from models.errors import ModelError, SavedModelError, UndefinedMetricError
 from models.evaluate import evaluate
-from models.plots import PlotLabels, plot_confusion, plot_learning_curve, plot_roc
 from models.metrics import RocCurve
+from models.plots import PlotLabels, plot_confusion, plot_learning_curve, plot_roc
 from models.predict import predict, probabilities
 from models.saved_model import ModelSpec, build, load_model, save_model
 from models.scaling import Standardize

@@ -1,0 +1,28 @@
+"""Counting and ending the MPI ranks that tests start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+
+def processes_of(marker: Path) -> list[psutil.Process]:
+    """All processes with the given path in their command line."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or []
+        if any(str(marker) in word for word in words) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
+    """Wait for a condition; fail the test in words if it does not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds} s still not: {what}")
+        time.sleep(0.01)

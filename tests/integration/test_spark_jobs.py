@@ -1,0 +1,258 @@
+"""The two Spark jobs on the bundled sample and on made files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from delphes_files import write_delphes
+from made_events import lepton, made_event, track
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from features.build import build_features
+from features.errors import EmptySelectionError, EmptySplitError, TooFewEventsError
+from features.job import FeaturesResult, make_features
+from features.schema import HLF_NAMES, SPLITS
+from features.settings import FeatureSettings
+from ingestion.errors import DamagedFileError, EmptySampleError
+from ingestion.files import FileInfo, expand, inventory
+from ingestion.job import IngestResult, ingest
+from ingestion.settings import IngestSettings, SampleSettings
+from pipeline.spark import SparkProvider
+
+pytestmark = pytest.mark.spark
+
+CLASSES = ["QCD", "ttbar", "W+jets"]
+#: Events and selected events of the bundled files, by an independent count when they were made.
+BUNDLED = {"qcd": (300, 137), "ttbar": (300, 269), "wjets": (300, 259)}
+
+
+def run_ingest(
+    provider: SparkProvider,
+    samples: Sequence[SampleSettings],
+    out: Path,
+    *,
+    files: Sequence[FileInfo] | None = None,
+    **settings: Any,
+) -> IngestResult:
+    out.mkdir()
+    chosen = IngestSettings(**settings)
+    infos = inventory(expand(samples), chosen) if files is None else files
+    spark = provider.context()
+    done = spark.accumulator(0)
+    result = ingest(spark, infos, samples, chosen, out, done=done, num_tasks=provider.num_tasks)
+    assert done.value == sum(info.entries for info in infos)
+    return result
+
+
+def run_features(
+    provider: SparkProvider, events: Path, result: IngestResult, out: Path, **settings: Any
+) -> FeaturesResult:
+    out.mkdir()
+    parts = [(part.sample, events / part.name) for part in result.parts if part.name]
+    spark = provider.context()
+    return make_features(
+        spark,
+        parts,
+        FeatureSettings(**settings),
+        CLASSES,
+        out,
+        done=spark.accumulator(0),
+        num_tasks=provider.num_tasks,
+    )
+
+
+class Made:
+    """The bundled sample ingested and made into features."""
+
+    def __init__(self, folder: Path, ingested: IngestResult, features: FeaturesResult) -> None:
+        self.folder = folder
+        self.ingested = ingested
+        self.features = features
+
+
+@pytest.fixture(scope="module")
+def made(
+    provider: SparkProvider,
+    bundled_samples: list[SampleSettings],
+    bundled_files: list[FileInfo],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Made]:
+    folder = tmp_path_factory.mktemp("bundled")
+    ingested = run_ingest(provider, bundled_samples, folder / "events", files=bundled_files, entries_per_task=60)
+    features = run_features(provider, folder / "events", ingested, folder / "features", feed_workers=4)
+    return Made(folder, ingested, features)
+
+
+def test_counters_of_the_bundled_sample_add_up_to_the_known_numbers(made: Made) -> None:
+    for sample, (entries, selected) in BUNDLED.items():
+        ingested, chosen = made.ingested.counters[sample], made.features.counters[sample]
+        assert ingested["entries"] == entries
+        assert ingested["rejected_nonfinite"] + ingested["rejected_no_lepton"] + ingested["events"] == entries
+        assert chosen["events"] == ingested["events"]
+        assert chosen["selected"] == selected
+
+
+def test_large_files_are_split_into_ranges_that_cover_each_entry_once(made: Made) -> None:
+    by_file: dict[str, list[tuple[int, int]]] = {}
+    for part in made.ingested.parts:
+        by_file.setdefault(part.file_uuid, []).append((part.start, part.stop))
+    assert len(by_file) == 6
+    for ranges in by_file.values():
+        assert sorted(ranges) == [(0, 50), (50, 100), (100, 150)]
+
+
+def test_events_are_readable_by_spark_and_pandas(made: Made, spark: SparkContext) -> None:
+    events = SparkSession(spark).read.parquet(str(made.folder / "events"))
+    frame = pd.read_parquet(made.folder / "events")
+    total = sum(counter["events"] for counter in made.ingested.counters.values())
+    assert events.count() == len(frame) == total
+    assert events.select("tracks.pt").first() is not None
+    assert frame["tracks"].iloc[0][0]["pt"] > 0.5
+
+
+def test_no_unfinished_file_is_left(made: Made) -> None:
+    assert not [path for path in made.folder.rglob("*") if path.name.startswith(".")]
+
+
+def test_every_selected_event_has_one_row_with_the_kernels_numbers(made: Made) -> None:
+    expected = {}
+    for part in made.ingested.parts:
+        table = pq.read_table(made.folder / "events" / part.name)
+        block = build_features(table, FeatureSettings())
+        keys = table.select(["file_uuid", "entry"]).take(block.selected).to_pylist()
+        expected |= {(key["file_uuid"], key["entry"]): hlf for key, hlf in zip(keys, block.hlf, strict=True)}
+    rows = [
+        row
+        for split in SPLITS
+        for path in made.features.dataset.files(split)
+        for row in pq.read_table(path, columns=["file_uuid", "entry", "hlf"]).to_pylist()
+    ]
+    found = {(row["file_uuid"], row["entry"]): np.array(row["hlf"], dtype=np.float32) for row in rows}
+    assert len(rows) == len(found) == sum(selected for _, selected in BUNDLED.values())
+    assert found.keys() == expected.keys()
+    for key, hlf in found.items():
+        np.testing.assert_array_equal(hlf, expected[key])
+
+
+def test_all_classes_and_files_are_mixed_in_every_training_row_group(made: Made) -> None:
+    for path in made.features.dataset.files("train"):
+        table = pq.read_table(path, columns=["label", "file_uuid"])
+        assert set(table["label"].to_pylist()) == {0, 1, 2}
+        assert len(set(table["file_uuid"].to_pylist())) == 6
+
+
+def test_row_groups_are_of_equal_size_but_the_last(made: Made) -> None:
+    for split in ("train", "val"):
+        rows = [group.rows for group in made.features.dataset.splits[split]]
+        assert len(rows) % 4 == 0
+        assert len(set(rows[:-1])) == 1
+        assert rows[-1] <= rows[0]
+
+
+def test_the_scaler_is_that_of_the_training_rows_alone(made: Made) -> None:
+    dataset = made.features.dataset
+    hlf = np.concatenate([np.stack(pq.read_table(p)["hlf"].to_numpy()) for p in dataset.files("train")]).astype(float)
+    scaler = dataset.scaler()["hlf"]
+    assert scaler["rows"] == len(hlf)
+    np.testing.assert_allclose(scaler["mean"], hlf.mean(axis=0), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(scaler["std"], hlf.std(axis=0), rtol=1e-10)
+    assert len(scaler["mean"]) == len(HLF_NAMES)
+
+
+def test_the_particle_scaler_ignores_padding(made: Made) -> None:
+    dataset = made.features.dataset
+    rows = []
+    for path in dataset.files("train"):
+        table = pq.read_table(path)
+        padded = np.stack(table["particles"].to_numpy()).reshape(table.num_rows, 801, 19)
+        rows += [event[:count] for event, count in zip(padded, table["num_particles"].to_pylist(), strict=True)]
+    flat = np.concatenate(rows).astype(float)
+    scaler = dataset.scaler()["particles"]
+    assert scaler["rows"] == len(flat)
+    np.testing.assert_allclose(scaler["mean"], flat.mean(axis=0), rtol=1e-6, atol=1e-8)
+
+
+def test_the_dataset_does_not_depend_on_the_cut_into_tasks(
+    made: Made, provider: SparkProvider, bundled_samples: list[SampleSettings], tmp_path: Path
+) -> None:
+    ingested = run_ingest(provider, bundled_samples, tmp_path / "events", entries_per_task=1000)
+    again = run_features(provider, tmp_path / "events", ingested, tmp_path / "features", feed_workers=4)
+    for split in SPLITS:
+        for one, other in zip(made.features.dataset.files(split), again.dataset.files(split), strict=True):
+            assert pq.read_table(one).equals(pq.read_table(other))
+
+
+def make_samples(folder: Path, **events: list[Any]) -> list[SampleSettings]:
+    for name, rows in events.items():
+        write_delphes(folder / f"{name}.root", rows)
+    return [
+        SampleSettings(name=name, label=label, files=[str(folder / f"{name}.root")])
+        for label, name in enumerate(events)
+    ]
+
+
+GOOD = made_event(electrons=[lepton(40.0, 0, 0)])
+SOFT = made_event(electrons=[lepton(10.0, 0, 0)])
+NOT_ISOLATED = made_event(electrons=[lepton(40.0, 0, 0)], tracks=[track(40.0, 0.1, 0)])
+
+
+def test_a_file_with_zero_entries_beside_a_good_one_is_fine(provider: SparkProvider, tmp_path: Path) -> None:
+    write_delphes(tmp_path / "empty.root", [])
+    write_delphes(tmp_path / "good.root", [GOOD, SOFT])
+    sample = SampleSettings(name="qcd", label=0, files=[str(tmp_path / "*.root")])
+    result = run_ingest(provider, [sample], tmp_path / "out")
+    assert result.counters["qcd"]["entries"] == 2
+    assert result.counters["qcd"]["events"] == 1
+
+
+def test_a_sample_with_zero_entries_shows_its_cutflow(provider: SparkProvider, tmp_path: Path) -> None:
+    samples = make_samples(tmp_path, qcd=[GOOD], ttbar=[])
+    with pytest.raises(EmptySampleError, match=r"(?s)sample 'ttbar': its files hold no entries.*entries\s+0"):
+        run_ingest(provider, samples, tmp_path / "out")
+
+
+def test_a_sample_of_which_no_event_has_a_lepton_shows_its_cutflow(provider: SparkProvider, tmp_path: Path) -> None:
+    samples = make_samples(tmp_path, qcd=[GOOD], ttbar=[SOFT, SOFT])
+    with pytest.raises(EmptySampleError, match=r"(?s)'ttbar': none of its events passes.*rejected_no_lepton\s+2"):
+        run_ingest(provider, samples, tmp_path / "out")
+
+
+def test_a_sample_of_which_no_event_is_selected_shows_its_cutflow(provider: SparkProvider, tmp_path: Path) -> None:
+    samples = make_samples(tmp_path, qcd=[GOOD], ttbar=[NOT_ISOLATED] * 3)
+    ingested = run_ingest(provider, samples, tmp_path / "events")
+    with pytest.raises(EmptySelectionError, match=r"(?s)'ttbar': no event is left.*no_isolated_lepton\s+3"):
+        run_features(provider, tmp_path / "events", ingested, tmp_path / "features")
+
+
+@contextmanager
+def refused(*kinds: type[Exception]) -> Iterator[None]:
+    with pytest.raises(kinds):
+        yield
+
+
+def test_too_few_events_are_refused(provider: SparkProvider, tmp_path: Path) -> None:
+    samples = make_samples(tmp_path, qcd=[GOOD] * 3, ttbar=[GOOD] * 3, wjets=[GOOD] * 3)
+    ingested = run_ingest(provider, samples, tmp_path / "events")
+    with refused(EmptySplitError, TooFewEventsError):
+        run_features(provider, tmp_path / "events", ingested, tmp_path / "features", feed_workers=64)
+
+
+def test_damage_found_while_reading_comes_back_from_the_task_as_one_clear_error(
+    provider: SparkProvider, bundled_files: list[FileInfo], tmp_path: Path
+) -> None:
+    content = bytearray(Path(bundled_files[0].path).read_bytes())
+    for place in np.random.default_rng(1).integers(10_000, len(content) - 200_000, 300):
+        content[place] ^= 0xFF
+    (tmp_path / "damaged.root").write_bytes(content)
+    sample = SampleSettings(name="qcd", label=0, files=[str(tmp_path / "damaged.root")])
+    with pytest.raises(DamagedFileError, match=r"damaged\.root is damaged: entries") as caught:
+        run_ingest(provider, [sample], tmp_path / "out")
+    assert "Py4J" not in str(caught.value)

@@ -1,0 +1,177 @@
+"""The config: every mistake is named with its key, the nearest valid name and the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from features.settings import FeatureSettings
+from ingestion.settings import IngestSettings
+from pipeline.config import SHIPPED, Config, find_config, flat_items, load_config
+from pipeline.errors import ConfigError
+from training.settings import TrainSettings
+
+MINIMAL: dict[str, Any] = {
+    "run_dir": "runs/x",
+    "samples": [
+        {"name": "qcd", "label": 0, "files": ["a.root"]},
+        {"name": "ttbar", "label": 1, "files": ["b.root"]},
+        {"name": "wjets", "label": 2, "files": ["c.root"]},
+    ],
+}
+
+
+def write(folder: Path, **changes: Any) -> str:
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({**MINIMAL, **changes}))
+    return str(path)
+
+
+def mistakes(folder: Path, *overrides: str, **changes: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(folder, **changes), overrides)
+    return str(caught.value)
+
+
+def test_a_minimal_config_has_all_defaults(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path))
+    assert (config.features, config.ingest) == (FeatureSettings(), IngestSettings())
+    assert config.classes == ["QCD", "ttbar", "W+jets"]
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_configs_are_valid_and_comment_every_key(path: Path) -> None:
+    assert load_config(path.stem)
+    lines = [line for line in path.read_text().splitlines() if line.strip()]
+    inside_samples = False
+    for before, line in zip(["", *lines], lines, strict=False):
+        if line.startswith("samples:"):
+            inside_samples = True
+        elif not line.startswith((" ", "#")):
+            inside_samples = False
+        key = line.split(":")[0]
+        is_key = not line.strip().startswith(("#", "-")) and ":" in line
+        is_section = is_key and line.rstrip().endswith(":")
+        if is_key and not is_section and not inside_samples:
+            assert before.strip().startswith("#"), f"{key.strip()} has no comment"
+
+
+def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
+    message = mistakes(tmp_path, features={"isolation_con": 0.4})
+    assert "unknown key 'features.isolation_con'. Did you mean 'isolation_cone'?" in message
+
+
+def test_an_unknown_key_inside_a_sample_and_inside_split(tmp_path: Path) -> None:
+    samples = [{**MINIMAL["samples"][0], "file": "x"}, *MINIMAL["samples"][1:]]
+    assert "'samples.0.file'. Did you mean 'files'?" in mistakes(tmp_path, samples=samples)
+    assert "'features.split.trian'. Did you mean 'train'?" in mistakes(tmp_path, features={"split": {"trian": 1}})
+
+
+def test_an_unknown_section_names_the_nearest(tmp_path: Path) -> None:
+    assert "'feature'. Did you mean 'features'?" in mistakes(tmp_path, feature={})
+
+
+def test_a_wrong_type_names_the_key_and_the_value(tmp_path: Path) -> None:
+    message = mistakes(tmp_path, train={"epochs": "many"})
+    assert "'train.epochs'" in message
+    assert "'many'" in message
+
+
+def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
+    message = mistakes(tmp_path, train={"epochs": 0}, features={"btag": 1})
+    assert "2 mistakes" in message
+
+
+def test_missing_keys_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("run_dir: x\n")
+    with pytest.raises(ConfigError, match="'samples' is missing"):
+        load_config(str(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"classes": ["QCD", "ttbar", "W+jets", "Z"]}, "class 'Z' (label 3) has no samples"),
+        ({"classes": ["QCD", "ttbar"]}, "'wjets' has the label 2, but classes has only 2 names"),
+        ({"samples": [MINIMAL["samples"][0], MINIMAL["samples"][0]]}, "the name 'qcd' is given twice"),
+        ({"features": {"min_lepton_pt": 10}}, "features.min_lepton_pt (10) is below ingest.min_lepton_pt (23)"),
+        ({"features": {"split": {"train": 0.5, "val": 0.5, "test": 0.5}}}, "add up to 1.5"),
+        ({"train": {"algorithm": "sgd", "workers": 3}}, "use ar-sgd"),
+        ({"ingest": {"branch_map": {"moons": "Muon"}}}, "'moons' is no collection or field"),
+    ],
+)
+def test_contradictions_are_named_with_the_fix(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    assert words in mistakes(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "", "<script>", "a b"])
+def test_sample_names_cannot_be_paths_or_markup(tmp_path: Path, name: str) -> None:
+    samples = [{**MINIMAL["samples"][0], "name": name}, *MINIMAL["samples"][1:]]
+    assert "'samples.0.name'" in mistakes(tmp_path, samples=samples)
+
+
+def test_overrides_are_read_as_yaml_and_win(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, train={"epochs": 3}), ["train.epochs=7", "model.hidden=[5, 4]", "run_dir=y"])
+    assert (config.train.epochs, config.model.hidden, config.run_dir) == (7, [5, 4], Path("y"))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.epochs", "write it as key.subkey=value"),
+        ("=3", "write it as key.subkey=value"),
+        ("run_dir.x=3", "'run_dir' holds a value"),
+        ("train.epochs=[1", "no valid YAML"),
+        ("train.epoch=3", "unknown key 'train.epoch'. Did you mean 'epochs'?"),
+    ],
+)
+def test_wrong_overrides_are_explained(tmp_path: Path, override: str, words: str) -> None:
+    assert words in mistakes(tmp_path, override)
+
+
+def test_files_that_are_no_config_are_explained(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    for content, words in (("- a\n- b\n", "must hold keys and values"), ("a: [1", "no valid YAML")):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match=words):
+            load_config(str(path))
+    with pytest.raises(ConfigError, match="Did you mean 'demo'"):
+        find_config("demos")
+
+
+def test_yaml_cannot_run_code(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"run_dir: !!python/object/apply:os.system ['touch {tmp_path}/boom']\n")
+    with pytest.raises(ConfigError):
+        load_config(str(path))
+    assert not (tmp_path / "boom").exists()
+
+
+def test_a_config_survives_a_round_trip_through_yaml(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path))
+    path = tmp_path / "again.yaml"
+    path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    assert load_config(str(path)) == config
+
+
+def test_keys_that_change_only_speed_never_make_a_stage_stale() -> None:
+    assert "ingest.entries_per_task" not in flat_items(IngestSettings(), "ingest")
+    assert "train.mpirun_args" not in flat_items(TrainSettings(), "train")
+    assert flat_items(FeatureSettings(), "features")["features.split.train"] == 0.64
+
+
+def test_every_key_has_a_docstring() -> None:
+    def fields(model: Any, prefix: str) -> list[tuple[str, str | None]]:
+        found = []
+        for name, field in model.model_fields.items():
+            if hasattr(field.annotation, "model_fields"):
+                found += fields(field.annotation, f"{prefix}{name}.")
+            else:
+                found.append((prefix + name, field.description))
+        return found
+
+    assert [name for name, description in fields(Config, "") if not description] == []
