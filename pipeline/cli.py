@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
@@ -27,6 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+_SECONDS_BEFORE_AGAIN = 0.05
 _out = Console(highlight=False, soft_wrap=True)
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -254,6 +257,7 @@ def _brief(manifest: dict[str, Any]) -> dict[str, Any]:
 def _guard(work: Callable[[], None], *, debug: bool) -> None:
     """Run a command; turn errors into messages and exit codes."""
     signal.signal(signal.SIGTERM, _interrupt)
+    sys.unraisablehook = _not_lost
     try:
         work()
     except typer.Exit:
@@ -280,6 +284,14 @@ def _leave(code: Exit) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     raise typer.Exit(code)
+
+
+def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:
+    """Send an interrupt again that Python has dropped, as it does with exceptions in destructors and weak references."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        threading.Timer(_SECONDS_BEFORE_AGAIN, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers

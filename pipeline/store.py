@@ -71,8 +71,9 @@ class StageStore:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.remove_unfinished()
+            # Counted before the removal: processes that a killed run left behind must not find its folder again.
             numbers = [int(path.name.split("-")[0]) for path in self._versions()]
+            self.remove_unfinished()
             folder = self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
             folder.mkdir()
         except OSError as cause:

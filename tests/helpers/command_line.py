@@ -1,0 +1,63 @@
+"""Running the command line as users do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
+STAGES = ("ingest", "features", "train", "evaluate", "report")
+
+
+def small_config(folder: Path, data: Path, **changes: Any) -> Path:
+    """A config over the files `<sample>*.root` in `data` that runs in seconds; its run folder is `folder/run`."""
+    names = ("qcd", "ttbar", "wjets")
+    content = {
+        "run_dir": str(folder / "run"),
+        "samples": [
+            {"name": name, "label": label, "files": [str(data / f"{name}*.root")]} for label, name in enumerate(names)
+        ],
+        "features": {"feed_workers": 2},
+        "train": {"workers": 2, "epochs": 3, "batch_size": 16},
+        "report": {"sample_note": "technical sample"},
+        "spark": {"master": "local[2]"},
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({**content, **changes}))
+    return path
+
+
+def pipeline(*arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Any:
+    """`python -m pipeline ...` to its end; returns the finished process with text output."""
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        cwd=cwd,
+        env=env,
+    )
+
+
+def versions(run_dir: Path) -> dict[str, str | None]:
+    """The version that each stage's pointer names."""
+    found = {}
+    for stage in STAGES:
+        pointer = run_dir / stage / "current.json"
+        found[stage] = json.loads(pointer.read_text())["version"] if pointer.exists() else None
+    return found
+
+
+def version_folders(run_dir: Path, stages: Sequence[str] = STAGES) -> list[str]:
+    """All version folders there are, finished or not."""
+    return sorted(
+        f"{stage}/{path.name}" for stage in stages if (run_dir / stage).exists() for path in (run_dir / stage).iterdir()
+        if path.is_dir()
+    )  # fmt: skip

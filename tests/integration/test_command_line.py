@@ -1,0 +1,300 @@
+"""The command line from ROOT files to the report: what runs again and why, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from command_line import SAMPLES, STAGES, pipeline, small_config, version_folders, versions
+from delphes_files import write_delphes
+from made_events import lepton, made_event
+from typer.testing import CliRunner
+
+from pipeline.cli import Exit, app
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+
+
+class Finished:
+    """A run of all stages over copies of three bundled files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.run_dir = folder / "run"
+        self.data.mkdir(parents=True)
+        for name in ("qcd", "ttbar", "wjets"):
+            shutil.copy(SAMPLES / f"{name}_13TeV_PU20_0.root", self.data)
+        self.config = small_config(folder, self.data)
+        self.first = pipeline("run", "--config", self.config)
+
+    def plan(self, *arguments: str) -> str:
+        """What `plan` prints."""
+        done = pipeline("plan", "--config", self.config, *arguments)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    # Spaces and umlauts: run folders of real people.
+    return Finished(tmp_path_factory.mktemp("run") / "Jürgen's analysis")
+
+
+def invoke(*arguments: str | Path) -> Any:
+    """The command line in this process: for what never starts Spark."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def stages_shown(plan: str) -> dict[str, str]:
+    return {line.split()[0]: " ".join(line.split()[1:]) for line in plan.splitlines() if not line.startswith(" ")}
+
+
+def test_the_first_run_makes_everything(finished: Finished) -> None:
+    assert finished.first.returncode == 0, finished.first.stderr
+    assert all(versions(finished.run_dir).values())
+    for name in ("train/*/model/weights.pt", "evaluate/*/predictions.parquet", "report/*/report.html"):
+        assert list(finished.run_dir.glob(name)), name
+
+
+def test_counters_in_the_manifests_add_up_along_the_chain(finished: Finished) -> None:
+    manifests = {
+        stage: json.loads((finished.run_dir / stage / version / "manifest.json").read_text())
+        for stage, version in versions(finished.run_dir).items()
+        if version
+    }
+    for sample in ("qcd", "ttbar", "wjets"):
+        ingested = manifests["ingest"]["counters"]["samples"][sample]
+        chosen = manifests["features"]["counters"]["samples"][sample]
+        assert ingested["entries"] == 150
+        assert ingested["rejected_nonfinite"] + ingested["rejected_no_lepton"] + ingested["events"] == 150
+        assert chosen["events"] == ingested["events"]
+    splits = manifests["features"]["counters"]["splits"]
+    selected = sum(each["selected"] for each in manifests["features"]["counters"]["samples"].values())
+    assert sum(map(sum, splits.values())) == selected
+    assert manifests["evaluate"]["counters"]["num_events"] == sum(splits["test"])
+    for stage, manifest in manifests.items():
+        assert all(check["passed"] for check in manifest["checks"]), stage
+        assert {"fingerprint", "config", "packages", "code_version", "command"} <= manifest.keys()
+
+
+def test_predictions_are_keyed_by_events_of_the_test_split(finished: Finished) -> None:
+    (path,) = finished.run_dir.glob("evaluate/*/predictions.parquet")
+    predicted = {(row["file_uuid"], row["entry"]) for row in pq.read_table(path).to_pylist()}
+    test = {
+        (row["file_uuid"], row["entry"])
+        for part in finished.run_dir.glob("features/*/test/*.parquet")
+        for row in pq.read_table(part, columns=["file_uuid", "entry"]).to_pylist()
+    }
+    assert predicted == test
+
+
+def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
+    before = versions(finished.run_dir)
+    again = pipeline("run", "--config", finished.config)
+    assert again.returncode == 0
+    for stage in STAGES:
+        assert f"{stage}: up to date" in again.stderr
+    assert versions(finished.run_dir) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "stale"),
+    [
+        ("features.isolation_cone=0.4", "config features.isolation_cone changed (0.3 -> 0.4)", STAGES[1:]),
+        ("train.seed=5", "config train.seed changed (1 -> 5)", STAGES[2:]),
+        ("report.title=Other", "config report.title changed", STAGES[3:]),
+        ("spark.master=local[1]", "", ()),
+        ("ingest.entries_per_task=7", "", ()),
+    ],
+)
+def test_a_changed_key_makes_only_what_hangs_on_it_stale(
+    finished: Finished, change: str, reason: str, stale: tuple[str, ...]
+) -> None:
+    plan = finished.plan("--set", change)
+    assert reason in plan
+    shown = stages_shown(plan)
+    assert {stage for stage in STAGES if shown[stage].startswith("stale")} == set(stale)
+
+
+def test_a_moved_file_changes_nothing_an_added_and_a_removed_one_do(finished: Finished, tmp_path: Path) -> None:
+    moved = finished.data / "qcd_renamed.root"
+    (finished.data / "qcd_13TeV_PU20_0.root").rename(moved)
+    try:
+        assert "stale" not in finished.plan()
+        added = Path(shutil.copy(SAMPLES / "qcd_13TeV_PU20_1.root", finished.data))
+        plan = finished.plan()
+        assert f"input added: {added}" in plan
+        assert stages_shown(plan)["report"].startswith("stale")
+        moved_away = moved.rename(tmp_path / "gone.root")
+        assert "input removed: " in finished.plan()
+        moved_away.rename(moved)
+        added.unlink()
+    finally:
+        moved.rename(finished.data / "qcd_13TeV_PU20_0.root")
+
+
+def test_accept_blesses_what_is_there(finished: Finished) -> None:
+    changed = ("--set", "train.seed=9")
+    manifest = finished.run_dir / "train" / str(versions(finished.run_dir)["train"]) / "manifest.json"
+    before = manifest.read_text()
+    try:
+        accepted = pipeline("plan", "--accept", "--config", finished.config, *changed)
+        assert "accepted as they are: train" in accepted.stdout
+        assert stages_shown(finished.plan(*changed))["train"] == "up to date"
+        assert json.loads(manifest.read_text())["accepted"]["reasons"] == ["config train.seed changed (1 -> 9)"]
+    finally:
+        manifest.write_text(before)
+
+
+def test_status_tells_what_is_there(finished: Finished) -> None:
+    shown = json.loads(invoke("status", "--json", "--config", finished.config).stdout)
+    assert {name: each["version"] for name, each in shown.items()} == versions(finished.run_dir)
+    text = invoke("status", "--config", finished.config).stdout
+    assert str(versions(finished.run_dir)["train"]) in text
+
+
+def test_a_second_run_at_once_is_refused(finished: Finished) -> None:
+    import fcntl
+
+    with (finished.run_dir / ".lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate()
+        lock.write(str(os.getpid()))
+        lock.flush()
+        done = invoke("run", "--config", finished.config)
+    assert done.exit_code == Exit.USER_ERROR
+    assert f"in use by another run (process {os.getpid()})" in done.stderr
+
+
+def test_a_stage_without_its_input_names_the_command(tmp_path: Path) -> None:
+    config = small_config(tmp_path, SAMPLES)
+    done = invoke("train", "--config", config)
+    assert done.exit_code == Exit.USER_ERROR
+    assert "train needs the output of features" in done.stderr
+    assert "python -m pipeline features" in done.stderr
+
+
+def test_fewer_row_groups_than_workers_is_explained_and_leaves_the_old_model(finished: Finished) -> None:
+    before, folders = versions(finished.run_dir), version_folders(finished.run_dir)
+    done = pipeline("train", "--workers", "9", "--config", finished.config)
+    assert done.returncode == Exit.USER_ERROR
+    assert "fewer than the 9 workers" in done.stderr
+    assert "features.feed_workers: 9" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (versions(finished.run_dir), version_folders(finished.run_dir)) == (before, folders)
+
+
+GOOD = made_event(electrons=[lepton(40.0, 0, 0)])
+
+
+def nothing(path: Path) -> None:
+    assert not path.exists()
+
+
+def text_file(path: Path) -> None:
+    path.write_text("this is text, not ROOT, and long enough")
+
+
+def truncated(path: Path) -> None:
+    whole = (SAMPLES / "qcd_13TeV_PU20_0.root").read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def other_tree(path: Path) -> None:
+    write_delphes(path, [GOOD], tree="Delpes")
+
+
+def without_branch(path: Path) -> None:
+    write_delphes(path, [GOOD], rename={"Electron.PT": "Electrons.PT"})
+
+
+def same_twice(path: Path) -> None:
+    write_delphes(path, [GOOD])
+    shutil.copy(path, path.with_name("qcd_copy.root"))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (nothing, "no file matches"),
+        (text_file, "is not a ROOT file"),
+        (truncated, "is truncated"),
+        (other_tree, "It holds: Delpes"),
+        (without_branch, "Nearest: Electrons.PT"),
+        (same_twice, "is listed twice"),
+    ],
+)
+def test_bad_files_get_a_clear_error_and_nothing_is_written(
+    tmp_path: Path, make: Callable[[Path], None], words: str
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("ttbar", "wjets"):
+        write_delphes(data / f"{name}.root", [GOOD])
+    make(data / "qcd.root")
+    done = invoke("ingest", "--config", small_config(tmp_path, data))
+    assert done.exit_code == Exit.USER_ERROR
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert version_folders(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "train.epoch=3"], "unknown key 'train.epoch'. Did you mean 'epochs'?"),
+        (["--set", "train.epochs=some"], "'train.epochs'"),
+        (["--set", "classes=[QCD,ttbar,W+jets,Z]"], "class 'Z' (label 3) has no samples"),
+    ],
+)
+def test_a_wrong_config_is_a_usage_error(tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = invoke("validate", "--config", small_config(tmp_path, SAMPLES), *arguments)
+    assert done.exit_code == Exit.USAGE
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, rows in (("qcd", [GOOD]), ("ttbar", [GOOD]), ("wjets", [made_event()] * 4)):
+        write_delphes(data / f"{name}.root", rows)
+    done = pipeline("run", "--config", small_config(tmp_path, data))
+    assert done.returncode == Exit.USER_ERROR
+    assert "sample 'wjets': none of its events passes" in done.stderr
+    assert "rejected_no_lepton" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert version_folders(tmp_path / "run") == []
+
+
+def test_validate_lists_samples_and_files(tmp_path: Path) -> None:
+    done = invoke("validate", "--config", small_config(tmp_path, SAMPLES))
+    assert done.exit_code == 0
+    assert "qcd: 2 files, class QCD" in done.stdout
+    assert "the config is valid" in done.stdout
+
+
+def test_an_unwritable_run_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file is in the way")
+    done = invoke("run", "--config", small_config(tmp_path, SAMPLES))
+    assert done.exit_code == Exit.USER_ERROR
+    assert "cannot be written" in done.stderr
+
+
+def test_a_bug_is_called_a_bug_and_debug_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("pipeline.cli.load_config", broken)
+    done = invoke("validate", "--config", small_config(tmp_path, SAMPLES))
+    assert done.exit_code == Exit.BUG
+    assert "bug of the pipeline" in done.stderr
+    debugged = invoke("validate", "--debug", "--config", small_config(tmp_path, SAMPLES))
+    assert isinstance(debugged.exception, ZeroDivisionError)

@@ -1,0 +1,87 @@
+"""Ctrl-C and kill -9 in the middle of each stage, then the same command again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from command_line import SAMPLES, STAGES, pipeline, small_config, version_folders, versions
+from ranks import processes_of, wait_until
+
+from pipeline.cli import Exit
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_config(tmp_path_factory.mktemp("interrupted"), SAMPLES)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = pipeline("run", "--config", small_config(folder, SAMPLES))
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+def start_and_wait_for_work(config: Path, stage: str) -> subprocess.Popen[str]:
+    """Start a stage; return when its version folder is there and the work in it has begun."""
+    folder = config.parent / "run" / stage
+    before = set(folder.glob("0*"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", stage, "--config", str(config)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: bool(set(folder.glob("0*")) - before), seconds=60, what=f"{stage} has begun")
+    return process
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_interrupted_stage_leaves_nothing_and_the_next_run_finishes(config: Path, stage: str) -> None:
+    run_dir = config.parent / "run"
+    for number in (signal.SIGKILL, signal.SIGINT):
+        # The group, as a terminal or a batch system does; the kill takes Spark's JVM and the ranks along.
+        process = start_and_wait_for_work(config, stage)
+        os.killpg(process.pid, number)
+        _, words = process.communicate(timeout=60)
+        assert versions(run_dir)[stage] is None
+        if number == signal.SIGINT:
+            assert process.returncode == Exit.INTERRUPTED, words
+            assert "interrupted" in words
+            assert "Traceback" not in words
+            assert version_folders(run_dir, [stage]) == []
+    done = pipeline(stage, "--config", config)
+    assert done.returncode == 0, done.stderr
+    assert version_folders(run_dir, [stage]) == [f"{stage}/{versions(run_dir)[stage]}"]
+    wait_until(lambda: not processes_of(config), seconds=20, what="all processes are gone")
+
+
+def test_after_all_interruptions_the_result_is_that_of_an_undisturbed_run(config: Path, undisturbed: Path) -> None:
+    run_dir = config.parent / "run"
+    paths = sorted(path.relative_to(undisturbed) for path in undisturbed.glob("*/*/*/part-*.parquet"))
+    assert paths
+    for path in paths:
+        stage, _, *rest = path.parts
+        here = run_dir / stage / str(versions(run_dir)[stage]) / Path(*rest)
+        assert pq.read_table(here).equals(pq.read_table(undisturbed / path))
+    models = [next(folder.glob("train/*/model/weights.pt")).read_bytes() for folder in (run_dir, undisturbed)]
+    assert models[0] == models[1]
+
+
+def test_killing_only_the_driver_takes_spark_and_ranks_along(tmp_path: Path) -> None:
+    config = small_config(tmp_path, SAMPLES)
+    process = start_and_wait_for_work(config, "ingest")
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    wait_until(lambda: not processes_of(tmp_path), seconds=30, what="all processes are gone")
+    assert pipeline("ingest", "--config", config).returncode == 0

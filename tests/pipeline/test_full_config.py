@@ -1,0 +1,40 @@
+"""`full.yaml` is the reference of all keys: it must hold each one, with the default of the code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from pipeline.config import SHIPPED, Config, load_config
+
+
+def keys_of(model: type[BaseModel], prefix: str = "") -> set[str]:
+    found = set()
+    for name, field in model.model_fields.items():
+        inner: Any = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found |= keys_of(inner, f"{prefix}{name}.")
+        else:
+            found.add(prefix + name)
+    return found
+
+
+def keys_in(content: dict[str, Any], prefix: str = "") -> set[str]:
+    found = set()
+    for name, value in content.items():
+        is_section = isinstance(value, dict) and value
+        found |= keys_in(value, f"{prefix}{name}.") if is_section else {prefix + name}
+    return found
+
+
+def test_full_yaml_names_every_key() -> None:
+    content = yaml.safe_load((SHIPPED / "full.yaml").read_text())
+    assert keys_in(content) == keys_of(Config)
+
+
+def test_full_yaml_has_the_defaults_of_the_code() -> None:
+    config = load_config("full")
+    plain = Config(run_dir=config.run_dir, samples=config.samples)
+    assert config == plain
