@@ -287,7 +287,7 @@ def _leave(code: Exit) -> None:
 
 
 def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send an interrupt again that Python has dropped, as it does with exceptions in destructors and weak references."""
+    """Send an interrupt again that Python has dropped, as it does with exceptions raised in destructors."""
     if unraisable.exc_type is KeyboardInterrupt:
         threading.Timer(_SECONDS_BEFORE_AGAIN, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:

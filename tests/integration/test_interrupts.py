@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from command_line import SAMPLES, STAGES, pipeline, small_config, version_folders, versions
@@ -31,12 +32,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def start_and_wait_for_work(config: Path, stage: str) -> subprocess.Popen[str]:
+def start_and_wait_for_work(config: Path, stage: str, *options: str) -> subprocess.Popen[str]:
     """Start a stage; return when its version folder is there and the work in it has begun."""
     folder = config.parent / "run" / stage
     before = set(folder.glob("0*"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", stage, "--config", str(config)],
+        [sys.executable, "-m", "pipeline", stage, "--config", str(config), *options],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -78,10 +79,14 @@ def test_after_all_interruptions_the_result_is_that_of_an_undisturbed_run(config
     assert models[0] == models[1]
 
 
-def test_killing_only_the_driver_takes_spark_and_ranks_along(tmp_path: Path) -> None:
-    config = small_config(tmp_path, SAMPLES)
-    process = start_and_wait_for_work(config, "ingest")
+@pytest.mark.parametrize("stage", ["ingest", "train"])
+def test_killing_only_the_driver_takes_spark_and_ranks_along(config: Path, stage: str) -> None:
+    process = start_and_wait_for_work(config, stage, "--force")
+    driver = psutil.Process(process.pid)
+    wait_until(lambda: len(driver.children(recursive=True)) > 1, seconds=60, what="Spark or the ranks have started")
+    children = driver.children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
-    wait_until(lambda: not processes_of(tmp_path), seconds=30, what="all processes are gone")
-    assert pipeline("ingest", "--config", config).returncode == 0
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert alive == []
+    assert pipeline(stage, "--config", config).returncode == 0
