@@ -32,6 +32,10 @@ class MachineError(PipelineError):
     """Something is wrong with this machine; see `doctor`."""
 
 
+class SparkJobError(PipelineError):
+    """A Spark job failed for a reason other than bad input."""
+
+
 class CheckFailedError(PipelineError):
     """A stage's result failed its own checks; it was not published."""
 

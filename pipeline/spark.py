@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -12,8 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from py4j.protocol import Py4JJavaError
+
 from pipeline.config import SparkSettings
-from pipeline.errors import MachineError
+from pipeline.errors import MachineError, SparkJobError
 from pipeline.fingerprint import ROOT
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ class SparkProvider:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._context: SparkContext | None = None
+        # Executors fetch the code from here whenever they start, so it lives as long as the context.
+        self._code = tempfile.TemporaryDirectory(prefix="hep-pipeline-code-")
 
     def context(self) -> SparkContext:
         """The running context.
@@ -45,6 +50,8 @@ class SparkProvider:
         """
         if self._context is None:
             self._context = _start(self._settings)
+            if self._settings.master.startswith("local-cluster") or not self._settings.master.startswith("local"):
+                self._context.addPyFile(str(zip_code(Path(self._code.name))))
         return self._context
 
     def num_tasks(self, work_items: int) -> int:
@@ -59,6 +66,7 @@ class SparkProvider:
         if self._context is not None:
             self._context.stop()
             self._context = None
+        self._code.cleanup()
 
 
 @contextmanager
@@ -75,16 +83,28 @@ def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator
     watcher.start()
     try:
         yield done
+    except Py4JJavaError as error:
+        raise SparkJobError(
+            f"a Spark job failed: {_cause(str(error))}. If executors were lost, look at their memory and logs; "
+            f"--debug shows all that Spark says."
+        ) from error
     finally:
         finished.set()
         watcher.join()
+
+
+def _cause(words: str) -> str:
+    """The line of a Spark failure that says most: the task's own exception, else the reason of the abort."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    exceptions = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b: ", line)]
+    chosen = exceptions[0] if exceptions else next((line for line in lines if "SparkException" in line), lines[0])
+    return chosen[:500]
 
 
 def _start(settings: SparkSettings) -> SparkContext:
     import pyspark  # noqa: PLC0415 - Spark is loaded only by stages that need it
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    is_local = settings.master.startswith("local")
     builder = (
         SparkSession.builder.master(settings.master)
         .appName("hep-pipeline")
@@ -110,17 +130,14 @@ def _start(settings: SparkSettings) -> SparkContext:
             f"Spark does not start on {settings.master} ({type(cause).__name__}: {str(cause).strip()[:500]}). "
             f"Run `python -m pipeline doctor`."
         ) from cause
-    if not is_local or settings.master.startswith("local-cluster"):
-        _ship_code(context)
     return context
 
 
-def _ship_code(context: SparkContext) -> None:
-    """Send the packages that tasks import to the executors, which need not have a checkout."""
-    with tempfile.TemporaryDirectory() as folder:
-        archive = Path(folder) / "hep_pipeline_code.zip"
-        with zipfile.ZipFile(archive, "w") as file:
-            for package in _PACKAGES:
-                for source in sorted((ROOT / package).rglob("*.py")):
-                    file.write(source, source.relative_to(ROOT))
-        context.addPyFile(str(archive))
+def zip_code(folder: Path) -> Path:
+    """An archive, in `folder`, of the packages that tasks import: executors need not have a checkout."""
+    archive = folder / "hep_pipeline_code.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for package in _PACKAGES:
+            for source in sorted((ROOT / package).rglob("*.py")):
+                file.write(source, source.relative_to(ROOT))
+    return archive

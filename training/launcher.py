@@ -21,6 +21,8 @@ from training.transport import SingleTransport
 
 _GRACE_SECONDS: Final = 10
 _LAST_WORDS: Final = 2000
+#: One thread for each rank, or they fight for the cores.
+_THREADS: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def launch(spec: RunSpec, *, on_progress: Callable[[Progress], None]) -> None:
@@ -86,6 +88,9 @@ def mpirun_command(settings: TrainSettings, spec_path: Path) -> list[str]:
         "--bind-to",
         "none",
         *as_root,
+        *(word for name in _THREADS for word in ("-x", name)),
+        "-x",
+        "PYTHONPATH",
         *settings.mpirun_args,
         sys.executable,
         "-m",
@@ -105,11 +110,10 @@ def find_mpirun() -> Path | None:
 
 
 def rank_environment() -> dict[str, str]:
-    """Environment of the ranks: one thread each, or they fight for the cores; no harmless start-up messages."""
-    ours = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMPI_MCA_osc": "^ucx"}
+    """Environment of the ranks: threads, this checkout on the path, no harmless start-up message of UCX."""
     root = str(Path(__file__).resolve().parents[1])
     path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-    return {**ours, **os.environ, "PYTHONPATH": path}
+    return {**_THREADS, "OMPI_MCA_osc": "^ucx", **os.environ, "PYTHONPATH": path}
 
 
 def _follow(process: subprocess.Popen[str], on_progress: Callable[[Progress], None]) -> None:

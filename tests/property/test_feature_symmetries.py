@@ -1,0 +1,149 @@
+"""What physics demands of the features: turning, mirroring or shuffling an event changes nothing that it must not."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from made_events import Row, events_table, jet, lepton, made_event, tower, track
+
+from features.build import FeatureBlock, build_features
+from features.kinematics import delta_phi, delta_r2
+from features.schema import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.settings import FeatureSettings
+
+SETTINGS = FeatureSettings()
+EDGE = 1e-5
+COLUMN = {name: index for index, name in enumerate(PARTICLE_FEATURE_NAMES)}
+HLF = {name: index for index, name in enumerate(HLF_NAMES)}
+PHI_HLF = [HLF["met_phi"], HLF["lepton_phi"]]
+
+seeds = st.integers(0, 2**32 - 1)
+angles = st.floats(-math.pi, math.pi)
+
+
+def random_event(seed: int) -> Row:
+    """An event with one hard electron and candidates of all kinds, dense enough that cones are never empty."""
+    rng = np.random.default_rng(seed)
+
+    def directions(count: int) -> np.ndarray:
+        return np.stack([rng.uniform(-1, 1, count), rng.uniform(-math.pi, math.pi, count)], axis=1)
+
+    return made_event(
+        electrons=[lepton(300.0, *directions(1)[0])],
+        tracks=[track(float(rng.uniform(0.6, 5)), *d) for d in directions(rng.integers(5, 60))],
+        photons=[tower(float(rng.uniform(1.1, 5)), *d) for d in directions(rng.integers(0, 30))],
+        neutral_hadrons=[tower(float(rng.uniform(1.1, 5)), *d) for d in directions(rng.integers(0, 30))],
+        jets=[jet(float(rng.uniform(5, 90)), *d, btag=int(rng.integers(0, 8))) for d in directions(6)],
+        met=float(rng.uniform(1, 100)),
+        met_phi=float(rng.uniform(-3, 3)),
+    )
+
+
+def transformed(event: Row, *, phi: float = 0.0, mirror: bool = False) -> Row:
+    def turn(angle: float) -> float:
+        return math.remainder(angle + phi, 2 * math.pi)
+
+    sign = -1.0 if mirror else 1.0
+    changed = {
+        name: [{**each, "eta": sign * each["eta"], "phi": turn(each["phi"])} for each in event[name]]
+        for name in ("tracks", "photons", "neutral_hadrons", "electrons", "muons", "jets")
+    }
+    return {**event, **changed, "met_phi": turn(event["met_phi"])}
+
+
+def far_from_every_edge(event: Row) -> bool:
+    """No two particles at the edge of a cone, and no two at the same distance from the lepton."""
+    particles = [*event["electrons"], *event["tracks"], *event["photons"], *event["neutral_hadrons"]]
+    eta = np.array([each["eta"] for each in particles])
+    phi = np.array([each["phi"] for each in particles])
+    distances = np.sqrt(delta_r2(eta[:, None], phi[:, None], eta, phi))
+    from_lepton = np.sort(distances[0, 1:])
+    on_edge = (abs(distances - SETTINGS.isolation_cone) < EDGE).any()
+    return not on_edge and bool((np.diff(from_lepton) > EDGE).all())
+
+
+def features(event: Row) -> FeatureBlock:
+    block = build_features(events_table([event]), SETTINGS)
+    assume(len(block.selected) == 1)
+    return block
+
+
+def assert_same_but(changed: FeatureBlock, original: FeatureBlock, columns: list[str], hlf: list[int]) -> None:
+    kept = [index for name, index in COLUMN.items() if name not in columns]
+    np.testing.assert_allclose(changed.particles[:, kept], original.particles[:, kept], rtol=1e-5, atol=1e-5)
+    others = [index for index in range(len(HLF_NAMES)) if index not in hlf]
+    np.testing.assert_allclose(changed.hlf[:, others], original.hlf[:, others], rtol=1e-5, atol=1e-4)
+
+
+@given(seeds, angles)
+@settings(deadline=None)
+def test_turning_the_event_in_phi_changes_nothing_but_azimuths(seed: int, angle: float) -> None:
+    event = random_event(seed)
+    assume(far_from_every_edge(event))
+    turned = features(transformed(event, phi=angle))
+    original = features(event)
+    assert_same_but(turned, original, ["phi", "px", "py"], PHI_HLF)
+    shift = delta_phi(
+        turned.particles[:, COLUMN["phi"]].astype(float), original.particles[:, COLUMN["phi"]].astype(float)
+    )
+    np.testing.assert_allclose(delta_phi(shift, angle), 0, atol=1e-5)
+
+
+@given(seeds)
+@settings(deadline=None)
+def test_mirroring_the_event_in_eta_changes_only_the_signs_along_the_beam(seed: int) -> None:
+    event = random_event(seed)
+    assume(far_from_every_edge(event))
+    mirrored, original = features(transformed(event, mirror=True)), features(event)
+    assert_same_but(mirrored, original, ["eta", "pz"], [HLF["lepton_eta"]])
+    for name in ("eta", "pz"):
+        np.testing.assert_array_equal(mirrored.particles[:, COLUMN[name]], -original.particles[:, COLUMN[name]])
+
+
+@given(seeds, st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_shuffling_the_candidates_changes_nothing(seed: int, shuffler: object) -> None:
+    event = random_event(seed)
+    shuffled = {**event}
+    for name in ("tracks", "photons", "neutral_hadrons", "jets"):
+        shuffled[name] = [*event[name]]
+        shuffler.shuffle(shuffled[name])  # type: ignore[attr-defined]
+    one, other = features(event), features(shuffled)
+    np.testing.assert_allclose(one.particles, other.particles, rtol=1e-6)
+    np.testing.assert_allclose(one.hlf, other.hlf, rtol=1e-6)
+
+
+@given(seeds)
+@settings(deadline=None)
+def test_rows_are_ordered_by_distance_and_have_exactly_one_kind(seed: int) -> None:
+    rows = features(random_event(seed)).particles.astype(float)
+    eta, phi = rows[:, COLUMN["eta"]], rows[:, COLUMN["phi"]]
+    distances = delta_r2(eta[1:], phi[1:], eta[0], phi[0])
+    assert (np.diff(distances) >= -1e-6).all()
+    kinds = rows[:, COLUMN["is_charged_hadron"] : COLUMN["is_muon"] + 1]
+    assert (kinds.sum(axis=1) == 1).all()
+    assert rows[0, COLUMN["is_electron"]] == 1
+    assert not rows[1:, COLUMN["is_electron"] : COLUMN["is_muon"] + 1].any()
+
+
+@given(st.floats(-50, 50), st.floats(-50, 50))
+def test_delta_phi_is_wrapped_and_antisymmetric_and_ignores_full_turns(phi1: float, phi2: float) -> None:
+    difference = float(delta_phi(phi1, phi2))
+    assert -math.pi < difference <= math.pi
+    assert math.isclose(math.cos(difference), math.cos(phi1 - phi2), abs_tol=1e-9)
+    assert math.isclose(math.sin(difference), math.sin(phi1 - phi2), abs_tol=1e-9)
+    if abs(difference) < 3.1415:
+        assert math.isclose(float(delta_phi(phi2, phi1)), -difference, abs_tol=1e-9)
+        assert math.isclose(float(delta_phi(phi1 + 2 * math.pi, phi2)), difference, abs_tol=1e-9)
+
+
+@given(st.integers(-3, 3))
+def test_delta_phi_at_the_seam_stays_in_range(ulps: int) -> None:
+    angle = math.pi
+    for _ in range(abs(ulps)):
+        angle = math.nextafter(angle, math.inf if ulps > 0 else 0.0)
+    for phi1, phi2 in ((angle, 0.0), (0.0, angle), (-angle, 0.0), (angle, -angle)):
+        assert -math.pi < float(delta_phi(phi1, phi2)) <= math.pi
