@@ -61,13 +61,14 @@ def reasons_to_run(before: Fingerprint, now: Fingerprint) -> list[str]:
         >>> reasons_to_run(old, Fingerprint({}, {"features.isolation_cone": 0.4}, {}))
         ['config features.isolation_cone changed (0.3 -> 0.4)']
     """
-    reasons = [f"input added: {now.inputs[key].name}" for key in now.inputs.keys() - before.inputs.keys()]
-    reasons += [f"input removed: {before.inputs[key].name}" for key in before.inputs.keys() - now.inputs.keys()]
-    reasons += [
-        f"input changed: {now.inputs[key].name}"
-        for key in now.inputs.keys() & before.inputs.keys()
-        if now.inputs[key].digest != before.inputs[key].digest
-    ]
+    old_inputs, new_inputs = before.inputs, now.inputs
+    reasons = sorted(f"input added: {new_inputs[key].name}" for key in new_inputs.keys() - old_inputs.keys())
+    reasons += sorted(f"input removed: {old_inputs[key].name}" for key in old_inputs.keys() - new_inputs.keys())
+    reasons += sorted(
+        f"input changed: {new_inputs[key].name}"
+        for key in new_inputs.keys() & old_inputs.keys()
+        if new_inputs[key].digest != old_inputs[key].digest
+    )
     for key in sorted(now.config.keys() | before.config.keys()):
         old, new = before.config.get(key, "not set"), now.config.get(key, "not set")
         if old != new:
@@ -77,7 +78,7 @@ def reasons_to_run(before: Fingerprint, now: Fingerprint) -> list[str]:
         for name in sorted(now.code.keys() | before.code.keys())
         if now.code.get(name) != before.code.get(name)
     ]
-    return sorted(reasons, key=lambda reason: not reason.startswith("input"))
+    return reasons
 
 
 def code_digests(names: Iterable[str]) -> dict[str, str]:
