@@ -32,16 +32,16 @@ _UNMIXED: Final = ".unmixed"
 
 
 class BlockKeys(NamedTuple):
-    """What the driver must know of the selected events of one events part."""
+    """What the driver must know of the selected events of one events part: 22 bytes each."""
 
     name: str
     sample: str
     counters: dict[str, int]
-    split: NDArray[np.int64]
+    split: NDArray[np.int8]
     mixing: UInt64s
     balance: NDArray[np.float64]
-    label: NDArray[np.int64]
-    weight: NDArray[np.float64]
+    label: NDArray[np.int8]
+    weight: NDArray[np.float32]
 
 
 class Plan(NamedTuple):
@@ -173,11 +173,11 @@ def kernel_task(sample: str, path: Path, settings: FeatureSettings, unmixed: Pat
         name=path.name,
         sample=sample,
         counters=counters,
-        split=split,
+        split=split.astype(np.int8),
         mixing=mixing,
         balance=balance,
-        label=rows["label"].to_numpy(),
-        weight=rows["weight"].to_numpy().astype(np.float64),
+        label=rows["label"].to_numpy().astype(np.int8),
+        weight=rows["weight"].to_numpy(),
     )
 
 

@@ -6,7 +6,7 @@ mixed in every one of them, whatever order they came in.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,7 @@ def layout(keys: UInt64s, *, size: int) -> Layout:
     return Layout(first_keys, rows)
 
 
-def kept_fractions(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
+def kept_fractions(labels: NDArray[np.integer[Any]], num_classes: int) -> NDArray[np.float64]:
     """Share of each class to keep so that all are as large as the smallest; (num_classes,).
 
     Examples:
@@ -78,7 +78,9 @@ def kept_fractions(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.fl
     return fractions
 
 
-def class_weights(labels: NDArray[np.int64], weights: NDArray[np.float64], names: list[str]) -> NDArray[np.float64]:
+def class_weights(
+    labels: NDArray[np.integer[Any]], weights: NDArray[np.floating[Any]], names: list[str]
+) -> NDArray[np.float64]:
     """Factor for the events of each class, so that all classes carry the same sum of weights, on average 1 per event.
 
     Args:
@@ -103,7 +105,7 @@ def class_weights(labels: NDArray[np.int64], weights: NDArray[np.float64], names
     return len(labels) / (len(names) * sums)
 
 
-def refuse_empty_classes(split: NDArray[np.int64], labels: NDArray[np.int64], names: list[str]) -> None:
+def refuse_empty_classes(split: NDArray[np.integer[Any]], labels: NDArray[np.integer[Any]], names: list[str]) -> None:
     """Every split must hold every class.
 
     Raises:
