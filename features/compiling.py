@@ -1,11 +1,18 @@
-"""How kernels are compiled: numba, machine code cached on disk beside the source.
+"""How kernels are compiled: numba, machine code cached on disk.
 
-Both decorators hide numba's missing types from mypy, nothing else.
+Numba looks for changes only in the file of the compiled function itself, not in the functions that it calls: after an
+edit of `isolation.py` the kernels of `build.py` would go on with the old machine code. So the cache has one folder per
+state of this package's source.
+
+The decorators hide numba's missing types from mypy, nothing else.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -21,3 +28,18 @@ def compiled(function: Kernel) -> Kernel:
 def compiled_ufunc(function: Callable[..., float]) -> Any:
     """Compile a formula of scalars to a NumPy ufunc, which takes scalars and arrays, here and in other kernels."""
     return numba.vectorize(cache=True)(function)  # type: ignore[no-untyped-call]
+
+
+def _choose_cache_folder() -> None:
+    """Point numba to the folder of this source; inside an archive or a read-only checkout numba chooses its own."""
+    package = Path(__file__).parent
+    if not package.is_dir() or not os.access(package, os.W_OK):
+        return
+    source = hashlib.sha256()
+    for file in sorted(package.glob("*.py")):
+        source.update(file.read_bytes())
+    cache = package / "__pycache__" / f"kernels-{source.hexdigest()[:16]}"
+    numba.config.CACHE_DIR = str(cache)  # type: ignore[attr-defined]
+
+
+_choose_cache_folder()

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from features.arrays import Events, Floats, Indices
+from features.arrays import Events, Floats, Indices, Neutrals
 from features.compiling import compiled
 from features.isolation import relative_isolation
 from features.kinematics import delta_r2, energy, px, py, pz
@@ -89,45 +88,78 @@ def highest_pt(eligible: Indices, pt: Floats, eta: Floats, phi: Floats, cap: int
 
 
 @compiled
-def not_own_tracks(events: Events, event: int, lepton: Lepton, own_track_dr: float) -> Indices:
-    """Indices, from the event's first track, of the tracks that are not the lepton's own."""
-    first, last = events.tracks.offsets[event], events.tracks.offsets[event + 1]
-    eta, phi = events.tracks.eta[first:last], events.tracks.phi[first:last]
+def not_own_tracks(eta: Floats, phi: Floats, lepton: Lepton, own_track_dr: float) -> Indices:
+    """Indices of the event's tracks that are not the lepton's own."""
     return np.nonzero(delta_r2(eta, phi, lepton.eta, lepton.phi) >= own_track_dr * own_track_dr)[0]
 
 
 @compiled
-def isolations(
+def candidate_rows(
     events: Events, event: int, kind: int, kept: Indices, pt: Floats, eta: Floats, phi: Floats, cone: float
 ) -> Floats:
-    """Isolation of the kept candidates of one kind from tracks, photons and neutral hadrons; (num_kept, 3)."""
-    out = np.empty((kept.size, 3))
+    """Kinematics and isolations, columns 0 to 6 and 10 to 12, of the kept candidates of one kind; the rest 0.
+
+    Args:
+        events: The events.
+        event: Which one.
+        kind: Of the candidates: _TRACK, _PHOTON or _NEUTRAL.
+        kept: (num_kept,) their indices among the event's candidates of that kind.
+        pt: (num_candidates,) pT or ET [GeV] of all of that kind, as the next two.
+        eta: (num_candidates,).
+        phi: (num_candidates,) [rad].
+        cone: Radius of the isolation cone.
+
+    Returns:
+        (num_kept, 19).
+    """
+    rows = np.zeros((kept.size, 19))
+    rows[:, 0] = energy(pt[kept], eta[kept])
+    rows[:, 1] = px(pt[kept], phi[kept])
+    rows[:, 2] = py(pt[kept], phi[kept])
+    rows[:, 3] = pz(pt[kept], eta[kept])
+    rows[:, 4] = pt[kept]
+    rows[:, 5] = eta[kept]
+    rows[:, 6] = phi[kept]
     tracks, photons, neutrals = events.tracks, events.photons, events.neutral_hadrons
     a, b = tracks.offsets[event], tracks.offsets[event + 1]
-    out[:, 0] = relative_isolation(
+    rows[:, 10] = relative_isolation(
         kept, kind == _TRACK, pt, eta, phi, tracks.pt[a:b], tracks.eta[a:b], tracks.phi[a:b], cone
     )
     a, b = photons.offsets[event], photons.offsets[event + 1]
-    out[:, 1] = relative_isolation(
+    rows[:, 11] = relative_isolation(
         kept, kind == _PHOTON, pt, eta, phi, photons.pt[a:b], photons.eta[a:b], photons.phi[a:b], cone
     )
     a, b = neutrals.offsets[event], neutrals.offsets[event + 1]
-    out[:, 2] = relative_isolation(
+    rows[:, 12] = relative_isolation(
         kept, kind == _NEUTRAL, pt, eta, phi, neutrals.pt[a:b], neutrals.eta[a:b], neutrals.phi[a:b], cone
     )
-    return out
+    return rows
 
 
 @compiled
-def fill_kinematics(rows: Floats, pt: Floats, eta: Floats, phi: Floats) -> None:
-    """Columns 0 to 6: E, px, py, pz, pT, eta, phi of massless particles."""
-    rows[:, 0] = energy(pt, eta)
-    rows[:, 1] = px(pt, phi)
-    rows[:, 2] = py(pt, phi)
-    rows[:, 3] = pz(pt, eta)
-    rows[:, 4] = pt
-    rows[:, 5] = eta
-    rows[:, 6] = phi
+def track_rows(events: Events, event: int, lepton: Lepton, own_track_dr: float, cone: float) -> Floats:
+    """Rows of the hardest tracks but the lepton's own, in file order; (at most 450, 19)."""
+    a, b = events.tracks.offsets[event], events.tracks.offsets[event + 1]
+    pt, eta, phi = events.tracks.pt[a:b], events.tracks.eta[a:b], events.tracks.phi[a:b]
+    kept = highest_pt(not_own_tracks(eta, phi, lepton, own_track_dr), pt, eta, phi, MAX_TRACKS)
+    rows = candidate_rows(events, event, _TRACK, kept, pt, eta, phi, cone)
+    rows[:, 7] = events.tracks.x[a:b][kept]
+    rows[:, 8] = events.tracks.y[a:b][kept]
+    rows[:, 9] = events.tracks.z[a:b][kept]
+    rows[:, 13] = 1.0
+    rows[:, 18] = events.tracks.charge[a:b][kept]
+    return rows
+
+
+@compiled
+def neutral_rows(events: Events, event: int, neutrals: Neutrals, kind: int, cap: int, cone: float) -> Floats:
+    """Rows of the hardest photons or neutral hadrons, in file order; (at most cap, 19). Vertex and charge are 0."""
+    a, b = neutrals.offsets[event], neutrals.offsets[event + 1]
+    pt, eta, phi = neutrals.pt[a:b], neutrals.eta[a:b], neutrals.phi[a:b]
+    kept = highest_pt(np.arange(b - a), pt, eta, phi, cap)
+    rows = candidate_rows(events, event, kind, kept, pt, eta, phi, cone)
+    rows[:, 15 if kind == _PHOTON else 14] = 1.0
+    return rows
 
 
 @compiled
@@ -149,7 +181,7 @@ def lepton_row(lepton: Lepton) -> Floats:
 @compiled
 def particle_list(
     events: Events, event: int, lepton: Lepton, own_track_dr: float, cone: float, ordering: int
-) -> NDArray[np.float64]:
+) -> Floats:
     """All rows of one event: lepton first, the rest by distance from it or as in the file.
 
     Args:
@@ -163,64 +195,20 @@ def particle_list(
     Returns:
         (1 + num_candidates, 19), at most 801 rows.
     """
-    tracks, photons, neutrals = events.tracks, events.photons, events.neutral_hadrons
-    a, b = tracks.offsets[event], tracks.offsets[event + 1]
-    c, d = photons.offsets[event], photons.offsets[event + 1]
-    e, f = neutrals.offsets[event], neutrals.offsets[event + 1]
-    kept_tracks = highest_pt(
-        not_own_tracks(events, event, lepton, own_track_dr),
-        tracks.pt[a:b],
-        tracks.eta[a:b],
-        tracks.phi[a:b],
-        MAX_TRACKS,
-    )
-    kept_photons = highest_pt(np.arange(d - c), photons.pt[c:d], photons.eta[c:d], photons.phi[c:d], MAX_PHOTONS)
-    kept_neutrals = highest_pt(
-        np.arange(f - e), neutrals.pt[e:f], neutrals.eta[e:f], neutrals.phi[e:f], MAX_NEUTRAL_HADRONS
-    )
-    first_photon = kept_tracks.size
-    first_neutral = first_photon + kept_photons.size
-    rows = np.zeros((first_neutral + kept_neutrals.size, 19))
-    kind = np.zeros(rows.shape[0], dtype=np.int64)
-
-    block = rows[:first_photon]
-    fill_kinematics(block, tracks.pt[a:b][kept_tracks], tracks.eta[a:b][kept_tracks], tracks.phi[a:b][kept_tracks])
-    block[:, 7] = tracks.x[a:b][kept_tracks]
-    block[:, 8] = tracks.y[a:b][kept_tracks]
-    block[:, 9] = tracks.z[a:b][kept_tracks]
-    block[:, 10:13] = isolations(
-        events, event, _TRACK, kept_tracks, tracks.pt[a:b], tracks.eta[a:b], tracks.phi[a:b], cone
-    )
-    block[:, 13] = 1.0
-    block[:, 18] = tracks.charge[a:b][kept_tracks]
-
-    block = rows[first_photon:first_neutral]
-    fill_kinematics(
-        block, photons.pt[c:d][kept_photons], photons.eta[c:d][kept_photons], photons.phi[c:d][kept_photons]
-    )
-    block[:, 10:13] = isolations(
-        events, event, _PHOTON, kept_photons, photons.pt[c:d], photons.eta[c:d], photons.phi[c:d], cone
-    )
-    block[:, 15] = 1.0
-    kind[first_photon:first_neutral] = _PHOTON
-
-    block = rows[first_neutral:]
-    fill_kinematics(
-        block,
-        neutrals.pt[e:f][kept_neutrals],
-        neutrals.eta[e:f][kept_neutrals],
-        neutrals.phi[e:f][kept_neutrals],
-    )
-    block[:, 10:13] = isolations(
-        events, event, _NEUTRAL, kept_neutrals, neutrals.pt[e:f], neutrals.eta[e:f], neutrals.phi[e:f], cone
-    )
-    block[:, 14] = 1.0
-    kind[first_neutral:] = _NEUTRAL
-
+    tracks = track_rows(events, event, lepton, own_track_dr, cone)
+    photons = neutral_rows(events, event, events.photons, _PHOTON, MAX_PHOTONS, cone)
+    neutrals = neutral_rows(events, event, events.neutral_hadrons, _NEUTRAL, MAX_NEUTRAL_HADRONS, cone)
+    first_photon, first_neutral = 1 + tracks.shape[0], 1 + tracks.shape[0] + photons.shape[0]
+    rows = np.empty((first_neutral + neutrals.shape[0], 19))
+    rows[0] = lepton_row(lepton)
+    rows[1:first_photon] = tracks
+    rows[first_photon:first_neutral] = photons
+    rows[first_neutral:] = neutrals
     if ordering != ORDER_FILE:
-        distance2 = delta_r2(rows[:, 5], rows[:, 6], lepton.eta, lepton.phi)
-        rows = rows[sorted_by(ordering * distance2, kind, rows[:, 4], rows[:, 5], rows[:, 6])]
-    out = np.empty((rows.shape[0] + 1, 19))
-    out[0] = lepton_row(lepton)
-    out[1:] = rows
-    return out
+        kind = np.full(rows.shape[0] - 1, _TRACK)
+        kind[first_photon - 1 :] = _PHOTON
+        kind[first_neutral - 1 :] = _NEUTRAL
+        rest = rows[1:]
+        distance2 = delta_r2(rest[:, 5], rest[:, 6], lepton.eta, lepton.phi)
+        rows[1:] = rest[sorted_by(ordering * distance2, kind, rest[:, 4], rest[:, 5], rest[:, 6])]
+    return rows

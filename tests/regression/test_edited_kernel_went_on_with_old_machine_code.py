@@ -1,0 +1,38 @@
+"""Numba's cache notices changes only in a function's own file: an edit of a kernel that others call had no effect."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import features
+
+CALL = """
+import numpy as np
+from features.isolation import lepton_isolation
+one = np.array([0.2])
+print(lepton_isolation(10.0, 0.0, 0.0, np.array([5.0]), one, one * 0, 0.3, 0.0))
+"""
+
+
+def isolation(checkout: Path) -> float:
+    done = subprocess.run(
+        [sys.executable, "-c", CALL], cwd=checkout, capture_output=True, text=True, check=True, env={"PYTHONPATH": "."}
+    )
+    return float(done.stdout)
+
+
+def test_an_edit_in_another_file_of_the_package_is_compiled_in(tmp_path: Path) -> None:
+    source = Path(str(features.__file__)).parent
+    (tmp_path / "features").mkdir()
+    for name in ("__init__", "compiling", "kinematics", "isolation"):
+        shutil.copy(source / f"{name}.py", tmp_path / "features")
+    assert isolation(tmp_path) == 0.5
+    kinematics = tmp_path / "features" / "kinematics.py"
+    text = kinematics.read_text()
+    edited = text.replace("return (eta1 - eta2) ** 2 + difference**2", "return 4 * (eta1 - eta2) ** 2 + difference**2")
+    assert edited != text
+    kinematics.write_text(edited)
+    assert isolation(tmp_path) == 0.0
