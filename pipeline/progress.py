@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 _SECONDS_BETWEEN_LINES: Final = 5.0
 
@@ -33,14 +33,12 @@ class Bar:
             self._progress = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[unit]}{task.fields[rate]}"),
+                TextColumn("{task.fields[words]}"),
                 TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
                 console=console,
                 transient=True,
             )
-            self._task = self._progress.add_task(label, total=None, unit=unit, rate="")
+            self._task = self._progress.add_task(label, total=None, words="starting")
 
     def __enter__(self) -> Self:
         if self._progress:
@@ -60,11 +58,13 @@ class Bar:
         rate = 0.0
         if self._first is not None and done > self._first[1]:
             rate = (done - self._first[1]) / (time.monotonic() - self._first[0])
+        words = f"{done}/{total} {self._unit}"
+        if rate:
+            words += f", {rate:,.0f}/s, about {(total - done) / rate:.0f} s left"
+        if note:
+            words += f", {note}"
         if self._progress:
-            text = f"  {rate:,.0f}/s  {note}" if rate else f"  {note}"
-            self._progress.update(self._task, completed=done, total=total, rate=text)
+            self._progress.update(self._task, completed=done, total=total, words=words)
         elif time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            left = f", {rate:,.0f}/s, about {(total - done) / rate:.0f} s left" if rate else ""
-            note = f", {note}" if note else ""
-            self._console.print(f"  {self._label}: {done}/{total} {self._unit}{left}{note}", highlight=False)
+            self._console.print(f"  {self._label}: {words}", highlight=False)

@@ -35,3 +35,14 @@ def test_the_time_before_the_first_news_does_not_count(monkeypatch: pytest.Monke
             clock[0] = float(second)
             bar(done, 101)
     assert out.getvalue().splitlines()[-1].strip() == "train: 61/101 steps, 10/s, about 4 s left"
+
+
+def test_on_a_terminal_there_is_a_bar_from_the_start_on() -> None:
+    out = io.StringIO()
+    with Bar(Console(file=out, width=150, force_terminal=True), "train", "steps") as bar:
+        bar(0, 200)
+        bar(50, 200, "epoch 1/4")
+    shown = out.getvalue()
+    assert "starting" in shown
+    assert "50/200 steps" in shown
+    assert "epoch 1/4" in shown
