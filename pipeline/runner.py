@@ -128,8 +128,19 @@ class Runner:
             return
         shown = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
         self.console.print(f"[bold]{stage.name}[/]: {_escaped(shown)}", highlight=False)
+        self._say_what_is_stale(stage, upstream)
         self._look_at_machine(stage)
         self._make_version(stage, current, upstream)
+
+    def _say_what_is_stale(self, stage: Stage, upstream: dict[str, Version]) -> None:
+        """A stage run on its own takes what is there, stale or not; the user should know."""
+        for each in STAGES:
+            if each.name in upstream and (reasons := self._reasons(each, upstream[each.name])):
+                self.console.print(
+                    f"  note: {each.name} is stale ({_escaped(reasons[0])}); "
+                    f"{stage.name} uses the version that is there",
+                    highlight=False,
+                )
 
     def _make_version(self, stage: Stage, current: Version | None, upstream: dict[str, Version]) -> None:
         """The transaction: a new folder, the work, its checks, the manifest, the pointer."""
@@ -196,7 +207,8 @@ class Runner:
         inputs = stage.own_inputs(self.config, current)
         for name, version in self._upstream(stage).items():
             inputs[name] = Input(f"output of {name}", version.name)
-        return Fingerprint(inputs, stage.config_items(self.config), code_digests(stage.code))
+        code = code_digests([*stage.code, f"pipeline/stages/{stage.name}.py"])
+        return Fingerprint(inputs, stage.config_items(self.config), code)
 
     def _reasons(self, stage: Stage, current: Version, *, ignore: Sequence[str] = ()) -> list[str]:
         before = Fingerprint.from_json(current.manifest["fingerprint"])

@@ -14,7 +14,7 @@ class Evaluate(Stage):
 
     name: ClassVar[str] = "evaluate"
     upstream: ClassVar[tuple[str, ...]] = ("features", "train")
-    code: ClassVar[tuple[str, ...]] = ("models", "features/schema.py")
+    code: ClassVar[tuple[str, ...]] = ("models", "features/dataset.py", "features/schema.py")
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The words on the plots."""

@@ -13,7 +13,7 @@ class Report(Stage):
 
     name: ClassVar[str] = "report"
     upstream: ClassVar[tuple[str, ...]] = ("ingest", "features", "train", "evaluate")
-    code: ClassVar[tuple[str, ...]] = ("pipeline/reporting", "pipeline/stages/report.py")
+    code: ClassVar[tuple[str, ...]] = ("pipeline/reporting",)
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The words on the page."""

@@ -173,6 +173,17 @@ def test_a_second_run_at_once_is_refused(finished: Finished) -> None:
     assert f"in use by another run (process {os.getpid()})" in done.stderr
 
 
+def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(finished: Finished, tmp_path: Path) -> None:
+    copied = shutil.copytree(finished.run_dir, tmp_path / "run")
+    options = ["--set", f"run_dir={copied}", "--set", "train.seed=7", "--force"]
+    done = pipeline("evaluate", "--config", finished.config, *options)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "note: train is stale (config train.seed changed (1 -> 7)); evaluate uses the version that is there"
+        in done.stderr
+    )
+
+
 def test_a_stage_without_its_input_names_the_command(tmp_path: Path) -> None:
     config = small_config(tmp_path, SAMPLES)
     done = invoke("train", "--config", config)
