@@ -34,7 +34,6 @@ class FeatureDataset(NamedTuple):
     class_weights: list[float]
     splits: dict[str, list[RowGroup]]
     counts: dict[str, list[int]]
-    feed_workers: int
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -62,7 +61,6 @@ class FeatureDataset(NamedTuple):
                 for split, groups in content["splits"].items()
             },
             counts=content["counts"],
-            feed_workers=content["feed_workers"],
         )
 
     def save(self, *, columns: dict[str, Any]) -> None:
@@ -75,7 +73,6 @@ class FeatureDataset(NamedTuple):
             "version": DATASET_VERSION,
             "classes": self.classes,
             "class_weights": self.class_weights,
-            "feed_workers": self.feed_workers,
             "hlf": list(HLF_NAMES),
             "particles": {"rows": MAX_PARTICLES, "features": list(PARTICLE_FEATURE_NAMES)},
             "counts": self.counts,

@@ -7,13 +7,10 @@ counted in its own cone. The candidates of an event are sorted in eta once, so t
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from features.arrays import Floats, Indices
 from features.compiling import compiled
 from features.kinematics import delta_r2
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @compiled

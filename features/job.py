@@ -102,7 +102,7 @@ def make_features(
         (out_dir / split).mkdir()
     written = _mix(spark, [unmixed / block.name for block in blocks if block.name], plan, out_dir, num_tasks=num_tasks)
     shutil.rmtree(unmixed)
-    dataset = _describe(written, blocks, plan, weights, classes, settings, out_dir)
+    dataset = _describe(written, blocks, plan, weights, classes, out_dir)
     return FeaturesResult(dataset, counters)
 
 
@@ -128,8 +128,12 @@ def plan_layout(
         chosen = keys[kept & (split == index)]
         size = group_size(len(chosen), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers)
         layouts.append(layout(chosen, size=size))
-    train = kept & (split == 0)
-    return Plan(layouts, fractions), class_weights(label[train], weight[train], classes)
+    weights = []
+    for index, name in enumerate(SPLITS):
+        chosen = kept & (split == index)
+        weights.append(class_weights(label[chosen], weight[chosen], classes, split=name))
+    train_weights = weights[0]
+    return Plan(layouts, fractions), train_weights
 
 
 def _run_kernels(
@@ -345,7 +349,6 @@ def _describe(
     plan: Plan,
     weights: NDArray[np.float64],
     classes: list[str],
-    settings: FeatureSettings,
     out_dir: Path,
 ) -> FeatureDataset:
     """Write `dataset.json` and `scaler.json`; the scaler from the training split only."""
@@ -362,7 +365,7 @@ def _describe(
         name: np.bincount(label[kept & (split == index)], minlength=len(classes)).tolist()
         for index, name in enumerate(SPLITS)
     }
-    dataset = FeatureDataset(out_dir, classes, weights.tolist(), splits, counts, settings.feed_workers)
+    dataset = FeatureDataset(out_dir, classes, weights.tolist(), splits, counts)
     columns: dict[str, Any] = {"hlf": hlf.to_json(), "particles": particles.to_json()}
     dataset.save(columns=columns)
     return dataset

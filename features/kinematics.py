@@ -36,10 +36,7 @@ def delta_r2(eta1: float, phi1: float, eta2: float, phi2: float) -> float:
         >>> round(float(delta_r2(0.3, 3.1, 0.0, -3.1)), 6)
         0.09692
     """
-    difference = (phi1 - phi2) % _TWO_PI
-    if difference > math.pi:
-        difference -= _TWO_PI
-    return (eta1 - eta2) ** 2 + difference**2
+    return float((eta1 - eta2) ** 2 + delta_phi(phi1, phi2) ** 2)
 
 
 @compiled_ufunc

@@ -46,9 +46,12 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> in
             f"{num_events} events cannot fill {feed_workers} row groups. "
             f"Lower features.feed_workers (now {feed_workers}) or add files."
         )
-    wanted = -(-num_events // (rows_per_group * feed_workers)) * feed_workers
-    size = -(-num_events // wanted)
-    return size if -(-num_events // size) >= feed_workers else num_events // feed_workers
+    fewest = -(-num_events // (rows_per_group * feed_workers)) * feed_workers
+    for num_groups in range(fewest, min(4 * fewest, num_events) + 1, feed_workers):
+        size = -(-num_events // num_groups)
+        if -(-num_events // size) % feed_workers == 0:
+            return size
+    return num_events // fewest
 
 
 def layout(keys: UInt64s, *, size: int) -> Layout:
@@ -79,7 +82,7 @@ def kept_fractions(labels: NDArray[np.integer[Any]], num_classes: int) -> NDArra
 
 
 def class_weights(
-    labels: NDArray[np.integer[Any]], weights: NDArray[np.floating[Any]], names: list[str]
+    labels: NDArray[np.integer[Any]], weights: NDArray[np.floating[Any]], names: list[str], *, split: str = "train"
 ) -> NDArray[np.float64]:
     """Factor for the events of each class, so that all classes carry the same sum of weights, on average 1 per event.
 
@@ -87,6 +90,7 @@ def class_weights(
         labels: (num_events,) classes.
         weights: (num_events,) event weights, possibly negative.
         names: The classes.
+        split: Which split the events are of, for the message.
 
     Raises:
         WeightSumError: The weights of a class add up to 0 or less.
@@ -99,8 +103,8 @@ def class_weights(
     for name, total in zip(names, sums, strict=True):
         if total <= 0:
             raise WeightSumError(
-                f"the event weights of class {name} add up to {total:g} on the training split; classes cannot be "
-                f"balanced by that. Check Event.Weight in its files."
+                f"the event weights of class {name} add up to {total:g} on the {split} split; neither balancing nor "
+                f"losses and efficiencies make sense then. Check Event.Weight in its files, or add events."
             )
     return len(labels) / (len(names) * sums)
 

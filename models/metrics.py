@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score, roc_curve
+from sklearn.metrics import roc_curve
 
 from models.errors import UndefinedMetricError
 
@@ -42,23 +42,32 @@ def effective_size(weights: Floats) -> float:
 
 
 def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> Estimate:
-    """Weighted share of events whose most probable class is the true one, with its binomial error.
+    """Weighted share of events whose most probable class is the true one.
+
+    The error is half the width of Wilson's one-sigma interval with the effective number of events: unlike the usual
+    binomial error it is not 0 at an accuracy of 1.
 
     Args:
         labels: (num_events,) true classes.
         probabilities: (num_events, num_classes).
-        weights: (num_events,) event weights.
+        weights: (num_events,) event weights; some may be negative.
+
+    Raises:
+        UndefinedMetricError: The weights do not add up to more than 0.
     """
+    if not weights.sum() > 0:
+        raise UndefinedMetricError(_no_weight("all events together"))
     correct = probabilities.argmax(axis=1) == labels
     value = float(np.average(correct, weights=weights))
-    return Estimate(value, math.sqrt(max(value * (1 - value), 0.0) / effective_size(weights)))
+    size = effective_size(weights)
+    return Estimate(value, math.sqrt(max(value * (1 - value), 0.0) / size + 0.25 / size**2) / (1 + 1 / size))
 
 
 def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     """Share of each true class (row) that is taken for each class (column); rows add up to 1.
 
     Raises:
-        UndefinedMetricError: A class has no events.
+        UndefinedMetricError: The weights of a class do not add up to more than 0.
     """
     num_classes = probabilities.shape[1]
     counts = np.zeros((num_classes, num_classes))
@@ -66,7 +75,7 @@ def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> 
     totals = counts.sum(axis=1, keepdims=True)
     if (totals <= 0).any():
         missing = np.flatnonzero(totals[:, 0] <= 0).tolist()
-        raise UndefinedMetricError(f"the classes {missing} have no events to evaluate on; add files of them.")
+        raise UndefinedMetricError(_no_weight(f"the classes {missing}"))
     return np.asarray(counts / totals, dtype=np.float64)
 
 
@@ -80,31 +89,41 @@ def roc_one_vs_rest(labels: Labels, scores: Floats, weights: Floats, *, signal: 
         signal: The class.
 
     Raises:
-        UndefinedMetricError: Only signal or only background is there.
+        UndefinedMetricError: The weights of signal or background do not add up to more than 0.
     """
-    _refuse_one_class(labels, signal)
-    false_positive, true_positive, _ = roc_curve(labels == signal, scores, sample_weight=weights)
+    _refuse_one_class(labels, weights, signal)
+    # No point is dropped: with negative weights the curve is not monotonous, and each point counts in the area.
+    false_positive, true_positive, _ = roc_curve(
+        labels == signal, scores, sample_weight=weights, drop_intermediate=False
+    )
     return RocCurve(true_positive, false_positive)
 
 
 def auc_one_vs_rest(labels: Labels, scores: Floats, weights: Floats, *, signal: int) -> Estimate:
     """Area under the ROC curve of one class against the rest, with the error of Hanley and McNeil (1982).
 
-    The same arguments and errors as `roc_one_vs_rest`.
+    The same arguments and errors as `roc_one_vs_rest`. The area is the weighted share of pairs of a signal and a
+    background event that are in the right order, ties counting half; that holds for negative weights too.
     """
-    _refuse_one_class(labels, signal)
+    curve = roc_one_vs_rest(labels, scores, weights, signal=signal)
     is_signal = labels == signal
-    area = float(roc_auc_score(is_signal, scores, sample_weight=weights))
+    signal_there = curve.signal_efficiency
+    area = float((np.diff(curve.background_efficiency) * (signal_there[1:] + signal_there[:-1]) / 2).sum())
     num_signal, num_background = effective_size(weights[is_signal]), effective_size(weights[~is_signal])
     q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
     variance = area * (1 - area) + (num_signal - 1) * (q1 - area**2) + (num_background - 1) * (q2 - area**2)
     return Estimate(area, math.sqrt(max(variance, 0.0) / (num_signal * num_background)))
 
 
-def _refuse_one_class(labels: Labels, signal: int) -> None:
+def _refuse_one_class(labels: Labels, weights: Floats, signal: int) -> None:
     is_signal = labels == signal
-    if is_signal.all() or not is_signal.any():
-        there = "only" if is_signal.all() else "no"
-        raise UndefinedMetricError(
-            f"there are {there} events of class {signal} to evaluate on, so its ROC curve is undefined; add files."
-        )
+    for name, chosen in ((f"class {signal}", is_signal), (f"the classes other than {signal}", ~is_signal)):
+        if not weights[chosen].sum() > 0:
+            raise UndefinedMetricError(_no_weight(name))
+
+
+def _no_weight(what: str) -> str:
+    return (
+        f"{what} cannot be evaluated: there are no such events, or their weights add up to 0 or less. "
+        f"Add files, or check Event.Weight in them."
+    )

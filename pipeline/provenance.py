@@ -55,5 +55,10 @@ def code_version() -> str:
 
 
 def _git(git: str, *arguments: str) -> str | None:
-    done = subprocess.run([git, "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False, timeout=30)
+    try:
+        done = subprocess.run(
+            [git, "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rich.console import Console
@@ -31,8 +33,6 @@ from pipeline.store import StageStore, Version
 #: All stages, each after those it reads from.
 STAGES: Final[tuple[Stage, ...]] = (Ingest(), Features(), Train(), Evaluate(), Report())
 STAGE_NAMES: Final = tuple(stage.name for stage in STAGES)
-
-_MANIFEST_VERSION: Final = 1
 
 
 class State(StrEnum):
@@ -99,19 +99,17 @@ class Runner:
 
     def accept(self) -> list[str]:
         """Declare every existing version up to date as it is; returns the stages that were stale."""
-        accepted = []
         with self._locked():
-            for plan in self.plan():
-                if plan.current is None or plan.state is State.FRESH:
-                    continue
-                fingerprint = self._fingerprint(plan.stage, plan.current)
-                manifest = plan.current.manifest | {
-                    "fingerprint": fingerprint.to_json(),
-                    "accepted": {"when": now(), "reasons": plan.reasons},
-                }
-                self.store(plan.stage).rewrite_manifest(plan.current, manifest)
-                accepted.append(plan.stage.name)
-        return accepted
+            stale = [(plan, plan.current) for plan in self.plan() if plan.state is State.STALE and plan.current]
+            # All are made before the first is written: an error leaves everything as it was.
+            manifests = []
+            for plan, current in stale:
+                fingerprint = self._fingerprint(plan.stage, current, self._upstream(plan.stage, mixed=True))
+                accepted = {"when": now(), "reasons": plan.reasons}
+                manifests.append(current.manifest | {"fingerprint": fingerprint.to_json(), "accepted": accepted})
+            for (plan, current), manifest in zip(stale, manifests, strict=True):
+                self.store(plan.stage).rewrite_manifest(current, manifest)
+        return [plan.stage.name for plan, _ in stale]
 
     def store(self, stage: Stage) -> StageStore:
         """The versions of a stage."""
@@ -146,7 +144,7 @@ class Runner:
         """The transaction: a new folder, the work, its checks, the manifest, the pointer."""
         store = self.store(stage)
         # Taken before the work: what changes meanwhile makes the stage stale again.
-        fingerprint = self._fingerprint(stage, current)
+        fingerprint = self._fingerprint(stage, current, upstream)
         folder = store.begin(fingerprint.digest)
         started = time.monotonic()
         try:
@@ -158,12 +156,12 @@ class Runner:
             seconds = time.monotonic() - started
             store.commit(folder, self._manifest(stage, fingerprint, upstream, result, seconds))
         except BaseException as error:
-            # Ctrl-C too: only a kill leaves an unfinished folder, and the next run removes that.
-            shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise RunFolderError(
-                    f"{stage.name} could not write its output ({error}). Check space and permissions of {store.folder}."
-                ) from error
+            # Ctrl-C too: only a kill leaves an unfinished folder, and the next run removes that. Once the pointer names
+            # it, the version is published, and stays.
+            if not store.names(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError) or type(error).__module__.startswith("pyarrow"):
+                raise RunFolderError(_about_files(stage, folder, error)) from error
             raise
         self.console.print(f"  {_escaped(result.summary)}  [dim]({seconds:.1f} s)[/]", highlight=False)
 
@@ -176,7 +174,6 @@ class Runner:
         seconds: float,
     ) -> dict[str, Any]:
         return {
-            "manifest_version": _MANIFEST_VERSION,
             "stage": stage.name,
             "created": now(),
             "seconds": round(seconds, 3),
@@ -191,7 +188,8 @@ class Runner:
             "checks": [check._asdict() for check in result.checks],
         }
 
-    def _upstream(self, stage: Stage) -> dict[str, Version]:
+    def _upstream(self, stage: Stage, *, mixed: bool = False) -> dict[str, Version]:
+        """Current versions of what a stage reads from; unless `mixed`, they must have been made from each other."""
         versions = {}
         for name in stage.upstream:
             version = StageStore(self.config.run_dir, name).current()
@@ -201,11 +199,13 @@ class Runner:
                     f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all."
                 )
             versions[name] = version
+        if not mixed:
+            _refuse_mixed_versions(stage, versions)
         return versions
 
-    def _fingerprint(self, stage: Stage, current: Version | None) -> Fingerprint:
+    def _fingerprint(self, stage: Stage, current: Version | None, upstream: dict[str, Version]) -> Fingerprint:
         inputs = stage.own_inputs(self.config, current)
-        for name, version in self._upstream(stage).items():
+        for name, version in upstream.items():
             inputs[name] = Input(f"output of {name}", version.name)
         code = code_digests([*stage.code, f"pipeline/stages/{stage.name}.py"])
         return Fingerprint(inputs, stage.config_items(self.config), code)
@@ -214,7 +214,7 @@ class Runner:
         before = Fingerprint.from_json(current.manifest["fingerprint"])
         if any(StageStore(self.config.run_dir, name).current() is None for name in stage.upstream):
             return ["the output of a stage it reads from is gone"]
-        after = self._fingerprint(stage, current)
+        after = self._fingerprint(stage, current, self._upstream(stage, mixed=True))
         for name in ignore:
             before.inputs.pop(name, None)
             after.inputs.pop(name, None)
@@ -265,6 +265,33 @@ def _refuse_failed_checks(stage: Stage, result: Result) -> None:
             f"the output of {stage.name} failed its own checks and was not published:\n" + "\n".join(failed) + "\n"
             "This is a bug or a damaged disk; run again, and report it if it stays."
         )
+
+
+def _refuse_mixed_versions(stage: Stage, versions: dict[str, Version]) -> None:
+    """Refuse inputs that do not belong together: a model trained on one split and evaluated on another, say.
+
+    A test event of new features may have been a training event of the old.
+    """
+    for name, version in versions.items():
+        for source, used in version.manifest["fingerprint"]["inputs"].items():
+            if source in versions and used["digest"] != versions[source].name:
+                raise MissingInputError(
+                    f"{stage.name} cannot use {name} {version.name}: that was made from {source} {used['digest']}, and "
+                    f"{source} now is {versions[source].name}. Run `python -m pipeline {name}` first, or "
+                    f"`python -m pipeline run` for all."
+                )
+
+
+def _about_files(stage: Stage, folder: Path, error: BaseException) -> str:
+    """What to say of an error that came from reading or writing a file."""
+    name = getattr(error, "filename", None)
+    no_room = getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+    if no_room or (name is not None and Path(name).is_relative_to(folder)):
+        return f"{stage.name} could not write its output ({error}). Check space and permissions of {folder.parent}."
+    return (
+        f"{stage.name} failed on a file ({type(error).__name__}: {str(error).strip()}). If it belongs to an earlier stage, "
+        f"that output is damaged: run the stage again with --force."
+    )
 
 
 def _escaped(text: str) -> str:

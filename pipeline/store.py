@@ -9,6 +9,7 @@ pointer and nothing else, so killing a stage at any instant leaves the old versi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from pipeline.errors import RunFolderError
 
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"
+MANIFEST_VERSION: Final = 1
 
 
 class Version(NamedTuple):
@@ -58,7 +60,19 @@ class StageStore:
             raise RunFolderError(
                 f"{pointer} or the version it names is damaged ({cause}). Remove {pointer} and run the stage again."
             ) from cause
+        if manifest.get("manifest_version") != MANIFEST_VERSION:
+            raise RunFolderError(
+                f"{folder / MANIFEST} is incomplete or of another version of this code. "
+                f"Remove {pointer} and run the stage again."
+            )
         return Version(name, folder, manifest)
+
+    def names(self, folder: Path) -> bool:
+        """Whether the pointer names this version folder."""
+        try:
+            return bool(json.loads((self.folder / POINTER).read_text())["version"] == folder.name)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def begin(self, digest: str) -> Path:
         """A new, empty version folder; what earlier killed runs left unfinished is removed.
@@ -84,6 +98,7 @@ class StageStore:
 
     def commit(self, folder: Path, manifest: dict[str, Any]) -> Version:
         """Publish a finished version: manifest first, then the pointer."""
+        manifest = {"manifest_version": MANIFEST_VERSION, **manifest}
         write_atomically(folder / MANIFEST, manifest)
         write_atomically(self.folder / POINTER, {"version": folder.name})
         return Version(folder.name, folder, manifest)
@@ -112,6 +127,8 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
     unfinished.replace(path)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        # Some file systems cannot do this for folders; the file is in place all the same.
+        with contextlib.suppress(OSError):
+            os.fsync(directory)
     finally:
         os.close(directory)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from features.dataset import FeatureDataset
 from training.errors import HostileDatasetError
-from training.sharding import EpochPlan, step_bounds
+from training.sharding import EpochPlan, random_stream, step_bounds
 
 Columns = dict[str, NDArray[Any]]
 
@@ -25,7 +25,6 @@ Columns = dict[str, NDArray[Any]]
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"petastorm\.")
 
 _PICKLED_KEYS: Final = (b"dataset-toolkit", b"petastorm")
-_SHUFFLE_STREAM: Final = 2
 
 
 class Batch(NamedTuple):
@@ -75,7 +74,7 @@ class Reader:
         num_rows = sum(self._dataset.splits["train"][group].rows for group in groups)
         sizes = np.diff(step_bounds(num_rows, plan.num_steps)).tolist()
         chunks = (
-            _permuted(columns, np.random.default_rng([self._seed, _SHUFFLE_STREAM, epoch, group]))
+            _permuted(columns, random_stream(self._seed, "rows", epoch, group))
             for group, columns in zip(groups, self._row_groups("train", groups), strict=True)
         )
         for columns in deal(chunks, sizes):

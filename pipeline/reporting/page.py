@@ -24,25 +24,32 @@ _PLOTS: Final = {
 }
 
 
-def render(versions: Mapping[str, Version]) -> str:
+def render(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     """The report as HTML.
 
     Args:
         versions: Current versions of ingest, features, train and evaluate.
+        report: The report section of the config.
     """
     # autoescape for every file: names of samples and paths come from users and files.
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
     environment.filters["percent"] = lambda share: f"{100 * share:.1f}%"
     environment.filters["estimate"] = lambda each: f"{each['value']:.3f} ± {each['error']:.3f}"
-    return environment.get_template("report.html").render(**content(versions))
+    return environment.get_template("report.html").render(**content(versions, report))
 
 
-def content(versions: Mapping[str, Version]) -> dict[str, Any]:
+def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
     """What the template shows; also written as JSON beside the page."""
     ingest, features, train, evaluate = (
         versions[name].manifest for name in ("ingest", "features", "train", "evaluate")
     )
-    config = evaluate["config"]
+    # Each section of the config from the stage that was made with it: a later command may have had another.
+    config = {
+        **{key: ingest["config"][key] for key in ("samples", "ingest")},
+        **{key: features["config"][key] for key in ("classes", "features")},
+        **{key: train["config"][key] for key in ("model", "train")},
+        "report": report,
+    }
     samples = [sample["name"] for sample in config["samples"]]
     plots = versions["evaluate"].folder / "plots"
     return {
@@ -70,6 +77,7 @@ def content(versions: Mapping[str, Version]) -> dict[str, Any]:
                 "created": version.manifest["created"],
                 "seconds": version.manifest["seconds"],
                 "checks": version.manifest["checks"],
+                "accepted": version.manifest.get("accepted"),
             }
             for name, version in versions.items()
         ],
@@ -78,9 +86,9 @@ def content(versions: Mapping[str, Version]) -> dict[str, Any]:
     }
 
 
-def numbers(versions: Mapping[str, Version]) -> str:
+def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     """The numbers of the report as JSON, without pictures."""
-    shown = {key: value for key, value in content(versions).items() if key not in {"plots", "config_yaml"}}
+    shown = {key: value for key, value in content(versions, report).items() if key not in {"plots", "config_yaml"}}
     shown["cutflow"] = [row._asdict() for row in shown["cutflow"]]
     return json.dumps(shown, indent=1)
 

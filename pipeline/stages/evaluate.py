@@ -18,7 +18,9 @@ class Evaluate(Stage):
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The words on the plots."""
-        return flat_items(config.report, "report")
+        items = flat_items(config.report, "report")
+        del items["report.title"]
+        return items
 
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""

@@ -23,10 +23,11 @@ class Report(Stage):
         """Render the page from the manifests."""
         from pipeline.reporting.page import numbers, render
 
-        html = render(context.upstream)
+        section = context.config.report.model_dump(mode="json")
+        html = render(context.upstream, section)
         page = context.out_dir / "report.html"
-        page.write_text(html)
-        (context.out_dir / "report.json").write_text(numbers(context.upstream))
+        page.write_text(html, encoding="utf-8")
+        (context.out_dir / "report.json").write_text(numbers(context.upstream, section))
         outside = [word for word in ('src="http', 'href="http', "url(http") if word in html]
         return Result(
             summary=str(page),

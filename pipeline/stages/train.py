@@ -21,6 +21,7 @@ class Train(Stage):
         "models/hlf.py",
         "models/saved_model.py",
         "models/scaling.py",
+        "models/settings.py",
         "features/dataset.py",
         "features/schema.py",
     )

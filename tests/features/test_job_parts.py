@@ -151,7 +151,7 @@ def test_downsampling_keeps_a_subset_when_less_is_asked_for(tmp_path: Path) -> N
 
 def test_the_dataset_description_survives_a_round_trip(tmp_path: Path) -> None:
     dataset = FeatureDataset(
-        tmp_path, CLASSES, [1.0, 2.0, 0.5], {split: [] for split in SPLITS}, {split: [1, 2, 3] for split in SPLITS}, 4
+        tmp_path, CLASSES, [1.0, 2.0, 0.5], {split: [] for split in SPLITS}, {split: [1, 2, 3] for split in SPLITS}
     )
     dataset.save(columns={"hlf": {"rows": 1}})
     assert FeatureDataset.load(tmp_path) == dataset

@@ -49,7 +49,7 @@ def write_dataset(
             if split == "train":
                 train_rows.append(hlf)
         counts[split] = np.bincount(np.concatenate(labels_seen), minlength=len(CLASSES)).tolist()
-    dataset = FeatureDataset(folder, CLASSES, list(class_weights), splits, counts, feed_workers=1)
+    dataset = FeatureDataset(folder, CLASSES, list(class_weights), splits, counts)
     dataset.save(columns={"hlf": ColumnStatistics.of(np.concatenate(train_rows)).to_json()})
     return dataset
 

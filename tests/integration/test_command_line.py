@@ -109,7 +109,8 @@ def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
     [
         ("features.isolation_cone=0.4", "config features.isolation_cone changed (0.3 -> 0.4)", STAGES[1:]),
         ("train.seed=5", "config train.seed changed (1 -> 5)", STAGES[2:]),
-        ("report.title=Other", "config report.title changed", STAGES[3:]),
+        ("report.title=Other", "config report.title changed", STAGES[4:]),
+        ("report.energy_tev=14", "config report.energy_tev changed (13.0 -> 14.0)", STAGES[3:]),
         ("spark.master=local[1]", "", ()),
         ("ingest.entries_per_task=7", "", ()),
     ],

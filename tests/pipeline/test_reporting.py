@@ -11,15 +11,17 @@ from pipeline.reporting.page import numbers, render
 from pipeline.store import Version
 
 EVIL = "<script>alert(1)</script>"
+REPORT = {"title": "A title", "sample_note": EVIL}
 ESTIMATE = {"value": 0.9, "error": 0.01}
 
 
-def versions(folder: Path, *, title: str = "A title") -> dict[str, Version]:
+def versions(folder: Path) -> dict[str, Version]:
     (folder / "plots").mkdir(parents=True)
     for name in ("roc", "confusion", "scores", "learning_curve"):
         (folder / "plots" / f"{name}.png").write_bytes(b"not really a picture")
     config = {
-        "report": {"title": title, "sample_note": EVIL},
+        "model": {},
+        "train": {},
         "samples": [{"name": "qcd", "label": 0}, {"name": "tt&bar", "label": 1}],
         "classes": ["QCD", EVIL],
         "ingest": {"min_lepton_pt": 23.0},
@@ -66,7 +68,7 @@ class Tags(HTMLParser):
 
 
 def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
-    page = render(versions(tmp_path, title=EVIL))
+    page = render(versions(tmp_path), {**REPORT, "title": EVIL})
     tags = Tags()
     tags.feed(page)
     assert "script" not in tags.tags
@@ -75,14 +77,14 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
 
 def test_the_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     tags = Tags()
-    tags.feed(render(versions(tmp_path)))
+    tags.feed(render(versions(tmp_path), REPORT))
     assert len(tags.loaded) == 4
     assert all(each.startswith("data:image/png;base64,") for each in tags.loaded)
 
 
 def test_the_cutflow_is_on_the_page_and_in_the_numbers(tmp_path: Path) -> None:
     made = versions(tmp_path)
-    page, content = render(made), json.loads(numbers(made))
+    page, content = render(made, REPORT), json.loads(numbers(made, REPORT))
     assert [row["counts"] for row in content["cutflow"]] == [[10, 10], [9, 9], [7, 7], [4, 4], [4, 4]]
     assert "pT &gt; 25 GeV, isolation &lt; 0.45" in page
     assert "40.0%" in page

@@ -30,7 +30,7 @@ def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None
         store.commit(make(store), {"number": number})
     current = store.current()
     assert current is not None
-    assert (current.name, current.manifest) == ("0002-abcdef01", {"number": 2})
+    assert (current.name, current.manifest["number"]) == ("0002-abcdef01", 2)
     assert (tmp_path / "ingest" / "0001-abcdef01" / "data").exists()
 
 
@@ -51,7 +51,7 @@ def test_a_version_with_manifest_but_without_pointer_is_not_seen(tmp_path: Path)
     (folder / "manifest.json").write_text('{"number": 2}')
     current = store.current()
     assert current is not None
-    assert current.manifest == {"number": 1}
+    assert current.manifest["number"] == 1
     assert make(store).name == "0003-abcdef01"
 
 
@@ -74,3 +74,20 @@ def test_the_pointer_is_valid_json_naming_the_version(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "ingest")
     version = store.commit(make(store), {})
     assert json.loads((tmp_path / "ingest" / "current.json").read_text()) == {"version": version.name}
+
+
+def test_an_incomplete_manifest_is_named_with_the_fix(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    version = store.commit(make(store), {})
+    (version.folder / "manifest.json").write_text('{"a": 1}')
+    with pytest.raises(RunFolderError, match=r"manifest\.json is incomplete.*Remove"):
+        store.current()
+
+
+def test_the_store_knows_which_version_is_published(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    folder = make(store)
+    assert not store.names(folder)
+    store.commit(folder, {})
+    assert store.names(folder)
+    assert not store.names(make(store))
