@@ -44,7 +44,7 @@ class FeatureDataset(NamedTuple):
         """
         path = folder / "dataset.json"
         try:
-            content: dict[str, Any] = json.loads(path.read_text())
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError) as cause:
             raise DatasetError(f"{path} cannot be read ({cause}). Make the features again.") from cause
         if content.get("version") != DATASET_VERSION:
@@ -78,12 +78,12 @@ class FeatureDataset(NamedTuple):
             "counts": self.counts,
             "splits": {split: [group._asdict() for group in groups] for split, groups in self.splits.items()},
         }
-        (self.folder / "dataset.json").write_text(json.dumps(content, indent=1))
-        (self.folder / "scaler.json").write_text(json.dumps(columns, indent=1))
+        (self.folder / "dataset.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+        (self.folder / "scaler.json").write_text(json.dumps(columns, indent=1), encoding="utf-8")
 
     def scaler(self) -> dict[str, Any]:
         """Content of `scaler.json`: for `hlf` and `particles` their `rows`, `mean` and `std`."""
-        content: dict[str, Any] = json.loads((self.folder / "scaler.json").read_text())
+        content: dict[str, Any] = json.loads((self.folder / "scaler.json").read_text(encoding="utf-8"))
         return content
 
     def files(self, split: str) -> list[Path]:

@@ -51,7 +51,7 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> in
         size = -(-num_events // num_groups)
         if -(-num_events // size) % feed_workers == 0:
             return size
-    return num_events // fewest
+    return min(rows_per_group, num_events // feed_workers)
 
 
 def layout(keys: UInt64s, *, size: int) -> Layout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -31,7 +31,7 @@ class Balance(StrEnum):
 class SplitSettings(BaseModel):
     """Shares of the three splits."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     train: float = Field(default=0.64, gt=0, lt=1)
     """Share of events to train on."""
@@ -51,9 +51,7 @@ class SplitSettings(BaseModel):
 class FeatureSettings(BaseModel):
     """Selection, physics of the features, and layout of the dataset."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-    #: Keys that change how fast, not what, is computed: they never make a stage stale.
-    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset()
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     min_lepton_pt: float = Field(default=23.0, ge=0)
     """The selected lepton needs more pT than this [GeV]."""
@@ -77,7 +75,7 @@ class FeatureSettings(BaseModel):
     """Shares of train, val and test."""
     balance: Balance = Balance.WEIGHTS
     """How classes of unequal size are made to count alike."""
-    rows_per_group: int = Field(default=2048, ge=1)
+    rows_per_group: int = Field(default=2048, ge=1, le=100_000)
     """Upper limit of the rows of a row group, the unit that workers are given."""
     feed_workers: int = Field(default=8, ge=1)
     """Train and val get at least so many row groups, and a multiple of it: so many workers are fed evenly."""

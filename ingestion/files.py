@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import fsspec
 import uproot
+from fsspec.implementations.local import LocalFileSystem
 
 from ingestion.errors import (
     BadFilesError,
@@ -128,16 +129,18 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
     """
     _check_header(source.path, size)
     try:
-        with uproot.open(source.path) as file:
-            keys = file.keys(cycle=False)
-            tree = file[settings.tree] if settings.tree in keys else None
+        with uproot.open({source.path: None}) as file:
+            kinds = file.classnames(cycle=False)
+            is_tree = kinds.get(settings.tree) in {"TTree", "TNtuple", "TNtupleD"}
+            tree = file[settings.tree] if is_tree else None
             uuid, entries = str(file.file.uuid), 0 if tree is None else int(tree.num_entries)
             branches = set() if tree is None else set(tree.keys(full_paths=False))
     except Exception as cause:
         # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
         raise DamagedFileError.at(source.path, where="its directory", cause=cause) from cause
     if tree is None:
-        raise MissingTreeError.at(source.path, settings.tree, keys)
+        held = [f"{name} ({kind})" for name, kind in kinds.items()]
+        raise MissingTreeError.at(source.path, settings.tree, held)
     missing = {field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches}
     optional = tuple(sorted(set(missing) & set(OPTIONAL_SCALARS)))
     needed = {field: branch for field, branch in missing.items() if field not in OPTIONAL_SCALARS}
@@ -159,8 +162,12 @@ def _check_header(path: str, size: int) -> None:
 
     Layout: magic 'root', int32 version, int32 fBEGIN, then fEND as int32, or int64 from version 1000000 on.
     """
-    with fsspec.open(path, "rb") as file:
-        head = file.read(20)
+    filesystem, name = _filesystem(path)
+    try:
+        with filesystem.open(name, "rb") as file:
+            head = file.read(20)
+    except OSError as cause:
+        raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check its permissions.") from cause
     if not head.startswith(b"root") or len(head) < 20:
         raise UnreadableFileError(
             f"{path} is not a ROOT file (it starts with {head[:4]!r}, a ROOT file with b'root'). "
@@ -174,15 +181,34 @@ def _check_header(path: str, size: int) -> None:
 
 def _size_and_time(path: str) -> tuple[int, str]:
     """Size in bytes and modification time (as the file system words it; empty if it has none)."""
-    filesystem, name = fsspec.core.url_to_fs(path)
+    filesystem, name = _filesystem(path)
     try:
         info: dict[str, Any] = filesystem.info(name)
     except (OSError, ValueError) as cause:
         raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check the path and its permissions.") from cause
     if info.get("type") == "directory":
         raise UnreadableFileError(f"{path} is a folder. Give a glob of the files in it, such as '{path}/*.root'.")
+    if info.get("type") != "file":
+        raise UnreadableFileError(
+            f"{path} is no ordinary file (a {info.get('type')}). Take it out of the sample's files."
+        )
     stamp = info.get("mtime") or info.get("LastModified") or info.get("ETag") or ""
     return int(info["size"] or 0), str(stamp)
+
+
+def _filesystem(path: str) -> tuple[Any, str]:
+    """The file system of a path or URL, and the name on it."""
+    if not _is_url(path):
+        # Not through fsspec's parser, which would read '::' in a name as a chain of file systems.
+        return LocalFileSystem(), path
+    try:
+        filesystem, name = fsspec.core.url_to_fs(path)
+    except (ImportError, ValueError) as cause:
+        raise UnreadableFileError(
+            f"{path} cannot be reached ({cause}). Install fsspec's plug-in for this kind of URL (for root:// "
+            f"fsspec-xrootd, for s3:// s3fs, for https:// aiohttp) into the environment, or correct the URL."
+        ) from cause
+    return filesystem, name
 
 
 def _is_url(path: str) -> bool:
@@ -195,9 +221,12 @@ def _resolved(pattern: str) -> str:
 
 def _matches(pattern: str) -> list[str]:
     """Sorted paths; a pattern without wildcards is taken as it is if it exists."""
-    filesystem, name = fsspec.core.url_to_fs(pattern)
+    filesystem, name = _filesystem(pattern)
+    # A name that exists is itself, even if it looks like a pattern.
+    if filesystem.exists(name):
+        return [pattern]
     if not any(sign in name for sign in "*?["):
-        return [pattern] if filesystem.exists(name) else []
+        return []
     found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
     if not _is_url(pattern):
         return found

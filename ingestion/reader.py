@@ -129,9 +129,21 @@ def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep
             field, threshold = thresholds[name]
             kept &= jagged.fields[field] > threshold
         offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]
-        columns[name] = _list_array(offsets, {field: values[kept] for field, values in jagged.fields.items()}, name)
+        fields = {
+            field: _of_type(values[kept], COLLECTIONS[name][field].dtype, f"{info.path}: '{name}.{field}'")
+            for field, values in jagged.fields.items()
+        }
+        columns[name] = _list_array(offsets, fields, name)
     schema = events_schema()
     return pa.Table.from_arrays([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+
+
+def _of_type(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
+    return (
+        values.astype(dtype, copy=False)
+        if np.issubdtype(np.dtype(dtype), np.floating)
+        else _whole(values, dtype, place)
+    )
 
 
 def _list_array(offsets: Offsets, fields: dict[str, NDArray[Any]], name: str) -> pa.Array:
@@ -168,9 +180,26 @@ def _scalar(array: ak.Array, *, place: str, dtype: str) -> NDArray[Any]:
 
 
 def _numbers(values: NDArray[Any], place: str, dtype: str) -> NDArray[Any]:
-    if not np.issubdtype(values.dtype, np.number):
+    values = np.asarray(values)
+    if not (np.issubdtype(values.dtype, np.number) or values.dtype == np.bool_):
         raise WrongBranchTypeError(f"{place} holds {values.dtype}; numbers are needed. Map another branch.")
-    return np.asarray(values).astype(dtype, copy=False)
+    if np.issubdtype(np.dtype(dtype), np.floating) or np.issubdtype(values.dtype, np.floating):
+        # Floats where integers belong stay floats until NaN and infinity have been looked for.
+        return values.astype(np.float32 if np.issubdtype(np.dtype(dtype), np.floating) else np.float64, copy=False)
+    return _whole(values, dtype, place)
+
+
+def _whole(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
+    """Numbers as integers, which must not change them."""
+    with np.errstate(invalid="ignore"):
+        whole = values.astype(dtype)
+    if not np.array_equal(whole, values):
+        example = values[np.argmax(whole != values)]
+        raise WrongBranchTypeError(
+            f"{place} holds {example}, which is no {dtype} as its field needs. "
+            f"Map another branch under ingest.branch_map."
+        )
+    return whole
 
 
 def _common_offsets(offsets: dict[str, Offsets], path: str, collection: str) -> Offsets:

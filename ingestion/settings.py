@@ -12,11 +12,11 @@ from ingestion.schema import COLLECTIONS, SCALARS
 class SampleSettings(BaseModel):
     """One physics process and the files that hold its events."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")
     """Name in cutflows and tables: letters, digits, `_ . + -`."""
-    label: int = Field(ge=0)
+    label: int = Field(ge=0, strict=True)
     """Class of its events: an index into `classes`."""
     files: list[str] = Field(min_length=1)
     """Paths, globs or URLs of its ROOT files."""
@@ -27,7 +27,7 @@ class SampleSettings(BaseModel):
 class IngestSettings(BaseModel):
     """How events are read and which are worth keeping."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
     #: Keys that change how fast, not what, is computed: they never make a stage stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"entries_per_task"})
 
@@ -43,7 +43,7 @@ class IngestSettings(BaseModel):
     """Neutral hadrons need more ET than this [GeV]."""
     min_lepton_pt: float = Field(default=23.0, ge=0)
     """Events need an electron or muon with more pT than this [GeV]."""
-    entries_per_task: int = Field(default=4000, ge=1)
+    entries_per_task: int = Field(default=4000, ge=1, le=1_000_000)
     """Larger files are read by several tasks of so many entries each (bounds a task's memory)."""
 
     @field_validator("branch_map")

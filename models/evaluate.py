@@ -52,7 +52,7 @@ def evaluate(
     predictions = predict(model, files)
     pq.write_table(predictions, out_dir / "predictions.parquet", compression="zstd")
     metrics = measure(predictions, classes)
-    (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1))
+    (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     _plot(predictions, metrics, classes, history, labels, out_dir / "plots")
     return metrics
 
@@ -86,7 +86,7 @@ def _plot(
 ) -> None:
     truth, scores, weights = _arrays(predictions)
     curves = {
-        f"{name} vs rest (AUC {metrics['auc'][name]['value']:.3f} $\\pm$ {metrics['auc'][name]['error']:.3f})": (
+        f"{name} vs rest (AUC {metrics['auc'][name]['value']:.3f} ± {metrics['auc'][name]['error']:.3f})": (
             roc_one_vs_rest(truth, scores[:, index], weights, signal=index)
         )
         for index, name in enumerate(classes)

@@ -45,7 +45,7 @@ def plot_roc(curves: Mapping[str, RocCurve], labels: PlotLabels) -> Figure:
             curve.background_efficiency[positive],
             color=_COLOURS[index % len(_COLOURS)],
             linestyle=_DASHES[index % len(_DASHES)],
-            label=name,
+            label=_plain(name),
         )
     chance = np.geomspace(lowest / 2, 1, 200)
     axes.plot(chance, chance, color="#717581", linewidth=1, label="by chance")
@@ -68,8 +68,9 @@ def plot_confusion(matrix: NDArray[np.float64], classes: Sequence[str], labels: 
         colour = "white" if value > 0.5 else "black"
         axes.text(column, row, f"{value:.3f}", ha="center", va="center", color=colour)
     ticks = range(len(classes))
-    axes.set_xticks(ticks, classes)
-    axes.set_yticks(ticks, classes)
+    names = [_plain(name) for name in classes]
+    axes.set_xticks(ticks, names)
+    axes.set_yticks(ticks, names)
     axes.tick_params(which="both", length=0)
     axes.set(xlabel="Predicted class", ylabel="True class (each row adds up to 1)")
     return figure
@@ -96,9 +97,9 @@ def plot_scores(
                 color=_COLOURS[index % len(_COLOURS)],
                 linestyle=_DASHES[index % len(_DASHES)],
                 linewidth=2,
-                label=f"true {name}",
+                label=f"true {_plain(name)}",
             )
-        axes.set(xlabel=f"Probability of {classes[output]}", xlim=(0, 1))
+        axes.set(xlabel=f"Probability of {_plain(classes[output])}", xlim=(0, 1))
     first.set_ylabel(f"Share of events / {1 / _SCORE_BINS:g}")
     panels[-1].legend(fontsize="x-small")
     return figure
@@ -146,14 +147,15 @@ def _figure(labels: PlotLabels, *, panels: int = 1) -> tuple[Figure, Axes]:
         figure = Figure(figsize=(1.5 + 5.5 * panels, 6.2), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
-    left = f"$\\bf{{{labels.experiment}}}$ " if labels.experiment else ""
-    axes[0].set_title(f"{left}$\\it{{{_italic(labels.sample_note)}}}$", loc="left", fontsize="medium")
+    words = f"{labels.experiment} {labels.sample_note}".strip()
+    axes[0].set_title(words, loc="left", fontsize="medium", fontstyle="italic", parse_math=False)
     axes[-1].set_title(f"{labels.energy_tev:g} TeV", loc="right", fontsize="medium")
     return figure, axes[0]
 
 
-def _italic(words: str) -> str:
-    return words.replace(" ", r"\ ")
+def _plain(words: str) -> str:
+    """Words that matplotlib does not take for a formula."""
+    return words.replace("$", r"\$")
 
 
 def _style() -> Any:

@@ -53,7 +53,7 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
         "std": spec.std,
     }
     description = folder / ".model.json"
-    description.write_text(json.dumps(content, indent=1))
+    description.write_text(json.dumps(content, indent=1), encoding="utf-8")
     description.replace(folder / "model.json")
 
 
@@ -64,7 +64,7 @@ def load_model(folder: Path) -> tuple[HlfClassifier, ModelSpec]:
         SavedModelError: The folder is incomplete, of another version, or for other features.
     """
     try:
-        content: dict[str, Any] = json.loads((folder / "model.json").read_text())
+        content: dict[str, Any] = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         state = torch.load(folder / "weights.pt", weights_only=True)
     except (OSError, json.JSONDecodeError, RuntimeError, pickle.UnpicklingError) as cause:
         raise SavedModelError(f"{folder} holds no readable model ({cause}). Train again.") from cause

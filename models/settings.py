@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 class ModelSettings(BaseModel):
     """The network to train."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset()
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     name: Literal["hlf"] = "hlf"
     """`hlf`: a multilayer perceptron on the 14 high-level features."""

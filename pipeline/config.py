@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self, Union, get_args, get_origin
+from typing import Any, Final, Self, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -14,16 +14,29 @@ from features.settings import FeatureSettings
 from ingestion.settings import IngestSettings, SampleSettings
 from models.settings import ModelSettings
 from pipeline.errors import ConfigError, nearest
+from pipeline.fingerprint import PACKAGES, ROOT
 from training.settings import TrainSettings
 
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
 
 
+class UniqueKeyLoader(yaml.SafeLoader):
+    """YAML's safe loader, which in addition refuses a key that is given twice: silently, the first would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping of a node; see the base class."""
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 class SparkSettings(BaseModel):
     """Where Spark runs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     master: str = "local[*]"
     """`local[*]` (all cores of this machine), or a cluster such as `spark://host:7077`."""
@@ -38,8 +51,7 @@ class SparkSettings(BaseModel):
 class ReportSettings(BaseModel):
     """Words on plots and in the report."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset()
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     title: str = "HEP event classifier"
     """Title of the report."""
@@ -54,7 +66,7 @@ class ReportSettings(BaseModel):
 class Config(BaseModel):
     """Everything that a user may choose."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     run_dir: Path
     """Folder that everything is written to; relative to the current folder."""
@@ -71,6 +83,9 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _samples_fit_classes(self) -> Self:
+        for name in self.classes:
+            if not name.strip() or self.classes.count(name) > 1:
+                raise ValueError(f"classes: the name '{name}' is blank or given twice; names must differ")
         names = [sample.name for sample in self.samples]
         for name in names:
             if names.count(name) > 1:
@@ -85,6 +100,13 @@ class Config(BaseModel):
         for label, name in enumerate(self.classes):
             if label not in labels:
                 raise ValueError(f"class '{name}' (label {label}) has no samples; add one, or take it out of classes")
+        return self
+
+    @model_validator(mode="after")
+    def _run_dir_holds_no_code(self) -> Self:
+        folder = self.run_dir.resolve()
+        if folder in {ROOT, *ROOT.parents} or any(folder.is_relative_to(ROOT / name) for name in PACKAGES):
+            raise ValueError(f"run_dir: '{self.run_dir}' holds the code of the pipeline; choose a folder of its own")
         return self
 
     @model_validator(mode="after")
@@ -109,7 +131,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     path = find_config(name)
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=UniqueKeyLoader)  # noqa: S506 - a safe loader
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{path} cannot be read ({cause}).") from cause
     except yaml.YAMLError as cause:
@@ -160,6 +182,9 @@ def apply_override(content: dict[str, Any], override: str) -> None:
         value = yaml.safe_load(text)
     except yaml.YAMLError as cause:
         raise ConfigError(f"--set {override}: the value is no valid YAML ({cause}).") from cause
+    if isinstance(value, str) and text.strip()[:1] not in {"'", '"'}:
+        # Words are taken as they are: YAML would cut them at ' #'.
+        value = text.strip()
     where = content
     for key in keys[:-1]:
         where = where.setdefault(key, {})

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Self
 
 #: The folder that holds the packages.
 ROOT: Final = Path(__file__).resolve().parents[1]
+PACKAGES: Final = ("pipeline", "ingestion", "features", "models", "training")
 
 
 class Input(NamedTuple):
@@ -87,6 +88,8 @@ def code_digests(names: Iterable[str]) -> dict[str, str]:
 
 
 def _source_digest(path: Path) -> str:
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is named as code of a stage and does not exist")
     files = (
         [path]
         if path.is_file()

@@ -289,8 +289,8 @@ def _about_files(stage: Stage, folder: Path, error: BaseException) -> str:
     if no_room or (name is not None and Path(name).is_relative_to(folder)):
         return f"{stage.name} could not write its output ({error}). Check space and permissions of {folder.parent}."
     return (
-        f"{stage.name} failed on a file ({type(error).__name__}: {str(error).strip()}). If it belongs to an earlier stage, "
-        f"that output is damaged: run the stage again with --force."
+        f"{stage.name} failed on a file ({type(error).__name__}: {str(error).strip()}). If it belongs to an earlier "
+        f"stage, that output is damaged: run the stage again with --force."
     )
 
 

@@ -116,9 +116,11 @@ def _start(settings: SparkSettings) -> SparkContext:
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = settings.executor_python or sys.executable
     if settings.master.startswith("local"):
-        # A Spark of another version in SPARK_HOME, or a host name that does not resolve, must not matter here.
+        # A Spark of another version in SPARK_HOME, or a host name that does not resolve, must not matter
+        # here, nor arguments meant for another application.
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     for key, value in settings.conf.items():

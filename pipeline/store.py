@@ -53,9 +53,9 @@ class StageStore:
         if not pointer.exists():
             return None
         try:
-            name = json.loads(pointer.read_text())["version"]
+            name = json.loads(pointer.read_text(encoding="utf-8"))["version"]
             folder = self.folder / name
-            manifest = json.loads((folder / MANIFEST).read_text())
+            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, TypeError) as cause:
             raise RunFolderError(
                 f"{pointer} or the version it names is damaged ({cause}). Remove {pointer} and run the stage again."
@@ -70,7 +70,7 @@ class StageStore:
     def names(self, folder: Path) -> bool:
         """Whether the pointer names this version folder."""
         try:
-            return bool(json.loads((self.folder / POINTER).read_text())["version"] == folder.name)
+            return bool(json.loads((self.folder / POINTER).read_text(encoding="utf-8"))["version"] == folder.name)
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
@@ -120,7 +120,7 @@ class StageStore:
 def write_atomically(path: Path, content: dict[str, Any]) -> None:
     """Write JSON so that the file is either the old one or the new one, also after a power cut."""
     unfinished = path.with_name(f".{path.name}.new")
-    with unfinished.open("w") as file:
+    with unfinished.open("w", encoding="utf-8") as file:
         json.dump(content, file, indent=1)
         file.flush()
         os.fsync(file.fileno())

@@ -15,6 +15,10 @@ class HostileDatasetError(TrainingError):
     """The dataset carries a pickled schema, which reading it with petastorm would execute."""
 
 
+class DamagedDatasetError(TrainingError):
+    """A file of the features dataset is missing or cannot be read."""
+
+
 class DivergedError(TrainingError):
     """The loss or the parameters are no longer finite."""
 

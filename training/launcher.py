@@ -46,7 +46,7 @@ def launch(spec: RunSpec, *, on_progress: Callable[[Progress], None]) -> None:
     command = mpirun_command(spec.train, spec_path)
     log_path = spec.out_dir / "mpirun.log"
     with (
-        log_path.open("w") as log,
+        log_path.open("w", encoding="utf-8") as log,
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=rank_environment()
         ) as process,
@@ -58,7 +58,7 @@ def launch(spec: RunSpec, *, on_progress: Callable[[Progress], None]) -> None:
             _stop(process)
             raise
     if process.returncode:
-        raise LaunchError(_what_failed(spec.out_dir, log_path, process.returncode))
+        raise _what_failed(spec.out_dir, log_path, process.returncode)
 
 
 def _refuse_too_many_workers(spec: RunSpec) -> None:
@@ -139,13 +139,21 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def _what_failed(out_dir: Path, log_path: Path, status: int) -> str:
-    reports = sorted((out_dir / "errors").glob("rank-*.txt"))
+def _what_failed(out_dir: Path, log_path: Path, status: int) -> Exception:
+    """The error of the rank that failed first, or mpirun's last words; a RuntimeError if it is a bug of ours."""
+    reports = sorted((out_dir / "errors").glob("rank-*.json"), key=lambda path: path.stat().st_mtime_ns)
     if reports:
         rank = reports[0].stem.removeprefix("rank-")
-        return f"training failed on rank {rank}: {reports[0].read_text().strip()}"
+        content = json.loads(reports[0].read_text(encoding="utf-8"))
+        message = f"training failed on rank {rank}: {content['message']}"
+        if content["known"]:
+            return LaunchError(message)
+        error = RuntimeError(message)
+        error.add_note(content["traceback"])
+        return error
     words = log_path.read_text(errors="replace").strip()[-_LAST_WORDS:]
-    return (
+    return LaunchError(
         f"mpirun ended with status {status}; its last words:\n{words}\n"
-        f"Run `python -m pipeline doctor`, or train with --workers 1 to see whether MPI is the cause."
+        f"If they name an option, look at train.mpirun_args. Else run `python -m pipeline doctor`, or train with "
+        f"--workers 1 to see whether MPI is the cause."
     )

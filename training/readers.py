@@ -16,7 +16,7 @@ from petastorm import make_batch_reader
 from torch import Tensor
 
 from features.dataset import FeatureDataset
-from training.errors import HostileDatasetError
+from training.errors import DamagedDatasetError, HostileDatasetError
 from training.sharding import EpochPlan, random_stream, step_bounds
 
 Columns = dict[str, NDArray[Any]]
@@ -94,15 +94,21 @@ class Reader:
         fields = [*self._inputs, "label", "weight"]
         # No as_uri(), since petastorm takes %20 literally. The dummy pool reads in this thread and keeps the order;
         # num_epochs=1, since petastorm by default never ends.
-        with make_batch_reader(
-            [f"file://{files[group].absolute()}" for group in groups],
-            schema_fields=fields,
-            reader_pool_type="dummy",
-            shuffle_row_groups=False,
-            num_epochs=1,
-        ) as reader:
-            for rows in reader:
-                yield {name: getattr(rows, name) for name in fields}
+        try:
+            with make_batch_reader(
+                [f"file://{files[group].absolute()}" for group in groups],
+                schema_fields=fields,
+                reader_pool_type="dummy",
+                shuffle_row_groups=False,
+                num_epochs=1,
+            ) as reader:
+                for rows in reader:
+                    yield {name: getattr(rows, name) for name in fields}
+        except (OSError, pa.ArrowException) as cause:
+            raise DamagedDatasetError(
+                f"the {split} split in {self._dataset.folder} cannot be read ({str(cause).strip()}). "
+                f"Make the features again: `python -m pipeline features --force`."
+            ) from cause
 
     def _batch(self, columns: Columns) -> Batch:
         labels = columns["label"]

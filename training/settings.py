@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class AlgorithmName(StrEnum):
@@ -27,7 +27,7 @@ class OptimizerName(StrEnum):
 class TrainSettings(BaseModel):
     """How the network is trained."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
     #: Keys that change how fast, not what, is computed: they never make a stage stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"mpirun_args"})
 
@@ -49,7 +49,7 @@ class TrainSettings(BaseModel):
     """Momentum of the `sgd` optimiser."""
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 penalty."""
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=2**32)
     """Of the initial weights and the order of events."""
     precision: Literal["float32", "float64"] = "float32"
     """Floating point numbers of the network."""
@@ -61,6 +61,14 @@ class TrainSettings(BaseModel):
         if self.algorithm is AlgorithmName.SGD and self.workers != 1:
             raise ValueError(f"algorithm sgd runs on one worker, not {self.workers}; use ar-sgd")
         return self
+
+    @field_validator("mpirun_args")
+    @classmethod
+    def _no_number_of_ranks(cls, value: list[str]) -> list[str]:
+        for word in ("-n", "-np", "-c", "--n", "--np"):
+            if word in value:
+                raise ValueError(f"'{word}' sets the number of ranks; set train.workers instead")
+        return value
 
     @property
     def effective_learning_rate(self) -> float:

@@ -51,12 +51,12 @@ class RunSpec(NamedTuple):
             "train": self.train.model_dump(mode="json"),
             "out_dir": str(self.out_dir),
         }
-        path.write_text(json.dumps(content, indent=1))
+        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         return cls(
             Path(content["dataset"]),
             ModelSettings(**content["model"]),
@@ -167,7 +167,7 @@ def train(spec: RunSpec, transport: Transport, *, on_progress: Callable[[Progres
     metrics_path.parent.mkdir(exist_ok=True)
     best = {"epoch": -1, "val_loss": math.inf}
     history: list[dict[str, Any]] = []
-    with metrics_path.open("w") as metrics:
+    with metrics_path.open("w", encoding="utf-8") as metrics:
         for epoch in range(settings.epochs):
             record = run_epoch(epoch, dataset, reader, algorithm, timed, timer, settings, on_progress)
             record |= validate(flat, reader, transport)
@@ -341,4 +341,4 @@ def write_summary(
         "best_val_accuracy": chosen["val_accuracy"],
         "seconds": sum(record["seconds"] for record in history),
     }
-    (spec.out_dir / "summary.json").write_text(json.dumps(content, indent=1))
+    (spec.out_dir / "summary.json").write_text(json.dumps(content, indent=1), encoding="utf-8")

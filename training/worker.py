@@ -1,7 +1,7 @@
 """One rank of a training run: `mpirun -n N python -m training.worker SPEC.json`, which `training.launcher` does.
 
 Rank 0 prints one JSON object a line with the progress. An error on any rank ends the whole job: its message goes to
-`errors/rank-<n>.txt` beside the spec, its traceback to standard error if it is a bug.
+`errors/rank-<n>.json` beside the spec.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
         spec = RunSpec.load(spec_path)
         check_world_size(transport.world_size, spec.train.workers)
         train(spec, transport, on_progress=ProgressLines(transport.rank))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one for ever
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one for ever
         _report(error, spec_path, transport.rank)
         transport.abort()
     return 0
@@ -74,12 +74,18 @@ def check_world_size(started: int, configured: int) -> None:
         )
 
 
-def _report(error: Exception, spec_path: Path, rank: int) -> None:
-    known = isinstance(error, TrainingError | ModelError | FeatureError)
-    message = str(error) if known else traceback.format_exc()
+def _report(error: BaseException, spec_path: Path, rank: int) -> None:
+    content = {
+        "known": isinstance(error, TrainingError | ModelError | FeatureError),
+        "message": str(error) or type(error).__name__,
+        "traceback": traceback.format_exc(),
+    }
     folder = spec_path.parent / "errors"
     folder.mkdir(exist_ok=True)
-    (folder / f"rank-{rank}.txt").write_text(message)
+    path = folder / f"rank-{rank}.json"
+    unfinished = path.with_suffix(".new")
+    unfinished.write_text(json.dumps(content), encoding="utf-8")
+    unfinished.replace(path)
 
 
 def _exit_when_launcher_ends() -> None:

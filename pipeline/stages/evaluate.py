@@ -30,7 +30,9 @@ class Evaluate(Stage):
 
         dataset = FeatureDataset.load(context.upstream["features"].folder)
         trained = context.upstream["train"].folder
-        history = [json.loads(line) for line in (trained / "metrics" / "rank-0.jsonl").read_text().splitlines()]
+        history = [
+            json.loads(line) for line in (trained / "metrics" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
         report = context.config.report
         metrics = evaluate(
             trained / "model",

@@ -27,7 +27,7 @@ class Report(Stage):
         html = render(context.upstream, section)
         page = context.out_dir / "report.html"
         page.write_text(html, encoding="utf-8")
-        (context.out_dir / "report.json").write_text(numbers(context.upstream, section))
+        (context.out_dir / "report.json").write_text(numbers(context.upstream, section), encoding="utf-8")
         outside = [word for word in ('src="http', 'href="http', "url(http") if word in html]
         return Result(
             summary=str(page),

@@ -61,7 +61,7 @@ class Train(Stage):
                 bar(done, progress.num_epochs * progress.num_steps, note)
 
             launch(spec, on_progress=show)
-        summary: dict[str, Any] = json.loads((context.out_dir / "summary.json").read_text())
+        summary: dict[str, Any] = json.loads((context.out_dir / "summary.json").read_text(encoding="utf-8"))
         used = summary["samples"] + summary["samples_left_out"]
         expected = summary["train_rows"] * settings.epochs
         return Result(

@@ -634,3 +634,9 @@ def test_equal_pt_at_the_cap_is_decided_by_smaller_eta_then_smaller_phi(
     event = made_event(electrons=[ELECTRON], photons=[*photons, *hard])
     (rows,) = extract(event, ordering="file").particles
     assert [(row["eta"], row["phi"]) for row in rows if row["pt"] == 2.0] == expected
+
+
+def test_a_photon_exactly_on_the_lepton_is_no_track_of_its_own_and_counts() -> None:
+    event = made_event(electrons=[lepton(50.0, 0.5, 1.0)], photons=[tower(10.0, 0.5, 1.0)])
+    block = build_features(events_table([event]), FeatureSettings())
+    assert block.hlf[0, HLF_NAMES.index("lepton_iso_photon")] == pytest.approx(0.2)

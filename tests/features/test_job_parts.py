@@ -13,6 +13,7 @@ from made_events import Row, events_table, lepton, made_event, tower, track
 
 from features.build import build_features
 from features.dataset import FeatureDataset
+from features.errors import WeightSumError
 from features.job import (
     BlockKeys,
     group_file,
@@ -136,6 +137,25 @@ def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
         (tmp_path / split).mkdir()
         written = write_group(index, 0, [table], tmp_path)
         assert (written.hlf.rows, written.rows) == (100 if split == "train" else 0, 100)
+
+
+def test_class_weights_are_those_of_the_training_events_alone(tmp_path: Path) -> None:
+    made = events_table(events(300))
+    blocks, _ = run_tasks([made], FeatureSettings(feed_workers=1), tmp_path)
+    _, weights = plan_layout(blocks, FeatureSettings(feed_workers=1), CLASSES)
+    train = blocks[0].split == 0
+    sums = np.bincount(blocks[0].label[train], blocks[0].weight[train], minlength=3)
+    np.testing.assert_allclose(weights, train.sum() / (3 * sums))
+
+
+def test_a_split_whose_weights_add_up_to_nothing_is_refused(tmp_path: Path) -> None:
+    made = events(300)
+    block = kernel_task(
+        "made", _written(events_table(made), tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed")
+    )
+    weight = np.where((block.split == 2) & (block.label == 1), -1.0, 1.0).astype(np.float32)
+    with pytest.raises(WeightSumError, match=r"class ttbar add up to .* on the test split"):
+        plan_layout([block._replace(weight=weight)], FeatureSettings(feed_workers=1), CLASSES)
 
 
 def test_downsampling_keeps_a_subset_when_less_is_asked_for(tmp_path: Path) -> None:

@@ -23,10 +23,11 @@ def test_there_are_enough_groups_none_too_large(num_events: int, rows_per_group:
     assert 1 <= size <= rows_per_group
 
 
-@pytest.mark.parametrize(("num_events", "workers"), [(425, 4), (1000, 8), (100_000, 8), (97, 3)])
+@pytest.mark.parametrize(("num_events", "workers"), [(425, 4), (1000, 8), (100_000, 8), (97, 3), (344, 8), (386, 8)])
 def test_groups_divide_evenly_among_the_fed_workers_where_they_can(num_events: int, workers: int) -> None:
-    size = group_size(num_events, rows_per_group=512, feed_workers=workers)
-    assert -(-num_events // size) % workers == 0
+    for rows_per_group in (20, 512):
+        size = group_size(num_events, rows_per_group=rows_per_group, feed_workers=workers)
+        assert -(-num_events // size) % workers == 0
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=200, unique=True), st.integers(1, 50))

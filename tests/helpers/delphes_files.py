@@ -22,6 +22,7 @@ def write_delphes(
     rename: Mapping[str, str] | None = None,
     without: Sequence[str] = (),
     flat_scalars: bool = False,
+    as_type: Mapping[str, tuple[str, float]] | None = None,
 ) -> Path:
     """Write a ROOT file with one tree; returns its path.
 
@@ -31,6 +32,7 @@ def write_delphes(
         tree: Name of the tree.
         rename: Delphes branch name to the name written.
         without: Delphes branch names to leave out.
+        as_type: Delphes branch name to another dtype and the value that every candidate gets.
         flat_scalars: Write MET and weight as plain numbers instead of lists of one.
     """
     rename = rename or {}
@@ -39,7 +41,9 @@ def write_delphes(
         offsets = np.cumsum([0, *(len(event[collection]) for event in events)])
         for name, field in fields.items():
             values = [candidate[name] for event in events for candidate in event[collection]]
-            columns[field.branch] = jagged(offsets, np.array(values, dtype=field.dtype))
+            kind, filling = (as_type or {}).get(field.branch, (field.dtype, None))
+            content = values if filling is None else [filling] * len(values)
+            columns[field.branch] = jagged(offsets, np.array(content, dtype=kind))
     for name, field in SCALARS.items():
         values = np.array([event[name] for event in events], dtype=field.dtype)
         columns[field.branch] = values if flat_scalars else jagged(np.arange(len(events) + 1), values)

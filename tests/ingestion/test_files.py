@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import uproot
 from delphes_files import write_delphes
 from made_events import made_event
 
@@ -36,9 +39,10 @@ def test_expand_sorts_the_files_of_a_glob(tmp_path: Path) -> None:
     ]
 
 
-def test_expand_keeps_a_plain_path_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "file with [brackets].root".replace("[", "(").replace("]", ")")
-    path.touch()
+@pytest.mark.parametrize("name", ["file with (parentheses).root", "run[1].root", "x.root:y.root", "ü.root"])
+def test_names_that_exist_are_taken_as_they_are(tmp_path: Path, name: str) -> None:
+    path = write_delphes(tmp_path / "plain.root", [made_event()]).rename(tmp_path / name)
+    assert check(path)[0].entries == 1
     assert expand([SampleSettings(name="qcd", label=0, files=[str(path)])])[0].path == str(path)
 
 
@@ -109,9 +113,28 @@ def test_a_real_file_cut_short_is_truncated(ttbar_source: SourceFile, tmp_path: 
         check(path)
 
 
+def test_a_fifo_is_no_file_and_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.root")
+    with pytest.raises(UnreadableFileError, match="no ordinary file"):
+        check(tmp_path / "a.root")
+
+
+@pytest.mark.parametrize("url", ["root://host//a.root", "nonsense://host/a.root"])
+def test_a_url_without_its_plug_in_says_what_to_install(url: str) -> None:
+    with pytest.raises(UnreadableFileError, match="fsspec-xrootd"):
+        expand([SampleSettings(name="qcd", label=0, files=[url])])
+
+
+def test_a_histogram_of_the_trees_name_is_no_tree(tmp_path: Path) -> None:
+    with uproot.recreate(tmp_path / "a.root") as file:
+        file["Delphes"] = np.histogram([1.0, 2.0])
+    with pytest.raises(MissingTreeError, match=r"It holds: Delphes \(TH1D\)"):
+        check(tmp_path / "a.root")
+
+
 def test_a_missing_tree_lists_what_is_there(tmp_path: Path) -> None:
     path = write_delphes(tmp_path / "a.root", [made_event()], tree="Delfes")
-    with pytest.raises(MissingTreeError, match=r"no tree 'Delphes'.*It holds: Delfes.*ingest\.tree"):
+    with pytest.raises(MissingTreeError, match=r"no tree 'Delphes'.*It holds: Delfes \(TTree\).*ingest\.tree"):
         check(path)
 
 

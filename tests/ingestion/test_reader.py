@@ -139,6 +139,27 @@ def test_branches_of_different_length_are_named(tmp_path: Path) -> None:
         select(write_delphes(tmp_path / "a.root", [event]), settings)
 
 
+@pytest.mark.parametrize(("kind", "value"), [("int32", -1), ("float32", 0.5), ("int64", 2**33)])
+def test_integers_that_would_change_are_refused(tmp_path: Path, kind: str, value: float) -> None:
+    event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
+    path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind, value)})
+    with pytest.raises(WrongBranchTypeError, match=rf"{value}.*no uint32"):
+        select(path)
+
+
+@pytest.mark.parametrize(("kind", "value", "expected"), [("bool", True, 1), ("int8", 3, 3), ("float64", 2.0, 2)])
+def test_integers_of_other_types_are_taken(tmp_path: Path, kind: str, value: float, expected: int) -> None:
+    event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
+    path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind, value)})
+    assert select(path).table["jets"][0][0]["btag"].as_py() == expected
+
+
+def test_nan_where_an_integer_belongs_rejects_the_event(tmp_path: Path) -> None:
+    event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
+    path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": ("float32", math.nan)})
+    assert select(path).counters["rejected_nonfinite"] == 1
+
+
 def test_ranges_put_together_are_the_whole_file(ttbar_source: SourceFile) -> None:
     settings = IngestSettings()
     (info,) = inventory([ttbar_source], settings)

@@ -79,6 +79,9 @@ def test_counters_in_the_manifests_add_up_along_the_chain(finished: Finished) ->
     selected = sum(each["selected"] for each in manifests["features"]["counters"]["samples"].values())
     assert sum(map(sum, splits.values())) == selected
     assert manifests["evaluate"]["counters"]["num_events"] == sum(splits["test"])
+    assert manifests["evaluate"]["upstream"] == {
+        name: versions(finished.run_dir)[name] for name in ("features", "train")
+    }
     for stage, manifest in manifests.items():
         assert all(check["passed"] for check in manifest["checks"]), stage
         assert {"fingerprint", "config", "packages", "code_version", "command"} <= manifest.keys()
@@ -183,6 +186,62 @@ def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(finished: 
         "note: train is stale (config train.seed changed (1 -> 7)); evaluate uses the version that is there"
         in done.stderr
     )
+
+
+def test_a_model_is_never_evaluated_on_features_it_was_not_made_from(finished: Finished, tmp_path: Path) -> None:
+    copied = shutil.copytree(finished.run_dir, tmp_path / "run")
+    options = ["--set", f"run_dir={copied}", "--set", "features.split={train: 0.2, val: 0.16, test: 0.64}"]
+    assert pipeline("features", "--config", finished.config, *options).returncode == 0
+    done = pipeline("evaluate", "--config", finished.config, *options)
+    assert done.returncode == Exit.USER_ERROR
+    assert "evaluate cannot use train" in done.stderr
+    assert "python -m pipeline train" in done.stderr
+    plan = pipeline("plan", "--config", finished.config, *options).stdout
+    assert stages_shown(plan)["train"].startswith("stale")
+
+
+def test_the_report_quotes_the_cuts_that_were_made_not_those_of_its_own_command_line(
+    finished: Finished, tmp_path: Path
+) -> None:
+    copied = shutil.copytree(finished.run_dir, tmp_path / "run")
+    options = ["--set", f"run_dir={copied}", "--set", "features.min_lepton_pt=60", "--force"]
+    assert pipeline("report", "--config", finished.config, *options).returncode == 0
+    (page,) = copied.glob("report/0002*/report.html")
+    assert "pT &gt; 23 GeV, isolation" in page.read_text(encoding="utf-8")
+    assert "pT &gt; 60 GeV" not in page.read_text(encoding="utf-8")
+
+
+def test_a_file_of_the_same_uuid_but_another_size_has_changed(finished: Finished) -> None:
+    path = finished.data / "wjets_13TeV_PU20_0.root"
+    before = path.read_bytes()
+    try:
+        path.write_bytes(before + b"more")
+        assert f"input changed: {path}" in finished.plan()
+    finally:
+        path.write_bytes(before)
+
+
+def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(finished: Finished, tmp_path: Path) -> None:
+    copied = shutil.copytree(finished.run_dir, tmp_path / "run")
+    for path in copied.glob("features/*/test/part-00001.parquet"):
+        path.unlink()
+    done = invoke("evaluate", "--config", finished.config, "--set", f"run_dir={copied}", "--force")
+    assert done.exit_code == Exit.USER_ERROR
+    assert "part-00001.parquet" in done.stderr
+    assert "run the stage again with --force" in done.stderr
+
+
+def test_a_result_that_fails_its_checks_is_not_published(finished: Finished, tmp_path: Path) -> None:
+    copied = shutil.copytree(finished.run_dir, tmp_path / "run")
+    for path in copied.glob("features/*/dataset.json"):
+        content = json.loads(path.read_text())
+        content["splits"]["test"][0]["rows"] += 1
+        path.write_text(json.dumps(content))
+    before = versions(copied)
+    done = invoke("evaluate", "--config", finished.config, "--set", f"run_dir={copied}", "--force")
+    assert done.exit_code == Exit.USER_ERROR
+    assert "failed its own checks and was not published" in done.stderr
+    assert versions(copied) == before
 
 
 def test_a_stage_without_its_input_names_the_command(tmp_path: Path) -> None:

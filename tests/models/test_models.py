@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -15,9 +16,9 @@ from torch import nn
 
 from features.schema import NUM_HLF
 from models.errors import ModelError, SavedModelError, UndefinedMetricError
-from models.evaluate import evaluate
+from models.evaluate import evaluate, measure
 from models.metrics import RocCurve
-from models.plots import PlotLabels, plot_confusion, plot_learning_curve, plot_roc
+from models.plots import PlotLabels, plot_confusion, plot_learning_curve, plot_roc, save_figure
 from models.predict import predict, probabilities
 from models.saved_model import ModelSpec, build, load_model, save_model
 from models.scaling import Standardize
@@ -135,6 +136,23 @@ def test_a_test_split_without_a_class_is_said(tmp_path: Path) -> None:
     save_model(build(SPEC), SPEC, tmp_path / "model")
     with pytest.raises(UndefinedMetricError):
         evaluate(tmp_path / "model", dataset.files("test"), CLASSES, HISTORY, LABELS, tmp_path)
+
+
+@pytest.mark.parametrize("words", ["50%", "MC #3", "run_", "10^", r"C:\\data", "$5 $6", "a_b", "<script>"])
+def test_any_words_can_stand_on_plots(tmp_path: Path, words: str) -> None:
+    figure = plot_confusion(np.eye(2), [words, "b"], PlotLabels(words, words, 13))
+    save_figure(figure, tmp_path / "plot")
+
+
+def test_numbers_of_an_evaluation_honour_event_weights() -> None:
+    scores = np.array([[0.8, 0.2], [0.4, 0.6], [0.3, 0.7], [0.6, 0.4]], dtype=np.float32)
+    weights = [1.0, 3.0, 1.0, 5.0]
+    table = pa.table({"label": [0, 0, 1, 1], "weight": weights, "probability": list(scores)})
+    metrics = measure(table, ["a", "b"])
+    assert metrics["accuracy"]["value"] == pytest.approx((1 + 1) / 10)
+    assert metrics["confusion"]["by_truth"] == [pytest.approx([1 / 4, 3 / 4]), pytest.approx([5 / 6, 1 / 6])]
+    pairs = 1 * 1 + 1 * 5 + 3 * 1  # signal 'a' above background 'b'
+    assert metrics["auc"]["a"]["value"] == pytest.approx(pairs / (4 * 6))
 
 
 def test_roc_plots_have_signal_across_and_background_up_on_a_log_axis() -> None:

@@ -12,6 +12,7 @@ from features.settings import FeatureSettings
 from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, Config, find_config, flat_items, load_config
 from pipeline.errors import ConfigError
+from pipeline.fingerprint import ROOT
 from training.settings import TrainSettings
 
 MINIMAL: dict[str, Any] = {
@@ -101,6 +102,13 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
         ({"features": {"min_lepton_pt": 10}}, "features.min_lepton_pt (10) is below ingest.min_lepton_pt (23)"),
         ({"features": {"split": {"train": 0.5, "val": 0.5, "test": 0.5}}}, "add up to 1.5"),
         ({"train": {"algorithm": "sgd", "workers": 3}}, "use ar-sgd"),
+        ({"train": {"mpirun_args": ["-np", "3"]}}, "set train.workers instead"),
+        ({"train": {"learning_rate": float("inf")}}, "'train.learning_rate'"),
+        ({"train": {"seed": 10**23}}, "'train.seed'"),
+        ({"classes": ["A", "A", "B"]}, "'A' is blank or given twice"),
+        ({"classes": ["A", " ", "B"]}, "' ' is blank or given twice"),
+        ({"run_dir": str(ROOT)}, "holds the code of the pipeline"),
+        ({"run_dir": str(ROOT / "features" / "x")}, "holds the code of the pipeline"),
         ({"ingest": {"branch_map": {"moons": "Muon"}}}, "'moons' is no collection or field"),
     ],
 )
@@ -149,6 +157,18 @@ def test_yaml_cannot_run_code(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         load_config(str(path))
     assert not (tmp_path / "boom").exists()
+
+
+def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("run_dir: x\ntrain: {epochs: 3}\ntrain: {seed: 4}\n")
+    with pytest.raises(ConfigError, match="the key 'train' is given twice"):
+        load_config(str(path))
+
+
+def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path), ["report.sample_note=MC #3 (50% stat)", "report.title='quoted # too'"])
+    assert (config.report.sample_note, config.report.title) == ("MC #3 (50% stat)", "quoted # too")
 
 
 def test_a_config_survives_a_round_trip_through_yaml(tmp_path: Path) -> None:

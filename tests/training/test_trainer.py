@@ -42,6 +42,7 @@ def test_separable_classes_are_learnt(dataset: FeatureDataset, tmp_path: Path) -
     run(dataset, tmp_path / "out", epochs=15)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["best_val_accuracy"] > 0.95
+    assert history(tmp_path / "out")[-1]["train_accuracy"] > 0.95
     assert summary["samples"] == 15 * sum(ROWS["train"])
 
 
@@ -70,6 +71,7 @@ def test_metrics_have_a_line_per_epoch_with_times_and_counts(dataset: FeatureDat
     assert [record["epoch"] for record in records] == list(range(5))
     for record in records:
         assert record["samples"] == record["samples_all_ranks"] == sum(ROWS["train"])
+        assert 0 <= record["train_accuracy"] <= 1
         assert set(record["seconds_by_kind"]) >= {"read", "compute", "validate"}
 
 
