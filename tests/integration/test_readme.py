@@ -1,0 +1,60 @@
+"""The README's commands and numbers: the demo config, run from the checkout as a newcomer does."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import SAMPLES, STAGES, pipeline
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+
+CHECKOUT = SAMPLES.parent
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def counters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    run_dir = tmp_path_factory.mktemp("readme")
+    done = pipeline("run", "--set", f"run_dir={run_dir}", cwd=CHECKOUT)
+    assert done.returncode == 0, done.stderr
+    return {
+        stage: json.loads(next(run_dir.glob(f"{stage}/0001-*/manifest.json")).read_text(encoding="utf-8"))["counters"]
+        for stage in STAGES
+    }
+
+
+def test_counts_in_the_readme_are_those_of_the_demo(counters: dict[str, Any]) -> None:
+    entries = sum(each["entries"] for each in counters["ingest"]["samples"].values())
+    selected = sum(each["selected"] for each in counters["features"]["samples"].values())
+    tested = counters["evaluate"]["num_events"]
+    words = " ".join(README.split())
+    assert f"has {entries} simulated events, of which {selected} pass the selection and {tested} are tested on" in words
+
+
+def test_accuracy_and_areas_in_the_readme_are_those_of_the_demo(counters: dict[str, Any]) -> None:
+    # Within half their errors: other processors round otherwise.
+    found = re.search(r"Accuracy ([\d.]+) ± ([\d.]+); AUC ((?:[\d.]+ ± [\d.]+ \([^)]+\)(?:, )?)+)", README)
+    assert found
+    accuracy = counters["evaluate"]["accuracy"]
+    assert accuracy["value"] == pytest.approx(float(found[1]), abs=accuracy["error"] / 2)
+    areas = re.findall(r"([\d.]+) ± ([\d.]+) \(([^)]+)\)", found[3])
+    assert len(areas) == 3
+    for value, error, name in areas:
+        area = counters["evaluate"]["auc"][name]
+        assert area["value"] == pytest.approx(float(value), abs=area["error"] / 2)
+        assert area["error"] == pytest.approx(float(error), rel=0.3, abs=0.002)
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))
+def test_links_lead_somewhere(link: str) -> None:
+    assert (CHECKOUT / Path(link)).exists()
+
+
+def test_every_make_target_in_the_readme_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
+    named = {word for line in re.findall(r"(?:`|    )make ([a-z -]+)", README) for word in line.split()}
+    assert named <= targets
