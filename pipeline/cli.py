@@ -30,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _SECONDS_BEFORE_AGAIN = 0.05
+_interrupted = threading.Event()
 _out = Console(highlight=False, soft_wrap=True)
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -256,28 +257,33 @@ def _brief(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def _guard(work: Callable[[], None], *, debug: bool) -> None:
     """Run a command; turn errors into messages and exit codes."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     sys.unraisablehook = _not_lost
     try:
         work()
     except typer.Exit:
         raise
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        if debug:
+            raise
+        _leave(_explain(error))
+
+
+def _explain(error: BaseException) -> Exit:
+    """Say what went wrong; returns the exit code."""
+    if isinstance(error, KeyboardInterrupt) or _interrupted.is_set():
+        # A terminal interrupts Spark's workers too: their end may reach us as an error before our own interrupt does.
         _err.print("\ninterrupted; finished stages stay, the same command goes on from there")
-        _leave(Exit.INTERRUPTED)
-    except USER_ERRORS as error:
-        if debug:
-            raise
+        return Exit.INTERRUPTED
+    if isinstance(error, USER_ERRORS):
         _err.print(f"[bold red]error:[/] {escape(str(error))}")
-        _leave(Exit.USAGE if isinstance(error, ConfigError) else Exit.USER_ERROR)
-    except Exception as error:
-        if debug:
-            raise
-        _err.print(
-            f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"
-            "This is a bug of the pipeline; run again with --debug for the traceback and report it."
-        )
-        _leave(Exit.BUG)
+        return Exit.USAGE if isinstance(error, ConfigError) else Exit.USER_ERROR
+    _err.print(
+        f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"
+        "This is a bug of the pipeline; run again with --debug for the traceback and report it."
+    )
+    return Exit.BUG
 
 
 def _leave(code: Exit) -> None:
@@ -295,4 +301,5 @@ def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
+    _interrupted.set()
     raise KeyboardInterrupt

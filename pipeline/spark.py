@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -125,8 +126,12 @@ def _start(settings: SparkSettings) -> SparkContext:
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     for key, value in settings.conf.items():
         builder = builder.config(key, value)
+    ours = signal.getsignal(signal.SIGINT)
     try:
         context = builder.getOrCreate().sparkContext
+        if threading.current_thread() is threading.main_thread():
+            # Spark puts its own handler in the place of the shell's, which has to know of every interrupt.
+            signal.signal(signal.SIGINT, ours)
     except Exception as cause:
         raise MachineError(
             f"Spark does not start on {settings.master} ({type(cause).__name__}: {str(cause).strip()[:500]}). "
