@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -260,6 +261,9 @@ def _guard(work: Callable[[], None], *, debug: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     sys.unraisablehook = _not_lost
+    if not debug:
+        # Spark's gateway logs a traceback for every call that an interrupt or a lost worker breaks; the error says it.
+        logging.getLogger().setLevel(logging.CRITICAL)
     try:
         work()
     except typer.Exit:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -126,18 +125,34 @@ def _start(settings: SparkSettings) -> SparkContext:
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     for key, value in settings.conf.items():
         builder = builder.config(key, value)
-    ours = signal.getsignal(signal.SIGINT)
     try:
-        context = builder.getOrCreate().sparkContext
-        if threading.current_thread() is threading.main_thread():
-            # Spark puts its own handler in the place of the shell's, which has to know of every interrupt.
-            signal.signal(signal.SIGINT, ours)
+        context = _away_from_main_thread(lambda: builder.getOrCreate().sparkContext)
     except Exception as cause:
         raise MachineError(
             f"Spark does not start on {settings.master} ({type(cause).__name__}: {str(cause).strip()[:500]}). "
             f"Run `python -m pipeline doctor`."
         ) from cause
     return context
+
+
+def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:
+    """Start Spark in another thread: in the main one it replaces the shell's handler of Ctrl-C by one that may fail."""
+    started: list[SparkContext] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            started.append(start())
+        except Exception as error:  # noqa: BLE001 - it is raised again in the main thread
+            failed.append(error)
+
+    # A daemon: an interrupt while Spark starts must not wait for it.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return started[0]
 
 
 def zip_code(folder: Path) -> Path:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -90,3 +91,14 @@ def test_killing_only_the_driver_takes_spark_and_ranks_along(config: Path, stage
     _, alive = psutil.wait_procs(children, timeout=30)
     assert alive == []
     assert pipeline(stage, "--config", config).returncode == 0
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 3.5])
+def test_ctrl_c_while_spark_starts_or_works_is_quiet(config: Path, seconds: float) -> None:
+    process = start_and_wait_for_work(config, "features", "--force")
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == Exit.INTERRUPTED, words
+    for noise in ("Traceback", "ERROR", "bug"):
+        assert noise not in words
