@@ -39,8 +39,7 @@ class SparkProvider:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._context: SparkContext | None = None
-        # Executors fetch the code from here whenever they start, so it lives as long as the context.
-        self._code = tempfile.TemporaryDirectory(prefix="hep-pipeline-code-")
+        self._code: tempfile.TemporaryDirectory[str] | None = None
 
     def context(self) -> SparkContext:
         """The running context.
@@ -51,6 +50,8 @@ class SparkProvider:
         if self._context is None:
             self._context = _start(self._settings)
             if self._settings.master.startswith("local-cluster") or not self._settings.master.startswith("local"):
+                # Executors fetch the code from here whenever they start, so it lives as long as the context.
+                self._code = tempfile.TemporaryDirectory(prefix="hep-pipeline-code-")
                 self._context.addPyFile(str(zip_code(Path(self._code.name))))
         return self._context
 
@@ -66,7 +67,9 @@ class SparkProvider:
         if self._context is not None:
             self._context.stop()
             self._context = None
-        self._code.cleanup()
+        if self._code is not None:
+            self._code.cleanup()
+            self._code = None
 
 
 @contextmanager
