@@ -1,0 +1,60 @@
+"""An interrupt that came after the pointer had been replaced removed the version that it names."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from rich.console import Console
+
+from ingestion.settings import SampleSettings
+from pipeline.config import Config
+from pipeline.runner import Runner
+from pipeline.stages.base import Context, Result, Stage
+from pipeline.store import StageStore, Version
+
+
+class Small(Stage):
+    """Writes one file."""
+
+    name: ClassVar[str] = "ingest"
+    code: ClassVar[tuple[str, ...]] = ("features/schema.py",)
+
+    def config_items(self, config: Config) -> dict[str, Any]:
+        return {"run_dir": str(config.run_dir)}
+
+    def run(self, context: Context) -> Result:
+        (context.out_dir / "data").write_text("whole")
+        return Result(summary="done")
+
+
+def runner(run_dir: Path) -> Runner:
+    samples = [SampleSettings(name=f"s{label}", label=label, files=["x.root"]) for label in range(3)]
+    return Runner(Config(run_dir=run_dir, samples=samples), Console(file=io.StringIO()))
+
+
+def test_a_published_version_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = StageStore.commit
+
+    def interrupted(store: StageStore, folder: Path, manifest: dict[str, Any]) -> Version:
+        commit(store, folder, manifest)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StageStore, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner(tmp_path)._make_version(Small(), None, {})
+    current = StageStore(tmp_path, "ingest").current()
+    assert current is not None
+    assert (current.folder / "data").read_text() == "whole"
+
+
+def test_an_unpublished_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(store: StageStore, folder: Path, manifest: dict[str, Any]) -> Version:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StageStore, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner(tmp_path)._make_version(Small(), None, {})
+    assert list((tmp_path / "ingest").iterdir()) == []
