@@ -16,6 +16,7 @@ class Tracks(NamedTuple):
     """Charged particles: GeV, radians, mm, units of e."""
 
     offsets: Indices
+    pid: Floats
     pt: Floats
     eta: Floats
     phi: Floats
@@ -72,7 +73,7 @@ def events_from_arrow(table: pa.Table) -> Events:
     neutral = ("et", "eta", "phi")
     lepton = ("pt", "eta", "phi", "charge")
     return Events(
-        tracks=Tracks(*_flat(table, "tracks", ("pt", "eta", "phi", "charge", "x", "y", "z"))),
+        tracks=Tracks(*_flat(table, "tracks", ("pid", "pt", "eta", "phi", "charge", "x", "y", "z"))),
         photons=Neutrals(*_flat(table, "photons", neutral)),
         neutral_hadrons=Neutrals(*_flat(table, "neutral_hadrons", neutral)),
         electrons=Leptons(*_flat(table, "electrons", lepton)),

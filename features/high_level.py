@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from features.arrays import Events, Floats
+import numpy as np
+from numpy.typing import NDArray
+
+from features.arrays import Events
 from features.compiling import compiled
 from features.kinematics import delta_r2, transverse_mass
 from features.leptons import Lepton
@@ -21,10 +24,12 @@ class JetCuts(NamedTuple):
     max_abs_eta: float
     lepton_cleaning_dr: float
     btag_mask: int
+    squared_mt: bool
+    """As published: MT without the root."""
 
 
 @compiled
-def high_level_features(events: Events, event: int, lepton: Lepton, cuts: JetCuts, out: Floats) -> None:
+def high_level_features(events: Events, event: int, lepton: Lepton, cuts: JetCuts, out: NDArray[np.float32]) -> None:
     """Fill `out`, (14,), for one event: HT, MET, phi(MET), MT, jets, b-jets, and the lepton. GeV, radians."""
     jets = events.jets
     ht = 0.0
@@ -42,7 +47,8 @@ def high_level_features(events: Events, event: int, lepton: Lepton, cuts: JetCut
     out[0] = ht
     out[1] = events.met[event]
     out[2] = events.met_phi[event]
-    out[3] = transverse_mass(lepton.pt, lepton.phi, events.met[event], events.met_phi[event])
+    mt = transverse_mass(lepton.pt, lepton.phi, events.met[event], events.met_phi[event])
+    out[3] = mt * mt if cuts.squared_mt else mt
     out[4] = num_jets
     out[5] = num_bjets
     out[6] = lepton.pt

@@ -22,7 +22,11 @@ def delta_phi(phi1: float, phi2: float) -> float:
         >>> round(float(delta_phi(3.1, -3.1)), 6)
         -0.083185
     """
-    difference = (phi1 - phi2) % _TWO_PI
+    difference = phi1 - phi2
+    if -math.pi < difference <= math.pi:
+        # Nearly always: a remainder costs ten times a comparison.
+        return difference
+    difference %= _TWO_PI
     if difference > math.pi:
         difference -= _TWO_PI
     return difference

@@ -1,4 +1,4 @@
-"""The one lepton that an event is selected by: isolated, above threshold, of highest pT."""
+"""The one lepton that an event is selected by: isolated and above threshold."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import NamedTuple
 
 from features.arrays import Events, Leptons
 from features.compiling import compiled
-from features.isolation import lepton_isolation
+from features.isolation import Candidates, lepton_sums
 
 
 class LeptonCuts(NamedTuple):
-    """What a lepton must pass."""
+    """What a lepton must pass, and how its isolation is defined."""
 
     min_pt: float
     max_isolation: float
     cone: float
     own_track_dr: float
+    as_published: bool
+    """`convention: sparkdltrigger`."""
 
 
 class Lepton(NamedTuple):
@@ -32,39 +34,59 @@ class Lepton(NamedTuple):
 
 
 @compiled
-def isolated(events: Events, event: int, leptons: Leptons, index: int, is_electron: bool, cuts: LeptonCuts) -> Lepton:
-    """One lepton of an event with its isolation from tracks (but its own), photons and neutral hadrons."""
+def isolated(candidates: Candidates, leptons: Leptons, index: int, is_electron: bool, cuts: LeptonCuts) -> Lepton:
+    """One lepton of an event with its isolation from tracks (but its own), photons and neutral hadrons.
+
+    As published, nothing leaves the lepton's own track out: 1 is subtracted instead, found or not.
+    """
     pt, eta, phi = leptons.pt[index], leptons.eta[index], leptons.phi[index]
-    tracks, photons, neutrals = events.tracks, events.photons, events.neutral_hadrons
-    a, b = tracks.offsets[event], tracks.offsets[event + 1]
-    charged = lepton_isolation(
-        pt, eta, phi, tracks.pt[a:b], tracks.eta[a:b], tracks.phi[a:b], cuts.cone, cuts.own_track_dr
+    sums = lepton_sums(candidates, eta, phi, cuts.cone, cuts.own_track_dr, cuts.as_published)
+    itself = 1.0 if cuts.as_published else 0.0
+    return Lepton(
+        pt, eta, phi, leptons.charge[index], is_electron, sums[0] / pt - itself, sums[1] / pt, sums[2] / pt
     )
-    a, b = photons.offsets[event], photons.offsets[event + 1]
-    photon = lepton_isolation(pt, eta, phi, photons.pt[a:b], photons.eta[a:b], photons.phi[a:b], cuts.cone, 0.0)
-    a, b = neutrals.offsets[event], neutrals.offsets[event + 1]
-    neutral = lepton_isolation(pt, eta, phi, neutrals.pt[a:b], neutrals.eta[a:b], neutrals.phi[a:b], cuts.cone, 0.0)
-    return Lepton(pt, eta, phi, leptons.charge[index], is_electron, charged, photon, neutral)
 
 
 @compiled
-def select_lepton(events: Events, event: int, cuts: LeptonCuts) -> Lepton:
-    """The lepton of highest pT with pT > min_pt and summed isolation < max_isolation.
+def passes(lepton: Lepton, cuts: LeptonCuts) -> bool:
+    """Whether the summed isolation is small enough."""
+    return bool(lepton.iso_charged + lepton.iso_photon + lepton.iso_neutral < cuts.max_isolation)
 
-    Electrons are looked at before muons, so that an electron wins a tie.
+
+@compiled
+def best_of(
+    candidates: Candidates, leptons: Leptons, first: int, last: int, is_electron: bool, cuts: LeptonCuts
+) -> Lepton:
+    """Of the leptons `first` to `last` (exclusive) that pass, the one of highest pT; as published, the first.
 
     Returns:
         The lepton; its pT is 0 if none passes.
     """
     best = Lepton(0.0, 0.0, 0.0, 0.0, False, 0.0, 0.0, 0.0)
-    for index in range(events.electrons.offsets[event], events.electrons.offsets[event + 1]):
-        if events.electrons.pt[index] > max(cuts.min_pt, best.pt):
-            lepton = isolated(events, event, events.electrons, index, True, cuts)
-            if lepton.iso_charged + lepton.iso_photon + lepton.iso_neutral < cuts.max_isolation:
+    for index in range(first, last):
+        if leptons.pt[index] > max(cuts.min_pt, best.pt):
+            lepton = isolated(candidates, leptons, index, is_electron, cuts)
+            if passes(lepton, cuts):
                 best = lepton
-    for index in range(events.muons.offsets[event], events.muons.offsets[event + 1]):
-        if events.muons.pt[index] > max(cuts.min_pt, best.pt):
-            lepton = isolated(events, event, events.muons, index, False, cuts)
-            if lepton.iso_charged + lepton.iso_photon + lepton.iso_neutral < cuts.max_isolation:
-                best = lepton
+                if cuts.as_published:
+                    break
     return best
+
+
+@compiled
+def select_lepton(events: Events, event: int, candidates: Candidates, cuts: LeptonCuts) -> Lepton:
+    """The selected lepton of an event.
+
+    Of the best electron and the best muon the one of higher pT, the electron if they tie; as published, the one of
+    larger eta, the muon if they tie (`selection` of the notebook compares index 5, meant to be pT).
+
+    Returns:
+        The lepton; its pT is 0 if none passes.
+    """
+    at = events.electrons.offsets
+    electron = best_of(candidates, events.electrons, at[event], at[event + 1], True, cuts)
+    at = events.muons.offsets
+    muon = best_of(candidates, events.muons, at[event], at[event + 1], False, cuts)
+    if cuts.as_published and electron.pt > 0.0 and muon.pt > 0.0:
+        return electron if electron.eta > muon.eta else muon
+    return muon if muon.pt > electron.pt else electron

@@ -1,7 +1,8 @@
 """The particle list (LLF) of an event: the lepton, then tracks, photons and neutral hadrons, 19 features each.
 
-Columns are in the order of `features.schema.PARTICLE_FEATURE_NAMES`. The lists made here are unpadded; padding to 801
-rows happens when the features Parquet is written.
+Made in two steps. The first chooses, isolates and orders the particles and keeps the 11 numbers a particle from which
+the rest follows (`PARTICLE_CORE`); that is what is kept on disk and shuffled. The second fills in the 19 features of
+`features.schema.PARTICLE_FEATURE_NAMES`, when the features Parquet is written.
 """
 
 from __future__ import annotations
@@ -9,206 +10,256 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from features.arrays import Events, Floats, Indices, Neutrals
+from features.arrays import Events, Floats, Indices
 from features.compiling import compiled
-from features.isolation import relative_isolation
+from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates, relative_isolations
 from features.kinematics import delta_r2, energy, px, py, pz
-from features.leptons import Lepton
-from features.schema import MAX_NEUTRAL_HADRONS, MAX_PHOTONS, MAX_TRACKS
+from features.leptons import Lepton, LeptonCuts
+from features.schema import MAX_NEUTRAL_HADRONS, MAX_PARTICLES, MAX_PHOTONS, MAX_TRACKS, NUM_PARTICLE_FEATURES
 
 #: Codes of `features.settings.Ordering` inside the kernels, which know no strings.
 ORDER_FILE: Final = 0
 ORDER_INCREASING: Final = 1
 ORDER_DECREASING: Final = -1
 
-_TRACK: Final = 0
-_PHOTON: Final = 1
-_NEUTRAL: Final = 2
+#: What of a particle is kept between the two steps; kind is TRACK, PHOTON, NEUTRAL, ELECTRON or MUON.
+PARTICLE_CORE: Final = ("kind", "charge", "pt", "eta", "phi", "x", "y", "z", "iso_charged", "iso_photon", "iso_neutral")
+NUM_CORE: Final = len(PARTICLE_CORE)
+ELECTRON: Final = 3
+MUON: Final = 4
 
 
 @compiled
-def comes_first(a: int, b: int, kind: Indices, pt: Floats, eta: Floats, phi: Floats) -> bool:
+def candidates_of(events: Events, event: int) -> Candidates:
+    """Tracks, photons and neutral hadrons of one event, one after the other."""
+    tracks, photons, neutrals = events.tracks, events.photons, events.neutral_hadrons
+    t0, t1 = tracks.offsets[event], tracks.offsets[event + 1]
+    p0, p1 = photons.offsets[event], photons.offsets[event + 1]
+    n0, n1 = neutrals.offsets[event], neutrals.offsets[event + 1]
+    kind = np.full(t1 - t0 + p1 - p0 + n1 - n0, TRACK)
+    kind[t1 - t0 :] = PHOTON
+    kind[t1 - t0 + p1 - p0 :] = NEUTRAL
+    return Candidates(
+        kind,
+        np.concatenate((tracks.pt[t0:t1], photons.pt[p0:p1], neutrals.pt[n0:n1])),
+        np.concatenate((tracks.eta[t0:t1], photons.eta[p0:p1], neutrals.eta[n0:n1])),
+        np.concatenate((tracks.phi[t0:t1], photons.phi[p0:p1], neutrals.phi[n0:n1])),
+    )
+
+
+@compiled
+def comes_first(a: int, b: int, candidates: Candidates) -> bool:
     """Whether a goes before b where the sort key ties: by kind, then higher pT, smaller eta, smaller phi."""
-    if kind[a] != kind[b]:
-        return bool(kind[a] < kind[b])
-    if pt[a] != pt[b]:
-        return bool(pt[a] > pt[b])
-    if eta[a] != eta[b]:
-        return bool(eta[a] < eta[b])
-    return bool(phi[a] < phi[b])
+    if candidates.kind[a] != candidates.kind[b]:
+        return bool(candidates.kind[a] < candidates.kind[b])
+    if candidates.pt[a] != candidates.pt[b]:
+        return bool(candidates.pt[a] > candidates.pt[b])
+    if candidates.eta[a] != candidates.eta[b]:
+        return bool(candidates.eta[a] < candidates.eta[b])
+    return bool(candidates.phi[a] < candidates.phi[b])
 
 
 @compiled
-def sorted_by(key: Floats, kind: Indices, pt: Floats, eta: Floats, phi: Floats) -> Indices:
-    """Indices that sort by `key`, ties by `comes_first`: the result never depends on the order of the input.
+def sorted_by(key: Floats, chosen: Indices, candidates: Candidates) -> Indices:
+    """The chosen candidates by `key`, ties by `comes_first`: the result never depends on the order of the input.
+
+    A bucket sort: keys spread over as many buckets as there are candidates, then insertion within what is nearly
+    sorted. Three times as fast as a general sort here.
 
     Args:
-        key: (num_particles,) what to sort by, smallest first.
-        kind: (num_particles,) 0 track, 1 photon, 2 neutral hadron.
-        pt: (num_particles,) [GeV].
-        eta: (num_particles,).
-        phi: (num_particles,) [rad].
+        key: (num_chosen,) what to sort by, smallest first.
+        chosen: (num_chosen,) indices into the candidates.
+        candidates: All of the event.
 
     Returns:
-        (num_particles,) indices.
+        (num_chosen,) indices into the candidates.
 
     Examples:
-        >>> same, zero = np.ones(2), np.zeros(2)
-        >>> sorted_by(same, np.zeros(2, np.int64), np.array([1.0, 2.0]), zero, zero).tolist()
+        >>> candidates = Candidates(np.zeros(2, np.int64), np.array([1.0, 2.0]), np.zeros(2), np.zeros(2))
+        >>> sorted_by(np.ones(2), np.arange(2), candidates).tolist()
         [1, 0]
     """
-    order = np.argsort(key, kind="mergesort")
-    for end in range(1, order.size):
+    count = key.size
+    if count < 2:
+        return chosen.copy()
+    lowest = key.min()
+    scale = (count - 1) / max(key.max() - lowest, 1e-300)
+    bucket = np.empty(count, dtype=np.int64)
+    place = np.zeros(count + 1, dtype=np.int64)
+    for index in range(count):
+        bucket[index] = min(int((key[index] - lowest) * scale), count - 1)
+        place[bucket[index] + 1] += 1
+    for index in range(count):
+        place[index + 1] += place[index]
+    order = np.empty(count, dtype=np.int64)
+    for index in range(count):
+        order[place[bucket[index]]] = index
+        place[bucket[index]] += 1
+    for end in range(1, count):
+        moving = order[end]
         at = end
-        while (
-            at > 0
-            and key[order[at - 1]] == key[order[at]]
-            and comes_first(order[at], order[at - 1], kind, pt, eta, phi)
-        ):
-            order[at - 1], order[at] = order[at], order[at - 1]
+        while at > 0:
+            before = order[at - 1]
+            if key[before] < key[moving]:
+                break
+            if key[before] == key[moving] and not comes_first(chosen[moving], chosen[before], candidates):
+                break
+            order[at] = before
             at -= 1
-    return order
+        order[at] = moving
+    return chosen[order]
 
 
 @compiled
-def highest_pt(eligible: Indices, pt: Floats, eta: Floats, phi: Floats, cap: int) -> Indices:
+def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
     """Of the eligible candidates of one kind the `cap` of highest pT, in input order.
 
     Examples:
-        >>> zero = np.zeros(3)
-        >>> highest_pt(np.arange(3), np.array([1.0, 3.0, 2.0]), zero, zero, 2).tolist()
+        >>> candidates = Candidates(np.zeros(3, np.int64), np.array([1.0, 3.0, 2.0]), np.zeros(3), np.zeros(3))
+        >>> highest_pt(np.arange(3), 2, candidates).tolist()
         [1, 2]
     """
     if eligible.size <= cap:
         return eligible
-    pt, eta, phi = pt[eligible], eta[eligible], phi[eligible]
-    order = sorted_by(-pt, np.zeros(pt.size, dtype=np.int64), pt, eta, phi)
-    return np.sort(eligible[order[:cap]])
+    pt = candidates.pt[eligible]
+    threshold = np.partition(pt, pt.size - cap)[pt.size - cap]
+    above = eligible[pt > threshold]
+    ties = eligible[pt == threshold]
+    ties = sorted_by(np.zeros(ties.size), ties, candidates)[: cap - above.size]
+    return np.sort(np.concatenate((above, ties)))
 
 
 @compiled
-def not_own_tracks(eta: Floats, phi: Floats, lepton: Lepton, own_track_dr: float) -> Indices:
-    """Indices of the event's tracks that are not the lepton's own."""
-    return np.nonzero(delta_r2(eta, phi, lepton.eta, lepton.phi) >= own_track_dr * own_track_dr)[0]
-
-
-@compiled
-def candidate_rows(
-    events: Events, event: int, kind: int, kept: Indices, pt: Floats, eta: Floats, phi: Floats, cone: float
-) -> Floats:
-    """Kinematics and isolations, columns 0 to 6 and 10 to 12, of the kept candidates of one kind; the rest 0.
-
-    Args:
-        events: The events.
-        event: Which one.
-        kind: Of the candidates: _TRACK, _PHOTON or _NEUTRAL.
-        kept: (num_kept,) their indices among the event's candidates of that kind.
-        pt: (num_candidates,) pT or ET [GeV] of all of that kind, as the next two.
-        eta: (num_candidates,).
-        phi: (num_candidates,) [rad].
-        cone: Radius of the isolation cone.
-
-    Returns:
-        (num_kept, 19).
-    """
-    rows = np.zeros((kept.size, 19))
-    rows[:, 0] = energy(pt[kept], eta[kept])
-    rows[:, 1] = px(pt[kept], phi[kept])
-    rows[:, 2] = py(pt[kept], phi[kept])
-    rows[:, 3] = pz(pt[kept], eta[kept])
-    rows[:, 4] = pt[kept]
-    rows[:, 5] = eta[kept]
-    rows[:, 6] = phi[kept]
-    tracks, photons, neutrals = events.tracks, events.photons, events.neutral_hadrons
-    a, b = tracks.offsets[event], tracks.offsets[event + 1]
-    rows[:, 10] = relative_isolation(
-        kept, kind == _TRACK, pt, eta, phi, tracks.pt[a:b], tracks.eta[a:b], tracks.phi[a:b], cone
+def chosen_candidates(candidates: Candidates, lepton: Lepton, cuts: LeptonCuts) -> Indices:
+    """Candidates that get a row: no own track of the lepton, and of each kind the hardest; as published, the first."""
+    eligible = np.empty(candidates.pt.size, dtype=np.int64)
+    ends = np.zeros(3, dtype=np.int64)
+    count = 0
+    own2 = cuts.own_track_dr * cuts.own_track_dr
+    for index in range(candidates.pt.size):
+        kind = candidates.kind[index]
+        if kind == TRACK and delta_r2(candidates.eta[index], candidates.phi[index], lepton.eta, lepton.phi) < own2:
+            continue
+        eligible[count] = index
+        count += 1
+        ends[kind] += 1
+    t, p = ends[0], ends[0] + ends[1]
+    if cuts.as_published:
+        return np.concatenate(
+            (
+                eligible[: min(t, MAX_TRACKS)],
+                eligible[t : min(p, t + MAX_PHOTONS)],
+                eligible[p : min(count, p + MAX_NEUTRAL_HADRONS)],
+            )
+        )
+    return np.concatenate(
+        (
+            highest_pt(eligible[:t], MAX_TRACKS, candidates),
+            highest_pt(eligible[t:p], MAX_PHOTONS, candidates),
+            highest_pt(eligible[p:count], MAX_NEUTRAL_HADRONS, candidates),
+        )
     )
-    a, b = photons.offsets[event], photons.offsets[event + 1]
-    rows[:, 11] = relative_isolation(
-        kept, kind == _PHOTON, pt, eta, phi, photons.pt[a:b], photons.eta[a:b], photons.phi[a:b], cone
-    )
-    a, b = neutrals.offsets[event], neutrals.offsets[event + 1]
-    rows[:, 12] = relative_isolation(
-        kept, kind == _NEUTRAL, pt, eta, phi, neutrals.pt[a:b], neutrals.eta[a:b], neutrals.phi[a:b], cone
-    )
-    return rows
-
-
-@compiled
-def track_rows(events: Events, event: int, lepton: Lepton, own_track_dr: float, cone: float) -> Floats:
-    """Rows of the hardest tracks but the lepton's own, in file order; (at most 450, 19)."""
-    a, b = events.tracks.offsets[event], events.tracks.offsets[event + 1]
-    pt, eta, phi = events.tracks.pt[a:b], events.tracks.eta[a:b], events.tracks.phi[a:b]
-    kept = highest_pt(not_own_tracks(eta, phi, lepton, own_track_dr), pt, eta, phi, MAX_TRACKS)
-    rows = candidate_rows(events, event, _TRACK, kept, pt, eta, phi, cone)
-    rows[:, 7] = events.tracks.x[a:b][kept]
-    rows[:, 8] = events.tracks.y[a:b][kept]
-    rows[:, 9] = events.tracks.z[a:b][kept]
-    rows[:, 13] = 1.0
-    rows[:, 18] = events.tracks.charge[a:b][kept]
-    return rows
-
-
-@compiled
-def neutral_rows(events: Events, event: int, neutrals: Neutrals, kind: int, cap: int, cone: float) -> Floats:
-    """Rows of the hardest photons or neutral hadrons, in file order; (at most cap, 19). Vertex and charge are 0."""
-    a, b = neutrals.offsets[event], neutrals.offsets[event + 1]
-    pt, eta, phi = neutrals.pt[a:b], neutrals.eta[a:b], neutrals.phi[a:b]
-    kept = highest_pt(np.arange(b - a), pt, eta, phi, cap)
-    rows = candidate_rows(events, event, kind, kept, pt, eta, phi, cone)
-    rows[:, 15 if kind == _PHOTON else 14] = 1.0
-    return rows
-
-
-@compiled
-def lepton_row(lepton: Lepton) -> Floats:
-    """The 19 features of the selected lepton: vertex 0, no charged hadron, is_electron or is_muon set."""
-    row = np.zeros(19)
-    row[0] = energy(lepton.pt, lepton.eta)
-    row[1] = px(lepton.pt, lepton.phi)
-    row[2] = py(lepton.pt, lepton.phi)
-    row[3] = pz(lepton.pt, lepton.eta)
-    row[4], row[5], row[6] = lepton.pt, lepton.eta, lepton.phi
-    row[10], row[11], row[12] = lepton.iso_charged, lepton.iso_photon, lepton.iso_neutral
-    row[16] = lepton.is_electron
-    row[17] = not lepton.is_electron
-    row[18] = lepton.charge
-    return row
 
 
 @compiled
 def particle_list(
-    events: Events, event: int, lepton: Lepton, own_track_dr: float, cone: float, ordering: int
-) -> Floats:
-    """All rows of one event: lepton first, the rest by distance from it or as in the file.
+    events: Events,
+    event: int,
+    candidates: Candidates,
+    lepton: Lepton,
+    cuts: LeptonCuts,
+    ordering: int,
+    out: NDArray[np.float32],
+) -> int:
+    """Fill `out`, (at least 801, 11), with the particles of one event: the lepton first, the rest ordered.
 
     Args:
         events: The events.
         event: Which one.
+        candidates: Its candidates.
         lepton: Its selected lepton.
-        own_track_dr: Tracks closer to the lepton than this are the lepton itself and get no row.
-        cone: Radius of the isolation cone.
+        cuts: Cone, own tracks, convention.
         ordering: ORDER_INCREASING, ORDER_DECREASING (in Delta R from the lepton) or ORDER_FILE.
+        out: Receives the rows, columns as `PARTICLE_CORE`.
 
     Returns:
-        (1 + num_candidates, 19), at most 801 rows.
+        Number of rows filled.
     """
-    tracks = track_rows(events, event, lepton, own_track_dr, cone)
-    photons = neutral_rows(events, event, events.photons, _PHOTON, MAX_PHOTONS, cone)
-    neutrals = neutral_rows(events, event, events.neutral_hadrons, _NEUTRAL, MAX_NEUTRAL_HADRONS, cone)
-    first_photon, first_neutral = 1 + tracks.shape[0], 1 + tracks.shape[0] + photons.shape[0]
-    rows = np.empty((first_neutral + neutrals.shape[0], 19))
-    rows[0] = lepton_row(lepton)
-    rows[1:first_photon] = tracks
-    rows[first_photon:first_neutral] = photons
-    rows[first_neutral:] = neutrals
+    chosen = chosen_candidates(candidates, lepton, cuts)
     if ordering != ORDER_FILE:
-        kind = np.full(rows.shape[0] - 1, _TRACK)
-        kind[first_photon - 1 :] = _PHOTON
-        kind[first_neutral - 1 :] = _NEUTRAL
-        rest = rows[1:]
-        distance2 = delta_r2(rest[:, 5], rest[:, 6], lepton.eta, lepton.phi)
-        rows[1:] = rest[sorted_by(ordering * distance2, kind, rest[:, 4], rest[:, 5], rest[:, 6])]
-    return rows
+        distance2 = np.empty(chosen.size)
+        for row, index in enumerate(chosen):
+            distance2[row] = ordering * delta_r2(
+                candidates.eta[index], candidates.phi[index], lepton.eta, lepton.phi
+            )
+        chosen = sorted_by(distance2, chosen, candidates)
+    out[0, 0] = ELECTRON if lepton.is_electron else MUON
+    out[0, 1], out[0, 2], out[0, 3], out[0, 4] = lepton.charge, lepton.pt, lepton.eta, lepton.phi
+    out[0, 5:8] = 0.0
+    out[0, 8], out[0, 9], out[0, 10] = lepton.iso_charged, lepton.iso_photon, lepton.iso_neutral
+    isolations = relative_isolations(candidates, cuts.cone, cuts.as_published)
+    first_track = events.tracks.offsets[event]
+    for row, index in enumerate(chosen, 1):
+        out[row, 0] = candidates.kind[index]
+        out[row, 2], out[row, 3], out[row, 4] = candidates.pt[index], candidates.eta[index], candidates.phi[index]
+        for kind in range(3):
+            out[row, 8 + kind] = isolations[index, kind]
+        if candidates.kind[index] == TRACK:
+            track = first_track + index
+            charge = np.sign(events.tracks.pid[track]) if cuts.as_published else events.tracks.charge[track]
+            out[row, 1] = charge
+            out[row, 5] = events.tracks.x[track]
+            out[row, 6] = events.tracks.y[track]
+            out[row, 7] = events.tracks.z[track]
+        else:
+            out[row, 1] = 0.0
+            out[row, 5:8] = 0.0
+    return chosen.size + 1
+
+
+@compiled
+def fill_features(core: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Fill `out`, (num_particles, 19), from `core`, (num_particles, 11): massless kinematics and the kind flags."""
+    for row in range(core.shape[0]):
+        kind = int(core[row, 0])
+        pt, eta, phi = float(core[row, 2]), float(core[row, 3]), float(core[row, 4])
+        out[row, 0] = energy(pt, eta)
+        out[row, 1] = px(pt, phi)
+        out[row, 2] = py(pt, phi)
+        out[row, 3] = pz(pt, eta)
+        for column in range(3):
+            out[row, 4 + column] = core[row, 2 + column]
+            out[row, 7 + column] = core[row, 5 + column]
+            out[row, 10 + column] = core[row, 8 + column]
+        out[row, 13] = kind == TRACK
+        out[row, 14] = kind == NEUTRAL
+        out[row, 15] = kind == PHOTON
+        out[row, 16] = kind == ELECTRON
+        out[row, 17] = kind == MUON
+        out[row, 18] = core[row, 1]
+
+
+@compiled
+def padded_features(core: NDArray[np.float32], offsets: Indices) -> NDArray[np.float32]:
+    """The 19 features of the particles of many events, zero padded.
+
+    Args:
+        core: (num_particles, 11) of all events, one after the other.
+        offsets: (num_events + 1,) rows of `core` that each event owns.
+
+    Returns:
+        (num_events, 801, 19).
+    """
+    out = np.zeros((offsets.size - 1, MAX_PARTICLES, NUM_PARTICLE_FEATURES), dtype=np.float32)
+    for event in range(offsets.size - 1):
+        fill_features(core[offsets[event] : offsets[event + 1]], out[event])
+    return out
+
+
+def particle_features(core: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The 19 features of particles, unpadded; (num_particles, 11) to (num_particles, 19)."""
+    out = np.empty((len(core), NUM_PARTICLE_FEATURES), dtype=np.float32)
+    fill_features(core, out)
+    return out

@@ -7,6 +7,26 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from features.compiling import compiled
+
+
+@compiled
+def moments(rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and sum of squared deviations, in double precision, of the columns of `rows`; see `of_padded`."""
+    columns = rows.shape[2]
+    mean, m2 = np.zeros(columns), np.zeros(columns)
+    for block in range(counts.size):
+        for row in range(counts[block]):
+            for column in range(columns):
+                mean[column] += rows[block, row, column]
+    mean /= max(counts.sum(), 1)
+    for block in range(counts.size):
+        for row in range(counts[block]):
+            for column in range(columns):
+                deviation = rows[block, row, column] - mean[column]
+                m2[column] += deviation * deviation
+    return mean, m2
+
 
 class ColumnStatistics(NamedTuple):
     """Count, mean and sum of squared deviations of each column; two of them merge without going back to the data."""
@@ -25,11 +45,20 @@ class ColumnStatistics(NamedTuple):
             >>> ColumnStatistics.of(np.array([[1.0], [3.0]])).std
             array([1.])
         """
-        rows = np.asarray(rows, dtype=np.float64)
-        if not len(rows):
-            return cls(0, np.zeros(rows.shape[1]), np.zeros(rows.shape[1]))
-        mean = rows.mean(axis=0)
-        return cls(len(rows), mean, np.square(rows - mean).sum(axis=0))
+        rows = np.ascontiguousarray(rows)
+        mean, m2 = moments(rows[None], np.array([len(rows)]))
+        return cls(len(rows), mean, m2)
+
+    @classmethod
+    def of_padded(cls, rows: NDArray[np.floating[Any]], counts: NDArray[np.integer[Any]]) -> Self:
+        """Statistics of the first `counts[i]` rows of each block of (num_blocks, num_rows, num_columns) numbers.
+
+        Examples:
+            >>> ColumnStatistics.of_padded(np.array([[[1.0], [0.0]], [[3.0], [0.0]]]), np.array([1, 1])).mean
+            array([2.])
+        """
+        mean, m2 = moments(rows, counts.astype(np.int64))
+        return cls(int(counts.sum()), mean, m2)
 
     def merge(self, other: ColumnStatistics) -> ColumnStatistics:
         """Statistics of both sets of rows together (Chan, Golub, LeVeque 1979)."""

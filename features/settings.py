@@ -19,6 +19,15 @@ class Ordering(StrEnum):
     """Tracks, photons, neutral hadrons, each as in the input."""
 
 
+class Convention(StrEnum):
+    """Whose definitions of the features."""
+
+    CORRECT = "correct"
+    """The physics as defined."""
+    SPARKDLTRIGGER = "sparkdltrigger"
+    """As CERN's published notebooks compute them, mistakes included, to compare with their numbers."""
+
+
 class Balance(StrEnum):
     """How classes of unequal size are made to count alike."""
 
@@ -53,6 +62,8 @@ class FeatureSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
+    convention: Convention = Convention.CORRECT
+    """Whose definitions of the features: correct, or sparkdltrigger (CERN's notebooks; needs `ordering: file`)."""
     min_lepton_pt: float = Field(default=23.0, ge=0)
     """The selected lepton needs more pT than this [GeV]."""
     max_lepton_isolation: float = Field(default=0.45, gt=0)
@@ -79,3 +90,11 @@ class FeatureSettings(BaseModel):
     """Upper limit of the rows of a row group, the unit that workers are given."""
     feed_workers: int = Field(default=8, ge=1)
     """Train and val get at least so many row groups, and a multiple of it: so many workers are fed evenly."""
+
+    @model_validator(mode="after")
+    def _published_order(self) -> Self:
+        if self.convention is Convention.SPARKDLTRIGGER and self.ordering is not Ordering.FILE:
+            raise ValueError(
+                f"convention sparkdltrigger keeps particles in file order; set ordering: file (now {self.ordering})"
+            )
+        return self

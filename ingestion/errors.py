@@ -6,8 +6,24 @@ Every exception takes its finished message as the only argument, so that it surv
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Final, Self
+
+#: What disks and networks answer when they fail for a while.
+_PASSING: Final = {
+    errno.EIO,
+    errno.EAGAIN,
+    errno.EINTR,
+    errno.EBUSY,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+}
+#: Their errors are of the network, also where they are no OSError.
+_REMOTE_LIBRARIES: Final = {"aiohttp", "botocore", "fsspec", "fsspec_xrootd", "http", "requests", "urllib3"}
 
 
 class IngestionError(Exception):
@@ -53,6 +69,36 @@ class DamagedFileError(IngestionError):
             f"{path} is damaged: {where} cannot be read ({type(cause).__name__}: {_first_line(cause)}). "
             f"Copy it again, or take it out of the sample's files."
         )
+
+
+class UnreachableFileError(IngestionError):
+    """The file could not be read this time; a second attempt may succeed."""
+
+    @classmethod
+    def at(cls, path: str, *, where: str, cause: Exception) -> Self:
+        """Say what could not be read, and how the file system put it."""
+        return cls(
+            f"{path}: {where} could not be read ({type(cause).__name__}: {_first_line(cause)}). "
+            f"Check that its server or disk answers, and run again."
+        )
+
+
+def read_error(path: str, *, where: str, cause: Exception) -> DamagedFileError | UnreachableFileError:
+    """What to raise when reading failed: the file is damaged, unless the failure is one that may pass."""
+    kind = UnreachableFileError if may_pass(path, cause) else DamagedFileError
+    return kind.at(path, where=where, cause=cause)
+
+
+def may_pass(path: str, cause: BaseException) -> bool:
+    """Whether a failure to read is of the disk or the network, not of the file's content."""
+    if isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError):
+        return False
+    if isinstance(cause, TimeoutError | ConnectionError):
+        return True
+    if isinstance(cause, OSError) and cause.errno in _PASSING:
+        return True
+    remote = "://" in path
+    return remote and (isinstance(cause, OSError) or type(cause).__module__.split(".")[0] in _REMOTE_LIBRARIES)
 
 
 class MissingTreeError(IngestionError):
@@ -112,6 +158,15 @@ class EmptySampleError(IngestionError):
 
 class BadFilesError(IngestionError):
     """Several files are bad; each is listed."""
+
+    @classmethod
+    def over_budget(cls, problems: Sequence[str], *, budget: int) -> Self:
+        """More files had to be skipped than the config allows."""
+        listed = "\n".join(f"- {problem}" for problem in problems[:20])
+        return cls(
+            f"{len(problems)} input files are bad, more than ingest.max_bad_files allows ({budget}):\n{listed}\n"
+            f"Mend them, or raise ingest.max_bad_files."
+        )
 
     @classmethod
     def of(cls, problems: Sequence[IngestionError]) -> IngestionError:

@@ -6,25 +6,29 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import fsspec
 import uproot
 from fsspec.implementations.local import LocalFileSystem
 
+from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.errors import (
     BadFilesError,
-    DamagedFileError,
     DuplicateFileError,
     IngestionError,
     MissingBranchError,
     MissingTreeError,
     NoFilesError,
     TruncatedFileError,
+    UnreachableFileError,
     UnreadableFileError,
+    may_pass,
+    read_error,
 )
+from ingestion.retrying import patiently
 from ingestion.schema import OPTIONAL_SCALARS
-from ingestion.settings import IngestSettings, SampleSettings, field_branches
+from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
 
 _INSPECTORS: Final = 8
 _BIG_FILE_VERSION: Final = 1_000_000
@@ -49,11 +53,42 @@ class FileInfo(NamedTuple):
     size: int
     modified: str
     missing_optional: tuple[str, ...]
+    edges: tuple[int, ...]
+    """Where the file is cut into pieces, one events part each: between baskets, from 0 to the number of entries."""
+    digest: str = ""
+    """Of the content of a local file, once it has been read."""
+    revision: str = ""
+    """Empty for a file as first seen; when it was changed in place, the time of the change."""
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """From a manifest."""
+        lists = {name: tuple(content[name]) for name in ("missing_optional", "edges")}
+        return cls(**{**content, **lists})
 
     @property
     def place(self) -> str:
         """How messages name it."""
         return f"sample '{self.sample}': {self.path}"
+
+
+class BadFile(NamedTuple):
+    """A file that was skipped, and why."""
+
+    sample: str
+    path: str
+    reason: str
+    """Name of the error."""
+    message: str
+    size: int = -1
+    modified: str = ""
+
+
+class Inventory(NamedTuple):
+    """The files that can be read, and those that are skipped."""
+
+    infos: list[FileInfo]
+    bad: list[BadFile]
 
 
 def expand(samples: Iterable[SampleSettings]) -> list[SourceFile]:
@@ -76,32 +111,38 @@ def inventory(
     sources: Sequence[SourceFile],
     settings: IngestSettings,
     *,
-    known: Mapping[str, FileInfo] | None = None,
+    known: Mapping[str, FileInfo | BadFile] | None = None,
     on_file: Callable[[int, int], None] | None = None,
-) -> list[FileInfo]:
+) -> Inventory:
     """Check every file: ROOT header, tree, needed branches, number of entries, no file twice.
 
     Args:
         sources: The files, from `expand`.
-        settings: Tree and branch names.
+        settings: Tree and branch names, and what to do about bad files.
         known: Results of an earlier call by path; a file of the same size and modification time is not opened again.
         on_file: Called with (files done, files in all).
 
     Raises:
-        IngestionError: The one bad file, or BadFilesError with all of them.
+        IngestionError: The one bad file, or BadFilesError with all of them (or more than may be skipped).
         DuplicateFileError: The same UUID twice.
     """
     known = known or {}
 
-    def check(source: SourceFile) -> FileInfo | IngestionError:
+    def check(source: SourceFile) -> FileInfo | BadFile | IngestionError:
+        size, modified = -1, ""
         try:
             size, modified = _size_and_time(source.path)
             before = known.get(source.path)
             if before is not None and (before.size, before.modified) == (size, modified):
-                return before._replace(sample=source.sample, label=source.label)
-            return inspect(source, settings, size=size, modified=modified)
+                if isinstance(before, FileInfo):
+                    return before._replace(sample=source.sample, label=source.label)
+                if settings.on_bad_file is OnBadFile.SKIP:
+                    return before._replace(sample=source.sample)
+            return patiently(inspect, source, settings, size=size, modified=modified)
         except IngestionError as problem:
-            return problem
+            if settings.on_bad_file is OnBadFile.FAIL:
+                return problem
+            return BadFile(source.sample, source.path, type(problem).__name__, str(problem), size, modified)
 
     results = []
     with ThreadPoolExecutor(_INSPECTORS) as pool:
@@ -112,9 +153,23 @@ def inventory(
     problems = [result for result in results if isinstance(result, IngestionError)]
     if problems:
         raise BadFilesError.of(problems)
-    infos = [result for result in results if isinstance(result, FileInfo)]
-    _refuse_duplicates(infos)
-    return infos
+    found = Inventory(
+        [result for result in results if isinstance(result, FileInfo)],
+        [result for result in results if isinstance(result, BadFile)],
+    )
+    refuse_too_many(found.bad, settings)
+    _refuse_duplicates(found.infos)
+    return found
+
+
+def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:
+    """Skipping has a limit.
+
+    Raises:
+        BadFilesError: More files than `max_bad_files`.
+    """
+    if len(bad) > settings.max_bad_files:
+        raise BadFilesError.over_budget([each.message for each in bad], budget=settings.max_bad_files)
 
 
 def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified: str) -> FileInfo:
@@ -126,6 +181,7 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         MissingTreeError: The tree is not there.
         MissingBranchError: A needed branch is not there.
         DamagedFileError: Its directory cannot be read.
+        UnreachableFileError: It cannot be read now.
     """
     _check_header(source.path, size)
     try:
@@ -135,18 +191,21 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
             tree = file[settings.tree] if is_tree else None
             uuid, entries = str(file.file.uuid), 0 if tree is None else int(tree.num_entries)
             branches = set() if tree is None else set(tree.keys(full_paths=False))
+            needed = set(field_branches(settings.branch_map).values()) & branches
+            boundaries = basket_boundaries(tree[name] for name in needed) if needed else []
     except Exception as cause:
         # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
-        raise DamagedFileError.at(source.path, where="its directory", cause=cause) from cause
+        raise read_error(source.path, where="its directory", cause=cause) from cause
     if tree is None:
         held = [f"{name} ({kind})" for name, kind in kinds.items()]
         raise MissingTreeError.at(source.path, settings.tree, held)
     missing = {field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches}
     optional = tuple(sorted(set(missing) & set(OPTIONAL_SCALARS)))
-    needed = {field: branch for field, branch in missing.items() if field not in OPTIONAL_SCALARS}
-    if needed:
-        raise MissingBranchError.at(source.path, settings.tree, needed, branches)
-    return FileInfo(source.sample, source.label, source.path, uuid, entries, size, modified, optional)
+    absent = {field: branch for field, branch in missing.items() if field not in OPTIONAL_SCALARS}
+    if absent:
+        raise MissingBranchError.at(source.path, settings.tree, absent, branches)
+    edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
+    return FileInfo(source.sample, source.label, source.path, uuid, entries, size, modified, optional, edges)
 
 
 def _refuse_duplicates(infos: Iterable[FileInfo]) -> None:
@@ -166,7 +225,11 @@ def _check_header(path: str, size: int) -> None:
     try:
         with filesystem.open(name, "rb") as file:
             head = file.read(20)
-    except OSError as cause:
+    except Exception as cause:
+        if may_pass(path, cause):
+            raise UnreachableFileError.at(path, where="its header", cause=cause) from cause
+        if not isinstance(cause, OSError):
+            raise
         raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check its permissions.") from cause
     if not head.startswith(b"root") or len(head) < 20:
         raise UnreadableFileError(
@@ -184,7 +247,11 @@ def _size_and_time(path: str) -> tuple[int, str]:
     filesystem, name = _filesystem(path)
     try:
         info: dict[str, Any] = filesystem.info(name)
-    except (OSError, ValueError) as cause:
+    except Exception as cause:
+        if may_pass(path, cause):
+            raise UnreachableFileError.at(path, where="its size", cause=cause) from cause
+        if not isinstance(cause, OSError | ValueError):
+            raise
         raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check the path and its permissions.") from cause
     if info.get("type") == "directory":
         raise UnreadableFileError(f"{path} is a folder. Give a glob of the files in it, such as '{path}/*.root'.")
@@ -198,7 +265,7 @@ def _size_and_time(path: str) -> tuple[int, str]:
 
 def _filesystem(path: str) -> tuple[Any, str]:
     """The file system of a path or URL, and the name on it."""
-    if not _is_url(path):
+    if not is_url(path):
         # Not through fsspec's parser, which would read '::' in a name as a chain of file systems.
         return LocalFileSystem(), path
     try:
@@ -211,12 +278,12 @@ def _filesystem(path: str) -> tuple[Any, str]:
     return filesystem, name
 
 
-def _is_url(path: str) -> bool:
+def is_url(path: str) -> bool:
     return "://" in path
 
 
 def _resolved(pattern: str) -> str:
-    return pattern if _is_url(pattern) else str(Path(pattern).absolute())
+    return pattern if is_url(pattern) else str(Path(pattern).absolute())
 
 
 def _matches(pattern: str) -> list[str]:
@@ -228,14 +295,14 @@ def _matches(pattern: str) -> list[str]:
     if not any(sign in name for sign in "*?["):
         return []
     found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
-    if not _is_url(pattern):
+    if not is_url(pattern):
         return found
     return [filesystem.unstrip_protocol(path) for path in found]
 
 
 def _neighbours(pattern: str) -> list[str]:
     """What lies in the folder of a local pattern that matches nothing, or the nearest folder above it."""
-    if _is_url(pattern):
+    if is_url(pattern):
         return []
     folder = Path(pattern).absolute().parent
     while not folder.is_dir():

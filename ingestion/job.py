@@ -7,19 +7,31 @@ but its range, so a retried or speculative attempt puts the same bytes in the sa
 
 from __future__ import annotations
 
+import os
+import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import pyarrow.parquet as pq
 from pyspark import Accumulator, SparkContext
 
+from ingestion.changes import content_digest
 from ingestion.errors import BadFilesError, EmptySampleError, IngestionError
-from ingestion.files import FileInfo
+from ingestion.files import BadFile, FileInfo, refuse_too_many
 from ingestion.reader import read_events, select_events
-from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.retrying import patiently
+from ingestion.schema import events_schema
+from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 
+#: Steps that are counted; entries = events + rejections.
+STEPS: Final = ("entries", "rejected_nonfinite", "rejected_no_lepton", "events")
+
+#: Columns with few different values; trying a dictionary for the others would cost more than writing them.
+_WITH_DICTIONARY: Final = ["file_uuid", "sample"]
+_WITH_STATISTICS: Final = ["file_uuid", "entry", "sample", "label", "weight"]
 
 class EntryRange(NamedTuple):
     """What one task reads."""
@@ -38,14 +50,32 @@ class EventsPart(NamedTuple):
     start: int
     stop: int
     name: str
-    counters: dict[str, int]
+    digest: str
+    """Of the Parquet file's content."""
+    counts: dict[str, int]
+    weights: dict[str, list[float]]
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """From a manifest."""
+        return cls(**content)
+
+
+class EarlierParts(NamedTuple):
+    """Parts of the last version that may be taken over, by UUID of their ROOT file, and the folder they lie in."""
+
+    folder: Path
+    parts: Mapping[str, Sequence[EventsPart]]
 
 
 class IngestResult(NamedTuple):
-    """All parts, and the counters of each sample."""
+    """All parts, the files they came from (with the digest of their content), and those that had to be skipped."""
 
     parts: list[EventsPart]
-    counters: dict[str, dict[str, int]]
+    infos: list[FileInfo]
+    bad: list[BadFile]
+    num_taken_over: int
+    """Files that were not read again."""
 
 
 def ingest(
@@ -57,97 +87,157 @@ def ingest(
     *,
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
+    earlier: EarlierParts | None = None,
+    bad: Sequence[BadFile] = (),
 ) -> IngestResult:
-    """Read all files into `out_dir/*.parquet` (an existing folder that every task can reach).
+    """Read files into `out_dir/*.parquet` (an existing folder that every task can reach).
 
     Args:
         spark: The running context.
         infos: The checked files.
         samples: The samples that the files belong to.
-        settings: Thresholds and names.
+        settings: Thresholds and names, and what to do about bad files.
         out_dir: Where the events Parquet goes.
         done: Counts entries as tasks finish, for progress.
         num_tasks: Number of Spark tasks for so many pieces of work.
+        earlier: Parts of files that have not changed; these files are not read.
+        bad: Files that were found bad before.
 
     Raises:
-        IngestionError: A file cannot be read to its end.
+        IngestionError: A file cannot be read to its end, and bad files are not skipped.
         EmptySampleError: A sample has no events, or none survives.
     """
-    ranges = list(split_entries(infos, settings.entries_per_task))
+    taken = _take_over(infos, earlier, out_dir)
+    ranges = list(split_entries(info for info in infos if info.uuid not in taken))
     folder = str(out_dir)
 
-    def run(work: EntryRange) -> EventsPart | IngestionError:
+    def run(work: EntryRange) -> tuple[EventsPart, str] | tuple[EntryRange, IngestionError]:
         try:
-            part = ingest_range(work, settings, Path(folder))
+            part = patiently(ingest_range, work, settings, Path(folder))
+            digest = content_digest(work.info.path) if work.start == 0 else ""
         except IngestionError as problem:
             # Raised here, Spark would retry it four times and bury it in Java: the driver raises it.
-            return problem
+            return work, problem
         done.add(work.stop - work.start)
-        return part
+        return part, digest
 
     outcomes = spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect() if ranges else []
-    problems = [outcome for outcome in outcomes if isinstance(outcome, IngestionError)]
-    if problems:
-        raise BadFilesError.of(problems)
-    parts = [outcome for outcome in outcomes if isinstance(outcome, EventsPart)]
-    counters = {
-        sample.name: sum_counters(part.counters for part in parts if part.sample == sample.name) for sample in samples
-    }
-    _refuse_empty(counters)
-    return IngestResult(parts, counters)
+    problems = {work.info.uuid: (work.info, error) for work, error in outcomes if isinstance(error, IngestionError)}
+    if problems and settings.on_bad_file is OnBadFile.FAIL:
+        raise BadFilesError.of([error for _, error in problems.values()])
+    bad = [*bad, *(_bad_file(info, error) for info, error in problems.values())]
+    refuse_too_many(bad, settings)
+    read = [(part, digest) for part, digest in outcomes if isinstance(part, EventsPart)]
+    for part, _ in read:
+        if part.file_uuid in problems and part.name:
+            (out_dir / part.name).unlink()
+    digests = {part.file_uuid: digest for part, digest in read if digest}
+    parts = [part for old in taken.values() for part in old]
+    parts += [part for part, _ in read if part.file_uuid not in problems]
+    parts.sort(key=lambda part: (part.file_uuid, part.start))
+    _refuse_empty(sum_by_sample(parts, samples), bad)
+    good = [
+        info._replace(digest=digests.get(info.uuid, info.digest)) for info in infos if info.uuid not in problems
+    ]
+    return IngestResult(parts, good, bad, len(taken))
 
 
-def split_entries(infos: Iterable[FileInfo], entries_per_task: int) -> Iterator[EntryRange]:
-    """Ranges of at most `entries_per_task` entries, nearly equal within a file; none for an empty file.
+def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:
+    """The pieces of all files; none of an empty file.
 
     Examples:
-        >>> info = FileInfo("qcd", 0, "a.root", "u", 10, 1, "", ())
-        >>> [(work.start, work.stop) for work in split_entries([info], 4)]
-        [(0, 3), (3, 6), (6, 10)]
+        >>> info = FileInfo("qcd", 0, "a.root", "u", 10, 1, "", (), (0, 6, 10))
+        >>> [(work.start, work.stop) for work in split_entries([info])]
+        [(0, 6), (6, 10)]
     """
     for info in infos:
-        num_ranges = -(-info.entries // entries_per_task)
-        for index in range(num_ranges):
-            yield EntryRange(info, index * info.entries // num_ranges, (index + 1) * info.entries // num_ranges)
+        for start, stop in pairwise(info.edges):
+            yield EntryRange(info, start, stop)
 
 
 def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> EventsPart:
-    """Read, select and write one range of entries.
+    """Read, select and write one range of entries, a row group at a time, so that memory stays small.
 
     Raises:
         IngestionError: The range cannot be read.
     """
-    raw = read_events(work.info, settings, start=work.start, stop=work.stop)
-    table, counters = select_events(raw, work.info, settings)
-    name = ""
-    if table.num_rows:
-        name = f"{work.info.uuid}-{work.start:09d}.parquet"
-        unfinished = out_dir / f".{name}.{uuid.uuid4().hex}"
-        pq.write_table(table, unfinished, compression="zstd", compression_level=1)
-        unfinished.replace(out_dir / name)
-    return EventsPart(work.info.sample, work.info.path, work.info.uuid, work.start, work.stop, name, counters)
+    counts = dict.fromkeys(STEPS, 0)
+    weights = {step: [0.0, 0.0] for step in STEPS}
+    name = f"{work.info.uuid}-{work.start:09d}.parquet"
+    unfinished = out_dir / f".{name}.{uuid.uuid4().hex}"
+    try:
+        with pq.ParquetWriter(
+            unfinished,
+            events_schema(),
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=_WITH_DICTIONARY,
+            write_statistics=_WITH_STATISTICS,
+        ) as writer:
+            for raw in read_events(work.info, settings, start=work.start, stop=work.stop):
+                selection = select_events(raw, work.info, settings)
+                if selection.table.num_rows:
+                    writer.write_table(selection.table)
+                for step in STEPS:
+                    counts[step] += selection.counts[step]
+                    weights[step] = [a + b for a, b in zip(weights[step], selection.weights[step], strict=True)]
+        digest = ""
+        if counts["events"]:
+            digest = content_digest(str(unfinished))
+            unfinished.replace(out_dir / name)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    info = work.info
+    written = name if counts["events"] else ""
+    return EventsPart(info.sample, info.path, info.uuid, work.start, work.stop, written, digest, counts, weights)
 
 
-def sum_counters(counters: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Add counters key by key; zeros when there is nothing to add.
-
-    Examples:
-        >>> sum_counters([{"entries": 2, "events": 1}, {"entries": 3, "events": 3}])["entries"]
-        5
-    """
-    total = dict.fromkeys(("entries", "rejected_nonfinite", "rejected_no_lepton", "events"), 0)
-    for counter in counters:
-        for key, value in counter.items():
-            total[key] += value
-    return total
+def sum_by_sample(parts: Iterable[EventsPart], samples: Sequence[SampleSettings]) -> dict[str, dict[str, int]]:
+    """Counters of all parts of each sample, added up; zeros for a sample without parts."""
+    totals = {sample.name: dict.fromkeys(STEPS, 0) for sample in samples}
+    for part in parts:
+        for step, count in part.counts.items():
+            totals[part.sample][step] += count
+    return totals
 
 
-def _refuse_empty(counters: dict[str, dict[str, int]]) -> None:
+def _take_over(
+    infos: Sequence[FileInfo], earlier: EarlierParts | None, out_dir: Path
+) -> dict[str, list[EventsPart]]:
+    """Bring the parts of unchanged files into this version, without copying where possible."""
+    taken: dict[str, list[EventsPart]] = {}
+    for info in infos:
+        parts = list(earlier.parts.get(info.uuid, ())) if earlier else []
+        if not earlier or not parts or not all((earlier.folder / part.name).is_file() for part in parts if part.name):
+            continue
+        for part in parts:
+            if part.name:
+                link_or_copy(earlier.folder / part.name, out_dir / part.name)
+        taken[info.uuid] = [part._replace(path=info.path) for part in parts]
+    return taken
+
+
+def link_or_copy(old: Path, new: Path) -> None:
+    """A second name for a file that never changes; a copy where the file system has no links."""
+    try:
+        os.link(old, new)
+    except OSError:
+        shutil.copyfile(old, new)
+
+
+def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:
+    return BadFile(info.sample, info.path, type(error).__name__, str(error), info.size, info.modified)
+
+
+def _refuse_empty(counters: dict[str, dict[str, int]], bad: Sequence[BadFile]) -> None:
     for sample, counter in counters.items():
         if counter["events"]:
             continue
         cutflow = "\n".join(f"  {key:<20}{value:>10}" for key, value in counter.items())
         cause = "its files hold no entries" if counter["entries"] == 0 else "none of its events passes"
+        skipped = [each.message for each in bad if each.sample == sample]
+        if skipped and not counter["entries"]:
+            cause = f"no file of it can be read; the first: {skipped[0]}"
         raise EmptySampleError(
             f"sample '{sample}': {cause}. Its cutflow:\n{cutflow}\n"
             f"Check its files and the thresholds under ingest: in the config."

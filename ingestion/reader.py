@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import awkward as ak
 import numpy as np
@@ -10,11 +13,16 @@ import pyarrow as pa
 import uproot
 from numpy.typing import NDArray
 
-from ingestion.errors import DamagedFileError, WrongBranchTypeError
+from ingestion.baskets import basket_boundaries, chunk_edges
+from ingestion.errors import WrongBranchTypeError, read_error
 from ingestion.files import FileInfo
 from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, SCALARS, events_schema, struct_type
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.thresholds import Mask, Offsets, any_per_event, events_to_candidates, kept_offsets, nonfinite
+
+
+#: About 40 MB of numbers: enough that the cost of a call does not count, little enough for any task's memory.
+ENTRIES_PER_CHUNK: Final = 1000
 
 
 class Jagged(NamedTuple):
@@ -41,30 +49,56 @@ class Selection(NamedTuple):
     """Events that pass, and how many do not and why; the counts add up to the entries read."""
 
     table: pa.Table
-    counters: dict[str, int]
+    counts: dict[str, int]
+    weights: dict[str, list[float]]
+    """For each of the counts the sum of weights and of squared weights (those that are not finite left out)."""
 
 
-def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: int) -> RawEvents:
-    """Read the needed branches of entries `start` to `stop` (exclusive).
+def read_events(
+    info: FileInfo, settings: IngestSettings, *, start: int, stop: int, chunk: int = ENTRIES_PER_CHUNK
+) -> Iterator[RawEvents]:
+    """Read the needed branches of entries `start` to `stop` (exclusive), in pieces of about `chunk` entries.
+
+    Pieces begin and end where baskets of the largest branch do (but for `start` and `stop`), so that no large basket
+    is decompressed twice.
 
     Raises:
         DamagedFileError: Some baskets cannot be read.
+        UnreachableFileError: They cannot be read now.
         WrongBranchTypeError: A branch is not jagged or not numeric where it must be.
     """
-    branches = field_branches(settings.branch_map)
+    names = field_branches(settings.branch_map)
     for absent in info.missing_optional:
-        del branches[absent]
+        del names[absent]
+    with _reading(info, f"entries {start} to {stop - 1}"):
+        tree = uproot.open({info.path: settings.tree})
+    with tree:
+        with _reading(info, "its baskets' index"):
+            branches = {field: tree[name] for field, name in names.items()}
+            edges = chunk_edges(basket_boundaries(branches.values()), start, stop, chunk)
+        for first, last in pairwise(edges):
+            with _reading(info, f"entries {first} to {last - 1}"):
+                arrays = {
+                    field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()
+                }
+            yield _raw_events(arrays, names, info.path, first, last)
+
+
+@contextmanager
+def _reading(info: FileInfo, where: str) -> Iterator[None]:
+    """Turn whatever uproot raises into an error about this file."""
     try:
-        with uproot.open({info.path: settings.tree}) as tree:
-            arrays = {
-                field: tree[branch].array(entry_start=start, entry_stop=stop) for field, branch in branches.items()
-            }
+        yield
     except Exception as cause:
         # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
-        raise DamagedFileError.at(info.path, where=f"entries {start} to {stop - 1}", cause=cause) from cause
+        raise read_error(info.path, where=where, cause=cause) from cause
+
+
+def _raw_events(arrays: dict[str, ak.Array], names: dict[str, str], path: str, start: int, stop: int) -> RawEvents:
+    """Flat arrays of the fields of one piece; `names` holds their branches."""
     scalars = {name: np.full(stop - start, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
     scalars |= {
-        name: _scalar(arrays[name], place=f"{info.path}: branch '{branches[name]}'", dtype=SCALARS[name].dtype)
+        name: _scalar(arrays[name], place=f"{path}: branch '{names[name]}'", dtype=SCALARS[name].dtype)
         for name in SCALARS
         if name in arrays
     }
@@ -73,12 +107,12 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
         columns = {
             field: _jagged(
                 arrays[f"{name}.{field}"],
-                place=f"{info.path}: branch '{branches[f'{name}.{field}']}'",
+                place=f"{path}: branch '{names[f'{name}.{field}']}'",
                 dtype=spec.dtype,
             )
             for field, spec in fields.items()
         }
-        offsets = _common_offsets({field: column[0] for field, column in columns.items()}, info.path, name)
+        offsets = _common_offsets({field: column[0] for field, column in columns.items()}, path, name)
         collections[name] = Jagged(offsets, {field: column[1] for field, column in columns.items()})
     return RawEvents(start, scalars, collections)
 
@@ -87,7 +121,7 @@ def select_events(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> S
     """Drop events with non-finite numbers or without a lepton above threshold; drop candidates below threshold.
 
     Returns:
-        The events as `ingestion.schema.events_schema()` and the counters `entries`, `rejected_nonfinite`,
+        The events as `ingestion.schema.events_schema()` and, counted and weighted, `entries`, `rejected_nonfinite`,
         `rejected_no_lepton`, `events`.
     """
     bad = nonfinite(raw.scalars.values(), raw.num_events)
@@ -99,13 +133,19 @@ def select_events(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> S
         leptons = raw.collections[name]
         has_lepton |= any_per_event(leptons.offsets, leptons.fields["pt"] > settings.min_lepton_pt)
     keep = ~bad & has_lepton
-    counters = {
-        "entries": raw.num_events,
-        "rejected_nonfinite": int(bad.sum()),
-        "rejected_no_lepton": int((~bad & ~has_lepton).sum()),
-        "events": int(keep.sum()),
+    steps = {
+        "entries": np.ones_like(keep),
+        "rejected_nonfinite": bad,
+        "rejected_no_lepton": ~bad & ~has_lepton,
+        "events": keep,
     }
-    return Selection(_events_table(raw, info, settings, keep), counters)
+    weight = raw.scalars["weight"].astype(np.float64)
+    weight[~np.isfinite(weight)] = 0.0
+    return Selection(
+        _events_table(raw, info, settings, keep),
+        {step: int(chosen.sum()) for step, chosen in steps.items()},
+        {step: [float(weight[chosen].sum()), float(np.square(weight[chosen]).sum())] for step, chosen in steps.items()},
+    )
 
 
 def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -24,12 +25,21 @@ class SampleSettings(BaseModel):
     """Cross-section in picobarn, if known."""
 
 
+class OnBadFile(StrEnum):
+    """What to do about a file that cannot be read."""
+
+    FAIL = "fail"
+    """Stop and list what is wrong."""
+    SKIP = "skip"
+    """Go on without it, and list it in the manifest and the report."""
+
+
 class IngestSettings(BaseModel):
     """How events are read and which are worth keeping."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-    #: Keys that change how fast, not what, is computed: they never make a stage stale.
-    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"entries_per_task"})
+    #: Keys that do not change what comes of a file: they never make a stage stale.
+    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"entries_per_task", "on_bad_file", "max_bad_files"})
 
     tree: str = "Delphes"
     """Name of the tree (its highest cycle is read)."""
@@ -43,8 +53,12 @@ class IngestSettings(BaseModel):
     """Neutral hadrons need more ET than this [GeV]."""
     min_lepton_pt: float = Field(default=23.0, ge=0)
     """Events need an electron or muon with more pT than this [GeV]."""
+    on_bad_file: OnBadFile = OnBadFile.FAIL
+    """A file that cannot be read: fail, or skip (it is listed in the manifest and the report)."""
+    max_bad_files: int = Field(default=10, ge=0)
+    """More skipped files than this are an error all the same."""
     entries_per_task: int = Field(default=4000, ge=1, le=1_000_000)
-    """Larger files are read by several tasks of so many entries each (bounds a task's memory)."""
+    """Larger files are read in several pieces of about so many entries, one output file each."""
 
     @field_validator("branch_map")
     @classmethod

@@ -22,7 +22,7 @@ from pipeline.errors import CheckFailedError, MachineError, MissingInputError, R
 from pipeline.fingerprint import Fingerprint, Input, code_digests, reasons_to_run
 from pipeline.provenance import code_version, now, package_versions
 from pipeline.spark import SparkProvider
-from pipeline.stages.base import Context, Result, Stage
+from pipeline.stages.base import Context, Found, Result, Stage
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.features import Features
 from pipeline.stages.ingest import Ingest
@@ -104,7 +104,8 @@ class Runner:
             # All are made before the first is written: an error leaves everything as it was.
             manifests = []
             for plan, current in stale:
-                fingerprint = self._fingerprint(plan.stage, current, self._upstream(plan.stage, mixed=True))
+                found = plan.stage.find_inputs(self.config, current, self.console)
+                fingerprint = self._fingerprint(plan.stage, found, self._upstream(plan.stage, mixed=True))
                 accepted = {"when": now(), "reasons": plan.reasons}
                 manifests.append(current.manifest | {"fingerprint": fingerprint.to_json(), "accepted": accepted})
             for (plan, current), manifest in zip(stale, manifests, strict=True):
@@ -118,7 +119,12 @@ class Runner:
     def _run_stage(self, stage: Stage, *, force: bool) -> None:
         current = self.store(stage).current()
         upstream = self._upstream(stage)
-        reasons = self._reasons(stage, current) if current else ["first run"]
+        found = stage.find_inputs(self.config, current, self.console)
+        # Taken before the work: what changes meanwhile makes the stage stale again.
+        fingerprint = self._fingerprint(stage, found, upstream)
+        reasons = ["first run"]
+        if current:
+            reasons = reasons_to_run(Fingerprint.from_json(current.manifest["fingerprint"]), fingerprint)
         if force:
             reasons = reasons or ["--force"]
         if not reasons:
@@ -128,7 +134,7 @@ class Runner:
         self.console.print(f"[bold]{stage.name}[/]: {_escaped(shown)}", highlight=False)
         self._say_what_is_stale(stage, upstream)
         self._look_at_machine(stage)
-        self._make_version(stage, current, upstream)
+        self._make_version(stage, current, upstream, found, fingerprint)
 
     def _say_what_is_stale(self, stage: Stage, upstream: dict[str, Version]) -> None:
         """A stage run on its own takes what is there, stale or not; the user should know."""
@@ -140,16 +146,28 @@ class Runner:
                     highlight=False,
                 )
 
-    def _make_version(self, stage: Stage, current: Version | None, upstream: dict[str, Version]) -> None:
+    def _make_version(
+        self,
+        stage: Stage,
+        current: Version | None,
+        upstream: dict[str, Version],
+        found: Found,
+        fingerprint: Fingerprint,
+    ) -> None:
         """The transaction: a new folder, the work, its checks, the manifest, the pointer."""
         store = self.store(stage)
-        # Taken before the work: what changes meanwhile makes the stage stale again.
-        fingerprint = self._fingerprint(stage, current, upstream)
         folder = store.begin(fingerprint.digest)
         started = time.monotonic()
         try:
             context = Context(
-                config=self.config, upstream=upstream, out_dir=folder, spark=self._spark, console=self.console
+                config=self.config,
+                upstream=upstream,
+                current=current,
+                code_changes=_code_changes(current, fingerprint),
+                found=found,
+                out_dir=folder,
+                spark=self._spark,
+                console=self.console,
             )
             result = stage.run(context)
             _refuse_failed_checks(stage, result)
@@ -203,8 +221,8 @@ class Runner:
             _refuse_mixed_versions(stage, versions)
         return versions
 
-    def _fingerprint(self, stage: Stage, current: Version | None, upstream: dict[str, Version]) -> Fingerprint:
-        inputs = stage.own_inputs(self.config, current)
+    def _fingerprint(self, stage: Stage, found: Found, upstream: dict[str, Version]) -> Fingerprint:
+        inputs = dict(found.inputs)
         for name, version in upstream.items():
             inputs[name] = Input(f"output of {name}", version.name)
         code = code_digests([*stage.code, f"pipeline/stages/{stage.name}.py"])
@@ -214,7 +232,8 @@ class Runner:
         before = Fingerprint.from_json(current.manifest["fingerprint"])
         if any(StageStore(self.config.run_dir, name).current() is None for name in stage.upstream):
             return ["the output of a stage it reads from is gone"]
-        after = self._fingerprint(stage, current, self._upstream(stage, mixed=True))
+        found = stage.find_inputs(self.config, current, self.console)
+        after = self._fingerprint(stage, found, self._upstream(stage, mixed=True))
         for name in ignore:
             before.inputs.pop(name, None)
             after.inputs.pop(name, None)
@@ -256,6 +275,11 @@ class Runner:
             file.write(str(os.getpid()))
             file.flush()
             yield
+
+
+def _code_changes(current: Version | None, fingerprint: Fingerprint) -> frozenset[str]:
+    before = current.manifest["fingerprint"]["code"] if current else {}
+    return frozenset(name for name, digest in fingerprint.code.items() if before.get(name) != digest)
 
 
 def _refuse_failed_checks(stage: Stage, result: Result) -> None:

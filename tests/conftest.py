@@ -46,7 +46,7 @@ def bundled_samples() -> list[SampleSettings]:
 @pytest.fixture(scope="session")
 def bundled_files(bundled_samples: list[SampleSettings]) -> list[FileInfo]:
     """The checked files of the bundled samples."""
-    return inventory(expand(bundled_samples), IngestSettings())
+    return inventory(expand(bundled_samples), IngestSettings()).infos
 
 
 @pytest.fixture

@@ -1,56 +1,177 @@
-"""The cutflow of a run: how many events of each sample are left after each step, from the stages' counters."""
+"""The cutflow of a run: what is left of each sample and class after each step, counted and weighted."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+Weights = dict[str, list[float]]
 
-class CutflowRow(NamedTuple):
-    """One step; `counts` by sample, in the order of the samples."""
 
-    step: str
-    counts: list[int]
-    shares: list[float]
-    """Of the first row's counts."""
+class Yield(NamedTuple):
+    """A number of events, with the sum of their weights and of the squares of these."""
+
+    events: int
+    weight: float
+    weight2: float
+
+    def plus(self, other: Yield) -> Yield:
+        """Both together."""
+        return Yield(self.events + other.events, self.weight + other.weight, self.weight2 + other.weight2)
+
+
+class Efficiency(NamedTuple):
+    """A share with its binomial error; `value` is nan where the weights before the cut add up to 0 or less."""
+
+    value: float
+    error: float
+
+
+class Step(NamedTuple):
+    """One step of the cutflow; mappings by column, that is, by sample or class."""
+
+    name: str
+    yields: dict[str, Yield]
+    efficiencies: dict[str, Efficiency]
+    """Of events, relative to the first step."""
+    weighted: dict[str, Efficiency]
+    """Of weights, relative to the first step."""
+
+
+def efficiency(passed: Yield, total: Yield) -> Efficiency:
+    """Share of the weight that passes, with its binomial error.
+
+    The variance is ((1 - e)^2 sum w^2 of those that pass + e^2 sum w^2 of the others) / (sum w)^2, which for weights of
+    1 is e (1 - e) / N.
+
+    Examples:
+        >>> efficiency(Yield(1, 1.0, 1.0), Yield(4, 4.0, 4.0))
+        Efficiency(value=0.25, error=0.21650635094610965)
+    """
+    if total.weight <= 0:
+        return Efficiency(math.nan, math.nan)
+    share = passed.weight / total.weight
+    failed2 = max(0.0, total.weight2 - passed.weight2)
+    variance = (1 - share) ** 2 * passed.weight2 + share**2 * failed2
+    return Efficiency(share, math.sqrt(variance) / total.weight)
+
+
+def sum_weights(parts: Iterable[tuple[str, Weights]]) -> dict[str, Weights]:
+    """Weights of all parts of each sample, added up step by step; pairs are (sample, weights of one part).
+
+    Examples:
+        >>> sum_weights([("a", {"events": [1.0, 1.0]}), ("a", {"events": [-1.0, 1.0]})])
+        {'a': {'events': [0.0, 2.0]}}
+    """
+    totals: dict[str, Weights] = {}
+    for sample, weights in parts:
+        total = totals.setdefault(sample, {step: [0.0, 0.0] for step in weights})
+        for step, (weight, weight2) in weights.items():
+            total[step][0] += weight
+            total[step][1] += weight2
+    return totals
 
 
 def cutflow(
-    samples: list[str],
-    ingested: dict[str, dict[str, int]],
-    selected: dict[str, dict[str, int]],
-    config: dict[str, Any],
-) -> list[CutflowRow]:
-    """Rows from `in the files` to `selected`.
+    ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], *, by_class: bool = False
+) -> list[Step]:
+    """Steps from `in the files` to `selected`.
 
     Args:
-        samples: Names, in column order.
-        ingested: Counters of ingest, by sample.
-        selected: Counters of features, by sample.
-        config: The resolved config, for the thresholds in the words.
-
-    Examples:
-        >>> ingest = {"a": {"entries": 4, "rejected_nonfinite": 1, "rejected_no_lepton": 1, "events": 2}}
-        >>> chosen = {"a": {"selected": 1, "rejected_no_isolated_lepton": 1, "rejected_nonfinite_features": 0}}
-        >>> config = {"ingest": {"min_lepton_pt": 23}, "features": {"min_lepton_pt": 23, "max_lepton_isolation": 0.45}}
-        >>> [row.counts for row in cutflow(["a"], ingest, chosen, config)]
-        [[4], [3], [2], [1], [1]]
+        ingested: Counters of ingest (`samples` and `weights`).
+        selected: Counters of features, likewise.
+        config: The resolved config.
+        by_class: Add up the samples of each class.
     """
-    loose, tight = config["ingest"]["min_lepton_pt"], config["features"]
-    steps: list[tuple[str, list[int]]] = [
-        ("in the files", [ingested[name]["entries"] for name in samples]),
-        (
-            "all kinematics finite",
-            [ingested[name]["entries"] - ingested[name]["rejected_nonfinite"] for name in samples],
-        ),
-        (f"an e or mu with pT > {loose:g} GeV", [ingested[name]["events"] for name in samples]),
-        (
-            f"... with pT > {tight['min_lepton_pt']:g} GeV, isolation < {tight['max_lepton_isolation']:g}",
-            [selected[name]["selected"] + selected[name]["rejected_nonfinite_features"] for name in samples],
-        ),
-        ("all features finite: selected", [selected[name]["selected"] for name in samples]),
-    ]
-    first = steps[0][1]
+    columns = {sample["name"]: sample["name"] for sample in config["samples"]}
+    if by_class:
+        columns = {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]}
+    named = {
+        name: {column: Yield(0, 0.0, 0.0) for column in columns.values()} for name in _step_names(config)
+    }
+    for sample, column in columns.items():
+        for name, each in zip(named, _yields(ingested, selected, config, sample), strict=True):
+            named[name][column] = named[name][column].plus(each)
+    first = next(iter(named.values()))
     return [
-        CutflowRow(step, counts, [count / max(total, 1) for count, total in zip(counts, first, strict=True)])
-        for step, counts in steps
+        Step(
+            name,
+            yields,
+            {column: efficiency(_unweighted(each), _unweighted(first[column])) for column, each in yields.items()},
+            {column: efficiency(each, first[column]) for column, each in yields.items()},
+        )
+        for name, yields in named.items()
     ]
+
+
+def as_text(steps: Sequence[Step]) -> str:
+    """A table for the terminal: events, efficiency with error, and the sum of weights, for each column."""
+    names = list(steps[0].yields)
+    width = max(len(step.name) for step in steps)
+    lines = ["".join([" " * width, *(f"  {name:>34}" for name in names)])]
+    lines.append("".join([" " * width, *(f"  {'events':>8}  {'efficiency':>15} {'weight':>8}" for _ in names)]))
+    for step in steps:
+        cells = []
+        for name in names:
+            share = step.efficiencies[name]
+            shown = f"{share.value:.4f}+-{share.error:.4f}" if math.isfinite(share.value) else "not defined"
+            cells.append(f"  {step.yields[name].events:>8}  {shown:>15} {step.yields[name].weight:>8.6g}")
+        lines.append("".join([f"{step.name:<{width}}", *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def as_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    """The same for machines; an efficiency that is not defined is null."""
+    return [
+        {
+            "step": step.name,
+            "columns": {
+                name: {
+                    **step.yields[name]._asdict(),
+                    "efficiency": _json(step.efficiencies[name]),
+                    "weighted_efficiency": _json(step.weighted[name]),
+                }
+                for name in step.yields
+            },
+        }
+        for step in steps
+    ]
+
+
+def _json(each: Efficiency) -> dict[str, float] | None:
+    return each._asdict() if math.isfinite(each.value) else None
+
+
+def _unweighted(each: Yield) -> Yield:
+    return Yield(each.events, float(each.events), float(each.events))
+
+
+def _step_names(config: Mapping[str, Any]) -> list[str]:
+    loose, tight = config["ingest"]["min_lepton_pt"], config["features"]
+    names = ["in the files", "all kinematics finite", f"an e or mu with pT > {loose:g} GeV"]
+    if tight["convention"] == "sparkdltrigger":
+        names.append("a track, a photon and a neutral hadron")
+    return [
+        *names,
+        f"... with pT > {tight['min_lepton_pt']:g} GeV, isolation < {tight['max_lepton_isolation']:g}",
+        "all features finite: selected",
+    ]
+
+
+def _yields(
+    ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], sample: str
+) -> list[Yield]:
+    """What is left of one sample after each step: each is the one before, less what was rejected."""
+
+    def of(counters: Mapping[str, Any], step: str) -> Yield:
+        return Yield(counters["samples"][sample][step], *counters["weights"][sample][step])
+
+    def less(total: Yield, rejected: Yield) -> Yield:
+        return Yield(*(a - b for a, b in zip(total, rejected, strict=True)))
+
+    entries = of(ingested, "entries")
+    steps = [entries, less(entries, of(ingested, "rejected_nonfinite")), of(ingested, "events")]
+    if config["features"]["convention"] == "sparkdltrigger":
+        steps.append(less(steps[-1], of(selected, "rejected_lacks_a_kind")))
+    return [*steps, less(steps[-1], of(selected, "rejected_no_isolated_lepton")), of(selected, "selected")]

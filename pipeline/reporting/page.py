@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,7 @@ from typing import Any, Final
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pipeline.reporting.cutflow import cutflow
+from pipeline.reporting.cutflow import Efficiency, as_json, cutflow
 from pipeline.store import Version
 
 _HERE: Final = Path(__file__).parent
@@ -33,7 +34,7 @@ def render(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     """
     # autoescape for every file: names of samples and paths come from users and files.
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
-    environment.filters["percent"] = lambda share: f"{100 * share:.1f}%"
+    environment.filters["share"] = _share
     environment.filters["estimate"] = lambda each: f"{each['value']:.3f} ± {each['error']:.3f}"
     return environment.get_template("report.html").render(**content(versions, report))
 
@@ -59,7 +60,8 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "samples": samples,
         "classes": config["classes"],
         "labels": {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]},
-        "cutflow": cutflow(samples, ingest["counters"]["samples"], features["counters"]["samples"], config),
+        "cutflow": cutflow(ingest["counters"], features["counters"], config),
+        "bad_files": ingest["counters"]["bad_files"],
         "splits": features["counters"]["splits"],
         "dropped_by_balancing": features["counters"]["dropped_by_balancing"],
         "balance": config["features"]["balance"],
@@ -89,8 +91,13 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
 def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     """The numbers of the report as JSON, without pictures."""
     shown = {key: value for key, value in content(versions, report).items() if key not in {"plots", "config_yaml"}}
-    shown["cutflow"] = [row._asdict() for row in shown["cutflow"]]
+    shown["cutflow"] = as_json(shown["cutflow"])
     return json.dumps(shown, indent=1)
+
+
+def _share(each: Efficiency) -> str:
+    """A share of the cutflow in per cent."""
+    return f"{100 * each.value:.1f} ± {100 * each.error:.1f} %" if math.isfinite(each.value) else "not defined"
 
 
 def _inline(path: Path) -> str:

@@ -40,6 +40,15 @@ class Result:
     """Details of what was read, for the manifest."""
 
 
+class Found(NamedTuple):
+    """What a stage reads besides the output of other stages."""
+
+    inputs: dict[str, Input]
+    """By identity, for the fingerprint."""
+    details: Any = None
+    """Whatever the stage's own `run` wants to know of them, so that it need not look again."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """What a stage gets to work with."""
@@ -47,6 +56,12 @@ class Context:
     config: Config
     upstream: Mapping[str, Version]
     """Current versions of the stages it reads from."""
+    current: Version | None
+    """Its own version in use, of which unchanged parts may be taken over."""
+    code_changes: frozenset[str]
+    """Of the names in `Stage.code`, those whose code has changed since that was made."""
+    found: Found
+    """What `find_inputs` found."""
     out_dir: Path
     """Its new version folder."""
     spark: SparkProvider
@@ -72,14 +87,15 @@ class Stage(ABC):
     def config_items(self, config: Config) -> dict[str, Any]:
         """The config keys that its result hangs on."""
 
-    def own_inputs(self, config: Config, current: Version | None) -> dict[str, Input]:  # noqa: ARG002
-        """What it reads besides the output of other stages, by identity.
+    def find_inputs(self, config: Config, current: Version | None, console: Console) -> Found:  # noqa: ARG002
+        """What it reads besides the output of other stages.
 
         Args:
             config: The config.
             current: The version in use, whose manifest may spare opening files again.
+            console: For a progress bar.
         """
-        return {}
+        return Found({})
 
     @abstractmethod
     def run(self, context: Context) -> Result:

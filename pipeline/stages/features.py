@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.config import Config, flat_items
 from pipeline.doctor import Need
+from pipeline.reporting.cutflow import as_json, as_text, cutflow, sum_weights
 from pipeline.spark import counted
 from pipeline.stages.base import Check, Context, Result, Stage
+
+if TYPE_CHECKING:
+    from features.job import Earlier, FeaturesResult
+    from features.kernel_pass import EventsFile
 
 
 class Features(Stage):
@@ -15,7 +21,7 @@ class Features(Stage):
 
     name: ClassVar[str] = "features"
     upstream: ClassVar[tuple[str, ...]] = ("ingest",)
-    code: ClassVar[tuple[str, ...]] = ("features", "ingestion/schema.py")
+    code: ClassVar[tuple[str, ...]] = ("features", "ingestion/schema.py", "pipeline/reporting/cutflow.py")
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def config_items(self, config: Config) -> dict[str, Any]:
@@ -23,22 +29,15 @@ class Features(Stage):
         return {**flat_items(config.features, "features"), "classes": config.classes}
 
     def run(self, context: Context) -> Result:
-        """Run the kernels, then mix."""
-        import pyarrow.parquet as pq
-
+        """Run the kernels, then mix; write cutflow and histograms beside the dataset."""
         from features.job import make_features
-        from features.schema import SPLITS
 
-        ingested = context.upstream["ingest"]
-        parts = [
-            (part["sample"], ingested.folder / "events" / part["name"])
-            for part in ingested.manifest["counters"]["parts"]
-            if part["name"]
-        ]
-        total = sum(sample["events"] for sample in ingested.manifest["counters"]["samples"].values())
+        parts = _events_files(context)
+        ingested = context.upstream["ingest"].manifest["counters"]
+        total = sum(sample["events"] for sample in ingested["samples"].values())
         spark = context.spark.context()
         with context.bar("features", "events") as bar, counted(spark, bar, total) as done:
-            dataset, counters = make_features(
+            result = make_features(
                 spark,
                 parts,
                 context.config.features,
@@ -46,31 +45,100 @@ class Features(Stage):
                 context.out_dir,
                 done=done,
                 num_tasks=context.spark.num_tasks,
+                earlier=_earlier(context),
             )
-        selected = sum(sample["selected"] for sample in counters.values())
-        kept = sum(dataset.num_rows(split) for split in SPLITS)
-        footers = {split: [pq.read_metadata(path) for path in dataset.files(split)] for split in SPLITS}
-        rows = sum(footer.num_rows for split in SPLITS for footer in footers[split])
-        one_each = all(footer.num_row_groups == 1 for split in SPLITS for footer in footers[split])
-        accounted = sum(
-            sample["rejected_no_isolated_lepton"] + sample["rejected_nonfinite_features"] + sample["selected"]
-            for sample in counters.values()
-        )
-        events_in = sum(sample["events"] for sample in counters.values())
-        shares = ", ".join(f"{split} {dataset.num_rows(split)}" for split in SPLITS)
-        fed = ", ".join(map(str, dataset.evenly_fed()))
-        return Result(
-            summary=f"{selected} events selected ({shares}); feeds {fed} workers evenly",
-            counters={
-                "samples": counters,
-                "splits": dataset.counts,
-                "dropped_by_balancing": selected - kept,
-                "row_groups": {split: len(dataset.splits[split]) for split in SPLITS},
-            },
-            checks=[
-                Check("events read = events ingested", events_in == total, f"{events_in} = {total}"),
-                Check("events = selected + rejections", accounted == events_in, f"{events_in} = {accounted}"),
-                Check("rows in the Parquet = rows planned", rows == kept, f"{rows} = {kept}"),
-                Check("one row group per file", one_each, "all footers"),
-            ],
-        )
+        counters = _counters(context, result)
+        _write_cutflow(context, counters)
+        return _result(result, counters, total)
+
+
+def _events_files(context: Context) -> list[EventsFile]:
+    from features.kernel_pass import EventsFile
+
+    ingested = context.upstream["ingest"]
+    folder = ingested.folder / "events"
+    return [
+        EventsFile(part["name"], part["sample"], part["digest"], str(folder / part["name"]))
+        for part in ingested.manifest["counters"]["parts"]
+        if part["name"]
+    ]
+
+
+def _earlier(context: Context) -> Earlier | None:
+    """Kernel outputs of the version in use, if the same code made them with the same selection and physics."""
+    from features.job import KERNELS, Earlier
+    from features.kernel_pass import KernelOutput, kernel_items
+    from features.settings import FeatureSettings
+
+    current = context.current
+    if current is None or context.code_changes & {"features", "ingestion/schema.py"}:
+        return None
+    before = FeatureSettings.model_validate(current.manifest["config"]["features"])
+    if kernel_items(before) != kernel_items(context.config.features):
+        return None
+    outputs = [KernelOutput(**each) for each in current.manifest["counters"]["kernel_outputs"]]
+    return Earlier(current.folder / KERNELS, {output.name: output for output in outputs})
+
+
+def _counters(context: Context, result: FeaturesResult) -> dict[str, Any]:
+    from features.job import sum_by_sample
+
+    samples = sum_by_sample(result.outputs)
+    selected = sum(sample["selected"] for sample in samples.values())
+    dataset = result.dataset
+    return {
+        "samples": samples,
+        "weights": sum_weights((output.sample, output.weights) for output in result.outputs),
+        "splits": dataset.counts,
+        "dropped_by_balancing": selected - sum(dataset.num_rows(split) for split in dataset.splits),
+        "row_groups": {split: len(groups) for split, groups in dataset.splits.items()},
+        "feeds_evenly": dataset.evenly_fed(),
+        "kernel_outputs_taken_over": result.num_taken_over,
+        "kernel_outputs": [output._asdict() for output in result.outputs],
+    }
+
+
+def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
+    """`cutflow.txt` by class, `cutflow.json` by sample and by class."""
+    ingested = context.upstream["ingest"].manifest
+    config = {
+        **{key: ingested["config"][key] for key in ("samples", "ingest")},
+        **context.config.model_dump(mode="json", include={"classes", "features"}),
+    }
+    by_class = cutflow(ingested["counters"], counters, config, by_class=True)
+    by_sample = cutflow(ingested["counters"], counters, config)
+    (context.out_dir / "cutflow.txt").write_text(as_text(by_class), encoding="utf-8")
+    content = {"classes": as_json(by_class), "samples": as_json(by_sample)}
+    (context.out_dir / "cutflow.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+    context.console.print(as_text(by_class), highlight=False, markup=False, end="", soft_wrap=True)
+
+
+def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Result:
+    """Checks and the line for the terminal."""
+    import pyarrow.parquet as pq
+
+    from features.build import OUTCOMES
+    from features.schema import SPLITS
+
+    dataset, samples = result.dataset, counters["samples"].values()
+    selected = sum(sample["selected"] for sample in samples)
+    kept = sum(dataset.num_rows(split) for split in SPLITS)
+    footers = [pq.read_metadata(path) for split in SPLITS for path in dataset.files(split)]
+    rows = sum(footer.num_rows for footer in footers)
+    accounted = sum(sample[outcome] for sample in samples for outcome in OUTCOMES)
+    events_in = sum(sample["events"] for sample in samples)
+    shares = ", ".join(f"{split} {dataset.num_rows(split)}" for split in SPLITS)
+    fed = ", ".join(map(str, dataset.evenly_fed()))
+    summary = f"{selected} events selected ({shares}); feeds {fed} workers evenly"
+    if result.num_taken_over:
+        summary += f"; kernels of {result.num_taken_over} of {len(result.outputs)} parts as before"
+    return Result(
+        summary=summary,
+        counters=counters,
+        checks=[
+            Check("events read = events ingested", events_in == total, f"{events_in} = {total}"),
+            Check("events = selected + rejections", accounted == events_in, f"{events_in} = {accounted}"),
+            Check("rows in the Parquet = rows planned", rows == kept, f"{rows} = {kept}"),
+            Check("one row group per file", all(footer.num_row_groups == 1 for footer in footers), "all footers"),
+        ],
+    )

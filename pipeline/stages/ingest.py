@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.console import Console
 
 from pipeline.config import Config, flat_items
 from pipeline.doctor import Need
 from pipeline.fingerprint import Input
+from pipeline.progress import Bar
+from pipeline.reporting.cutflow import sum_weights
 from pipeline.spark import counted
-from pipeline.stages.base import Check, Context, Result, Stage
+from pipeline.stages.base import Check, Context, Found, Result, Stage
 from pipeline.store import Version
+
+if TYPE_CHECKING:
+    from ingestion.files import BadFile, FileInfo
+    from ingestion.job import EarlierParts, IngestResult
 
 
 class Ingest(Stage):
-    """Reads the ROOT files of all samples; see `ingestion.job`."""
+    """Reads the ROOT files of all samples, but for those whose events it has already; see `ingestion.job`."""
 
     name: ClassVar[str] = "ingest"
     code: ClassVar[tuple[str, ...]] = ("ingestion",)
@@ -24,37 +32,41 @@ class Ingest(Stage):
         labels = {f"samples.{sample.name}.label": sample.label for sample in config.samples}
         return {**flat_items(config.ingest, "ingest"), **labels}
 
-    def own_inputs(self, config: Config, current: Version | None) -> dict[str, Input]:
-        """The ROOT files, by UUID: moving a file changes nothing."""
-        from ingestion.files import FileInfo, expand, inventory
+    def find_inputs(self, config: Config, current: Version | None, console: Console) -> Found:
+        """The ROOT files, by UUID: moving a file changes nothing. Details: an `ingestion.files.Inventory`."""
+        from ingestion.changes import recognise
+        from ingestion.files import expand, inventory
 
-        known = {}
-        if current is not None:
-            infos = [
-                FileInfo(**{**each, "missing_optional": tuple(each["missing_optional"])})
-                for each in current.manifest["inputs"]
-            ]
-            # Files are checked anew when other branches or another tree are asked for.
-            if current.manifest["fingerprint"]["config"] == self.config_items(config):
-                known = {info.path: info for info in infos}
-        infos = inventory(expand(config.samples), config.ingest, known=known)
-        return {info.uuid: Input(info.path, f"{info.sample}:{info.size}:{info.entries}") for info in infos}
+        infos, bad = _earlier_files(current)
+        known: dict[str, FileInfo | BadFile] = {}
+        # Files are checked anew when other branches or another tree are asked for.
+        if current is not None and _same_settings(config, current):
+            known = {each.path: each for each in (*infos, *bad)}
+        with Bar(console, "checking files", "files") as bar:
+            found = inventory(expand(config.samples), config.ingest, known=known, on_file=bar)
+        found = found._replace(infos=recognise(found.infos, infos))
+        inputs = {
+            info.uuid: Input(info.path, ":".join([info.sample, str(info.size), str(info.entries), info.revision]))
+            for info in found.infos
+        }
+        inputs |= {
+            f"skipped {each.path}": Input(f"{each.path} (skipped)", f"{each.sample}:{each.size}:{each.modified}")
+            for each in found.bad
+        }
+        return Found(inputs, found)
 
     def run(self, context: Context) -> Result:
-        """Check all files, then read them."""
-        import pyarrow.parquet as pq
-
-        from ingestion.files import expand, inventory
-        from ingestion.job import ingest, sum_counters
+        """Read what is new, and take over the rest."""
+        from ingestion.job import ingest
 
         config = context.config
-        with context.bar("checking files", "files") as bar:
-            infos = inventory(expand(config.samples), config.ingest, on_file=bar)
+        infos, bad = context.found.details
+        earlier = self._earlier_parts(context, infos)
         events_dir = context.out_dir / "events"
         events_dir.mkdir()
         spark = context.spark.context()
-        total = sum(info.entries for info in infos)
-        with context.bar("ingest", "events") as bar, counted(spark, bar, total) as done:
+        to_read = sum(info.entries for info in infos if not earlier or info.uuid not in earlier.parts)
+        with context.bar("ingest", "events") as bar, counted(spark, bar, to_read) as done:
             result = ingest(
                 spark,
                 infos,
@@ -63,28 +75,81 @@ class Ingest(Stage):
                 events_dir,
                 done=done,
                 num_tasks=context.spark.num_tasks,
+                earlier=earlier,
+                bad=bad,
             )
-        sums = sum_counters(result.counters.values())
-        rows = sum(pq.read_metadata(path).num_rows for path in events_dir.glob("*.parquet"))
-        accounted = sums["rejected_nonfinite"] + sums["rejected_no_lepton"] + sums["events"]
-        return Result(
-            summary=f"{len(infos)} files, {sums['entries']} entries, {sums['events']} events kept",
-            counters={
-                "samples": result.counters,
-                "parts": [{**part._asdict(), "counters": part.counters} for part in result.parts],
-            },
-            checks=[
-                Check(
-                    "entries read = entries in the files",
-                    sums["entries"] == total,
-                    f"{sums['entries']} = {total}",
-                ),
-                Check(
-                    "entries = events + rejections",
-                    accounted == sums["entries"],
-                    f"{sums['entries']} = {accounted}",
-                ),
-                Check("rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"),
-            ],
-            inputs=[info._asdict() for info in infos],
-        )
+        for each in result.bad:
+            context.console.print(f"  skipped: {each.message}", highlight=False, markup=False)
+        return _result(context, result)
+
+    def _earlier_parts(self, context: Context, infos: list[FileInfo]) -> EarlierParts | None:
+        """Parts of unchanged files in the version in use, if the same code made them with the same settings."""
+        from ingestion.changes import is_unchanged
+        from ingestion.job import EarlierParts, EventsPart
+
+        current = context.current
+        if current is None or "ingestion" in context.code_changes or not _same_settings(context.config, current):
+            return None
+        old = {info.uuid: info for info in _earlier_files(current)[0]}
+        parts: dict[str, list[EventsPart]] = {}
+        unchanged = {
+            info.uuid
+            for info in infos
+            if is_unchanged(info, old.get(info.uuid))
+            and (info.sample, info.label) == (old[info.uuid].sample, old[info.uuid].label)
+        }
+        for part in map(EventsPart.from_json, current.manifest["counters"]["parts"]):
+            if part.file_uuid in unchanged:
+                parts.setdefault(part.file_uuid, []).append(part)
+        return EarlierParts(current.folder / "events", parts)
+
+
+def _same_settings(config: Config, current: Version) -> bool:
+    """Whether a version was made with these trees, branches and thresholds."""
+    before = current.manifest["fingerprint"]["config"]
+    return all(before.get(key) == value for key, value in flat_items(config.ingest, "ingest").items())
+
+
+def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFile]]:
+    """Files that a version was made from, and those that it skipped."""
+    from ingestion.files import BadFile, FileInfo
+
+    if current is None:
+        return [], []
+    infos = [FileInfo.from_json(each) for each in current.manifest["inputs"]]
+    return infos, [BadFile(**each) for each in current.manifest["counters"]["bad_files"]]
+
+
+def _result(context: Context, result: IngestResult) -> Result:
+    """Counters, checks and the line for the terminal."""
+    import pyarrow.parquet as pq
+
+    from ingestion.job import STEPS, sum_by_sample
+
+    samples = sum_by_sample(result.parts, context.config.samples)
+    sums = {step: sum(counter[step] for counter in samples.values()) for step in STEPS}
+    total = sum(info.entries for info in result.infos)
+    files = [context.out_dir / "events" / part.name for part in result.parts if part.name]
+    rows = sum(pq.read_metadata(path).num_rows for path in files)
+    accounted = sums["rejected_nonfinite"] + sums["rejected_no_lepton"] + sums["events"]
+    summary = f"{len(result.infos)} files, {sums['entries']} entries, {sums['events']} events kept"
+    if result.num_taken_over:
+        summary += f"; {len(result.infos) - result.num_taken_over} files read, {result.num_taken_over} as before"
+    if result.bad:
+        summary += f"; {len(result.bad)} bad files skipped"
+    return Result(
+        summary=summary,
+        counters={
+            "samples": samples,
+            "weights": sum_weights((part.sample, part.weights) for part in result.parts),
+            "files_read": len(result.infos) - result.num_taken_over,
+            "bad_files": [each._asdict() for each in result.bad],
+            "parts": [part._asdict() for part in result.parts],
+        },
+        checks=[
+            Check("entries read = entries in the files", sums["entries"] == total, f"{sums['entries']} = {total}"),
+            Check("entries = events + rejections", accounted == sums["entries"], f"{sums['entries']} = {accounted}"),
+            Check("rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"),
+        ],
+        inputs=[info._asdict() for info in result.infos],
+    )

@@ -14,16 +14,9 @@ from made_events import Row, events_table, lepton, made_event, tower, track
 from features.build import build_features
 from features.dataset import FeatureDataset
 from features.errors import WeightSumError
-from features.job import (
-    BlockKeys,
-    group_file,
-    kernel_task,
-    plan_layout,
-    scatter_rows,
-    table_from_bytes,
-    table_to_bytes,
-    write_group,
-)
+from features.job import plan_layout
+from features.kernel_pass import EventKeys, EventsFile, KernelOutput, keys_of, read_unmixed, run_kernels
+from features.mixing_pass import group_file, scatter, write_group, write_groups
 from features.schema import MAX_PARTICLES, NUM_PARTICLE_FEATURES, SPLITS, features_schema
 from features.settings import Balance, FeatureSettings
 
@@ -51,22 +44,27 @@ def events(count: int, *, seed: int = 1) -> list[Row]:
     return made
 
 
-def run_tasks(tables: list[pa.Table], settings: FeatureSettings, folder: Path) -> tuple[list[BlockKeys], Path]:
+def run_tasks(tables: list[pa.Table], settings: FeatureSettings, folder: Path) -> tuple[list[KernelOutput], Path]:
     unmixed, out = folder / "unmixed", folder / "out"
     for each in (unmixed, *(out / split for split in SPLITS)):
         each.mkdir(parents=True)
     blocks = []
     for index, table in enumerate(tables):
-        pq.write_table(table, folder / f"part-{index}.parquet")
-        blocks.append(kernel_task("made", folder / f"part-{index}.parquet", settings, unmixed))
-    plan, _ = plan_layout(blocks, settings, CLASSES)
-    scattered: dict[tuple[int, int], list[pa.Table]] = {}
-    for block in blocks:
-        for key, rows in scatter_rows(pq.read_table(unmixed / block.name), plan):
-            scattered.setdefault(key, []).append(table_from_bytes(table_to_bytes(rows)))
-    for (split, group), rows in scattered.items():
-        write_group(split, group, rows[::-1], out)
+        pq.write_table(table, folder / f"part-{index}.parquet", row_group_size=70)
+        blocks.append(kernels_of(folder / f"part-{index}.parquet", settings, unmixed))
+    keys = [keys_of(unmixed / block.name, settings) for block in blocks]
+    plan, _ = plan_layout(keys, settings, CLASSES)
+    scattered: dict[int, list[bytes]] = {}
+    for block, each in zip(blocks, keys, strict=True):
+        for task, blob in scatter(read_unmixed(unmixed / block.name), each, plan):
+            scattered.setdefault(task, []).append(blob)
+    for blobs in scattered.values():
+        list(write_groups(blobs[::-1], plan.groups(), CLASSES, out))
     return blocks, out
+
+
+def kernels_of(path: Path, settings: FeatureSettings, folder: Path) -> KernelOutput:
+    return run_kernels(EventsFile(path.name, "made", "digest", str(path)), settings, folder)
 
 
 def content(out: Path) -> dict[str, list[Row]]:
@@ -77,8 +75,9 @@ def test_every_selected_event_is_in_exactly_one_row_group(tmp_path: Path) -> Non
     blocks, out = run_tasks([events_table(events(300))], FeatureSettings(feed_workers=2), tmp_path)
     entries = [row["entry"] for rows in content(out).values() for row in rows]
     assert sorted(entries) == list(range(300))
-    assert blocks[0].counters == {
+    assert blocks[0].counts == {
         "events": 300,
+        "rejected_lacks_a_kind": 0,
         "rejected_no_isolated_lepton": 0,
         "rejected_nonfinite_features": 0,
         "selected": 300,
@@ -123,39 +122,35 @@ def test_an_energy_beyond_float32_rejects_the_event_and_counts_it(tmp_path: Path
     made = events(150)
     made[7]["tracks"] = [track(1e5, 85.0, 0.0)]
     blocks, out = run_tasks([events_table(made)], FeatureSettings(feed_workers=1), tmp_path)
-    assert blocks[0].counters["rejected_nonfinite_features"] == 1
+    assert blocks[0].counts["rejected_nonfinite_features"] == 1
     assert 7 not in {row["entry"] for rows in content(out).values() for row in rows}
 
 
 def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
     made = events_table(events(100))
-    block = kernel_task(
-        "made", _written(made, tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed")
-    )
-    table = pq.read_table(tmp_path / "unmixed" / block.name)
+    output = kernels_of(_written(made, tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed"))
+    table = read_unmixed(tmp_path / "unmixed" / output.name)
+    table = table.append_column("mixing", pa.array(np.arange(table.num_rows)))
     for index, split in enumerate(SPLITS):
         (tmp_path / split).mkdir()
-        written = write_group(index, 0, [table], tmp_path)
+        written = write_group(index, 0, [table], CLASSES, tmp_path)
         assert (written.hlf.rows, written.rows) == (100 if split == "train" else 0, 100)
 
 
 def test_class_weights_are_those_of_the_training_events_alone(tmp_path: Path) -> None:
     made = events_table(events(300))
-    blocks, _ = run_tasks([made], FeatureSettings(feed_workers=1), tmp_path)
-    _, weights = plan_layout(blocks, FeatureSettings(feed_workers=1), CLASSES)
-    train = blocks[0].split == 0
-    sums = np.bincount(blocks[0].label[train], blocks[0].weight[train], minlength=3)
+    keys = keys_made_of(made, tmp_path)
+    _, weights = plan_layout([keys], FeatureSettings(feed_workers=1), CLASSES)
+    train = keys.split == 0
+    sums = np.bincount(keys.label[train], keys.weight[train], minlength=3)
     np.testing.assert_allclose(weights, train.sum() / (3 * sums))
 
 
 def test_a_split_whose_weights_add_up_to_nothing_is_refused(tmp_path: Path) -> None:
-    made = events(300)
-    block = kernel_task(
-        "made", _written(events_table(made), tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed")
-    )
-    weight = np.where((block.split == 2) & (block.label == 1), -1.0, 1.0).astype(np.float32)
+    keys = keys_made_of(events_table(events(300)), tmp_path)
+    weight = np.where((keys.split == 2) & (keys.label == 1), -1.0, 1.0).astype(np.float32)
     with pytest.raises(WeightSumError, match=r"class ttbar add up to .* on the test split"):
-        plan_layout([block._replace(weight=weight)], FeatureSettings(feed_workers=1), CLASSES)
+        plan_layout([keys._replace(weight=weight)], FeatureSettings(feed_workers=1), CLASSES)
 
 
 def test_downsampling_keeps_a_subset_when_less_is_asked_for(tmp_path: Path) -> None:
@@ -188,6 +183,11 @@ def test_file_names(split: int, group: int, name: str) -> None:
 def _written(table: pa.Table, path: Path) -> Path:
     pq.write_table(table, path)
     return path
+
+
+def keys_made_of(table: pa.Table, folder: Path) -> EventKeys:
+    output = kernels_of(_written(table, folder / "a.parquet"), FeatureSettings(), _folder(folder / "unmixed"))
+    return keys_of(folder / "unmixed" / output.name, FeatureSettings())
 
 
 def _folder(path: Path) -> Path:

@@ -26,7 +26,7 @@ from ingestion.settings import IngestSettings, SampleSettings
 
 
 def check(*paths: Path, settings: IngestSettings | None = None) -> list[FileInfo]:
-    return inventory([SourceFile("qcd", 0, str(path)) for path in paths], settings or IngestSettings())
+    return inventory([SourceFile("qcd", 0, str(path)) for path in paths], settings or IngestSettings()).infos
 
 
 def test_expand_sorts_the_files_of_a_glob(tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ def test_known_files_are_not_opened_again(tmp_path: Path) -> None:
     (info,) = check(path)
     remembered = info._replace(entries=12345)
     source = [SourceFile("other", 1, str(path))]
-    (again,) = inventory(source, IngestSettings(), known={str(path): remembered})
+    (again,) = inventory(source, IngestSettings(), known={str(path): remembered}).infos
     assert (again.entries, again.sample, again.label) == (12345, "other", 1)
     path.touch()
     changed_time = remembered._replace(modified="long ago")
-    assert inventory(source, IngestSettings(), known={str(path): changed_time})[0].entries == 1
+    assert inventory(source, IngestSettings(), known={str(path): changed_time}).infos[0].entries == 1
 
 
 def test_a_text_file_is_no_root_file(tmp_path: Path) -> None:

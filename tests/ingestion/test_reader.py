@@ -23,13 +23,18 @@ ELECTRON = lepton(30.0, 0.5, 1.0)
 
 
 def info_of(path: Path, settings: IngestSettings | None = None) -> FileInfo:
-    return inventory([SourceFile("made", 2, str(path))], settings or IngestSettings())[0]
+    return inventory([SourceFile("made", 2, str(path))], settings or IngestSettings()).infos[0]
 
 
 def select(path: Path, settings: IngestSettings | None = None) -> Selection:
     settings = settings or IngestSettings()
     info = info_of(path, settings)
-    return select_events(read_events(info, settings, start=0, stop=info.entries), info, settings)
+    return select_range(info, settings, 0, info.entries)
+
+
+def select_range(info: FileInfo, settings: IngestSettings, start: int, stop: int) -> Selection:
+    (raw,) = read_events(info, settings, start=start, stop=stop)
+    return select_events(raw, info, settings)
 
 
 def test_the_table_has_the_schema_and_the_identity(tmp_path: Path) -> None:
@@ -77,7 +82,7 @@ def test_events_without_a_lepton_above_threshold_are_dropped_and_counted(tmp_pat
         made_event(electrons=[lepton(3.0, 0, 0), ELECTRON]),
     ]
     selection = select(write_delphes(tmp_path / "a.root", events))
-    assert selection.counters == {"entries": 4, "rejected_nonfinite": 0, "rejected_no_lepton": 2, "events": 2}
+    assert selection.counts == {"entries": 4, "rejected_nonfinite": 0, "rejected_no_lepton": 2, "events": 2}
     assert selection.table["entry"].to_pylist() == [1, 3]
 
 
@@ -104,12 +109,12 @@ def test_events_with_a_number_that_is_not_finite_are_rejected_and_counted(
     good = made_event(electrons=[ELECTRON])
     events: list[Row] = [good, {**good, **spoil(bad)}, good]
     selection = select(write_delphes(tmp_path / "a.root", events))
-    assert selection.counters == {"entries": 3, "rejected_nonfinite": 1, "rejected_no_lepton": 0, "events": 2}
+    assert selection.counts == {"entries": 3, "rejected_nonfinite": 1, "rejected_no_lepton": 0, "events": 2}
     assert selection.table["entry"].to_pylist() == [0, 2]
 
 
 def test_an_event_that_fails_both_cuts_is_counted_once(tmp_path: Path) -> None:
-    counters = select(write_delphes(tmp_path / "a.root", [made_event(met=math.nan)])).counters
+    counters = select(write_delphes(tmp_path / "a.root", [made_event(met=math.nan)])).counts
     assert counters == {"entries": 1, "rejected_nonfinite": 1, "rejected_no_lepton": 0, "events": 0}
 
 
@@ -157,17 +162,14 @@ def test_integers_of_other_types_are_taken(tmp_path: Path, kind: str, value: flo
 def test_nan_where_an_integer_belongs_rejects_the_event(tmp_path: Path) -> None:
     event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
     path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": ("float32", math.nan)})
-    assert select(path).counters["rejected_nonfinite"] == 1
+    assert select(path).counts["rejected_nonfinite"] == 1
 
 
 def test_ranges_put_together_are_the_whole_file(ttbar_source: SourceFile) -> None:
     settings = IngestSettings()
-    (info,) = inventory([ttbar_source], settings)
-    whole = select_events(read_events(info, settings, start=0, stop=150), info, settings)
-    parts = [
-        select_events(read_events(info, settings, start=start, stop=stop), info, settings)
-        for start, stop in [(0, 1), (1, 70), (70, 150)]
-    ]
+    (info,) = inventory([ttbar_source], settings).infos
+    whole = select_range(info, settings, 0, 150)
+    parts = [select_range(info, settings, start, stop) for start, stop in [(0, 1), (1, 70), (70, 150)]]
     assert [row for part in parts for row in part.table.to_pylist()] == whole.table.to_pylist()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from pyspark.sql import SparkSession
 
 from features.build import build_features
 from features.errors import EmptySelectionError, EmptySplitError, TooFewEventsError
-from features.job import FeaturesResult, make_features
+from features.job import FeaturesResult, make_features, sum_by_sample
+from features.kernel_pass import EventsFile
 from features.schema import HLF_NAMES, SPLITS
 from features.settings import FeatureSettings
 from ingestion.errors import DamagedFileError, EmptySampleError
 from ingestion.files import FileInfo, expand, inventory
 from ingestion.job import IngestResult, ingest
+from ingestion.job import sum_by_sample as sum_ingested
 from ingestion.settings import IngestSettings, SampleSettings
 from pipeline.spark import SparkProvider
 
@@ -44,7 +47,7 @@ def run_ingest(
 ) -> IngestResult:
     out.mkdir()
     chosen = IngestSettings(**settings)
-    infos = inventory(expand(samples), chosen) if files is None else files
+    infos = inventory(expand(samples), chosen).infos if files is None else files
     spark = provider.context()
     done = spark.accumulator(0)
     result = ingest(spark, infos, samples, chosen, out, done=done, num_tasks=provider.num_tasks)
@@ -56,7 +59,9 @@ def run_features(
     provider: SparkProvider, events: Path, result: IngestResult, out: Path, **settings: Any
 ) -> FeaturesResult:
     out.mkdir()
-    parts = [(part.sample, events / part.name) for part in result.parts if part.name]
+    parts = [
+        EventsFile(part.name, part.sample, part.digest, str(events / part.name)) for part in result.parts if part.name
+    ]
     spark = provider.context()
     return make_features(
         spark,
@@ -82,18 +87,20 @@ class Made:
 def made(
     provider: SparkProvider,
     bundled_samples: list[SampleSettings],
-    bundled_files: list[FileInfo],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Made]:
     folder = tmp_path_factory.mktemp("bundled")
-    ingested = run_ingest(provider, bundled_samples, folder / "events", files=bundled_files, entries_per_task=60)
+    ingested = run_ingest(provider, bundled_samples, folder / "events", entries_per_task=15)
     features = run_features(provider, folder / "events", ingested, folder / "features", feed_workers=4)
     return Made(folder, ingested, features)
 
 
-def test_counters_of_the_bundled_sample_add_up_to_the_known_numbers(made: Made) -> None:
+def test_counters_of_the_bundled_sample_add_up_to_the_known_numbers(
+    made: Made, bundled_samples: list[SampleSettings]
+) -> None:
+    all_ingested, all_chosen = sum_ingested(made.ingested.parts, bundled_samples), sum_by_sample(made.features.outputs)
     for sample, (entries, selected) in BUNDLED.items():
-        ingested, chosen = made.ingested.counters[sample], made.features.counters[sample]
+        ingested, chosen = all_ingested[sample], all_chosen[sample]
         assert ingested["entries"] == entries
         assert ingested["rejected_nonfinite"] + ingested["rejected_no_lepton"] + ingested["events"] == entries
         assert chosen["events"] == ingested["events"]
@@ -106,13 +113,16 @@ def test_large_files_are_split_into_ranges_that_cover_each_entry_once(made: Made
         by_file.setdefault(part.file_uuid, []).append((part.start, part.stop))
     assert len(by_file) == 6
     for ranges in by_file.values():
-        assert sorted(ranges) == [(0, 50), (50, 100), (100, 150)]
+        edges = [0, *(stop for _, stop in sorted(ranges))]
+        assert sorted(ranges) == list(pairwise(edges))
+        assert edges[-1] == 150
+        assert len(ranges) >= 3
 
 
 def test_events_are_readable_by_spark_and_pandas(made: Made, spark: SparkContext) -> None:
     events = SparkSession(spark).read.parquet(str(made.folder / "events"))
     frame = pd.read_parquet(made.folder / "events")
-    total = sum(counter["events"] for counter in made.ingested.counters.values())
+    total = sum(part.counts["events"] for part in made.ingested.parts)
     assert events.count() == len(frame) == total
     assert events.select("tracks.pt").first() is not None
     assert frame["tracks"].iloc[0][0]["pt"] > 0.5
@@ -209,8 +219,8 @@ def test_a_file_with_zero_entries_beside_a_good_one_is_fine(provider: SparkProvi
     write_delphes(tmp_path / "good.root", [GOOD, SOFT])
     sample = SampleSettings(name="qcd", label=0, files=[str(tmp_path / "*.root")])
     result = run_ingest(provider, [sample], tmp_path / "out")
-    assert result.counters["qcd"]["entries"] == 2
-    assert result.counters["qcd"]["events"] == 1
+    counts = sum_ingested(result.parts, [sample])["qcd"]
+    assert (counts["entries"], counts["events"]) == (2, 1)
 
 
 def test_a_sample_with_zero_entries_shows_its_cutflow(provider: SparkProvider, tmp_path: Path) -> None:

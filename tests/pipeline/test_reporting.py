@@ -15,6 +15,10 @@ REPORT = {"title": "A title", "sample_note": EVIL}
 ESTIMATE = {"value": 0.9, "error": 0.01}
 
 
+def weights_of(counts: dict[str, int]) -> dict[str, list[float]]:
+    return {step: [float(count), float(count)] for step, count in counts.items()}
+
+
 def versions(folder: Path) -> dict[str, Version]:
     (folder / "plots").mkdir(parents=True)
     for name in ("roc", "confusion", "scores", "learning_curve"):
@@ -25,10 +29,12 @@ def versions(folder: Path) -> dict[str, Version]:
         "samples": [{"name": "qcd", "label": 0}, {"name": "tt&bar", "label": 1}],
         "classes": ["QCD", EVIL],
         "ingest": {"min_lepton_pt": 23.0},
-        "features": {"min_lepton_pt": 25.0, "max_lepton_isolation": 0.45, "balance": "weights"},
+        "features": {
+            "min_lepton_pt": 25.0, "max_lepton_isolation": 0.45, "balance": "weights", "convention": "correct",
+        },
     }
     counter = {"entries": 10, "rejected_nonfinite": 1, "rejected_no_lepton": 2, "events": 7}
-    chosen = {"events": 7, "rejected_no_isolated_lepton": 3, "rejected_nonfinite_features": 0, "selected": 4}
+    chosen = {"rejected_lacks_a_kind": 0, "events": 7, "rejected_no_isolated_lepton": 3, "rejected_nonfinite_features": 0, "selected": 4}
     common: dict[str, Any] = {
         "created": "2026-01-01T00:00:00+00:00",
         "seconds": 1.5,
@@ -39,9 +45,14 @@ def versions(folder: Path) -> dict[str, Version]:
         "inputs": [{"path": f"/data/{EVIL}.root", "sample": "qcd", "entries": 10, "uuid": "u"}],
     }
     counters: dict[str, dict[str, Any]] = {
-        "ingest": {"samples": {"qcd": counter, "tt&bar": counter}},
+        "ingest": {
+            "samples": {"qcd": counter, "tt&bar": counter},
+            "weights": {name: weights_of(counter) for name in ("qcd", "tt&bar")},
+            "bad_files": [{"sample": "qcd", "path": f"/data/{EVIL}", "reason": "DamagedFileError", "message": EVIL}],
+        },
         "features": {
             "samples": {"qcd": chosen, "tt&bar": chosen},
+            "weights": {name: weights_of(chosen) for name in ("qcd", "tt&bar")},
             "splits": {"train": [3, 4], "val": [1, 1], "test": [2, 2]},
             "dropped_by_balancing": 0,
         },
@@ -85,6 +96,7 @@ def test_the_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
 def test_the_cutflow_is_on_the_page_and_in_the_numbers(tmp_path: Path) -> None:
     made = versions(tmp_path)
     page, content = render(made, REPORT), json.loads(numbers(made, REPORT))
-    assert [row["counts"] for row in content["cutflow"]] == [[10, 10], [9, 9], [7, 7], [4, 4], [4, 4]]
+    for name in ("qcd", "tt&bar"):
+        assert [row["columns"][name]["events"] for row in content["cutflow"]] == [10, 9, 7, 4, 4]
     assert "pT &gt; 25 GeV, isolation &lt; 0.45" in page
-    assert "40.0%" in page
+    assert "40.0 ± 15.5 %" in page

@@ -11,9 +11,9 @@ import features
 
 CALL = """
 import numpy as np
-from features.isolation import lepton_isolation
-one = np.array([0.2])
-print(lepton_isolation(10.0, 0.0, 0.0, np.array([5.0]), one, one * 0, 0.3, 0.0))
+from features.isolation import Candidates, lepton_sums
+one = Candidates(np.array([1]), np.array([0.5]), np.array([0.2]), np.array([3.1]))
+print(lepton_sums(one, 0.0, -3.1, 0.3, 0.0, False)[1])
 """
 
 
@@ -32,7 +32,7 @@ def test_an_edit_in_another_file_of_the_package_is_compiled_in(tmp_path: Path) -
     assert isolation(tmp_path) == 0.5
     kinematics = tmp_path / "features" / "kinematics.py"
     text = kinematics.read_text()
-    edited = text.replace("(eta1 - eta2) ** 2", "4 * (eta1 - eta2) ** 2")
+    edited = text.replace("difference %= _TWO_PI", "difference = 5.0")
     assert edited != text
     kinematics.write_text(edited)
     assert isolation(tmp_path) == 0.0

@@ -1,0 +1,151 @@
+"""First pass: the kernels over one events part, to one file of unmixed rows. No Spark.
+
+The file holds, for every selected event, its identity, label, weight, HLF and the core of its particles
+(`features.low_level.PARTICLE_CORE`), as uncompressed Arrow IPC: it is read once by the mixing and may be taken over by
+the next version. It depends on the events part and on `kernel_items` of the settings, on nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from features.build import OUTCOMES, FeatureBlock, build_features
+from features.low_level import NUM_CORE
+from features.schema import NUM_HLF
+from features.settings import FeatureSettings
+from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
+
+#: Settings that act after the kernels: changing them leaves kernel outputs as they are.
+AFTER_KERNELS: Final = frozenset({"split", "balance", "rows_per_group", "feed_workers"})
+
+
+class EventsFile(NamedTuple):
+    """One events part, as ingest describes it."""
+
+    name: str
+    sample: str
+    digest: str
+    """Of its content."""
+    path: str
+
+
+class KernelOutput(NamedTuple):
+    """What the kernels made of one events part; `counts` and `weights` hang on it alone."""
+
+    name: str
+    sample: str
+    digest: str
+    """Of the events part."""
+    counts: dict[str, int]
+    """Events by outcome; they add up to `events`."""
+    weights: dict[str, list[float]]
+    """The same, as [sum of weights, sum of squared weights]."""
+
+
+class EventKeys(NamedTuple):
+    """What the driver must know of the selected events of one part: 22 bytes each."""
+
+    split: NDArray[np.int8]
+    mixing: UInt64s
+    balance: NDArray[np.float64]
+    label: NDArray[np.int8]
+    weight: NDArray[np.float32]
+
+
+def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
+    """The settings that the kernels hang on."""
+    return settings.model_dump(mode="json", exclude=set(AFTER_KERNELS))
+
+
+def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> KernelOutput:
+    """Features of one events part to `folder`, row group by row group, so that memory stays small."""
+    counts = dict.fromkeys(("events", *OUTCOMES), 0)
+    weights = {key: [0.0, 0.0] for key in counts}
+    name = Path(part.name).with_suffix(".arrow").name
+    unfinished = folder / f".{name}.{uuid.uuid4().hex}"
+    with pq.ParquetFile(part.path) as file, pa.ipc.new_file(str(unfinished), unmixed_schema()) as writer:
+        for group in range(file.num_row_groups):
+            events = file.read_row_group(group)
+            block = build_features(events, settings)
+            _count(counts, weights, block, events["weight"].to_numpy())
+            writer.write_batch(unmixed_rows(events, block))
+    unfinished.replace(folder / name)
+    return KernelOutput(name, part.sample, part.digest, counts, weights)
+
+
+def take_over(output: KernelOutput, old_folder: Path, folder: Path) -> bool:
+    """Bring the file of an earlier version into this one, without copying where possible; False if it is gone."""
+    old, new = old_folder / output.name, folder / output.name
+    if not old.is_file():
+        return False
+    unfinished = folder / f".{output.name}.{uuid.uuid4().hex}"
+    try:
+        os.link(old, unfinished)
+    except OSError:
+        # Other file systems, or one without links.
+        shutil.copyfile(old, unfinished)
+    unfinished.replace(new)
+    return True
+
+
+def keys_of(path: Path, settings: FeatureSettings) -> EventKeys:
+    """Split, mixing key, balance, label and weight of every event of a file of unmixed rows."""
+    rows = read_unmixed(path)
+    uuids, entries = rows["file_uuid"].to_pylist(), rows["entry"].to_numpy()
+    return EventKeys(
+        split=split_index(uuids, entries, settings.split).astype(np.int8),
+        mixing=event_hash(uuids, entries, stream=MIXING_STREAM),
+        balance=uniform(event_hash(uuids, entries, stream=BALANCE_STREAM)),
+        label=rows["label"].to_numpy().astype(np.int8),
+        weight=rows["weight"].to_numpy(),
+    )
+
+
+def read_unmixed(path: Path) -> pa.Table:
+    """The rows of a file, memory-mapped: columns that are not looked at are not read."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def unmixed_schema() -> pa.Schema:
+    """Arrow schema of unmixed rows."""
+    return pa.schema(
+        [
+            ("file_uuid", pa.string()),
+            ("entry", pa.int64()),
+            ("label", pa.int64()),
+            ("weight", pa.float32()),
+            ("hlf", pa.list_(pa.float32(), NUM_HLF)),
+            ("core", pa.large_list(pa.float32())),
+        ]
+    )
+
+
+def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
+    """The selected events of a block as `unmixed_schema()`."""
+    rows = events.select(["file_uuid", "entry", "label", "weight"]).take(block.selected).combine_chunks()
+    identity = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in rows.columns]
+    hlf = pa.FixedSizeListArray.from_arrays(block.hlf.ravel(), NUM_HLF)
+    core = pa.LargeListArray.from_arrays(block.particle_offsets * NUM_CORE, block.core.ravel())
+    return pa.RecordBatch.from_arrays([*identity, hlf, core], schema=unmixed_schema())
+
+
+def _count(
+    counts: dict[str, int], weights: dict[str, list[float]], block: FeatureBlock, event_weights: NDArray[np.float32]
+) -> None:
+    w = event_weights.astype(np.float64)
+    for key, chosen in {
+        "events": slice(None),
+        **{name: block.outcome == index for index, name in enumerate(OUTCOMES)},
+    }.items():
+        counts[key] += len(w[chosen])
+        weights[key][0] += float(w[chosen].sum())
+        weights[key][1] += float(np.square(w[chosen]).sum())

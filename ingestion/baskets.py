@@ -1,0 +1,42 @@
+"""Where to cut a tree: between baskets, the compressed blocks that a ROOT file is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+_MOST_CHUNKS_PER_BASKET: Final = 4
+
+
+def basket_boundaries(branches: Iterable[Any]) -> list[int]:
+    """Entries at which the baskets of the largest of some uproot branches begin, and the number of entries.
+
+    Branches have baskets of their own; cut where the largest does, little of the others is decompressed twice.
+    """
+    largest = max(branches, key=lambda branch: int(branch.uncompressed_bytes))
+    return [int(boundary) for boundary in largest.entry_offsets]
+
+
+def chunk_edges(boundaries: Sequence[int], start: int, stop: int, chunk: int) -> list[int]:
+    """Edges of pieces of `start` to `stop`, of at most `chunk` entries where the boundaries of baskets allow.
+
+    Baskets of more than four times that are cut inside: reading a piece then decompresses its basket anew, which takes
+    longer but bounds the memory.
+
+    Examples:
+        >>> chunk_edges([0, 3, 6, 9, 12], 0, 12, 7)
+        [0, 6, 12]
+        >>> chunk_edges([0, 20], 0, 20, 7)
+        [0, 20]
+        >>> chunk_edges([0, 100], 0, 100, 10)
+        [0, 33, 66, 100]
+    """
+    edges = [start]
+    inside = [boundary for boundary in boundaries if start < boundary < stop] + [stop]
+    for boundary, following in zip(inside, [*inside[1:], None], strict=True):
+        if following is not None and following - edges[-1] <= chunk:
+            continue
+        first, entries = edges[-1], boundary - edges[-1]
+        num_pieces = -(-entries // (_MOST_CHUNKS_PER_BASKET * chunk))
+        edges += [first + entries * piece // num_pieces for piece in range(1, num_pieces + 1)]
+    return edges
