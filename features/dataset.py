@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Self
 from features.errors import DatasetError
 from features.schema import HLF_NAMES, MAX_PARTICLES, PARTICLE_FEATURE_NAMES, SPLITS
 
-DATASET_VERSION: Final = 1
+DATASET_VERSION: Final = 2
 
 
 class RowGroup(NamedTuple):
@@ -34,6 +34,8 @@ class FeatureDataset(NamedTuple):
     class_weights: list[float]
     splits: dict[str, list[RowGroup]]
     counts: dict[str, list[int]]
+    load_test: bool = False
+    """Whether its events are copies of few: for timing only."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -61,6 +63,7 @@ class FeatureDataset(NamedTuple):
                 for split, groups in content["splits"].items()
             },
             counts=content["counts"],
+            load_test=content["load_test"],
         )
 
     def save(self, *, columns: dict[str, Any]) -> None:
@@ -76,6 +79,7 @@ class FeatureDataset(NamedTuple):
             "hlf": list(HLF_NAMES),
             "particles": {"rows": MAX_PARTICLES, "features": list(PARTICLE_FEATURE_NAMES)},
             "counts": self.counts,
+            "load_test": self.load_test,
             "splits": {split: [group._asdict() for group in groups] for split, groups in self.splits.items()},
         }
         (self.folder / "dataset.json").write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -55,6 +55,7 @@ def make_features(
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
     earlier: Earlier | None = None,
+    load_test: bool = False,
 ) -> FeaturesResult:
     """Make the features dataset in `out_dir` (an existing folder that every task can reach).
 
@@ -67,6 +68,7 @@ def make_features(
         done: Counts events as kernel tasks finish, for progress.
         num_tasks: Number of Spark tasks for so many pieces of work.
         earlier: What may be taken over where an events part has not changed.
+        load_test: Whether the events are copies of few, which the dataset then says.
 
     Raises:
         FeatureError: Nothing survives the selection, or a split lacks a class or rows.
@@ -81,6 +83,8 @@ def make_features(
         (out_dir / split).mkdir()
     written = _mix(spark, [kernels / output.name for output in outputs], plan, settings, classes, out_dir, num_tasks)
     dataset = _describe(written, [keys for _, keys, _ in made], plan, weights, classes, out_dir)
+    dataset = dataset._replace(load_test=load_test)
+    dataset.save(columns=_scaler(written))
     return FeaturesResult(dataset, outputs, sum(old for _, _, old in made), add(each.histograms for each in written))
 
 
@@ -196,20 +200,23 @@ def _describe(
     classes: list[str],
     out_dir: Path,
 ) -> FeatureDataset:
-    """Write `dataset.json` and `scaler.json`; the scaler from the training split only."""
-    hlf = ColumnStatistics.of(np.zeros((0, NUM_HLF)))
-    particles = ColumnStatistics.of(np.zeros((0, NUM_PARTICLE_FEATURES)))
+    """Row groups, and events of each class by split."""
     splits: dict[str, list[RowGroup]] = {split: [] for split in SPLITS}
     for each in sorted(written, key=lambda group: (group.split, group.group)):
         splits[SPLITS[each.split]].append(RowGroup(group_file(each.split, each.group), each.rows))
-        hlf, particles = hlf.merge(each.hlf), particles.merge(each.particles)
     counts = {split: np.zeros(len(classes), dtype=np.int64) for split in SPLITS}
     for keys in parts:
         for index, split in enumerate(SPLITS):
             chosen = plan.kept(keys) & (keys.split == index)
             counts[split] += np.bincount(keys.label[chosen], minlength=len(classes))
     totals = {split: count.tolist() for split, count in counts.items()}
-    dataset = FeatureDataset(out_dir, classes, weights, splits, totals)
-    columns: dict[str, Any] = {"hlf": hlf.to_json(), "particles": particles.to_json()}
-    dataset.save(columns=columns)
-    return dataset
+    return FeatureDataset(out_dir, classes, weights, splits, totals)
+
+
+def _scaler(written: Sequence[GroupWritten]) -> dict[str, Any]:
+    """Mean and standard deviation of all columns, of the training split (no other has statistics)."""
+    hlf = ColumnStatistics.of(np.zeros((0, NUM_HLF)))
+    particles = ColumnStatistics.of(np.zeros((0, NUM_PARTICLE_FEATURES)))
+    for each in sorted(written, key=lambda group: (group.split, group.group)):
+        hlf, particles = hlf.merge(each.hlf), particles.merge(each.particles)
+    return {"hlf": hlf.to_json(), "particles": particles.to_json()}

@@ -101,8 +101,10 @@ def keys_of(path: Path, settings: FeatureSettings) -> EventKeys:
     """Split, mixing key, balance, label and weight of every event of a file of unmixed rows."""
     rows = read_unmixed(path)
     uuids, entries = rows["file_uuid"].to_pylist(), rows["entry"].to_numpy()
+    origins = rows["origin_uuid"].to_pylist()
     return EventKeys(
-        split=split_index(uuids, entries, settings.split).astype(np.int8),
+        # Copies of an event in a load-test sample must not meet their origin in another split.
+        split=split_index(origins, rows["origin_entry"].to_numpy(), settings.split).astype(np.int8),
         mixing=event_hash(uuids, entries, stream=MIXING_STREAM),
         balance=uniform(event_hash(uuids, entries, stream=BALANCE_STREAM)),
         label=rows["label"].to_numpy().astype(np.int8),
@@ -121,6 +123,8 @@ def unmixed_schema() -> pa.Schema:
         [
             ("file_uuid", pa.string()),
             ("entry", pa.int64()),
+            ("origin_uuid", pa.string()),
+            ("origin_entry", pa.int64()),
             ("label", pa.int64()),
             ("weight", pa.float32()),
             ("hlf", pa.list_(pa.float32(), NUM_HLF)),
@@ -131,7 +135,8 @@ def unmixed_schema() -> pa.Schema:
 
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
     """The selected events of a block as `unmixed_schema()`."""
-    rows = events.select(["file_uuid", "entry", "label", "weight"]).take(block.selected).combine_chunks()
+    identity_columns = ["file_uuid", "entry", "origin_uuid", "origin_entry", "label", "weight"]
+    rows = events.select(identity_columns).take(block.selected).combine_chunks()
     identity = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in rows.columns]
     hlf = pa.FixedSizeListArray.from_arrays(block.hlf.ravel(), NUM_HLF)
     core = pa.LargeListArray.from_arrays(block.particle_offsets * NUM_CORE, block.core.ravel())

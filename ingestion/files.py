@@ -27,7 +27,7 @@ from ingestion.errors import (
     read_error,
 )
 from ingestion.retrying import patiently
-from ingestion.schema import OPTIONAL_SCALARS
+from ingestion.schema import OPTIONAL_SCALARS, ORIGIN_BRANCHES
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
 
 _INSPECTORS: Final = 8
@@ -53,6 +53,8 @@ class FileInfo(NamedTuple):
     size: int
     modified: str
     missing_optional: tuple[str, ...]
+    is_load_test: bool
+    """Whether its events are copies (`ingestion.load_test`)."""
     edges: tuple[int, ...]
     """Where the file is cut into pieces, one events part each: between baskets, from 0 to the number of entries."""
     digest: str = ""
@@ -204,8 +206,9 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
     absent = {field: branch for field, branch in missing.items() if field not in OPTIONAL_SCALARS}
     if absent:
         raise MissingBranchError.at(source.path, settings.tree, absent, branches)
+    load_test = set(ORIGIN_BRANCHES) <= branches
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
-    return FileInfo(source.sample, source.label, source.path, uuid, entries, size, modified, optional, edges)
+    return FileInfo(source.sample, source.label, source.path, uuid, entries, size, modified, optional, load_test, edges)
 
 
 def _refuse_duplicates(infos: Iterable[FileInfo]) -> None:

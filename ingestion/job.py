@@ -30,7 +30,7 @@ from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 STEPS: Final = ("entries", "rejected_nonfinite", "rejected_no_lepton", "events")
 
 #: Columns with few different values; trying a dictionary for the others would cost more than writing them.
-_WITH_DICTIONARY: Final = ["file_uuid", "sample"]
+_WITH_DICTIONARY: Final = ["file_uuid", "origin_uuid", "sample"]
 _WITH_STATISTICS: Final = ["file_uuid", "entry", "sample", "label", "weight"]
 
 class EntryRange(NamedTuple):
@@ -146,7 +146,7 @@ def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:
     """The pieces of all files; none of an empty file.
 
     Examples:
-        >>> info = FileInfo("qcd", 0, "a.root", "u", 10, 1, "", (), (0, 6, 10))
+        >>> info = FileInfo("qcd", 0, "a.root", "u", 10, 1, "", (), False, (0, 6, 10))
         >>> [(work.start, work.stop) for work in split_entries([info])]
         [(0, 6), (6, 10)]
     """

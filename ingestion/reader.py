@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import awkward as ak
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.errors import WrongBranchTypeError, read_error
 from ingestion.files import FileInfo
-from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, SCALARS, events_schema, struct_type
+from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, SCALARS, events_schema, struct_type
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.thresholds import Mask, Offsets, any_per_event, events_to_candidates, kept_offsets, nonfinite
 
@@ -38,6 +39,8 @@ class RawEvents(NamedTuple):
     start: int
     scalars: dict[str, NDArray[Any]]
     collections: dict[str, Jagged]
+    origin: tuple[Sequence[str], NDArray[np.int64]] | None = None
+    """In a load-test sample, UUID and entry that each event was made from."""
 
     @property
     def num_events(self) -> int:
@@ -75,13 +78,16 @@ def read_events(
     with tree:
         with _reading(info, "its baskets' index"):
             branches = {field: tree[name] for field, name in names.items()}
+            origin = [tree[name] for name in ORIGIN_BRANCHES] if info.is_load_test else []
             edges = chunk_edges(basket_boundaries(branches.values()), start, stop, chunk)
         for first, last in pairwise(edges):
             with _reading(info, f"entries {first} to {last - 1}"):
                 arrays = {
                     field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()
                 }
-            yield _raw_events(arrays, names, info.path, first, last)
+                origins = [branch.array(entry_start=first, entry_stop=last, library="np") for branch in origin]
+            raw = _raw_events(arrays, names, info.path, first, last)
+            yield raw._replace(origin=_origin(*origins)) if origins else raw
 
 
 @contextmanager
@@ -92,6 +98,14 @@ def _reading(info: FileInfo, where: str) -> Iterator[None]:
     except Exception as cause:
         # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
         raise read_error(info.path, where=where, cause=cause) from cause
+
+
+def _origin(
+    high: NDArray[np.int64], low: NDArray[np.int64], entries: NDArray[np.int64]
+) -> tuple[Sequence[str], NDArray[np.int64]]:
+    """UUIDs as text from their halves."""
+    halves = zip(high.view(np.uint64).tolist(), low.view(np.uint64).tolist(), strict=True)
+    return [str(UUID(int=(upper << 64) + lower)) for upper, lower in halves], entries
 
 
 def _raw_events(arrays: dict[str, ak.Array], names: dict[str, str], path: str, start: int, stop: int) -> RawEvents:
@@ -151,12 +165,19 @@ def select_events(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> S
 def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:
     """The kept events with the candidates above threshold, as Arrow."""
     num_kept = int(keep.sum())
+    entries = np.arange(raw.start, raw.start + raw.num_events)[keep]
     columns: dict[str, pa.Array] = {
         "file_uuid": pa.array([info.uuid] * num_kept, pa.string()),
-        "entry": pa.array(np.arange(raw.start, raw.start + raw.num_events)[keep], pa.int64()),
+        "entry": pa.array(entries, pa.int64()),
+        "origin_uuid": pa.array([info.uuid] * num_kept, pa.string()),
+        "origin_entry": pa.array(entries, pa.int64()),
         "sample": pa.array([info.sample] * num_kept, pa.string()),
         "label": pa.array(np.full(num_kept, info.label), pa.int64()),
     }
+    if raw.origin:
+        uuids, origin_entries = raw.origin
+        columns["origin_uuid"] = pa.array(np.asarray(uuids, dtype=object)[keep], pa.string())
+        columns["origin_entry"] = pa.array(origin_entries[keep], pa.int64())
     columns |= {name: pa.array(values[keep]) for name, values in raw.scalars.items()}
     thresholds = {
         "tracks": ("pt", settings.min_track_pt),

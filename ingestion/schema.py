@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 
 class Field(NamedTuple):
@@ -76,6 +76,9 @@ SCALARS: Final[dict[str, Field]] = {
 #: Scalars that a file may lack, with the value then used.
 OPTIONAL_SCALARS: Final[dict[str, float]] = {"weight": 1.0}
 
+#: Branches of a load-test sample: upper and lower half of the UUID, and entry, of the event that each was made from.
+ORIGIN_BRANCHES: Final = ("LoadTest_origin_uuid_high", "LoadTest_origin_uuid_low", "LoadTest_origin_entry")
+
 
 def events_schema() -> pa.Schema:
     """Arrow schema of the events Parquet; nothing in it is nullable.
@@ -87,6 +90,9 @@ def events_schema() -> pa.Schema:
     identity = [
         pa.field("file_uuid", pa.string(), nullable=False),
         pa.field("entry", pa.int64(), nullable=False),
+        # The event that this one is a copy of, by which it is split; itself, but in a load-test sample.
+        pa.field("origin_uuid", pa.string(), nullable=False),
+        pa.field("origin_entry", pa.int64(), nullable=False),
         pa.field("sample", pa.string(), nullable=False),
         pa.field("label", pa.int64(), nullable=False),
     ]

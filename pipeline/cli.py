@@ -134,6 +134,25 @@ def report(
     _guard(partial(_run_stages, config, overrides, ["report"], force=force), debug=debug)
 
 
+@app.command("load-test")
+def load_test(
+    folder: Annotated[Path, typer.Argument(help="New folder for the files and their config.")],
+    events: Annotated[int, typer.Option("--events", min=1, help="Events of each sample.")] = 10_000,
+    seed: Annotated[int, typer.Option("--seed", help="Of the angles.")] = 1,
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Make a load-test sample: any number of events, turned and mirrored copies of a config's own."""
+
+    def work() -> None:
+        from pipeline.load_test import make
+
+        _out.print(make(load_config(config, overrides or []), folder, events, seed=seed, console=_err))
+
+    _guard(work, debug=debug)
+
+
 @app.command()
 def validate(config: ConfigOption = "demo", overrides: SetOption = None, debug: DebugOption = False) -> None:
     """Check the config, and that its input files are there."""

@@ -78,6 +78,8 @@ class Config(BaseModel):
     features: FeatureSettings = FeatureSettings()
     model: ModelSettings = ModelSettings()
     train: TrainSettings = TrainSettings()
+    allow_load_test: bool = False
+    """Train and evaluate on a load-test sample too, whose events are copies of few: for timing only."""
     report: ReportSettings = ReportSettings()
     spark: SparkSettings = SparkSettings()
 

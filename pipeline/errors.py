@@ -36,6 +36,10 @@ class SparkJobError(PipelineError):
     """A Spark job failed for a reason other than bad input."""
 
 
+class LoadTestError(PipelineError):
+    """Training or evaluation on a load-test sample that was not asked for."""
+
+
 class CheckFailedError(PipelineError):
     """A stage's result failed its own checks; it was not published."""
 

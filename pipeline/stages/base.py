@@ -12,6 +12,7 @@ from rich.console import Console
 
 from pipeline.config import Config
 from pipeline.doctor import Need
+from pipeline.errors import LoadTestError
 from pipeline.fingerprint import Input
 from pipeline.progress import Bar
 from pipeline.spark import SparkProvider
@@ -66,6 +67,18 @@ class Context:
     """Its new version folder."""
     spark: SparkProvider
     console: Console
+
+    def refuse_load_test(self) -> None:
+        """Copies of few events are good for timing; a model or a figure of them would look like one of many events.
+
+        Raises:
+            LoadTestError: The features are of a load-test sample, and the config does not allow it.
+        """
+        if self.upstream["features"].manifest["counters"]["load_test"] and not self.config.allow_load_test:
+            raise LoadTestError(
+                "these features are of a load-test sample: copies of few events, turned and mirrored. A model or a "
+                "metric of them means nothing. To time it all the same, set allow_load_test: true."
+            )
 
     def bar(self, label: str, unit: str) -> Bar:
         """A progress bar."""

@@ -28,6 +28,7 @@ class Evaluate(Stage):
         from models.evaluate import evaluate
         from models.plots import PlotLabels
 
+        context.refuse_load_test()
         dataset = FeatureDataset.load(context.upstream["features"].folder)
         trained = context.upstream["train"].folder
         history = [

@@ -46,6 +46,7 @@ class Features(Stage):
                 done=done,
                 num_tasks=context.spark.num_tasks,
                 earlier=_earlier(context),
+                load_test=ingested["load_test"],
             )
         counters = _counters(context, result)
         _write_cutflow(context, counters)
@@ -93,6 +94,7 @@ def _counters(context: Context, result: FeaturesResult) -> dict[str, Any]:
         "dropped_by_balancing": selected - sum(dataset.num_rows(split) for split in dataset.splits),
         "row_groups": {split: len(groups) for split, groups in dataset.splits.items()},
         "feeds_evenly": dataset.evenly_fed(),
+        "load_test": dataset.load_test,
         "kernel_outputs_taken_over": result.num_taken_over,
         "kernel_outputs": [output._asdict() for output in result.outputs],
     }

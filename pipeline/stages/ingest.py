@@ -142,6 +142,7 @@ def _result(context: Context, result: IngestResult) -> Result:
         counters={
             "samples": samples,
             "weights": sum_weights((part.sample, part.weights) for part in result.parts),
+            "load_test": any(info.is_load_test for info in result.infos),
             "files_read": len(result.infos) - result.num_taken_over,
             "bad_files": [each._asdict() for each in result.bad],
             "parts": [part._asdict() for part in result.parts],

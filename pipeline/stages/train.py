@@ -36,6 +36,7 @@ class Train(Stage):
         from training.launcher import launch
         from training.trainer import Progress, RunSpec
 
+        context.refuse_load_test()
         settings = context.config.train
         rate = settings.effective_learning_rate
         scaled = f" ({settings.learning_rate:g} x {settings.workers} workers)" if rate != settings.learning_rate else ""

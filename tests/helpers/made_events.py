@@ -37,7 +37,8 @@ def made_event(**overrides: Any) -> Row:
     unknown = sorted(set(overrides) - set(event))
     if unknown:
         raise KeyError(f"not in the events schema: {unknown}")
-    return {**event, **overrides}
+    event |= overrides
+    return {"origin_uuid": event["file_uuid"], "origin_entry": event["entry"], **event}
 
 
 def events_table(events: list[Row]) -> pa.Table:

@@ -1,0 +1,150 @@
+"""Load-test samples: any number of events made from few, to measure time and memory with.
+
+Every copy is a real event turned by a random angle in phi and mirrored in eta or not, so that no two are the same and
+the physics stays. They are copies all the same: the files carry the identity of each event's origin, by which copies
+stay in the split of their origin, and training on such a sample is refused unless asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import awkward as ak
+import numpy as np
+import uproot
+from numpy.typing import NDArray
+
+from ingestion.files import FileInfo
+from ingestion.reader import Jagged, RawEvents, read_events
+from ingestion.schema import COLLECTIONS, ORIGIN_BRANCHES, SCALARS
+from ingestion.settings import IngestSettings
+
+TREE: Final = "LoadTest"
+_EVENTS_PER_FILE: Final = 20_000
+
+
+def branch_map() -> dict[str, str]:
+    """The branch map that reads these files: flat branches such as `tracks_pt`, with counters such as `ntracks`."""
+    names = {f"{collection}.{field}": f"{collection}_{field}" for collection, fields in COLLECTIONS.items() for field in fields}
+    return {**names, **{name: name for name in SCALARS}}
+
+
+def write_load_test(
+    infos: Sequence[FileInfo],
+    settings: IngestSettings,
+    num_events: int,
+    out_dir: Path,
+    *,
+    rng: np.random.Generator,
+    on_events: Callable[[int, int], None] | None = None,
+) -> dict[str, list[Path]]:
+    """Write `num_events` events of each sample to `out_dir/<sample>_<number>.root` (ZLIB level 1, as Delphes does).
+
+    Args:
+        infos: The real files.
+        settings: How to read them.
+        num_events: Events of each sample.
+        out_dir: An existing folder.
+        rng: Angles and mirrorings are drawn from it.
+        on_events: Called with (events done, events in all).
+
+    Returns:
+        The files of each sample.
+
+    Raises:
+        IngestionError: A file cannot be read.
+    """
+    by_sample: dict[str, list[FileInfo]] = {}
+    for info in infos:
+        by_sample.setdefault(info.sample, []).append(info)
+    written: dict[str, list[Path]] = {}
+    done = 0
+    for sample, files in by_sample.items():
+        blocks = _blocks(files, settings, num_events)
+        pending = next(blocks, None)
+        while pending is not None:
+            path = out_dir / f"{sample}_{len(written.setdefault(sample, [])):04d}.root"
+            in_file = 0
+            with uproot.recreate(path, compression=uproot.ZLIB(1)) as file:
+                tree = None
+                while pending is not None and in_file < _EVENTS_PER_FILE:
+                    info, raw = pending
+                    columns = _columns(turned(raw, rng), info)
+                    tree = tree or file.mktree(TREE, {name: _type(values) for name, values in columns.items()})
+                    tree.extend(columns)
+                    in_file += raw.num_events
+                    done += raw.num_events
+                    if on_events:
+                        on_events(done, num_events * len(by_sample))
+                    pending = next(blocks, None)
+            written[sample].append(path)
+    return written
+
+
+def turned(raw: RawEvents, rng: np.random.Generator) -> RawEvents:
+    """Every event turned by an angle of its own, and half of them mirrored in eta; vertices go along."""
+    angle = rng.uniform(-math.pi, math.pi, raw.num_events)
+    sign = rng.choice([-1.0, 1.0], raw.num_events)
+    collections = {
+        name: Jagged(each.offsets, _turned_fields(each, angle, sign)) for name, each in raw.collections.items()
+    }
+    scalars = {**raw.scalars, "met_phi": _wrapped(raw.scalars["met_phi"] + angle)}
+    return RawEvents(raw.start, scalars, collections, raw.origin)
+
+
+def _turned_fields(candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    counts = np.diff(candidates.offsets)
+    turn, mirror = np.repeat(angle, counts), np.repeat(sign, counts)
+    fields = dict(candidates.fields)
+    fields["phi"] = _wrapped(fields["phi"] + turn)
+    fields["eta"] = (fields["eta"] * mirror).astype(np.float32)
+    if "x" in fields:
+        x, y = fields["x"], fields["y"]
+        fields["x"] = (x * np.cos(turn) - y * np.sin(turn)).astype(np.float32)
+        fields["y"] = (x * np.sin(turn) + y * np.cos(turn)).astype(np.float32)
+        fields["z"] = (fields["z"] * mirror).astype(np.float32)
+    return fields
+
+
+def _wrapped(phi: NDArray[Any]) -> NDArray[np.float32]:
+    return np.arctan2(np.sin(phi), np.cos(phi)).astype(np.float32)
+
+
+def _blocks(
+    files: Sequence[FileInfo], settings: IngestSettings, num_events: int
+) -> Iterator[tuple[FileInfo, RawEvents]]:
+    """Blocks of the files' entries, again and again, until there are enough."""
+    left = num_events
+    while left > 0:
+        before = left
+        for info in files:
+            if left <= 0:
+                return
+            for raw in read_events(info, settings, start=0, stop=min(info.entries, left)):
+                yield info, raw
+                left -= raw.num_events
+        if left == before:
+            return
+
+
+def _columns(raw: RawEvents, info: FileInfo) -> dict[str, Any]:
+    """Branches of one block: a counted collection each, flat numbers, and the identity of the origin."""
+    columns: dict[str, Any] = {}
+    for name, candidates in raw.collections.items():
+        records = ak.contents.RecordArray(
+            [ak.contents.NumpyArray(values) for values in candidates.fields.values()], list(candidates.fields)
+        )
+        columns[name] = ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(candidates.offsets), records))
+    columns |= {name: raw.scalars[name] for name in SCALARS}
+    uuids, entries = raw.origin or ([info.uuid] * raw.num_events, np.arange(raw.start, raw.start + raw.num_events))
+    halves = np.array([divmod(UUID(each).int, 1 << 64) for each in uuids], dtype=np.uint64)
+    origin = (halves[:, 0].view(np.int64), halves[:, 1].view(np.int64), entries.astype(np.int64))
+    return columns | dict(zip(ORIGIN_BRANCHES, origin, strict=True))
+
+
+def _type(values: Any) -> Any:
+    return values.dtype if isinstance(values, np.ndarray) else values.type.content

@@ -1,0 +1,55 @@
+"""Load-test samples from the command line: the files, and a config that reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from rich.console import Console
+
+from pipeline.config import Config
+from pipeline.errors import RunFolderError
+from pipeline.progress import Bar
+
+
+def make(config: Config, folder: Path, num_events: int, *, seed: int, console: Console) -> str:
+    """Write `num_events` events of each sample of a config to a new folder, with `load_test.yaml`.
+
+    Returns:
+        What to do next.
+
+    Raises:
+        RunFolderError: The folder is not empty or cannot be written.
+        IngestionError: A file of the config cannot be read.
+    """
+    from ingestion.files import expand, inventory
+    from ingestion.load_test import TREE, branch_map, write_load_test
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        in_use = any(folder.iterdir())
+    except OSError as cause:
+        raise RunFolderError(f"{folder} cannot be written ({cause}). Choose another folder.") from cause
+    if in_use:
+        raise RunFolderError(f"{folder} is not empty. Choose a new folder, so that files of two samples do not mix.")
+    found = inventory(expand(config.samples), config.ingest)
+    with Bar(console, "load test", "events") as bar:
+        files = write_load_test(
+            found.infos, config.ingest, num_events, folder, rng=np.random.default_rng(seed), on_events=bar
+        )
+    labels = {sample.name: sample.label for sample in config.samples}
+    content: dict[str, Any] = {
+        "run_dir": str(folder / "run"),
+        "classes": config.classes,
+        "samples": [
+            {"name": name, "label": labels[name], "files": [str(path) for path in paths]}
+            for name, paths in files.items()
+        ],
+        "ingest": {"tree": TREE, "branch_map": branch_map()},
+        "report": {"title": "Load test", "sample_note": "Load-test sample: copies of few events"},
+    }
+    path = folder / "load_test.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return f"{sum(map(len, files.values()))} files; next: python -m pipeline run --config {path}"

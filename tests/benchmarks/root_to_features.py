@@ -1,0 +1,260 @@
+"""Benchmark: ROOT to features, as ratios to bare reading (`make bench`).
+
+Real files are read again and again under new identities, which the pipeline itself would refuse; that is why this lies
+here. All numbers are CPU seconds (user and system, of all processes) per event: the slope between two numbers of
+events, so that fixed costs drop out. Runs of the parts that are compared alternate, and medians are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import uproot
+
+from features.build import build_features
+from features.job import make_features
+from features.kernel_pass import EventsFile, unmixed_rows
+from features.mixing_pass import write_group
+from features.settings import FeatureSettings
+from ingestion.files import FileInfo, SourceFile, inventory
+from ingestion.job import ingest
+from ingestion.reader import read_events, select_events
+from ingestion.settings import IngestSettings, SampleSettings, field_branches
+from pipeline.config import SparkSettings
+from pipeline.spark import SparkProvider
+
+CLASSES = ["QCD", "ttbar", "W+jets"]
+
+
+class Cost(NamedTuple):
+    """What one run took."""
+
+    events: int
+    cpu: float
+    wall: float
+
+
+def repeated(infos: list[FileInfo], num_events: int) -> list[FileInfo]:
+    """The files again and again under new identities, until there are so many events."""
+    chosen: list[FileInfo] = []
+    total = 0
+    while total < num_events:
+        info = infos[len(chosen) % len(infos)]
+        chosen.append(info._replace(uuid=str(uuid.uuid5(uuid.NAMESPACE_OID, str(len(chosen))))))
+        total += info.entries
+    return chosen
+
+
+def bare_read(infos: list[FileInfo], settings: IngestSettings) -> None:
+    """uproot reading the needed branches, and nothing else."""
+    branches = list(field_branches(settings.branch_map).values())
+    for info in infos:
+        with uproot.open({info.path: settings.tree}) as tree:
+            tree.arrays([name for name in branches if name in tree])
+
+
+def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -> None:
+    """ROOT to HLF and LLF Parquet without Spark, without events Parquet and without mixing."""
+    features = FeatureSettings()
+    for number, info in enumerate(infos):
+        tables = []
+        for raw in read_events(info, settings, start=0, stop=info.entries):
+            events = select_events(raw, info, settings).table
+            rows = pa.Table.from_batches([unmixed_rows(events, build_features(events, features))])
+            tables.append(rows.append_column("mixing", pa.array(np.arange(rows.num_rows, dtype=np.uint64))))
+        write_group(0, number, tables, CLASSES, folder)
+
+
+def both_stages(provider: SparkProvider, infos: list[FileInfo], settings: IngestSettings, folder: Path) -> None:
+    """Ingest and features under Spark."""
+    spark = provider.context()
+    (folder / "events").mkdir(parents=True)
+    (folder / "features").mkdir()
+    samples = [SampleSettings(name=name, label=label, files=["-"]) for label, name in enumerate(["a", "b", "c"])]
+    done = spark.accumulator(0)
+    made = ingest(spark, infos, samples, settings, folder / "events", done=done, num_tasks=provider.num_tasks)
+    parts = [
+        EventsFile(part.name, part.sample, part.digest, str(folder / "events" / part.name)) for part in made.parts
+    ]
+    make_features(
+        spark, parts, FeatureSettings(), CLASSES, folder / "features", done=done, num_tasks=provider.num_tasks
+    )
+
+
+def tree_cpu() -> float:
+    """CPU seconds of this process and all that it started, dead ones included."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def peak_of_workers() -> float:
+    """Largest peak memory (GiB) of the Python processes that Spark started."""
+    peaks = [0]
+    for process in psutil.Process().children(recursive=True):
+        if "python" not in process.name():
+            continue
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+        peaks += [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
+    return max(peaks) / 2**20
+
+
+def measured(work: Callable[[], None], events: int) -> Cost:
+    """Run once."""
+    cpu, wall = tree_cpu(), time.monotonic()
+    work()
+    return Cost(events, tree_cpu() - cpu, time.monotonic() - wall)
+
+
+def slope(small: Cost, large: Cost) -> float:
+    """CPU microseconds per event between two sizes."""
+    return (large.cpu - small.cpu) / (large.events - small.events) * 1e6
+
+
+class Bench:
+    """The runs on some files."""
+
+    def __init__(self, infos: list[FileInfo], settings: IngestSettings, folder: Path, sizes: tuple[int, int]) -> None:
+        self.infos = infos
+        self.settings = settings
+        self.folder = folder
+        self.sizes = sizes
+        self.provider = SparkProvider(SparkSettings(master="local[2]"))
+
+    def pair(self, work: Callable[[list[FileInfo], Path], None]) -> tuple[Cost, Cost]:
+        """One run of each size."""
+        costs = []
+        for size in self.sizes:
+            files = repeated(self.infos, size)
+            folder = self.folder / uuid.uuid4().hex
+            (folder / "train").mkdir(parents=True)
+            costs.append(measured(lambda f=files, d=folder: work(f, d), sum(info.entries for info in files)))
+            shutil.rmtree(folder)
+        return costs[0], costs[1]
+
+    def read(self) -> float:
+        """Microseconds per event of bare reading."""
+        return slope(*self.pair(lambda files, _: bare_read(files, self.settings)))
+
+    def kernel_path(self) -> float:
+        """Microseconds per event of ROOT to features Parquet in one process."""
+        return slope(*self.pair(lambda files, folder: one_process(files, self.settings, folder)))
+
+    def spark(self) -> tuple[float, float]:
+        """Microseconds per event of both stages, and seconds of wall time that any job takes."""
+        small, large = self.pair(
+            lambda files, folder: both_stages(self.provider, files, self.settings, folder / "run")
+        )
+        per_event = (large.wall - small.wall) / (large.events - small.events)
+        return slope(small, large), small.wall - per_event * small.events
+
+    def growth(self) -> Iterator[tuple[int, int, float, float]]:
+        """Files, events, wall seconds and peak worker memory of both stages for 1, 10 and 100 files of each class."""
+        for count in (1, 10, 100):
+            files = repeated(self.infos, 1)[:0]
+            by_sample = {info.sample: info for info in self.infos}
+            for info in by_sample.values():
+                files += [
+                    info._replace(uuid=str(uuid.uuid5(uuid.NAMESPACE_URL, f"{info.sample}{number}")))
+                    for number in range(count)
+                ]
+            folder = self.folder / uuid.uuid4().hex
+            cost = measured(
+                lambda f=files, d=folder: both_stages(self.provider, f, self.settings, d),
+                sum(info.entries for info in files),
+            )
+            shutil.rmtree(folder)
+            yield len(files), cost.events, cost.wall, peak_of_workers()
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="+", help="ROOT files named <sample>_..., qcd, ttbar or wjets")
+    parser.add_argument("--events", type=int, nargs=2, default=(10_000, 100_000), help="the two sizes")
+    parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
+    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    parser.add_argument("--skip", nargs="*", default=[], choices=["one-process", "spark", "growth"])
+    parser.add_argument("--branch-map", type=json.loads, default={})
+    given = parser.parse_args()
+    settings = IngestSettings(branch_map=given.branch_map)
+    names = {"qcd": ("a", 0), "ttbar": ("b", 1), "wjets": ("c", 2)}
+    sources = [SourceFile(*names[Path(path).name.split("_")[0]], path) for path in sorted(given.files)]
+    infos = inventory(sources, settings).infos
+    # Files of the classes take turns, so that every size has all of them.
+    infos.sort(key=lambda info: (Path(info.path).name.split("_", 1)[1], info.sample))
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        bench = Bench(infos, settings, Path(folder), tuple(given.events))
+        numbers = _run(bench, given.repeats, set(given.skip))
+        bench.provider.stop()
+    if given.json:
+        given.json.write_text(json.dumps(numbers, indent=1), encoding="utf-8")
+
+
+def _run(bench: Bench, repeats: int, skip: set[str]) -> dict[str, object]:
+    bare_read(bench.infos, bench.settings)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "train").mkdir()
+        one_process(bench.infos[:1], bench.settings, Path(folder))
+    if "spark" not in skip:
+        # Starting the JVM, compiling and the first Python workers are no cost of an event.
+        bench.pair(lambda files, folder: both_stages(bench.provider, files[:9], bench.settings, folder / "run"))
+    read, kernels, spark, fixed = [], [], [], []
+    for _ in range(repeats):
+        read.append(bench.read())
+        if "one-process" not in skip:
+            kernels.append(bench.kernel_path())
+        if "spark" not in skip:
+            per_event, seconds = bench.spark()
+            spark.append(per_event)
+            fixed.append(seconds)
+        sys.stdout.write(f"  run: read {read[-1]:.0f}, one process {kernels[-1:]}, spark {spark[-1:]} us/event\n")
+        sys.stdout.flush()
+    base = statistics.median(read)
+    lines = [f"bare uproot reading        {base:8.0f} us/event  {1e6 / base:8.0f} events/s per core"]
+    numbers: dict[str, object] = {"read_us": read, "one_process_us": kernels, "spark_us": spark, "spark_fixed_s": fixed}
+    for name, costs, goal in (("(a) one process", kernels, 3), ("(b) both stages on Spark", spark, 5)):
+        if costs:
+            ratio = statistics.median(c / r for c, r in zip(costs, read, strict=True))
+            cost = statistics.median(costs)
+            lines.append(
+                f"{name:<27}{cost:8.0f} us/event  {1e6 / cost:8.0f} events/s per core  "
+                f"{ratio:5.2f} x reading (at most {goal})"
+            )
+            numbers[f"ratio_{name[1]}"] = ratio
+    if fixed:
+        lines.append(f"fixed cost of the two Spark jobs: {statistics.median(fixed):.1f} s (Spark already started)")
+        lines.append(f"peak memory of a Python task: {peak_of_workers():.2f} GiB (at most 1.5)")
+    if kernels:
+        lines.append(f"peak memory of one process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+    sys.stdout.write("\n".join(lines) + "\n")
+    if "growth" not in skip:
+        numbers["growth"] = []
+        for files, events, wall, peak in bench.growth():
+            sys.stdout.write(f"{files:5d} files {events:8d} events: {wall:7.1f} s, peak {peak:.2f} GiB a task\n")
+            sys.stdout.flush()
+            numbers["growth"].append([files, events, wall, peak])  # type: ignore[attr-defined]
+    return numbers
+
+
+if __name__ == "__main__":
+    main()
