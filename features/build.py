@@ -74,7 +74,11 @@ def build_features(events: pa.Table, settings: FeatureSettings) -> FeatureBlock:
     """
     as_published = settings.convention is Convention.SPARKDLTRIGGER
     lepton_cuts = LeptonCuts(
-        settings.min_lepton_pt, settings.max_lepton_isolation, settings.isolation_cone, settings.own_track_dr, as_published
+        settings.min_lepton_pt,
+        settings.max_lepton_isolation,
+        settings.isolation_cone,
+        settings.own_track_dr,
+        as_published,
     )
     jet_cuts = JetCuts(
         settings.min_jet_pt,
@@ -125,7 +129,7 @@ def features_of(
 @compiled
 def all_finite(values: NDArray[np.float32]) -> bool:
     """Whether no value is NaN or infinite."""
-    for value in values:
+    for value in values:  # noqa: SIM110 - numba compiles no generators
         if not math.isfinite(value):
             return False
     return True

@@ -56,7 +56,7 @@ PARTICLE_BINNINGS: Final[dict[str, Binning]] = {
 #: Particles of so many events per row group are filled: a row group is a random sample, and all would take long.
 EVENTS_FOR_PARTICLES: Final = 32
 
-Histograms = dict[str, bh.Histogram]
+Histograms = dict[str, bh.Histogram[Any]]
 
 
 def fill(
@@ -92,7 +92,7 @@ def fill(
     return filled
 
 
-def add(parts: Iterable[Mapping[str, bh.Histogram]]) -> Histograms:
+def add(parts: Iterable[Mapping[str, bh.Histogram[Any]]]) -> Histograms:
     """The sum of several sets of histograms."""
     total: Histograms = {}
     for part in parts:

@@ -92,10 +92,7 @@ def lepton_sums(
     for index in range(candidates.pt.size):
         if abs(candidates.eta[index] - eta) >= cone:
             continue
-        if as_published:
-            dphi = phi - candidates.phi[index]
-        else:
-            dphi = delta_phi(phi, candidates.phi[index])
+        dphi = phi - candidates.phi[index] if as_published else delta_phi(phi, candidates.phi[index])
         distance2 = (eta - candidates.eta[index]) ** 2 + dphi**2
         own = candidates.kind[index] == TRACK and distance2 < own_track_dr**2 and not as_published
         if distance2 < cone**2 and not own:
@@ -164,7 +161,14 @@ def grid_of(candidates: Candidates, cone: float, as_published: bool) -> Grid:
         source[place[cell[index]]] = index
         place[cell[index]] += 1
     return Grid(
-        first, source, candidates.kind[source], candidates.pt[source], candidates.eta[source], phi[source], rows, columns
+        first,
+        source,
+        candidates.kind[source],
+        candidates.pt[source],
+        candidates.eta[source],
+        phi[source],
+        rows,
+        columns,
     )
 
 

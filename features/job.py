@@ -19,6 +19,7 @@ from features.dataset import FeatureDataset, RowGroup
 from features.distributions import Histograms, add
 from features.errors import EmptySelectionError
 from features.kernel_pass import EventKeys, EventsFile, KernelOutput, keys_of, read_unmixed, run_kernels, take_over
+from features.memory import keep_freed_memory
 from features.mixing import class_weights, group_size, kept_fractions, layout, refuse_empty_classes
 from features.mixing_pass import GroupWritten, Plan, group_file, scatter, write_groups
 from features.scaling import ColumnStatistics
@@ -88,9 +89,7 @@ def make_features(
     return FeaturesResult(dataset, outputs, sum(old for _, _, old in made), add(each.histograms for each in written))
 
 
-def plan_layout(
-    parts: Sequence[EventKeys], settings: FeatureSettings, classes: list[str]
-) -> tuple[Plan, list[float]]:
+def plan_layout(parts: Sequence[EventKeys], settings: FeatureSettings, classes: list[str]) -> tuple[Plan, list[float]]:
     """Decide which events stay, the row groups of every split, and the class weights.
 
     Raises:
@@ -106,9 +105,7 @@ def plan_layout(
     weights = []
     for index, name in enumerate(SPLITS):
         chosen = kept & (keys.split == index)
-        size = group_size(
-            int(chosen.sum()), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers
-        )
+        size = group_size(int(chosen.sum()), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers)
         layouts.append(layout(keys.mixing[chosen], size=size))
         weights.append(class_weights(keys.label[chosen], keys.weight[chosen], classes, split=name))
     return Plan(layouts, fractions), weights[0].tolist()
@@ -129,6 +126,7 @@ def _run_kernels(
     folder = str(kernels)
 
     def run(work: tuple[EventsFile, KernelOutput | None]) -> tuple[KernelOutput, EventKeys, bool]:
+        keep_freed_memory()
         part, before = work
         taken = before is not None and take_over(before, Path(old_folder), Path(folder))
         if before is not None and taken:
@@ -160,10 +158,12 @@ def _mix(
     folder = str(out_dir)
 
     def send(name: str) -> Iterator[tuple[int, bytes]]:
+        keep_freed_memory()
         path = Path(name)
         yield from scatter(read_unmixed(path), keys_of(path, settings), plan)
 
     def receive(blobs: Iterable[tuple[int, bytes]]) -> Iterator[GroupWritten]:
+        keep_freed_memory()
         yield from write_groups((blob for _, blob in blobs), groups, classes, Path(folder))
 
     names = [str(file) for file in files]

@@ -42,9 +42,7 @@ def isolated(candidates: Candidates, leptons: Leptons, index: int, is_electron: 
     pt, eta, phi = leptons.pt[index], leptons.eta[index], leptons.phi[index]
     sums = lepton_sums(candidates, eta, phi, cuts.cone, cuts.own_track_dr, cuts.as_published)
     itself = 1.0 if cuts.as_published else 0.0
-    return Lepton(
-        pt, eta, phi, leptons.charge[index], is_electron, sums[0] / pt - itself, sums[1] / pt, sums[2] / pt
-    )
+    return Lepton(pt, eta, phi, leptons.charge[index], is_electron, sums[0] / pt - itself, sums[1] / pt, sums[2] / pt)
 
 
 @compiled

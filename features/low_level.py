@@ -191,9 +191,7 @@ def particle_list(
     if ordering != ORDER_FILE:
         distance2 = np.empty(chosen.size)
         for row, index in enumerate(chosen):
-            distance2[row] = ordering * delta_r2(
-                candidates.eta[index], candidates.phi[index], lepton.eta, lepton.phi
-            )
+            distance2[row] = ordering * delta_r2(candidates.eta[index], candidates.phi[index], lepton.eta, lepton.phi)
         chosen = sorted_by(distance2, chosen, candidates)
     out[0, 0] = ELECTRON if lepton.is_electron else MUON
     out[0, 1], out[0, 2], out[0, 3], out[0, 4] = lepton.charge, lepton.pt, lepton.eta, lepton.phi

@@ -32,7 +32,7 @@ _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "ent
 
 
 class Plan(NamedTuple):
-    """Where every event goes: the row groups of each split, numbered through, and the share of each class that stays."""
+    """Where every event goes: the row groups of each split, and the share of each class that stays."""
 
     layouts: list[Layout]
     fractions: NDArray[np.float64]
@@ -44,7 +44,8 @@ class Plan(NamedTuple):
     def tasks(self) -> NDArray[np.int64]:
         """Task of each row group, by number: runs of row groups with about EVENTS_PER_TASK events."""
         rows = np.concatenate([each.rows for each in self.layouts])
-        return np.maximum(0, np.cumsum(rows) - 1) // max(EVENTS_PER_TASK, int(rows.max()))
+        last_event: NDArray[np.int64] = np.maximum(0, np.cumsum(rows) - 1)
+        return last_event // max(EVENTS_PER_TASK, int(rows.max()))
 
     def kept(self, keys: EventKeys) -> NDArray[np.bool_]:
         """Events that balancing leaves."""
@@ -122,7 +123,7 @@ def to_blob(rows: pa.Table, group: NDArray[np.int64], mixing: NDArray[np.uint64]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def from_blob(blob: bytes) -> pa.Table:
@@ -152,9 +153,7 @@ def write_groups(
         yield write_group(*groups[number], pieces.pop(number), classes, out_dir)
 
 
-def write_group(
-    split: int, group: int, tables: Iterable[pa.Table], classes: list[str], out_dir: Path
-) -> GroupWritten:
+def write_group(split: int, group: int, tables: Iterable[pa.Table], classes: list[str], out_dir: Path) -> GroupWritten:
     """Sort by mixing key, fill in the features, pad and write; the file does not depend on the order of arrival."""
     table = pa.concat_tables(tables)
     identity = table.drop_columns(["core"])

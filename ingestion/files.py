@@ -138,7 +138,8 @@ def inventory(
             if before is not None and (before.size, before.modified) == (size, modified):
                 if isinstance(before, FileInfo):
                     return before._replace(sample=source.sample, label=source.label)
-                if settings.on_bad_file is OnBadFile.SKIP:
+                # What could not be reached may be back.
+                if settings.on_bad_file is OnBadFile.SKIP and before.reason != UnreachableFileError.__name__:
                     return before._replace(sample=source.sample)
             return patiently(inspect, source, settings, size=size, modified=modified)
         except IngestionError as problem:
@@ -190,7 +191,7 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         with uproot.open({source.path: None}) as file:
             kinds = file.classnames(cycle=False)
             is_tree = kinds.get(settings.tree) in {"TTree", "TNtuple", "TNtupleD"}
-            tree = file[settings.tree] if is_tree else None
+            tree: Any = file[settings.tree] if is_tree else None
             uuid, entries = str(file.file.uuid), 0 if tree is None else int(tree.num_entries)
             branches = set() if tree is None else set(tree.keys(full_paths=False))
             needed = set(field_branches(settings.branch_map).values()) & branches
@@ -282,6 +283,7 @@ def _filesystem(path: str) -> tuple[Any, str]:
 
 
 def is_url(path: str) -> bool:
+    """Whether a path names a server or a plug-in's file system."""
     return "://" in path
 
 

@@ -33,6 +33,7 @@ STEPS: Final = ("entries", "rejected_nonfinite", "rejected_no_lepton", "events")
 _WITH_DICTIONARY: Final = ["file_uuid", "origin_uuid", "sample"]
 _WITH_STATISTICS: Final = ["file_uuid", "entry", "sample", "label", "weight"]
 
+
 class EntryRange(NamedTuple):
     """What one task reads."""
 
@@ -78,6 +79,20 @@ class IngestResult(NamedTuple):
     """Files that were not read again."""
 
 
+class _Read(NamedTuple):
+    """A range that was read, and the digest of its file if it is the first."""
+
+    part: EventsPart
+    file_digest: str
+
+
+class _Failed(NamedTuple):
+    """A range that could not be read."""
+
+    info: FileInfo
+    error: IngestionError
+
+
 def ingest(
     spark: SparkContext,
     infos: Sequence[FileInfo],
@@ -111,34 +126,32 @@ def ingest(
     ranges = list(split_entries(info for info in infos if info.uuid not in taken))
     folder = str(out_dir)
 
-    def run(work: EntryRange) -> tuple[EventsPart, str] | tuple[EntryRange, IngestionError]:
+    def run(work: EntryRange) -> _Read | _Failed:
         try:
             part = patiently(ingest_range, work, settings, Path(folder))
             digest = content_digest(work.info.path) if work.start == 0 else ""
         except IngestionError as problem:
             # Raised here, Spark would retry it four times and bury it in Java: the driver raises it.
-            return work, problem
+            return _Failed(work.info, problem)
         done.add(work.stop - work.start)
-        return part, digest
+        return _Read(part, digest)
 
     outcomes = spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect() if ranges else []
-    problems = {work.info.uuid: (work.info, error) for work, error in outcomes if isinstance(error, IngestionError)}
-    if problems and settings.on_bad_file is OnBadFile.FAIL:
-        raise BadFilesError.of([error for _, error in problems.values()])
-    bad = [*bad, *(_bad_file(info, error) for info, error in problems.values())]
+    failed = {each.info.uuid: each for each in outcomes if isinstance(each, _Failed)}
+    if failed and settings.on_bad_file is OnBadFile.FAIL:
+        raise BadFilesError.of([each.error for each in failed.values()])
+    bad = [*bad, *(_bad_file(each) for each in failed.values())]
     refuse_too_many(bad, settings)
-    read = [(part, digest) for part, digest in outcomes if isinstance(part, EventsPart)]
+    read = [each for each in outcomes if isinstance(each, _Read)]
     for part, _ in read:
-        if part.file_uuid in problems and part.name:
+        if part.file_uuid in failed and part.name:
             (out_dir / part.name).unlink()
     digests = {part.file_uuid: digest for part, digest in read if digest}
     parts = [part for old in taken.values() for part in old]
-    parts += [part for part, _ in read if part.file_uuid not in problems]
+    parts += [part for part, _ in read if part.file_uuid not in failed]
     parts.sort(key=lambda part: (part.file_uuid, part.start))
     _refuse_empty(sum_by_sample(parts, samples), bad)
-    good = [
-        info._replace(digest=digests.get(info.uuid, info.digest)) for info in infos if info.uuid not in problems
-    ]
+    good = [info._replace(digest=digests.get(info.uuid, info.digest)) for info in infos if info.uuid not in failed]
     return IngestResult(parts, good, bad, len(taken))
 
 
@@ -201,9 +214,7 @@ def sum_by_sample(parts: Iterable[EventsPart], samples: Sequence[SampleSettings]
     return totals
 
 
-def _take_over(
-    infos: Sequence[FileInfo], earlier: EarlierParts | None, out_dir: Path
-) -> dict[str, list[EventsPart]]:
+def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts | None, out_dir: Path) -> dict[str, list[EventsPart]]:
     """Bring the parts of unchanged files into this version, without copying where possible."""
     taken: dict[str, list[EventsPart]] = {}
     for info in infos:
@@ -225,7 +236,8 @@ def link_or_copy(old: Path, new: Path) -> None:
         shutil.copyfile(old, new)
 
 
-def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:
+def _bad_file(failed: _Failed) -> BadFile:
+    info, error = failed
     return BadFile(info.sample, info.path, type(error).__name__, str(error), info.size, info.modified)
 
 

@@ -29,7 +29,11 @@ _EVENTS_PER_FILE: Final = 20_000
 
 def branch_map() -> dict[str, str]:
     """The branch map that reads these files: flat branches such as `tracks_pt`, with counters such as `ntracks`."""
-    names = {f"{collection}.{field}": f"{collection}_{field}" for collection, fields in COLLECTIONS.items() for field in fields}
+    names = {
+        f"{collection}.{field}": f"{collection}_{field}"
+        for collection, fields in COLLECTIONS.items()
+        for field in fields
+    }
     return {**names, **{name: name for name in SCALARS}}
 
 
@@ -111,7 +115,8 @@ def _turned_fields(candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]) 
 
 
 def _wrapped(phi: NDArray[Any]) -> NDArray[np.float32]:
-    return np.arctan2(np.sin(phi), np.cos(phi)).astype(np.float32)
+    turned_back: NDArray[np.float32] = np.arctan2(np.sin(phi), np.cos(phi)).astype(np.float32)
+    return turned_back
 
 
 def _blocks(

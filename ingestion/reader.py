@@ -21,7 +21,6 @@ from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, SCA
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.thresholds import Mask, Offsets, any_per_event, events_to_candidates, kept_offsets, nonfinite
 
-
 #: About 40 MB of numbers: enough that the cost of a call does not count, little enough for any task's memory.
 ENTRIES_PER_CHUNK: Final = 1000
 
@@ -82,9 +81,7 @@ def read_events(
             edges = chunk_edges(basket_boundaries(branches.values()), start, stop, chunk)
         for first, last in pairwise(edges):
             with _reading(info, f"entries {first} to {last - 1}"):
-                arrays = {
-                    field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()
-                }
+                arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}
                 origins = [branch.array(entry_start=first, entry_stop=last, library="np") for branch in origin]
             raw = _raw_events(arrays, names, info.path, first, last)
             yield raw._replace(origin=_origin(*origins)) if origins else raw

@@ -171,6 +171,8 @@ class Runner:
             )
             result = stage.run(context)
             _refuse_failed_checks(stage, result)
+            if result.own_inputs is not None:
+                fingerprint = self._fingerprint(stage, Found(result.own_inputs), upstream)
             seconds = time.monotonic() - started
             store.commit(folder, self._manifest(stage, fingerprint, upstream, result, seconds))
         except BaseException as error:

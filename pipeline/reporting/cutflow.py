@@ -87,9 +87,7 @@ def cutflow(
     columns = {sample["name"]: sample["name"] for sample in config["samples"]}
     if by_class:
         columns = {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]}
-    named = {
-        name: {column: Yield(0, 0.0, 0.0) for column in columns.values()} for name in _step_names(config)
-    }
+    named = {name: {column: Yield(0, 0.0, 0.0) for column in columns.values()} for name in _step_names(config)}
     for sample, column in columns.items():
         for name, each in zip(named, _yields(ingested, selected, config, sample), strict=True):
             named[name][column] = named[name][column].plus(each)
@@ -168,7 +166,7 @@ def _yields(
         return Yield(counters["samples"][sample][step], *counters["weights"][sample][step])
 
     def less(total: Yield, rejected: Yield) -> Yield:
-        return Yield(*(a - b for a, b in zip(total, rejected, strict=True)))
+        return Yield(total.events - rejected.events, total.weight - rejected.weight, total.weight2 - rejected.weight2)
 
     entries = of(ingested, "entries")
     steps = [entries, less(entries, of(ingested, "rejected_nonfinite")), of(ingested, "events")]

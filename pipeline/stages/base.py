@@ -39,6 +39,8 @@ class Result:
     """All must pass."""
     inputs: list[dict[str, Any]] = field(default_factory=list)
     """Details of what was read, for the manifest."""
+    own_inputs: dict[str, Input] | None = None
+    """What was really read, where that may differ from what `find_inputs` found."""
 
 
 class Found(NamedTuple):

@@ -48,7 +48,7 @@ class Features(Stage):
                 earlier=_earlier(context),
                 load_test=ingested["load_test"],
             )
-        counters = _counters(context, result)
+        counters = _counters(result)
         _write_cutflow(context, counters)
         return _result(result, counters, total)
 
@@ -81,7 +81,7 @@ def _earlier(context: Context) -> Earlier | None:
     return Earlier(current.folder / KERNELS, {output.name: output for output in outputs})
 
 
-def _counters(context: Context, result: FeaturesResult) -> dict[str, Any]:
+def _counters(result: FeaturesResult) -> dict[str, Any]:
     from features.job import sum_by_sample
 
     samples = sum_by_sample(result.outputs)

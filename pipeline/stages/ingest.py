@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
@@ -41,19 +42,11 @@ class Ingest(Stage):
         known: dict[str, FileInfo | BadFile] = {}
         # Files are checked anew when other branches or another tree are asked for.
         if current is not None and _same_settings(config, current):
-            known = {each.path: each for each in (*infos, *bad)}
+            known = {info.path: info for info in infos} | {each.path: each for each in bad}
         with Bar(console, "checking files", "files") as bar:
             found = inventory(expand(config.samples), config.ingest, known=known, on_file=bar)
         found = found._replace(infos=recognise(found.infos, infos))
-        inputs = {
-            info.uuid: Input(info.path, ":".join([info.sample, str(info.size), str(info.entries), info.revision]))
-            for info in found.infos
-        }
-        inputs |= {
-            f"skipped {each.path}": Input(f"{each.path} (skipped)", f"{each.sample}:{each.size}:{each.modified}")
-            for each in found.bad
-        }
-        return Found(inputs, found)
+        return Found(_identities(found.infos, found.bad), found)
 
     def run(self, context: Context) -> Result:
         """Read what is new, and take over the rest."""
@@ -120,6 +113,16 @@ def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFil
     return infos, [BadFile(**each) for each in current.manifest["counters"]["bad_files"]]
 
 
+def _identities(infos: Sequence[FileInfo], bad: Sequence[BadFile]) -> dict[str, Input]:
+    """Files by UUID, skipped ones (which may have none) by path."""
+    good = {info.uuid: Input(info.path, f"{info.sample}:{info.size}:{info.entries}:{info.revision}") for info in infos}
+    skipped = {
+        f"skipped {each.path}": Input(f"{each.path} (skipped)", f"{each.sample}:{each.size}:{each.modified}")
+        for each in bad
+    }
+    return good | skipped
+
+
 def _result(context: Context, result: IngestResult) -> Result:
     """Counters, checks and the line for the terminal."""
     import pyarrow.parquet as pq
@@ -153,4 +156,5 @@ def _result(context: Context, result: IngestResult) -> Result:
             Check("rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"),
         ],
         inputs=[info._asdict() for info in result.infos],
+        own_inputs=_identities(result.infos, result.bad),
     )

@@ -28,6 +28,7 @@ import uproot
 from features.build import build_features
 from features.job import make_features
 from features.kernel_pass import EventsFile, unmixed_rows
+from features.memory import keep_freed_memory
 from features.mixing_pass import write_group
 from features.settings import FeatureSettings
 from ingestion.files import FileInfo, SourceFile, inventory
@@ -69,6 +70,7 @@ def bare_read(infos: list[FileInfo], settings: IngestSettings) -> None:
 
 def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -> None:
     """ROOT to HLF and LLF Parquet without Spark, without events Parquet and without mixing."""
+    keep_freed_memory()
     features = FeatureSettings()
     for number, info in enumerate(infos):
         tables = []
@@ -87,9 +89,7 @@ def both_stages(provider: SparkProvider, infos: list[FileInfo], settings: Ingest
     samples = [SampleSettings(name=name, label=label, files=["-"]) for label, name in enumerate(["a", "b", "c"])]
     done = spark.accumulator(0)
     made = ingest(spark, infos, samples, settings, folder / "events", done=done, num_tasks=provider.num_tasks)
-    parts = [
-        EventsFile(part.name, part.sample, part.digest, str(folder / "events" / part.name)) for part in made.parts
-    ]
+    parts = [EventsFile(part.name, part.sample, part.digest, str(folder / "events" / part.name)) for part in made.parts]
     make_features(
         spark, parts, FeatureSettings(), CLASSES, folder / "features", done=done, num_tasks=provider.num_tasks
     )
@@ -161,9 +161,7 @@ class Bench:
 
     def spark(self) -> tuple[float, float]:
         """Microseconds per event of both stages, and seconds of wall time that any job takes."""
-        small, large = self.pair(
-            lambda files, folder: both_stages(self.provider, files, self.settings, folder / "run")
-        )
+        small, large = self.pair(lambda files, folder: both_stages(self.provider, files, self.settings, folder / "run"))
         per_event = (large.wall - small.wall) / (large.events - small.events)
         return slope(small, large), small.wall - per_event * small.events
 
@@ -245,7 +243,9 @@ def _run(bench: Bench, repeats: int, skip: set[str]) -> dict[str, object]:
         lines.append(f"fixed cost of the two Spark jobs: {statistics.median(fixed):.1f} s (Spark already started)")
         lines.append(f"peak memory of a Python task: {peak_of_workers():.2f} GiB (at most 1.5)")
     if kernels:
-        lines.append(f"peak memory of one process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+        lines.append(
+            f"peak memory of one process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
+        )
     sys.stdout.write("\n".join(lines) + "\n")
     if "growth" not in skip:
         numbers["growth"] = []

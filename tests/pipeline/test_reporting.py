@@ -30,11 +30,20 @@ def versions(folder: Path) -> dict[str, Version]:
         "classes": ["QCD", EVIL],
         "ingest": {"min_lepton_pt": 23.0},
         "features": {
-            "min_lepton_pt": 25.0, "max_lepton_isolation": 0.45, "balance": "weights", "convention": "correct",
+            "min_lepton_pt": 25.0,
+            "max_lepton_isolation": 0.45,
+            "balance": "weights",
+            "convention": "correct",
         },
     }
     counter = {"entries": 10, "rejected_nonfinite": 1, "rejected_no_lepton": 2, "events": 7}
-    chosen = {"rejected_lacks_a_kind": 0, "events": 7, "rejected_no_isolated_lepton": 3, "rejected_nonfinite_features": 0, "selected": 4}
+    chosen = {
+        "rejected_lacks_a_kind": 0,
+        "events": 7,
+        "rejected_no_isolated_lepton": 3,
+        "rejected_nonfinite_features": 0,
+        "selected": 4,
+    }
     common: dict[str, Any] = {
         "created": "2026-01-01T00:00:00+00:00",
         "seconds": 1.5,
