@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import boost_histogram as bh
 import numpy as np
+import uhi.io.json
 from numpy.typing import NDArray
 
 from features.schema import HLF_NAMES, PARTICLE_FEATURE_NAMES
@@ -56,6 +59,9 @@ PARTICLE_BINNINGS: Final[dict[str, Binning]] = {
 #: Particles of so many events per row group are filled: a row group is a random sample, and all would take long.
 EVENTS_FOR_PARTICLES: Final = 32
 
+#: Name of the file of all histograms, in the dataset's folder.
+HISTOGRAMS: Final = "histograms.json"
+
 Histograms = dict[str, bh.Histogram[Any]]
 
 
@@ -99,6 +105,11 @@ def add(parts: Iterable[Mapping[str, bh.Histogram[Any]]]) -> Histograms:
         for name, histogram in part.items():
             total[name] = total[name] + histogram if name in total else histogram.copy()
     return total
+
+
+def save(histograms: Histograms, path: Path) -> None:
+    """Write them as JSON in uhi's exchange format, which hist, boost-histogram and others read."""
+    path.write_text(json.dumps(histograms, default=uhi.io.json.default), encoding="utf-8")
 
 
 def binning_of(name: str) -> Binning:

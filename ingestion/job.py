@@ -26,8 +26,8 @@ from ingestion.retrying import patiently
 from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 
-#: Steps that are counted; entries = events + rejections.
-STEPS: Final = ("entries", "rejected_nonfinite", "rejected_no_lepton", "events")
+#: What is counted; entries = events + rejections.
+STEPS: Final = ("entries", "rejected_nonfinite", "rejected_no_lepton", "events", "events_of_negative_weight")
 
 #: Columns with few different values; trying a dictionary for the others would cost more than writing them.
 _WITH_DICTIONARY: Final = ["file_uuid", "origin_uuid", "sample"]

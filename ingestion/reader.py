@@ -132,8 +132,7 @@ def select_events(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> S
     """Drop events with non-finite numbers or without a lepton above threshold; drop candidates below threshold.
 
     Returns:
-        The events as `ingestion.schema.events_schema()` and, counted and weighted, `entries`, `rejected_nonfinite`,
-        `rejected_no_lepton`, `events`.
+        The events as `ingestion.schema.events_schema()`, and the numbers of `ingestion.job.STEPS`.
     """
     bad = nonfinite(raw.scalars.values(), raw.num_events)
     for jagged in raw.collections.values():
@@ -149,6 +148,7 @@ def select_events(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> S
         "rejected_nonfinite": bad,
         "rejected_no_lepton": ~bad & ~has_lepton,
         "events": keep,
+        "events_of_negative_weight": keep & (raw.scalars["weight"] < 0),
     }
     weight = raw.scalars["weight"].astype(np.float64)
     weight[~np.isfinite(weight)] = 0.0

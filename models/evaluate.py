@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 
 from models.errors import ModelError
 from models.metrics import accuracy, auc_one_vs_rest, confusion_matrix, effective_size, roc_one_vs_rest
-from models.plots import PlotLabels, plot_confusion, plot_learning_curve, plot_roc, plot_scores, save_figure
+from models.plots import plot_confusion, plot_learning_curve, plot_roc, plot_scores
 from models.predict import predict
 from models.saved_model import load_model
+from models.style import PlotLabels, save_figure
 
 
 def evaluate(

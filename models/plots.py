@@ -1,41 +1,24 @@
-"""Figures of an evaluation: functions of arrays that return matplotlib figures, in mplhep's style.
-
-Colours are those of Petroff (2021), chosen for colour-blind readers; lines differ in dashes too.
-"""
+"""Figures of an evaluation: functions of arrays that return matplotlib figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import matplotlib as mpl
-import mplhep
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from models.metrics import RocCurve
+from models.style import COLOURS, DASHES, PlotLabels, new_figure, plain
 
-_COLOURS: Final = ("#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2", "#a96b59")
-_DASHES: Final = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)))
 _SCORE_BINS: Final = 20
-
-
-class PlotLabels(NamedTuple):
-    """Words on every plot."""
-
-    experiment: str
-    sample_note: str
-    energy_tev: float
 
 
 def plot_roc(curves: Mapping[str, RocCurve], labels: PlotLabels) -> Figure:
     """ROC curves in the HEP form: signal efficiency across, background efficiency up on a logarithmic axis."""
-    figure, axes = _figure(labels)
+    figure, axes = new_figure(labels)
     lowest = 1.0
     for index, (name, curve) in enumerate(curves.items()):
         positive = curve.background_efficiency > 0
@@ -43,9 +26,9 @@ def plot_roc(curves: Mapping[str, RocCurve], labels: PlotLabels) -> Figure:
         axes.plot(
             curve.signal_efficiency[positive],
             curve.background_efficiency[positive],
-            color=_COLOURS[index % len(_COLOURS)],
-            linestyle=_DASHES[index % len(_DASHES)],
-            label=_plain(name),
+            color=COLOURS[index % len(COLOURS)],
+            linestyle=DASHES[index % len(DASHES)],
+            label=plain(name),
         )
     chance = np.geomspace(lowest / 2, 1, 200)
     axes.plot(chance, chance, color="#717581", linewidth=1, label="by chance")
@@ -62,13 +45,13 @@ def plot_roc(curves: Mapping[str, RocCurve], labels: PlotLabels) -> Figure:
 
 def plot_confusion(matrix: NDArray[np.float64], classes: Sequence[str], labels: PlotLabels) -> Figure:
     """Confusion matrix: true class down, predicted class across, rows add up to 1."""
-    figure, axes = _figure(labels)
+    figure, axes = new_figure(labels)
     axes.imshow(matrix, vmin=0, vmax=1, cmap="Blues")
     for (row, column), value in np.ndenumerate(matrix):
         colour = "white" if value > 0.5 else "black"
         axes.text(column, row, f"{value:.3f}", ha="center", va="center", color=colour)
     ticks = range(len(classes))
-    names = [_plain(name) for name in classes]
+    names = [plain(name) for name in classes]
     axes.set_xticks(ticks, names)
     axes.set_yticks(ticks, names)
     axes.tick_params(which="both", length=0)
@@ -84,7 +67,7 @@ def plot_scores(
     labels: PlotLabels,
 ) -> Figure:
     """How each output of the network is distributed for events of each true class; one panel per output."""
-    figure, first = _figure(labels, panels=len(classes))
+    figure, first = new_figure(labels, panels=len(classes))
     panels = figure.axes
     edges = np.linspace(0, 1, _SCORE_BINS + 1)
     for output, axes in enumerate(panels):
@@ -94,12 +77,12 @@ def plot_scores(
             axes.stairs(
                 heights / weights[chosen].sum(),
                 edges,
-                color=_COLOURS[index % len(_COLOURS)],
-                linestyle=_DASHES[index % len(_DASHES)],
+                color=COLOURS[index % len(COLOURS)],
+                linestyle=DASHES[index % len(DASHES)],
                 linewidth=2,
-                label=f"true {_plain(name)}",
+                label=f"true {plain(name)}",
             )
-        axes.set(xlabel=f"Probability of {_plain(classes[output])}", xlim=(0, 1))
+        axes.set(xlabel=f"Probability of {plain(classes[output])}", xlim=(0, 1))
     first.set_ylabel(f"Share of events / {1 / _SCORE_BINS:g}")
     panels[-1].legend(fontsize="x-small")
     return figure
@@ -107,24 +90,24 @@ def plot_scores(
 
 def plot_learning_curve(history: Sequence[dict[str, Any]], labels: PlotLabels) -> Figure:
     """Loss of both splits against the epoch, and the epoch whose model was kept."""
-    figure, axes = _figure(labels)
+    figure, axes = new_figure(labels)
     epochs = [record["epoch"] + 1 for record in history]
     validation = [record["val_loss"] for record in history]
     axes.plot(
         epochs,
         [record["train_loss"] for record in history],
-        color=_COLOURS[0],
+        color=COLOURS[0],
         linestyle="--",
         label="training",
     )
-    axes.plot(epochs, validation, color=_COLOURS[1], label="validation")
+    axes.plot(epochs, validation, color=COLOURS[1], label="validation")
     best = int(np.argmin(validation))
     axes.plot(
         epochs[best],
         validation[best],
         marker="o",
         linestyle="",
-        color=_COLOURS[1],
+        color=COLOURS[1],
         label=f"kept: epoch {epochs[best]}",
     )
     axes.set(xlabel="Epoch", ylabel="Weighted cross-entropy", xlim=(0.5, epochs[-1] + 0.5))
@@ -133,36 +116,3 @@ def plot_learning_curve(history: Sequence[dict[str, Any]], labels: PlotLabels) -
     axes.xaxis.set_minor_locator(MaxNLocator(1))
     axes.legend()
     return figure
-
-
-def save_figure(figure: Figure, stem: Path) -> None:
-    """Write `stem.png` and `stem.pdf`; no creation time inside, so that the same figure gives the same bytes."""
-    figure.savefig(stem.with_suffix(".png"), dpi=110)
-    figure.savefig(stem.with_suffix(".pdf"), metadata={"CreationDate": None})
-
-
-def _figure(labels: PlotLabels, *, panels: int = 1) -> tuple[Figure, Axes]:
-    """A figure with the experiment, the sample and the energy above its (first) axes. No pyplot: no global state."""
-    with mpl.rc_context(_style()):
-        figure = Figure(figsize=(1.5 + 5.5 * panels, 6.2), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
-    words = f"{labels.experiment} {labels.sample_note}".strip()
-    axes[0].set_title(words, loc="left", fontsize="medium", fontstyle="italic", parse_math=False)
-    axes[-1].set_title(f"{labels.energy_tev:g} TeV", loc="right", fontsize="medium")
-    return figure, axes[0]
-
-
-def _plain(words: str) -> str:
-    """Words that matplotlib does not take for a formula."""
-    return words.replace("$", r"\$")
-
-
-def _style() -> Any:
-    """The CMS style of mplhep, smaller, in matplotlib's own font (mplhep's may be missing)."""
-    return {
-        **mplhep.style.CMS,
-        "font.size": 15,
-        "font.sans-serif": ["DejaVu Sans"],
-        "mathtext.fontset": "dejavusans",
-    }

@@ -104,19 +104,28 @@ def cutflow(
 
 
 def as_text(steps: Sequence[Step]) -> str:
-    """A table for the terminal: events, efficiency with error, and the sum of weights, for each column."""
+    """A table for the terminal: events and efficiency with error for each column, weights too where they are not 1."""
     names = list(steps[0].yields)
+    weighted = any(each.weight != each.events for step in steps for each in step.yields.values())
+    head = f"{'events':>9} {'efficiency':>15}" + (f" {'weights':>10} {'efficiency':>15}" if weighted else "")
     width = max(len(step.name) for step in steps)
-    lines = ["".join([" " * width, *(f"  {name:>34}" for name in names)])]
-    lines.append("".join([" " * width, *(f"  {'events':>8}  {'efficiency':>15} {'weight':>8}" for _ in names)]))
+    lines = [
+        " ".join([" " * width, *(f"{name:>{len(head)}}" for name in names)]),
+        " ".join([" " * width, *(head for _ in names)]),
+    ]
     for step in steps:
         cells = []
         for name in names:
-            share = step.efficiencies[name]
-            shown = f"{share.value:.4f}+-{share.error:.4f}" if math.isfinite(share.value) else "not defined"
-            cells.append(f"  {step.yields[name].events:>8}  {shown:>15} {step.yields[name].weight:>8.6g}")
-        lines.append("".join([f"{step.name:<{width}}", *cells]))
+            cell = f"{step.yields[name].events:>9} {_words(step.efficiencies[name]):>15}"
+            if weighted:
+                cell += f" {step.yields[name].weight:>10.5g} {_words(step.weighted[name]):>15}"
+            cells.append(cell)
+        lines.append(" ".join([f"{step.name:<{width}}", *cells]))
     return "\n".join(lines) + "\n"
+
+
+def _words(each: Efficiency) -> str:
+    return f"{each.value:.4f}+-{each.error:.4f}" if math.isfinite(each.value) else "not defined"
 
 
 def as_json(steps: Sequence[Step]) -> list[dict[str, Any]]:

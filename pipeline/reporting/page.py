@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pipeline.reporting.card import CAPTIONS
 from pipeline.reporting.cutflow import Efficiency, as_json, cutflow
 from pipeline.store import Version
 
@@ -25,18 +26,22 @@ _PLOTS: Final = {
 }
 
 
-def render(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
+def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) -> str:
     """The report as HTML.
 
     Args:
         versions: Current versions of ingest, features, train and evaluate.
         report: The report section of the config.
+        card: Folder of the dataset card's figures.
     """
     # autoescape for every file: names of samples and paths come from users and files.
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
     environment.filters["share"] = _share
     environment.filters["estimate"] = lambda each: f"{each['value']:.3f} ± {each['error']:.3f}"
-    return environment.get_template("report.html").render(**content(versions, report))
+    return environment.get_template("report.html").render(
+        **content(versions, report),
+        card={name: {"caption": caption, "png": _inline(card / f"{name}.png")} for name, caption in CAPTIONS.items()},
+    )
 
 
 def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
@@ -62,6 +67,12 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "labels": {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]},
         "cutflow": cutflow(ingest["counters"], features["counters"], config),
         "bad_files": ingest["counters"]["bad_files"],
+        "load_test": features["counters"]["load_test"],
+        "negative_weights": sum(
+            counts["events_of_negative_weight"] for counts in ingest["counters"]["samples"].values()
+        ),
+        "feeds_evenly": features["counters"]["feeds_evenly"],
+        "convention": config["features"]["convention"],
         "splits": features["counters"]["splits"],
         "dropped_by_balancing": features["counters"]["dropped_by_balancing"],
         "balance": config["features"]["balance"],

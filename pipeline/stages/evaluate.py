@@ -26,7 +26,7 @@ class Evaluate(Stage):
         """Predict the test split and write predictions, metrics and plots."""
         from features.dataset import FeatureDataset
         from models.evaluate import evaluate
-        from models.plots import PlotLabels
+        from models.style import PlotLabels
 
         context.refuse_load_test()
         dataset = FeatureDataset.load(context.upstream["features"].folder)

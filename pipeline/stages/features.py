@@ -30,6 +30,7 @@ class Features(Stage):
 
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix; write cutflow and histograms beside the dataset."""
+        from features.distributions import HISTOGRAMS, save
         from features.job import make_features
 
         parts = _events_files(context)
@@ -50,6 +51,7 @@ class Features(Stage):
             )
         counters = _counters(result)
         _write_cutflow(context, counters)
+        save(result.histograms, context.out_dir / HISTOGRAMS)
         return _result(result, counters, total)
 
 

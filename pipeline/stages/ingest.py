@@ -109,8 +109,12 @@ def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFil
 
     if current is None:
         return [], []
-    infos = [FileInfo.from_json(each) for each in current.manifest["inputs"]]
-    return infos, [BadFile(**each) for each in current.manifest["counters"]["bad_files"]]
+    try:
+        infos = [FileInfo.from_json(each) for each in current.manifest["inputs"]]
+        return infos, [BadFile(**each) for each in current.manifest["counters"]["bad_files"]]
+    except (KeyError, TypeError):
+        # Written by other code, which makes the stage stale anyway: all files are looked at anew.
+        return [], []
 
 
 def _identities(infos: Sequence[FileInfo], bad: Sequence[BadFile]) -> dict[str, Input]:

@@ -13,7 +13,12 @@ class Report(Stage):
 
     name: ClassVar[str] = "report"
     upstream: ClassVar[tuple[str, ...]] = ("ingest", "features", "train", "evaluate")
-    code: ClassVar[tuple[str, ...]] = ("pipeline/reporting",)
+    code: ClassVar[tuple[str, ...]] = (
+        "pipeline/reporting",
+        "models/style.py",
+        "features/distributions.py",
+        "features/schema.py",
+    )
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The words on the page."""
@@ -21,10 +26,23 @@ class Report(Stage):
 
     def run(self, context: Context) -> Result:
         """Render the page from the manifests."""
+        from features.distributions import binning_of
+        from models.style import PlotLabels
+        from pipeline.reporting.card import load_histograms, plot_card
         from pipeline.reporting.page import numbers, render
 
+        features = context.upstream["features"]
+        report = context.config.report
+        histograms = load_histograms(features.folder)
+        plot_card(
+            histograms,
+            features.manifest["config"]["classes"],
+            {name: binning_of(name).unit for name in histograms},
+            PlotLabels(report.experiment, report.sample_note, report.energy_tev),
+            context.out_dir / "card",
+        )
         section = context.config.report.model_dump(mode="json")
-        html = render(context.upstream, section)
+        html = render(context.upstream, section, context.out_dir / "card")
         page = context.out_dir / "report.html"
         page.write_text(html, encoding="utf-8")
         (context.out_dir / "report.json").write_text(numbers(context.upstream, section), encoding="utf-8")

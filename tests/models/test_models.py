@@ -18,11 +18,12 @@ from features.schema import NUM_HLF
 from models.errors import ModelError, SavedModelError, UndefinedMetricError
 from models.evaluate import evaluate, measure
 from models.metrics import RocCurve
-from models.plots import PlotLabels, plot_confusion, plot_learning_curve, plot_roc, save_figure
+from models.plots import plot_confusion, plot_learning_curve, plot_roc
 from models.predict import predict, probabilities
 from models.saved_model import ModelSpec, build, load_model, save_model
 from models.scaling import Standardize
 from models.settings import ModelSettings
+from models.style import PlotLabels, save_figure
 
 MEAN = np.linspace(-50, 200, NUM_HLF).tolist()
 STD = np.linspace(0.1, 60, NUM_HLF).tolist()

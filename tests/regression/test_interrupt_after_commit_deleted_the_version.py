@@ -11,8 +11,9 @@ from rich.console import Console
 
 from ingestion.settings import SampleSettings
 from pipeline.config import Config
+from pipeline.fingerprint import Fingerprint
 from pipeline.runner import Runner
-from pipeline.stages.base import Context, Result, Stage
+from pipeline.stages.base import Context, Found, Result, Stage
 from pipeline.store import StageStore, Version
 
 
@@ -44,7 +45,7 @@ def test_a_published_version_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(StageStore, "commit", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        runner(tmp_path)._make_version(Small(), None, {})
+        runner(tmp_path)._make_version(Small(), None, {}, Found({}), Fingerprint({}, {}, {}))
     current = StageStore(tmp_path, "ingest").current()
     assert current is not None
     assert (current.folder / "data").read_text() == "whole"
@@ -56,5 +57,5 @@ def test_an_unpublished_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(StageStore, "commit", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        runner(tmp_path)._make_version(Small(), None, {})
+        runner(tmp_path)._make_version(Small(), None, {}, Found({}), Fingerprint({}, {}, {}))
     assert list((tmp_path / "ingest").iterdir()) == []

@@ -1,0 +1,76 @@
+"""The dataset card: how the features are distributed in each class, from the histograms of the features stage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import hist
+import mplhep
+import numpy as np
+import uhi.io.json
+from matplotlib.figure import Figure
+
+from features.distributions import HISTOGRAMS
+from models.style import COLOURS, DASHES, PlotLabels, new_grid, plain, save_figure
+
+#: Figures by the part of a histogram's name before the dot.
+CAPTIONS: Final = {
+    "hlf": "High-level features of the selected events by class, and the number of particles; areas are 1, error bars "
+    "statistical; what lies outside an axis is not shown.",
+    "particles": "Main features of the particles (of the first events of each row group, a random sample).",
+}
+
+
+def load_histograms(folder: Path) -> dict[str, hist.Hist[Any]]:
+    """`hist.Hist` objects by name (`hlf.ht`); the first axis is the feature, the second the class."""
+    content = json.loads((folder / HISTOGRAMS).read_text(encoding="utf-8"), object_hook=uhi.io.json.object_hook)
+    return {name: hist.Hist(each) for name, each in content.items()}
+
+
+def plot_card(
+    histograms: Mapping[str, hist.Hist[Any]],
+    classes: Sequence[str],
+    units: Mapping[str, str],
+    labels: PlotLabels,
+    folder: Path,
+) -> None:
+    """Write `hlf` and `particles` as PNG and PDF to a new folder."""
+    folder.mkdir()
+    for kind in CAPTIONS:
+        chosen = {name.split(".", 1)[1]: each for name, each in histograms.items() if name.startswith(f"{kind}.")}
+        named_units = {name: units[f"{kind}.{name}"] for name in chosen}
+        save_figure(plot_distributions(chosen, classes, named_units, labels), folder / kind)
+
+
+def plot_distributions(
+    histograms: Mapping[str, hist.Hist[Any]], classes: Sequence[str], units: Mapping[str, str], labels: PlotLabels
+) -> Figure:
+    """One panel for each feature, one line for each class, normalised to an area of 1."""
+    figure, panels = new_grid(labels, panels=len(histograms), columns=4)
+    for axes, (name, histogram) in zip(panels, histograms.items(), strict=True):
+        for index, class_name in enumerate(classes):
+            of_class: Any = histogram[:, index]
+            if of_class.sum(flow=True).value <= 0:
+                continue
+            scale = of_class.sum(flow=True).value * np.diff(of_class.axes[0].edges)
+            mplhep.histplot(
+                of_class.values() / scale,
+                of_class.axes[0].edges,
+                yerr=np.sqrt(of_class.variances()) / scale,
+                ax=axes,
+                color=COLOURS[index % len(COLOURS)],
+                linestyle=DASHES[index % len(DASHES)],
+                linewidth=1.4,
+                label=plain(class_name),
+                flow="none",
+            )
+        axes.set_xlabel(f"{name} [{units[name]}]" if units[name] else name, fontsize="small")
+        axes.tick_params(labelsize="x-small")
+        axes.set_xlim(histogram.axes[0].edges[0], histogram.axes[0].edges[-1])
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    panels[0].set_ylabel("Density", fontsize="small")
+    panels[0].legend(fontsize="x-small")
+    return figure
