@@ -12,7 +12,7 @@ COMMANDS := validate plan status
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java run $(STAGES) $(COMMANDS) doctor test test-fast lint format
+.PHONY: help setup java run $(STAGES) $(COMMANDS) doctor test test-fast bench lint format
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-12s%s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ test: setup ## Run all tests
 
 test-fast: setup ## Run the tests that start no JVM, no MPI and no command line
 	$(BIN)/python -m pytest -m "not spark and not distributed and not end_to_end"
+
+bench: setup ## Measure: ROOT to features (half an hour; BENCH='--events 2000 12000 --repeats 3' is quicker)
+	$(BIN)/python tests/benchmarks/root_to_features.py $(BENCH)
 
 lint: setup ## Formatting, lint, types, layers, docstring examples
 	$(BIN)/ruff format --check .

@@ -23,37 +23,39 @@ class Binning(NamedTuple):
     low: float
     high: float
     unit: str = ""
+    log: bool = False
+    """Whether it falls so steeply that it is drawn on a logarithmic axis."""
 
 
 #: High-level features, and the number of particles of an event.
 EVENT_BINNINGS: Final[dict[str, Binning]] = {
-    "ht": Binning(50, 0, 2000, "GeV"),
-    "met": Binning(50, 0, 400, "GeV"),
-    "met_phi": Binning(32, -math.pi, math.pi, "rad"),
-    "mt": Binning(50, 0, 300, "GeV"),
-    "num_jets": Binning(16, -0.5, 15.5),
-    "num_bjets": Binning(8, -0.5, 7.5),
-    "lepton_pt": Binning(50, 0, 250, "GeV"),
-    "lepton_eta": Binning(40, -4, 4),
-    "lepton_phi": Binning(32, -math.pi, math.pi, "rad"),
-    "lepton_iso_charged": Binning(45, 0, 0.45),
-    "lepton_iso_photon": Binning(45, 0, 0.45),
-    "lepton_iso_neutral": Binning(45, 0, 0.45),
+    "ht": Binning(30, 0, 1200, "GeV"),
+    "met": Binning(30, 0, 300, "GeV"),
+    "met_phi": Binning(16, -math.pi, math.pi, "rad"),
+    "mt": Binning(30, 0, 240, "GeV"),
+    "num_jets": Binning(12, -0.5, 11.5),
+    "num_bjets": Binning(6, -0.5, 5.5),
+    "lepton_pt": Binning(30, 0, 240, "GeV"),
+    "lepton_eta": Binning(20, -4, 4),
+    "lepton_phi": Binning(16, -math.pi, math.pi, "rad"),
+    "lepton_iso_charged": Binning(30, 0, 0.45),
+    "lepton_iso_photon": Binning(30, 0, 0.45, log=True),
+    "lepton_iso_neutral": Binning(30, 0, 0.45, log=True),
     "lepton_charge": Binning(3, -1.5, 1.5, "e"),
     "lepton_is_electron": Binning(2, -0.5, 1.5),
-    "num_particles": Binning(50, 0, 802),
+    "num_particles": Binning(30, 0, 802),
 }
 
 #: The main features of the particles (the lepton is one of them).
 PARTICLE_BINNINGS: Final[dict[str, Binning]] = {
-    "pt": Binning(50, 0, 25, "GeV"),
+    "pt": Binning(50, 0, 50, "GeV", log=True),
     "eta": Binning(50, -5, 5),
     "phi": Binning(32, -math.pi, math.pi, "rad"),
-    "energy": Binning(50, 0, 100, "GeV"),
-    "vertex_z": Binning(50, -200, 200, "mm"),
-    "iso_charged": Binning(50, 0, 25),
-    "iso_photon": Binning(50, 0, 25),
-    "iso_neutral": Binning(50, 0, 25),
+    "energy": Binning(50, 0, 200, "GeV", log=True),
+    "vertex_z": Binning(50, -200, 200, "mm", log=True),
+    "iso_charged": Binning(50, 0, 50, log=True),
+    "iso_photon": Binning(50, 0, 50, log=True),
+    "iso_neutral": Binning(50, 0, 50, log=True),
 }
 
 #: Particles of so many events per row group are filled: a row group is a random sample, and all would take long.

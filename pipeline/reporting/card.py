@@ -13,7 +13,7 @@ import numpy as np
 import uhi.io.json
 from matplotlib.figure import Figure
 
-from features.distributions import HISTOGRAMS
+from features.distributions import HISTOGRAMS, Binning, binning_of
 from models.style import COLOURS, DASHES, PlotLabels, new_grid, plain, save_figure
 
 #: Figures by the part of a histogram's name before the dot.
@@ -33,7 +33,6 @@ def load_histograms(folder: Path) -> dict[str, hist.Hist[Any]]:
 def plot_card(
     histograms: Mapping[str, hist.Hist[Any]],
     classes: Sequence[str],
-    units: Mapping[str, str],
     labels: PlotLabels,
     folder: Path,
 ) -> None:
@@ -41,12 +40,15 @@ def plot_card(
     folder.mkdir()
     for kind in CAPTIONS:
         chosen = {name.split(".", 1)[1]: each for name, each in histograms.items() if name.startswith(f"{kind}.")}
-        named_units = {name: units[f"{kind}.{name}"] for name in chosen}
-        save_figure(plot_distributions(chosen, classes, named_units, labels), folder / kind)
+        binnings = {name: binning_of(f"{kind}.{name}") for name in chosen}
+        save_figure(plot_distributions(chosen, binnings, classes, labels), folder / kind)
 
 
 def plot_distributions(
-    histograms: Mapping[str, hist.Hist[Any]], classes: Sequence[str], units: Mapping[str, str], labels: PlotLabels
+    histograms: Mapping[str, hist.Hist[Any]],
+    binnings: Mapping[str, Binning],
+    classes: Sequence[str],
+    labels: PlotLabels,
 ) -> Figure:
     """One panel for each feature, one line for each class, normalised to an area of 1."""
     figure, panels = new_grid(labels, panels=len(histograms), columns=4)
@@ -67,10 +69,14 @@ def plot_distributions(
                 label=plain(class_name),
                 flow="none",
             )
-        axes.set_xlabel(f"{name} [{units[name]}]" if units[name] else name, fontsize="small")
+        binning = binnings[name]
+        axes.set_xlabel(f"{name} [{binning.unit}]" if binning.unit else name, fontsize="small")
         axes.tick_params(labelsize="x-small")
         axes.set_xlim(histogram.axes[0].edges[0], histogram.axes[0].edges[-1])
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+        if binning.log:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     panels[0].set_ylabel("Density", fontsize="small")
     panels[0].legend(fontsize="x-small")
     return figure

@@ -57,6 +57,7 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "report": report,
     }
     samples = [sample["name"] for sample in config["samples"]]
+    steps = cutflow(ingest["counters"], features["counters"], config)
     plots = versions["evaluate"].folder / "plots"
     return {
         "title": config["report"]["title"],
@@ -65,7 +66,8 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "samples": samples,
         "classes": config["classes"],
         "labels": {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]},
-        "cutflow": cutflow(ingest["counters"], features["counters"], config),
+        "cutflow": steps,
+        "weighted": any(each.weight != each.events for step in steps for each in step.yields.values()),
         "bad_files": ingest["counters"]["bad_files"],
         "load_test": features["counters"]["load_test"],
         "negative_weights": sum(

@@ -26,18 +26,15 @@ class Report(Stage):
 
     def run(self, context: Context) -> Result:
         """Render the page from the manifests."""
-        from features.distributions import binning_of
         from models.style import PlotLabels
         from pipeline.reporting.card import load_histograms, plot_card
         from pipeline.reporting.page import numbers, render
 
         features = context.upstream["features"]
         report = context.config.report
-        histograms = load_histograms(features.folder)
         plot_card(
-            histograms,
+            load_histograms(features.folder),
             features.manifest["config"]["classes"],
-            {name: binning_of(name).unit for name in histograms},
             PlotLabels(report.experiment, report.sample_note, report.energy_tev),
             context.out_dir / "card",
         )

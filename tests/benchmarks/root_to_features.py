@@ -33,12 +33,16 @@ from features.mixing_pass import write_group
 from features.settings import FeatureSettings
 from ingestion.files import FileInfo, SourceFile, inventory
 from ingestion.job import ingest
+from ingestion.load_test import TREE, branch_map, write_load_test
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings, field_branches
 from pipeline.config import SparkSettings
 from pipeline.spark import SparkProvider
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
+#: Sample and label by the start of a file's name.
+CLASSES_OF = {"qcd": ("a", 0), "ttbar": ("b", 1), "wjets": ("c", 2)}
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 
 
 class Cost(NamedTuple):
@@ -184,23 +188,36 @@ class Bench:
             yield len(files), cost.events, cost.wall, peak_of_workers()
 
 
+def made_files(folder: Path) -> tuple[list[FileInfo], IngestSettings]:
+    """Without files of one's own: turned copies of the bundled events, ZLIB level 1 as Delphes writes."""
+    real = [SourceFile(sample, 0, str(path)) for sample in CLASSES_OF for path in sorted(SAMPLES.glob(f"{sample}_*"))]
+    folder.mkdir()
+    files = write_load_test(
+        inventory(real, IngestSettings()).infos, IngestSettings(), 600, folder, rng=np.random.default_rng(1)
+    )
+    settings = IngestSettings(tree=TREE, branch_map=branch_map())
+    sources = [SourceFile(*CLASSES_OF[sample], str(path)) for sample, paths in files.items() for path in paths]
+    return inventory(sources, settings).infos, settings
+
+
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="+", help="ROOT files named <sample>_..., qcd, ttbar or wjets")
+    parser.add_argument("files", nargs="*", help="Delphes files named qcd_*, ttbar_*, wjets_*; else the bundled events")
     parser.add_argument("--events", type=int, nargs=2, default=(10_000, 100_000), help="the two sizes")
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     parser.add_argument("--skip", nargs="*", default=[], choices=["one-process", "spark", "growth"])
-    parser.add_argument("--branch-map", type=json.loads, default={})
     given = parser.parse_args()
-    settings = IngestSettings(branch_map=given.branch_map)
-    names = {"qcd": ("a", 0), "ttbar": ("b", 1), "wjets": ("c", 2)}
-    sources = [SourceFile(*names[Path(path).name.split("_")[0]], path) for path in sorted(given.files)]
-    infos = inventory(sources, settings).infos
-    # Files of the classes take turns, so that every size has all of them.
-    infos.sort(key=lambda info: (Path(info.path).name.split("_", 1)[1], info.sample))
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        if given.files:
+            settings = IngestSettings()
+            sources = [SourceFile(*CLASSES_OF[Path(path).name.split("_")[0]], path) for path in sorted(given.files)]
+            infos = inventory(sources, settings).infos
+        else:
+            infos, settings = made_files(Path(folder) / "sample")
+        # Files of the classes take turns, so that every size has all of them.
+        infos.sort(key=lambda info: (Path(info.path).name.split("_", 1)[1], info.sample))
         bench = Bench(infos, settings, Path(folder), tuple(given.events))
         numbers = _run(bench, given.repeats, set(given.skip))
         bench.provider.stop()

@@ -21,7 +21,7 @@ def weights_of(counts: dict[str, int]) -> dict[str, list[float]]:
 
 def versions(folder: Path) -> dict[str, Version]:
     (folder / "plots").mkdir(parents=True)
-    for name in ("roc", "confusion", "scores", "learning_curve"):
+    for name in ("roc", "confusion", "scores", "learning_curve", "hlf", "particles"):
         (folder / "plots" / f"{name}.png").write_bytes(b"not really a picture")
     config = {
         "model": {},
@@ -36,7 +36,13 @@ def versions(folder: Path) -> dict[str, Version]:
             "convention": "correct",
         },
     }
-    counter = {"entries": 10, "rejected_nonfinite": 1, "rejected_no_lepton": 2, "events": 7}
+    counter = {
+        "entries": 10,
+        "rejected_nonfinite": 1,
+        "rejected_no_lepton": 2,
+        "events": 7,
+        "events_of_negative_weight": 0,
+    }
     chosen = {
         "rejected_lacks_a_kind": 0,
         "events": 7,
@@ -64,6 +70,8 @@ def versions(folder: Path) -> dict[str, Version]:
             "weights": {name: weights_of(chosen) for name in ("qcd", "tt&bar")},
             "splits": {"train": [3, 4], "val": [1, 1], "test": [2, 2]},
             "dropped_by_balancing": 0,
+            "load_test": False,
+            "feeds_evenly": [1, 2],
         },
         "train": {
             "num_parameters": 2013, "algorithm": "ar-sgd", "optimizer": "adam", "workers": 2, "best_epoch": 3,
@@ -88,7 +96,7 @@ class Tags(HTMLParser):
 
 
 def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
-    page = render(versions(tmp_path), {**REPORT, "title": EVIL})
+    page = render(versions(tmp_path), {**REPORT, "title": EVIL}, tmp_path / "plots")
     tags = Tags()
     tags.feed(page)
     assert "script" not in tags.tags
@@ -97,14 +105,14 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
 
 def test_the_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     tags = Tags()
-    tags.feed(render(versions(tmp_path), REPORT))
-    assert len(tags.loaded) == 4
+    tags.feed(render(versions(tmp_path), REPORT, tmp_path / "plots"))
+    assert len(tags.loaded) == 6
     assert all(each.startswith("data:image/png;base64,") for each in tags.loaded)
 
 
 def test_the_cutflow_is_on_the_page_and_in_the_numbers(tmp_path: Path) -> None:
     made = versions(tmp_path)
-    page, content = render(made, REPORT), json.loads(numbers(made, REPORT))
+    page, content = render(made, REPORT, tmp_path / "plots"), json.loads(numbers(made, REPORT))
     for name in ("qcd", "tt&bar"):
         assert [row["columns"][name]["events"] for row in content["cutflow"]] == [10, 9, 7, 4, 4]
     assert "pT &gt; 25 GeV, isolation &lt; 0.45" in page
