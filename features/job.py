@@ -83,6 +83,10 @@ def make_features(
     for split in SPLITS:
         (out_dir / split).mkdir()
     written = _mix(spark, [kernels / output.name for output in outputs], plan, settings, classes, out_dir, num_tasks)
+    for folder in (kernels, *(out_dir / split for split in SPLITS)):
+        for unfinished in folder.glob(".*"):
+            # Of a task whose executor was lost; its work was done by another.
+            unfinished.unlink(missing_ok=True)
     dataset = _describe(written, [keys for _, keys, _ in made], plan, weights, classes, out_dir)
     dataset = dataset._replace(load_test=load_test)
     dataset.save(columns=_scaler(written))

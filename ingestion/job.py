@@ -146,6 +146,9 @@ def ingest(
     for part, _ in read:
         if part.file_uuid in failed and part.name:
             (out_dir / part.name).unlink()
+    for unfinished in out_dir.glob(".*"):
+        # Of a task whose executor was lost; its work was done by another.
+        unfinished.unlink(missing_ok=True)
     digests = {part.file_uuid: digest for part, digest in read if digest}
     parts = [part for old in taken.values() for part in old]
     parts += [part for part, _ in read if part.file_uuid not in failed]

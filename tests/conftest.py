@@ -19,6 +19,17 @@ ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = ROOT / "samples"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The switch that writes golden files anew."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew instead of comparing")
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written anew."""
+    return bool(request.config.getoption("--update-golden"))
+
+
 @pytest.fixture(scope="session")
 def provider() -> Iterator[SparkProvider]:
     """Spark on two cores, started once for all tests that ask for it."""

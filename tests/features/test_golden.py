@@ -1,0 +1,72 @@
+"""The features of 30 bundled events, as they were when last looked at; `pytest --update-golden` writes them anew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from features.build import build_features
+from features.schema import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.settings import Convention, FeatureSettings, Ordering
+from ingestion.files import FileInfo
+from ingestion.reader import read_events, select_events
+from ingestion.settings import IngestSettings
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+EVENTS_PER_SAMPLE = 10
+CHOICES = {
+    "correct": FeatureSettings(),
+    "sparkdltrigger": FeatureSettings(convention=Convention.SPARKDLTRIGGER, ordering=Ordering.FILE),
+}
+
+
+def events_of(info: FileInfo) -> pa.Table:
+    (raw,) = read_events(info, IngestSettings(), start=0, stop=info.entries)
+    return select_events(raw, info, IngestSettings()).table
+
+
+def table_of(files: list[FileInfo], settings: FeatureSettings) -> list[dict[str, Any]]:
+    """HLF, number of particles, the sum of each particle feature and the first two rows, of the first events of each."""
+    rows = []
+    for info in files:
+        events = events_of(info)
+        block = build_features(events, settings)
+        for index in range(EVENTS_PER_SAMPLE):
+            first, last = block.particle_offsets[index : index + 2]
+            particles = block.particles[first:last].astype(np.float64)
+            rows.append(
+                {
+                    "sample": info.sample,
+                    "entry": events["entry"][int(block.selected[index])].as_py(),
+                    "hlf": dict(zip(HLF_NAMES, block.hlf[index].tolist(), strict=True)),
+                    "num_particles": int(last - first),
+                    "sums": dict(zip(PARTICLE_FEATURE_NAMES, particles.sum(axis=0).tolist(), strict=True)),
+                    "first_rows": particles[:2].tolist(),
+                }
+            )
+    return rows
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_features_are_those_of_the_golden_table(
+    name: str, bundled_files: list[FileInfo], update_golden: bool
+) -> None:
+    found = table_of([info for info in bundled_files if info.path.endswith("_0.root")], CHOICES[name])
+    path = GOLDEN / f"features_{name}.json"
+    if update_golden:
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        pytest.skip(f"{path.name} was written anew; look at the difference before you commit it")
+    expected = json.loads(path.read_text())
+    assert len(found) == len(expected) == 3 * EVENTS_PER_SAMPLE
+    for event, golden in zip(found, expected, strict=True):
+        place = f"{golden['sample']}, entry {golden['entry']}"
+        assert (event["sample"], event["entry"]) == (golden["sample"], golden["entry"])
+        assert event["num_particles"] == golden["num_particles"], place
+        for kind in ("hlf", "sums"):
+            assert event[kind] == pytest.approx(golden[kind], rel=1e-6, abs=1e-6), place
+        np.testing.assert_allclose(event["first_rows"], golden["first_rows"], rtol=1e-6, atol=1e-6, err_msg=place)

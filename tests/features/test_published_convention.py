@@ -1,0 +1,553 @@
+"""The convention `sparkdltrigger`: random and real events against a slow reference, each mistake by hand."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from made_events import Row, events_table, jet, lepton, made_event, tower, track
+from numpy.typing import NDArray
+from published_reference import Published, published_event
+from reference_features import ReferenceSettings, reference_event
+
+from features.build import OUTCOMES, FeatureBlock, build_features
+from features.schema import HLF_NAMES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from features.settings import FeatureSettings
+from ingestion.files import SourceFile, inventory
+from ingestion.reader import read_events, select_events
+from ingestion.settings import IngestSettings
+
+PUBLISHED = FeatureSettings(convention="sparkdltrigger", ordering="file")
+
+OrderName = Literal["increasing", "decreasing", "file"]
+
+RTOL = 1e-5
+ATOL = 1e-5
+#: The largest float32 below pi: the seam is approached to this.
+LARGEST_PHI = float(np.nextafter(np.float32(math.pi), np.float32(0)))
+
+
+# Comparison with the reference
+
+
+def random_phi(rng: np.random.Generator, centre: float, spread: float) -> float:
+    phi = math.remainder(centre + float(rng.normal(0.0, spread)), 2.0 * math.pi)
+    return min(max(phi, -LARGEST_PHI), LARGEST_PHI)
+
+
+def random_direction(rng: np.random.Generator, axes: list[tuple[float, float]], spread: float) -> tuple[float, float]:
+    eta, phi = axes[int(rng.integers(len(axes)))]
+    return eta + float(rng.normal(0.0, spread)), random_phi(rng, phi, spread)
+
+
+def random_track(rng: np.random.Generator, pt: float, eta: float, phi: float) -> Row:
+    """A track whose charge disagrees with the sign of its PID if, and only if, it is a lepton's."""
+    pid = int(rng.choice([211, -211, 321, 2212, 11, -11, 13, -13]))
+    charge = (1 if pid > 0 else -1) * (-1 if abs(pid) in {11, 13} else 1)
+    x, y, z = (float(value) for value in rng.normal(0.0, 5.0, 3))
+    return track(pt, eta, phi, charge=charge, pid=pid, vertex=(x, y, z))
+
+
+def random_event(rng: np.random.Generator, tracks: int, photons: int, neutral_hadrons: int) -> Row:
+    """An event with so many candidates crowded around a few axes, one of them often on the seam of phi."""
+    axes = [(float(rng.uniform(-2.5, 2.5)), float(rng.uniform(-math.pi, math.pi))) for _ in range(3)]
+    if rng.random() < 0.6:
+        axes[0] = (axes[0][0], math.pi)
+    spread = float(rng.choice([0.1, 0.2, 0.6]))
+    track_rows = [
+        random_track(rng, 0.5 + float(rng.exponential(1.5)), *random_direction(rng, axes, spread))
+        for _ in range(tracks)
+    ]
+    photon_rows, neutral_rows = (
+        [tower(1.0 + float(rng.exponential(7.0)), *random_direction(rng, axes, spread)) for _ in range(count)]
+        for count in (photons, neutral_hadrons)
+    )
+    leptons: dict[str, list[Row]] = {"electrons": [], "muons": []}
+    for rows in leptons.values():
+        for _ in range(int(rng.choice([0, 1, 1, 2]))):
+            pt = float(rng.uniform(18.0, 80.0))
+            eta, phi = random_direction(rng, axes, 0.3)
+            rows.append(lepton(pt, eta, phi, charge=int(rng.choice([-1, 1]))))
+            if rng.random() < 0.7 and tracks > 0:
+                own_phi = random_phi(rng, phi, 2e-5)
+                own = random_track(rng, pt * float(rng.uniform(0.98, 1.02)), eta + float(rng.normal(0, 2e-5)), own_phi)
+                track_rows[int(rng.integers(tracks))] = own
+    jets = [
+        jet(float(rng.uniform(20.0, 90.0)), *random_direction(rng, axes, 1.0), btag=int(rng.choice([0, 0, 1, 2, 7])))
+        for _ in range(int(rng.integers(7)))
+    ]
+    return made_event(
+        tracks=track_rows,
+        photons=photon_rows,
+        neutral_hadrons=neutral_rows,
+        jets=jets,
+        met=float(rng.exponential(50.0)),
+        met_phi=random_phi(rng, 0.0, 3.0),
+        **leptons,
+    )
+
+
+def random_events() -> list[Row]:
+    """Many small events, a few of them without some kind, and a few beyond the cap of each kind."""
+    rng = np.random.default_rng(20250314)
+    events = []
+    for _ in range(300):
+        tracks, photons, neutral_hadrons = (
+            int(count) * int(rng.random() < 0.96) for count in rng.integers(1, [40, 20, 20])
+        )
+        events.append(random_event(rng, tracks, photons, neutral_hadrons))
+    for tracks, photons, neutral_hadrons in [(480, 8, 8), (8, 180, 8), (8, 8, 230), (480, 180, 230)]:
+        event = random_event(rng, tracks, photons, neutral_hadrons)
+        # Hard enough to be isolated in any crowd, and the first of its kind.
+        event["muons"] = [lepton(1e4, 0.5, 3.0), *event["muons"]]
+        event["electrons"] = []
+        events.append(event)
+    order = rng.permutation(len(events))
+    return [events[index] for index in order]
+
+
+@pytest.fixture(scope="module")
+def random_table() -> pa.Table:
+    return events_table(random_events())
+
+
+@pytest.fixture
+def real_table(ttbar_source: SourceFile) -> pa.Table:
+    """The first 40 events with a lepton above threshold of a bundled file."""
+    settings = IngestSettings()
+    info = inventory([ttbar_source], settings).infos[0]
+    tables = [select_events(raw, info, settings).table for raw in read_events(info, settings, start=0, stop=200)]
+    table = pa.concat_tables(tables).slice(0, 40)
+    assert table.num_rows == 40
+    return table
+
+
+def assert_as_published(table: pa.Table) -> tuple[FeatureBlock, list[Published]]:
+    """Compares every number of every event of a table with the reference."""
+    block = build_features(table, PUBLISHED)
+    expected = [published_event(event) for event in table.to_pylist()]
+    selected = [found for found in expected if found.outcome == "selected"]
+
+    assert [OUTCOMES[code] for code in block.outcome.tolist()] == [found.outcome for found in expected]
+    assert block.selected.tolist() == [index for index, found in enumerate(expected) if found.outcome == "selected"]
+    lengths = [len(found.rows) for found in selected]
+    assert block.particle_offsets.tolist() == [0, *np.cumsum(lengths).tolist()]
+    assert block.hlf.shape == (len(selected), NUM_HLF)
+    assert block.particles.shape == (sum(lengths), NUM_PARTICLE_FEATURES)
+    assert block.hlf.dtype == np.float32
+    assert block.particles.dtype == np.float32
+
+    bounds = zip(block.particle_offsets[:-1], block.particle_offsets[1:], strict=True)
+    for index, hlf, (start, stop), found in zip(block.selected, block.hlf, bounds, selected, strict=True):
+        assert_close(hlf, found.hlf, f"HLF of event {index}")
+        assert_close(block.particles[start:stop], found.rows, f"particles of event {index}")
+    return block, expected
+
+
+def assert_close(actual: NDArray[np.float32], expected: list[Any], what: str) -> None:
+    np.testing.assert_allclose(actual, np.asarray(expected), rtol=RTOL, atol=ATOL, err_msg=what)
+
+
+def test_random_events_are_as_published(random_table: pa.Table) -> None:
+    block, expected = assert_as_published(random_table)
+    # The sample is worth something only if every outcome occurs, leptons are of both kinds, and the caps are reached.
+    outcomes = Counter(found.outcome for found in expected)
+    assert outcomes["rejected_lacks_a_kind"] > 10
+    assert outcomes["rejected_no_isolated_lepton"] > 30
+    assert outcomes["selected"] > 100
+    assert 0.2 < block.hlf[:, HLF_NAMES.index("lepton_is_electron")].mean() < 0.8
+    assert np.diff(block.particle_offsets).max() == 1 + 450 + 150 + 200
+
+
+def test_random_events_tell_the_conventions_apart(random_table: pa.Table) -> None:
+    """Without this, a convention that changes nothing on the random events could pass as the published one."""
+    published = build_features(random_table, PUBLISHED)
+    correct = build_features(random_table, FeatureSettings(ordering="file"))
+    only_published = set(published.selected.tolist()) - set(correct.selected.tolist())
+    only_correct = set(correct.selected.tolist()) - set(published.selected.tolist())
+    assert len(only_published) > 10
+    assert len(only_correct) > 10
+    _, in_published, in_correct = np.intersect1d(published.selected, correct.selected, return_indices=True)
+    lepton_pt = HLF_NAMES.index("lepton_pt")
+    other_lepton = published.hlf[in_published, lepton_pt] != correct.hlf[in_correct, lepton_pt]
+    assert other_lepton.sum() > 10
+
+
+def test_real_events_are_as_published(real_table: pa.Table) -> None:
+    _, expected = assert_as_published(real_table)
+    assert sum(found.outcome == "selected" for found in expected) >= 10
+
+
+# Numbers worked out by hand, of both conventions; the kernels and the references must give them.
+
+
+class Extracted(NamedTuple):
+    """Features of one selected event, with names."""
+
+    hlf: dict[str, float]
+    rows: list[dict[str, float]]
+
+    def column(self, name: str) -> list[float]:
+        return [row[name] for row in self.rows]
+
+
+class Conventions(NamedTuple):
+    """Each makes the features of one event, or None if it is not selected."""
+
+    published: Callable[[Row], Extracted | None]
+    correct: Callable[..., Extracted | None]
+
+
+def with_names(hlf: list[float], rows: list[list[float]]) -> Extracted:
+    return Extracted(
+        dict(zip(HLF_NAMES, hlf, strict=True)), [dict(zip(PARTICLE_FEATURE_NAMES, row, strict=True)) for row in rows]
+    )
+
+
+def from_kernels(event: Row, settings: FeatureSettings) -> Extracted | None:
+    block = build_features(events_table([event]), settings)
+    if not block.selected.size:
+        return None
+    return with_names(block.hlf[0].tolist(), block.particles.tolist())
+
+
+def published_by_kernels(event: Row) -> Extracted | None:
+    return from_kernels(event, PUBLISHED)
+
+
+def correct_by_kernels(event: Row, ordering: OrderName = "file") -> Extracted | None:
+    return from_kernels(event, FeatureSettings(ordering=ordering))
+
+
+def published_by_reference(event: Row) -> Extracted | None:
+    (row,) = events_table([event]).to_pylist()
+    found = published_event(row)
+    return with_names(found.hlf, found.rows) if found.outcome == "selected" else None
+
+
+def correct_by_reference(event: Row, ordering: OrderName = "file") -> Extracted | None:
+    (row,) = events_table([event]).to_pylist()
+    found = reference_event(row, ReferenceSettings(ordering=ordering))
+    return None if found is None else with_names(*found)
+
+
+@pytest.fixture(
+    params=[
+        Conventions(published_by_kernels, correct_by_kernels),
+        Conventions(published_by_reference, correct_by_reference),
+    ],
+    ids=["kernels", "references"],
+)
+def conventions(request: pytest.FixtureRequest) -> Conventions:
+    found: Conventions = request.param
+    return found
+
+
+#: No electron of these has an own track, unless the event gives one.
+ELECTRON = lepton(40.0, 0.0, 0.0)
+#: One of each kind, which the published selection demands; far from each other and from everything else.
+FAR_TRACK = track(1.0, -2.0, -2.0)
+FAR_PHOTON = tower(2.0, -2.0, 0.0)
+FAR_NEUTRAL = tower(2.0, -2.0, 2.0)
+FAR = {"tracks": [FAR_TRACK], "photons": [FAR_PHOTON], "neutral_hadrons": [FAR_NEUTRAL]}
+
+
+def both(conventions: Conventions, **fields: Any) -> tuple[Extracted, Extracted]:
+    """The published and the correct features of an event, particles in file order; both must select it."""
+    event = made_event(**(FAR | fields))
+    published, correct = conventions.published(event), conventions.correct(event)
+    assert published is not None
+    assert correct is not None
+    return published, correct
+
+
+def near(*values: float) -> Any:
+    return pytest.approx(list(values), rel=1e-6, abs=1e-6)
+
+
+# Isolation
+
+
+def test_published_isolation_loses_neighbours_across_the_seam(conventions: Conventions) -> None:
+    tracks = [track(4.0, 1.0, 3.1), track(2.0, 1.0, -3.1), track(1.0, 1.0, 3.0)]
+    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks)
+    # Its own pT is in the sum and one is taken off: what is left is the neighbour on the same side of the seam.
+    assert published.column("iso_charged")[1:4] == near((4 + 1) / 4 - 1, 2 / 2 - 1, (1 + 4) / 1 - 1)
+    assert correct.column("iso_charged")[1:4] == near((2 + 1) / 4, (4 + 1) / 2, (4 + 2) / 1)
+
+
+@pytest.mark.parametrize("kind", ["photons", "neutral_hadrons"])
+def test_published_lepton_is_isolated_from_what_lies_across_the_seam(conventions: Conventions, kind: str) -> None:
+    own = track(40.0, 0.0, 3.1)
+    event = made_event(**(FAR | {"muons": [lepton(40.0, 0.0, 3.1)], "tracks": [own], kind: [tower(30.0, 0.0, -3.1)]}))
+    published = conventions.published(event)
+    assert published is not None
+    isolations = [published.hlf[f"lepton_iso_{name}"] for name in ("charged", "photon", "neutral")]
+    assert isolations == near(0.0, 0.0, 0.0)
+    assert conventions.correct(event) is None  # 30 / 40 = 0.75 is not isolated
+
+
+def test_published_takes_one_off_the_charged_isolation_of_every_row(conventions: Conventions) -> None:
+    published, correct = both(conventions, electrons=[ELECTRON])
+    # Lepton, track, photon, neutral hadron, all alone: the track makes up for it, as it counts itself.
+    assert published.column("iso_charged") == near(-1.0, 1 / 1 - 1, -1.0, -1.0)
+    assert correct.column("iso_charged") == near(0.0, 0.0, 0.0, 0.0)
+    assert published.hlf["lepton_iso_charged"] == -1.0
+    assert correct.hlf["lepton_iso_charged"] == 0.0
+
+
+def test_published_takes_one_off_the_charged_isolation_beside_tracks_too(conventions: Conventions) -> None:
+    fields = {"tracks": [track(3.0, 1.0, 1.0)], "photons": [tower(5.0, 1.0, 1.1)]}
+    fields["neutral_hadrons"] = [tower(8.0, 1.1, 1.0)]
+    published, correct = both(conventions, electrons=[ELECTRON], **fields)
+    assert published.column("iso_charged") == near(-1.0, 3 / 3 - 1, 3 / 5 - 1, 3 / 8 - 1)
+    assert correct.column("iso_charged") == near(0.0, 0.0, 3 / 5, 3 / 8)
+
+
+def test_published_takes_nothing_off_photon_and_neutral_isolation_of_the_lepton(conventions: Conventions) -> None:
+    fields = {"photons": [tower(4.0, 0.1, 0.0)], "neutral_hadrons": [tower(8.0, 0.0, 0.1)]}
+    for extracted in both(conventions, electrons=[ELECTRON], **fields):
+        assert extracted.hlf["lepton_iso_photon"] == pytest.approx(4 / 40)
+        assert extracted.hlf["lepton_iso_neutral"] == pytest.approx(8 / 40)
+
+
+def test_published_lepton_without_own_track_passes_in_a_crowd(conventions: Conventions) -> None:
+    event = made_event(**(FAR | {"electrons": [ELECTRON], "photons": [tower(50.0, 0.1, 0.0)]}))
+    published = conventions.published(event)
+    assert published is not None  # -1 + 50 / 40 = 0.25 is isolated
+    assert published.hlf["lepton_iso_charged"] + published.hlf["lepton_iso_photon"] == pytest.approx(0.25)
+    assert conventions.correct(event) is None  # 1.25 is not
+
+
+def test_published_lepton_counts_its_own_track(conventions: Conventions) -> None:
+    tracks = [track(44.0, 0.0, 0.0), track(8.0, 0.1, 0.0)]
+    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks)
+    assert published.hlf["lepton_iso_charged"] == pytest.approx((44 + 8) / 40 - 1)
+    assert correct.hlf["lepton_iso_charged"] == pytest.approx(8 / 40)
+
+
+def test_published_lepton_fails_if_its_own_track_is_too_hard(conventions: Conventions) -> None:
+    event = made_event(**(FAR | {"electrons": [ELECTRON], "tracks": [track(60.0, 0.0, 0.0)]}))
+    assert conventions.published(event) is None  # 60 / 40 - 1 = 0.5
+    assert conventions.correct(event) is not None
+
+
+def test_published_photon_counts_itself(conventions: Conventions) -> None:
+    photons = [tower(5.0, 1.0, 1.0), tower(10.0, 1.0, 1.1), FAR_PHOTON]
+    tracks = [track(3.0, 1.1, 1.0)]
+    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks, photons=photons)
+    # The lepton, the track, the photons, the neutral hadron.
+    assert published.column("iso_photon") == near(0, 15 / 3, 15 / 5, 15 / 10, 2 / 2, 0)
+    assert correct.column("iso_photon") == near(0, 15 / 3, 10 / 5, 5 / 10, 0, 0)
+
+
+def test_published_neutral_hadron_counts_itself(conventions: Conventions) -> None:
+    neutral_hadrons = [tower(8.0, 1.0, 1.0), tower(2.0, 1.0, 1.1), FAR_NEUTRAL]
+    tracks = [track(4.0, 1.1, 1.0)]
+    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks, neutral_hadrons=neutral_hadrons)
+    assert published.column("iso_neutral") == near(0, 10 / 4, 0, 10 / 8, 10 / 2, 2 / 2)
+    assert correct.column("iso_neutral") == near(0, 10 / 4, 0, 2 / 8, 8 / 2, 0)
+
+
+def test_published_isolation_counts_candidates_beyond_the_cap(conventions: Conventions) -> None:
+    tracks = [*[track(1.0, -2.0, -2.0) for _ in range(450)], track(6.0, 1.0, 1.1)]
+    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks, photons=[tower(4.0, 1.0, 1.0)])
+    assert set(published.column("pt")[1:451]) == {1.0}
+    assert published.column("iso_charged")[451] == pytest.approx(6 / 4 - 1)
+    assert correct.column("iso_charged")[451] == pytest.approx(6 / 4)
+
+
+# Selection
+
+
+@pytest.mark.parametrize("kind", ["electrons", "muons"])
+def test_published_takes_the_first_lepton_in_file_order(conventions: Conventions, kind: str) -> None:
+    leptons = [lepton(22.0, 0.5, -1.0), lepton(25.0, 0.0, 0.0), lepton(60.0, 1.0, 1.0)]
+    published, correct = both(conventions, **{kind: leptons})
+    assert published.hlf["lepton_pt"] == 25.0
+    assert correct.hlf["lepton_pt"] == 60.0
+
+
+@pytest.mark.parametrize("kind", ["electrons", "muons"])
+def test_published_passes_over_leptons_that_are_not_isolated(conventions: Conventions, kind: str) -> None:
+    leptons = [lepton(30.0, 0.0, 0.0), lepton(25.0, 1.0, 1.0), lepton(60.0, 1.0, -1.0)]
+    published, correct = both(conventions, **{kind: leptons}, photons=[tower(60.0, 0.0, 0.1)])  # 60 / 30 - 1 = 1
+    assert published.hlf["lepton_pt"] == 25.0
+    assert correct.hlf["lepton_pt"] == 60.0
+
+
+@pytest.mark.parametrize(
+    ("electron", "muon", "electron_as_published"),
+    [
+        ((60.0, -1.0), (30.0, 0.5), False),
+        ((30.0, 0.5), (60.0, -1.0), True),
+        ((30.0, 0.5), (60.0, -2.0), True),  # eta counts with its sign
+        ((60.0, 0.0), (30.0, 0.0), False),  # of equals the muon
+    ],
+)
+def test_published_takes_of_electron_and_muon_the_one_of_larger_eta(
+    conventions: Conventions, electron: tuple[float, float], muon: tuple[float, float], electron_as_published: bool
+) -> None:
+    leptons = {"electrons": [lepton(*electron, 1.0)], "muons": [lepton(*muon, -1.0)]}
+    published, correct = both(conventions, **leptons)
+    assert published.hlf["lepton_is_electron"] == float(electron_as_published)
+    assert correct.hlf["lepton_is_electron"] == float(electron[0] > muon[0])
+    assert published.column("is_electron")[0] == float(electron_as_published)
+    assert published.column("is_muon")[0] == float(not electron_as_published)
+
+
+def test_published_compares_the_first_electron_and_the_first_muon_only(conventions: Conventions) -> None:
+    electrons = [lepton(30.0, -1.0, 1.0), lepton(50.0, 2.0, 1.0)]
+    published, correct = both(conventions, electrons=electrons, muons=[lepton(40.0, 0.0, -1.0)])
+    assert published.hlf["lepton_pt"] == 40.0
+    assert correct.hlf["lepton_pt"] == 50.0
+
+
+@pytest.mark.parametrize("lacking", ["tracks", "photons", "neutral_hadrons"])
+def test_published_events_lacking_a_kind_are_rejected(lacking: str) -> None:
+    events = [
+        made_event(electrons=[ELECTRON], **(FAR | {lacking: []})),
+        made_event(electrons=[ELECTRON], **FAR),
+        made_event(**(FAR | {lacking: []})),  # for this reason also if there is no lepton either
+        made_event(**FAR),
+    ]
+    published = build_features(events_table(events), PUBLISHED)
+    assert published.selected.tolist() == [1]
+    assert [OUTCOMES[code] for code in published.outcome] == [
+        "rejected_lacks_a_kind",
+        "selected",
+        "rejected_lacks_a_kind",
+        "rejected_no_isolated_lepton",
+    ]
+    correct = build_features(events_table(events), FeatureSettings(ordering="file"))
+    assert correct.selected.tolist() == [0, 1]
+    assert [OUTCOMES[code] for code in correct.outcome] == [
+        "selected",
+        "selected",
+        "rejected_no_isolated_lepton",
+        "rejected_no_isolated_lepton",
+    ]
+
+
+# High-level features
+
+
+@pytest.mark.parametrize(
+    ("phi", "met_phi", "published_mt", "correct_mt"),
+    [
+        (0.0, 2.0, 3398.752408, 58.298820),  # 2 * 40 * 30 * (1 + 0.4161468) and its root
+        (1.5, -0.5, 3398.752408, 58.298820),
+        (3.0, -3.0, 95.591312, 9.777081),  # across the seam: 2400 * (1 - 0.9601703)
+        (0.5, 0.5, 0.0, 0.0),
+    ],
+)
+def test_published_mt_is_squared(
+    conventions: Conventions, phi: float, met_phi: float, published_mt: float, correct_mt: float
+) -> None:
+    published, correct = both(conventions, electrons=[lepton(40.0, 0.0, phi)], met=30.0, met_phi=met_phi)
+    assert published.hlf["mt"] == pytest.approx(published_mt, rel=1e-6, abs=1e-6)
+    assert correct.hlf["mt"] == pytest.approx(correct_mt, rel=1e-6, abs=1e-6)
+
+
+def test_jets_are_counted_alike_in_both_conventions(conventions: Conventions) -> None:
+    jets = [jet(30.0, 0.0, 0.0, btag=1), jet(31.0, 2.5, 0.0), jet(50.0, -2.0, 1.0, btag=2), jet(90.0, 2.7, 0.0, btag=1)]
+    for extracted in both(conventions, electrons=[ELECTRON], jets=jets):
+        assert [extracted.hlf[name] for name in ("ht", "num_jets", "num_bjets")] == [81.0, 2.0, 1.0]
+
+
+# Particle rows
+
+
+def test_published_track_charge_is_the_sign_of_its_pid(conventions: Conventions) -> None:
+    pids = [211, -211, 11, -11, 13, -13, 0]
+    charges = [1, -1, -1, 1, -1, 1, 1]
+    tracks = [
+        track(1.0 + index, 1.0, 1.0, pid=pid, charge=charge)
+        for index, (pid, charge) in enumerate(zip(pids, charges, strict=True))
+    ]
+    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks)
+    # The lepton, whose charge is read from the file, the tracks, and two neutral ones.
+    assert published.column("charge") == [-1, 1, -1, 1, -1, 1, -1, 0, 0, 0]
+    assert correct.column("charge") == [-1, 1, -1, -1, 1, -1, 1, 1, 0, 0]
+
+
+def test_published_keeps_the_first_450_tracks(conventions: Conventions) -> None:
+    own = track(40.0, 0.0, 0.0)
+    tracks = [own, *[track(1.0, -2.0, -2.0) for _ in range(448)], *[track(pt, 1.0, 1.0) for pt in (2, 3, 5, 6)]]
+    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks)
+    # The own track is no row and takes no place.
+    assert Counter(published.column("pt")[1:451]) == {1.0: 448, 2.0: 1, 3.0: 1}
+    assert Counter(correct.column("pt")[1:451]) == {1.0: 446, 2.0: 1, 3.0: 1, 5.0: 1, 6.0: 1}
+    assert len(published.rows) == len(correct.rows) == 1 + 450 + 1 + 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "flag", "most"), [("photons", "is_photon", 150), ("neutral_hadrons", "is_neutral_hadron", 200)]
+)
+def test_published_keeps_the_first_photons_and_neutral_hadrons(
+    conventions: Conventions, kind: str, flag: str, most: int
+) -> None:
+    towers = [*[tower(2.0, -2.0, 1.0) for _ in range(most - 1)], *[tower(et, 1.0, 1.0) for et in (3.0, 5.0, 4.0)]]
+    published, correct = both(conventions, electrons=[ELECTRON], **{kind: towers})
+    kept = [Counter(row["pt"] for row in extracted.rows if row[flag]) for extracted in (published, correct)]
+    assert kept[0] == {2.0: most - 1, 3.0: 1}
+    assert kept[1] == {2.0: most - 3, 3.0: 1, 5.0: 1, 4.0: 1}
+
+
+def test_published_rows_are_in_file_order(conventions: Conventions) -> None:
+    event = made_event(
+        electrons=[ELECTRON],
+        tracks=[track(3.0, 2.0, 0.0), track(9.0, 0.5, 0.0), track(6.0, 1.0, 0.0)],
+        photons=[tower(4.0, 1.8, 0.0), tower(5.0, 0.4, 0.0)],
+        neutral_hadrons=[tower(7.0, 1.6, 0.0), tower(8.0, 0.6, 0.0)],
+    )
+    published, correct = conventions.published(event), conventions.correct(event, ordering="increasing")
+    assert published is not None
+    assert correct is not None
+    assert published.column("pt") == [40.0, 3.0, 9.0, 6.0, 4.0, 5.0, 7.0, 8.0]
+    assert correct.column("pt") == [40.0, 5.0, 9.0, 8.0, 6.0, 7.0, 4.0, 3.0]
+
+
+def test_published_own_track_is_no_row_on_either_side_of_the_seam(conventions: Conventions) -> None:
+    muon = lepton(40.0, 0.5, 3.14159)
+    for own_phi, published_isolation in [(3.14159, 44 / 40 - 1), (-3.14159, -1.0)]:
+        tracks = [track(44.0, 0.5, own_phi), track(8.0, 0.5, -3.1413), FAR_TRACK]
+        published, correct = both(conventions, muons=[muon], tracks=tracks)
+        # Delta R is wrapped where own tracks are dropped, though it is not where pT is summed.
+        assert published.column("pt") == correct.column("pt") == [40.0, 8.0, 1.0, 2.0, 2.0]
+        assert published.hlf["lepton_iso_charged"] == pytest.approx(published_isolation)
+        assert correct.hlf["lepton_iso_charged"] == pytest.approx(8 / 40)
+
+
+def test_published_rows_number_by_number(conventions: Conventions) -> None:
+    published, _ = both(
+        conventions,
+        muons=[lepton(50.0, 0.0, 0.0, charge=1)],
+        tracks=[track(50.0, 0.0, 0.0), track(4.0, 0.0, math.pi / 2, pid=-13, charge=1, vertex=(1.0, -2.0, 3.0))],
+        photons=[tower(2.0, math.asinh(0.75), -math.pi / 2)],
+        neutral_hadrons=[tower(8.0, 0.0, math.pi / 2)],
+    )
+    quarter = math.pi / 2
+    expected = [
+        # energy, momentum, pT, eta, phi, vertex, isolation, flags, charge
+        [50, 50, 0, 0, 50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1],
+        [4, 0, 4, 0, 4, 0, quarter, 1, -2, 3, 0, 0, 2, 1, 0, 0, 0, 0, -1],
+        [2.5, 0, -2, 1.5, 2, math.log(2), -quarter, 0, 0, 0, -1, 1, 0, 0, 0, 1, 0, 0, 0],
+        [8, 0, 8, 0, 8, 0, quarter, 0, 0, 0, -0.5, 0, 1, 0, 1, 0, 0, 0, 0],
+    ]
+    assert [list(row.values()) for row in published.rows] == [pytest.approx(row, abs=1e-5) for row in expected]
+
+
+# Settings
+
+
+@pytest.mark.parametrize("choices", [{}, {"ordering": "increasing"}, {"ordering": "decreasing"}])
+def test_published_convention_needs_file_order(choices: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="ordering: file"):
+        FeatureSettings(convention="sparkdltrigger", **choices)
+    FeatureSettings(convention="correct", **choices)
