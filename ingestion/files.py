@@ -276,8 +276,8 @@ def _filesystem(path: str) -> tuple[Any, str]:
         filesystem, name = fsspec.core.url_to_fs(path)
     except (ImportError, ValueError) as cause:
         raise UnreadableFileError(
-            f"{path} cannot be reached ({cause}). Install fsspec's plug-in for this kind of URL (for root:// "
-            f"fsspec-xrootd, for s3:// s3fs, for https:// aiohttp) into the environment, or correct the URL."
+            f"{path} cannot be reached ({cause}). Install the plug-in for this kind of URL: pip install -e '.[xrootd]' "
+            f"(fsspec-xrootd, for root://), '.[s3]' (s3fs) or '.[https]' (aiohttp). Or correct the URL."
         ) from cause
     return filesystem, name
 

@@ -1,0 +1,73 @@
+"""The README's table of what CERN's published conventions do to the bundled sample: every number is computed here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from features.build import LACKS_A_KIND, FeatureBlock, build_features
+from features.schema import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.settings import Convention, FeatureSettings, Ordering
+from ingestion.files import FileInfo
+from ingestion.reader import read_events, select_events
+from ingestion.settings import IngestSettings
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+LEPTON = [HLF_NAMES.index(name) for name in ("lepton_pt", "lepton_eta", "lepton_phi")]
+LEPTON_ISO = [HLF_NAMES.index(f"lepton_iso_{kind}") for kind in ("charged", "photon", "neutral")]
+DIRECTION = [PARTICLE_FEATURE_NAMES.index(name) for name in ("pt", "eta", "phi")]
+ISO = [PARTICLE_FEATURE_NAMES.index(f"iso_{kind}") for kind in ("charged", "photon", "neutral")]
+CHARGE = PARTICLE_FEATURE_NAMES.index("charge")
+
+
+def rows_of(block: FeatureBlock, index: int) -> np.ndarray:
+    return block.particles[block.particle_offsets[index] : block.particle_offsets[index + 1]]
+
+
+def compare(files: list[FileInfo]) -> dict[str, int]:
+    counts = dict.fromkeys(
+        ["correct", "published", "lacking", "common", "other_lepton", "other_iso", "other_particles"], 0
+    )
+    counts |= dict.fromkeys(["rows", "rows_other_iso", "rows_other_charge"], 0)
+    for info in files:
+        (raw,) = read_events(info, IngestSettings(), start=0, stop=info.entries)
+        events = select_events(raw, info, IngestSettings()).table
+        ours = build_features(events, FeatureSettings(ordering=Ordering.FILE))
+        theirs = build_features(
+            events, FeatureSettings(convention=Convention.SPARKDLTRIGGER, ordering=Ordering.FILE)
+        )
+        counts["correct"] += len(ours.selected)
+        counts["published"] += len(theirs.selected)
+        counts["lacking"] += int((theirs.outcome == LACKS_A_KIND).sum())
+        for event in np.intersect1d(ours.selected, theirs.selected):
+            one, other = np.searchsorted(ours.selected, event), np.searchsorted(theirs.selected, event)
+            counts["common"] += 1
+            if not np.allclose(ours.hlf[one, LEPTON], theirs.hlf[other, LEPTON]):
+                counts["other_lepton"] += 1
+                continue
+            counts["other_iso"] += not np.allclose(ours.hlf[one, LEPTON_ISO], theirs.hlf[other, LEPTON_ISO], atol=1e-5)
+            mine, published = rows_of(ours, int(one))[1:], rows_of(theirs, int(other))[1:]
+            if mine.shape != published.shape or not np.allclose(mine[:, DIRECTION], published[:, DIRECTION]):
+                counts["other_particles"] += 1
+                continue
+            counts["rows"] += len(mine)
+            counts["rows_other_iso"] += int((abs(mine[:, ISO] - published[:, ISO]) > 1e-3).any(axis=1).sum())
+            counts["rows_other_charge"] += int((mine[:, CHARGE] != published[:, CHARGE]).sum())
+    return counts
+
+
+def test_every_number_of_the_table_is_what_the_bundled_sample_gives(bundled_files: list[FileInfo]) -> None:
+    c = compare(bundled_files)
+    same_lepton = c["common"] - c["other_lepton"]
+    table = " ".join(README[README.index("sparkdltrigger` computes") :].split())
+    for words in (
+        f"{c['published']} events are selected instead of {c['correct']}",
+        f"{c['other_lepton']} of the {c['common']} common events have another lepton",
+        f"{c['lacking']} events",
+        f"{c['other_iso']} of the other {same_lepton} leptons",
+        f"{c['rows_other_iso'] / c['rows']:.0%} of the particles",
+        f"{c['rows_other_charge']} of {c['rows']:,} particles",
+        f"{c['other_particles']} of the {same_lepton} events",
+    ):
+        assert words in table, words
