@@ -42,6 +42,8 @@ from pipeline.spark import SparkProvider
 CLASSES = ["QCD", "ttbar", "W+jets"]
 #: Sample and label by the start of a file's name.
 CLASSES_OF = {"qcd": ("a", 0), "ttbar": ("b", 1), "wjets": ("c", 2)}
+#: Events of the one large file.
+_LARGE = 20_000
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 
 
@@ -169,23 +171,46 @@ class Bench:
         per_event = (large.wall - small.wall) / (large.events - small.events)
         return slope(small, large), small.wall - per_event * small.events
 
-    def growth(self) -> Iterator[tuple[int, int, float, float]]:
-        """Files, events, wall seconds and peak worker memory of both stages for 1, 10 and 100 files of each class."""
+    def growth(self) -> Iterator[tuple[str, Cost, float]]:
+        """Both stages over more and more files, then over one large file: what, cost, peak memory of a task (GiB)."""
+        by_sample = {info.sample: info for info in self.infos}
         for count in (1, 10, 100):
-            files = repeated(self.infos, 1)[:0]
-            by_sample = {info.sample: info for info in self.infos}
-            for info in by_sample.values():
-                files += [
-                    info._replace(uuid=str(uuid.uuid5(uuid.NAMESPACE_URL, f"{info.sample}{number}")))
-                    for number in range(count)
-                ]
-            folder = self.folder / uuid.uuid4().hex
-            cost = measured(
-                lambda f=files, d=folder: both_stages(self.provider, f, self.settings, d),
-                sum(info.entries for info in files),
-            )
-            shutil.rmtree(folder)
-            yield len(files), cost.events, cost.wall, peak_of_workers()
+            files = [
+                info._replace(uuid=str(uuid.uuid5(uuid.NAMESPACE_URL, f"{info.sample}{number}")))
+                for info in by_sample.values()
+                for number in range(count)
+            ]
+            yield f"{len(files)} files", self._both(files, self.settings), peak_of_workers()
+        folder = self.folder / "large"
+        folder.mkdir()
+        one = by_sample["b"]
+        (path,) = write_load_test([one], self.settings, _LARGE, folder, rng=np.random.default_rng(1))["b"]
+        settings = IngestSettings(tree=TREE, branch_map=branch_map())
+        large = inventory([SourceFile("b", 1, str(path))], settings).infos
+        (folder / "events").mkdir()
+        spark = self.provider.context()
+        samples = [SampleSettings(name="b", label=1, files=["-"])]
+        cost = measured(
+            lambda: ingest(
+                spark,
+                large,
+                samples,
+                settings,
+                folder / "events",
+                done=spark.accumulator(0),
+                num_tasks=self.provider.num_tasks,
+            ),
+            _LARGE,
+        )
+        yield f"one file of {large[0].size / 1e9:.1f} GB, ingest only", cost, peak_of_workers()
+
+    def _both(self, files: list[FileInfo], settings: IngestSettings) -> Cost:
+        folder = self.folder / uuid.uuid4().hex
+        cost = measured(
+            lambda: both_stages(self.provider, files, settings, folder), sum(info.entries for info in files)
+        )
+        shutil.rmtree(folder)
+        return cost
 
 
 def made_files(folder: Path) -> tuple[list[FileInfo], IngestSettings]:
@@ -265,11 +290,15 @@ def _run(bench: Bench, repeats: int, skip: set[str]) -> dict[str, object]:
         )
     sys.stdout.write("\n".join(lines) + "\n")
     if "growth" not in skip:
-        numbers["growth"] = []
-        for files, events, wall, peak in bench.growth():
-            sys.stdout.write(f"{files:5d} files {events:8d} events: {wall:7.1f} s, peak {peak:.2f} GiB a task\n")
+        growth = []
+        for words, cost, peak in bench.growth():
+            sys.stdout.write(
+                f"{words}, {cost.events} events: {cost.wall:.1f} s, {cost.events / cost.wall:.0f} events/s on 2 cores, "
+                f"peak {peak:.2f} GiB a task\n"
+            )
             sys.stdout.flush()
-            numbers["growth"].append([files, events, wall, peak])  # type: ignore[attr-defined]
+            growth.append([words, *cost, peak])
+        numbers["growth"] = growth
     return numbers
 
 

@@ -31,7 +31,7 @@ def events_of(info: FileInfo) -> pa.Table:
 
 
 def table_of(files: list[FileInfo], settings: FeatureSettings) -> list[dict[str, Any]]:
-    """HLF, number of particles, the sum of each particle feature and the first two rows, of the first events of each."""
+    """HLF, number of particles, sum of each particle feature and first two rows of the first events of each file."""
     rows = []
     for info in files:
         events = events_of(info)
@@ -53,9 +53,7 @@ def table_of(files: list[FileInfo], settings: FeatureSettings) -> list[dict[str,
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_features_are_those_of_the_golden_table(
-    name: str, bundled_files: list[FileInfo], update_golden: bool
-) -> None:
+def test_features_are_those_of_the_golden_table(name: str, bundled_files: list[FileInfo], update_golden: bool) -> None:
     found = table_of([info for info in bundled_files if info.path.endswith("_0.root")], CHOICES[name])
     path = GOLDEN / f"features_{name}.json"
     if update_golden:
