@@ -1,0 +1,130 @@
+"""The parts of the kernels that are fast because they are clever, against plain ways to the same result."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates, relative_isolations
+from features.low_level import NUM_CORE, highest_pt, padded_features, particle_features, sorted_by
+from features.mixing_pass import gather
+from features.schema import MAX_PARTICLES
+
+EDGE = 1e-6
+seeds = st.integers(0, 2**32 - 1)
+#: From cones smaller than any distance to cones that leave no three columns.
+cones = st.one_of(st.floats(1e-4, 0.05), st.floats(0.05, 1.0), st.floats(1.0, 3.0))
+
+
+def candidates(seed: int, *, spread: float, within_pi: bool) -> Candidates:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(0, 80))
+    eta = rng.normal(0, spread, count)
+    phi = rng.uniform(-math.pi, math.pi, count)
+    phi[: count // 3] = np.clip(
+        rng.choice([-1, 1], count // 3) * (math.pi - rng.exponential(0.05, count // 3)), -3, 3.14
+    )
+    if not within_pi:
+        phi += rng.choice([-2, 0, 2, 4], count) * math.pi
+    return Candidates(np.sort(rng.integers(0, 3, count)), rng.uniform(0.5, 50, count), eta, phi)
+
+
+def brute_force(event: Candidates, cone: float, *, as_published: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Isolations, and which particles have another at the very edge of their cone."""
+    count = event.pt.size
+    sums, on_edge = np.zeros((count, 3)), np.zeros(count, dtype=bool)
+    for one in range(count):
+        for other in range(count):
+            dphi = event.phi[one] - event.phi[other]
+            if not as_published:
+                dphi = math.remainder(dphi, 2 * math.pi)
+            distance = math.hypot(event.eta[one] - event.eta[other], dphi)
+            if abs(distance - cone) < EDGE:
+                on_edge[one] = True
+            if distance < cone and (one != other or as_published):
+                sums[one, event.kind[other]] += event.pt[other]
+    isolations = sums / event.pt[:, None]
+    if as_published:
+        isolations[:, TRACK] -= 1
+    return isolations, on_edge
+
+
+@given(seeds, cones, st.sampled_from([0.3, 2.0, 12.0]), st.booleans())
+@settings(deadline=None, max_examples=150)
+def test_isolations_are_those_of_all_pairs(seed: int, cone: float, spread: float, as_published: bool) -> None:
+    event = candidates(seed, spread=spread, within_pi=as_published)
+    expected, on_edge = brute_force(event, cone, as_published=as_published)
+    found = relative_isolations(event, cone, as_published)
+    np.testing.assert_allclose(found[~on_edge], expected[~on_edge], rtol=1e-9, atol=1e-9)
+
+
+@given(seeds, st.integers(1, 4))
+@settings(deadline=None)
+def test_sorting_is_that_of_python_with_ties_by_kind_pt_eta_phi(seed: int, digits: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(0, 60))
+    # Few different values, so that there are ties of all depths.
+    kind = rng.integers(0, 3, count)
+    pt, eta, phi = (rng.integers(0, digits, count).astype(float) for _ in range(3))
+    event = Candidates(kind, pt, eta, phi)
+    key = rng.integers(-digits, digits + 1, count) * rng.choice([1.0, 1e-6, 1e6])
+    chosen = np.arange(count)
+    expected = sorted(range(count), key=lambda i: (key[i], kind[i], -pt[i], eta[i], phi[i], i))
+    assert sorted_by(key, chosen, event).tolist() == expected
+
+
+@given(seeds, st.integers(0, 30))
+@settings(deadline=None)
+def test_the_hardest_are_kept_in_input_order(seed: int, cap: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(0, 40))
+    pt, eta, phi = rng.integers(1, 6, count).astype(float), rng.normal(0, 1, count), rng.uniform(-3, 3, count)
+    event = Candidates(np.full(count, PHOTON), pt, eta, phi)
+    eligible = np.flatnonzero(rng.random(count) < 0.8)
+    best = sorted(eligible.tolist(), key=lambda i: (-pt[i], eta[i], phi[i]))[:cap]
+    if cap == 0 and eligible.size:
+        return
+    assert highest_pt(eligible, cap, event).tolist() == sorted(best)
+
+
+@given(seeds)
+@settings(deadline=None)
+def test_padding_is_exactly_zero_and_last(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, 20, 5)
+    counts[2] = MAX_PARTICLES
+    core = rng.normal(1, 1, (counts.sum(), NUM_CORE)).astype(np.float32)
+    core[:, 0] = rng.integers(0, 5, len(core))
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    padded = padded_features(core, offsets)
+    rows = particle_features(core)
+    for event, count in enumerate(counts):
+        np.testing.assert_array_equal(padded[event, :count], rows[offsets[event] : offsets[event + 1]])
+        assert not padded[event, count:].any()
+
+
+@given(seeds, st.integers(1, 4))
+@settings(deadline=None)
+def test_gathering_rows_is_taking_them(seed: int, num_chunks: int) -> None:
+    rng = np.random.default_rng(seed)
+    tables = []
+    for _ in range(num_chunks):
+        lengths = rng.integers(0, 5, int(rng.integers(1, 6)))
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        core = pa.LargeListArray.from_arrays(offsets, rng.normal(0, 1, offsets[-1]).astype(np.float32))
+        tables.append(pa.table({"entry": rng.integers(0, 9, len(lengths)), "core": core}))
+    table = pa.concat_tables(tables)
+    chosen = rng.integers(0, table.num_rows, int(rng.integers(0, 12)))
+    # Row groups hold slices, whose values begin before their first row.
+    sliced = table.slice(1)
+    few = rng.integers(0, sliced.num_rows, 3) if sliced.num_rows else np.zeros(0, dtype=np.int64)
+    assert gather(table, chosen).to_pylist() == table.take(chosen).to_pylist()
+    assert gather(sliced, few).to_pylist() == sliced.take(few).to_pylist()
+
+
+def test_kinds_are_numbered_as_the_sums() -> None:
+    assert (TRACK, PHOTON, NEUTRAL) == (0, 1, 2)
