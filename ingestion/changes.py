@@ -7,18 +7,17 @@ from pathlib import Path
 
 import xxhash
 
-from ingestion.errors import read_error
+from ingestion.errors import IngestionError, read_error
 from ingestion.files import FileInfo, is_url
+from ingestion.retrying import patiently
 
 
 def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:
     """Say of every file whether it is as it was: then it has the digest and the revision that it had.
 
     A file of the same UUID, size, entries and modification time is unchanged, wherever it lies; if only the time
-    differs, its content is compared. A changed one has no digest, and the time of the change as its revision.
-
-    Raises:
-        IngestionError: A file whose content must be compared cannot be read.
+    differs, its content is compared. A changed one has no digest, and the time of the change as its revision; so has
+    one whose content cannot be read, as will be found out.
     """
     before = {info.uuid: info for info in earlier}
     return [_recognised(info, before.get(info.uuid)) for info in infos]
@@ -55,8 +54,15 @@ def content_digest(path: str) -> str:
 def _recognised(info: FileInfo, before: FileInfo | None) -> FileInfo:
     if before is None:
         return info._replace(digest="", revision="")
-    if (info.size, info.entries) == (before.size, before.entries):
-        same_time = info.modified == before.modified
-        if same_time or (before.digest and content_digest(info.path) == before.digest):
-            return info._replace(digest=before.digest, revision=before.revision)
+    same_shape = (info.size, info.entries) == (before.size, before.entries)
+    # A file without entries has no digest: nothing of it was read.
+    if same_shape and (info.modified == before.modified or not info.entries or _has_digest(info.path, before.digest)):
+        return info._replace(digest=before.digest, revision=before.revision)
     return info._replace(digest="", revision=info.modified)
+
+
+def _has_digest(path: str, digest: str) -> bool:
+    try:
+        return bool(digest) and patiently(content_digest, path) == digest
+    except IngestionError:
+        return False

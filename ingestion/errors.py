@@ -23,6 +23,7 @@ _PASSING: Final = {
     errno.EHOSTUNREACH,
 }
 #: Their errors are of the network, also where they are no OSError.
+_SERVER_ERROR: Final = 500
 _REMOTE_LIBRARIES: Final = {"aiohttp", "botocore", "fsspec", "fsspec_xrootd", "http", "requests", "urllib3"}
 
 
@@ -83,22 +84,37 @@ class UnreachableFileError(IngestionError):
         )
 
 
-def read_error(path: str, *, where: str, cause: Exception) -> DamagedFileError | UnreachableFileError:
-    """What to raise when reading failed: the file is damaged, unless the failure is one that may pass."""
+def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
+    """What to raise when reading failed: the file is damaged, gone, or not to be reached for a while."""
+    if isinstance(cause, FileNotFoundError | PermissionError) and not may_pass(path, cause):
+        return UnreadableFileError(f"{path} cannot be opened any more ({cause}). Check the path and its permissions.")
     kind = UnreachableFileError if may_pass(path, cause) else DamagedFileError
     return kind.at(path, where=where, cause=cause)
 
 
 def may_pass(path: str, cause: BaseException) -> bool:
     """Whether a failure to read is of the disk or the network, not of the file's content."""
-    if isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError):
-        return False
     if isinstance(cause, TimeoutError | ConnectionError):
         return True
     if isinstance(cause, OSError) and cause.errno in _PASSING:
         return True
-    remote = "://" in path
-    return remote and (isinstance(cause, OSError) or type(cause).__module__.split(".")[0] in _REMOTE_LIBRARIES)
+    return "://" in path and _of_the_server(cause)
+
+
+def _of_the_server(cause: BaseException) -> bool:
+    """Whether a URL could not be read because of its server, not because of what it asks for."""
+    status = getattr(cause, "status", None)
+    if status is not None:
+        return int(status) >= _SERVER_ERROR
+    if isinstance(cause, FileNotFoundError) and cause.__cause__ is not None:
+        # fsspec says so of everything that goes wrong while it asks for a size.
+        return _of_the_server(cause.__cause__)
+    if isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError):
+        return False
+    # fsspec gives uproot the exceptions of some reads among the bytes of others, and uproot slices them.
+    if isinstance(cause, TypeError) and "not subscriptable" in str(cause):
+        return True
+    return isinstance(cause, OSError) or type(cause).__module__.split(".")[0] in _REMOTE_LIBRARIES
 
 
 class MissingTreeError(IngestionError):
@@ -108,8 +124,10 @@ class MissingTreeError(IngestionError):
     def at(cls, path: str, tree: str, available: Iterable[str]) -> Self:
         """List what the file holds instead."""
         held = sorted(set(available))
+        if not held:
+            return cls(f"{path} has no tree '{tree}': it holds nothing at all. Take it out of the sample's files.")
         return cls(
-            f"{path} has no tree '{tree}'. It holds: {_some(held) if held else 'nothing'}.{_nearest(tree, held)} "
+            f"{path} has no tree '{tree}'. It holds: {_some(held)}.{_nearest(tree, held)} "
             f"Set ingest.tree, or take the file out of the sample's files."
         )
 
@@ -179,8 +197,9 @@ class BadFilesError(IngestionError):
 
 
 def _nearest(name: str, available: Sequence[str]) -> str:
-    """A sentence with the names most like this one, or nothing."""
-    near = difflib.get_close_matches(name, available, n=3, cutoff=0.4)
+    """A sentence with the names most like this one, whatever their case, or nothing."""
+    plain = {each.lower().replace("_", "."): each for each in available}
+    near = [plain[each] for each in difflib.get_close_matches(name.lower().replace("_", "."), plain, n=3, cutoff=0.4)]
     return f" Nearest: {', '.join(near)}." if near else ""
 
 

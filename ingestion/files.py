@@ -98,11 +98,12 @@ def expand(samples: Iterable[SampleSettings]) -> list[SourceFile]:
 
     Raises:
         NoFilesError: A pattern matches nothing.
+        UnreachableFileError: A server does not answer.
     """
     found: list[SourceFile] = []
     for sample in samples:
         for pattern in sample.files:
-            paths = _matches(pattern)
+            paths = patiently(_matches, pattern)
             if not paths:
                 raise NoFilesError.at(sample.name, _resolved(pattern), _neighbours(pattern))
             found.extend(SourceFile(sample.name, sample.label, path) for path in paths)
@@ -133,7 +134,7 @@ def inventory(
     def check(source: SourceFile) -> FileInfo | BadFile | IngestionError:
         size, modified = -1, ""
         try:
-            size, modified = _size_and_time(source.path)
+            size, modified = patiently(_size_and_time, source.path)
             before = known.get(source.path)
             if before is not None and (before.size, before.modified) == (size, modified):
                 if isinstance(before, FileInfo):
@@ -203,8 +204,10 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         held = [f"{name} ({kind})" for name, kind in kinds.items()]
         raise MissingTreeError.at(source.path, settings.tree, held)
     missing = {field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches}
-    optional = tuple(sorted(set(missing) & set(OPTIONAL_SCALARS)))
-    absent = {field: branch for field, branch in missing.items() if field not in OPTIONAL_SCALARS}
+    # What the user maps must be there.
+    may_be_missing = set(OPTIONAL_SCALARS) - set(settings.branch_map)
+    optional = tuple(sorted(set(missing) & may_be_missing))
+    absent = {field: branch for field, branch in missing.items() if field not in may_be_missing}
     if absent:
         raise MissingBranchError.at(source.path, settings.tree, absent, branches)
     load_test = set(ORIGIN_BRANCHES) <= branches
@@ -242,7 +245,8 @@ def _check_header(path: str, size: int) -> None:
         )
     (version,) = struct.unpack_from(">i", head, 4)
     (end,) = struct.unpack_from(">q" if version >= _BIG_FILE_VERSION else ">i", head, 12)
-    if end > size:
+    # A server may not say how much there is.
+    if 0 < size < end:
         raise TruncatedFileError.at(path, expected=end, actual=size)
 
 
@@ -263,7 +267,7 @@ def _size_and_time(path: str) -> tuple[int, str]:
         raise UnreadableFileError(
             f"{path} is no ordinary file (a {info.get('type')}). Take it out of the sample's files."
         )
-    stamp = info.get("mtime") or info.get("LastModified") or info.get("ETag") or ""
+    stamp = next((info[key] for key in ("mtime", "ETag", "LastModified", "Last-Modified") if info.get(key)), "")
     return int(info["size"] or 0), str(stamp)
 
 
@@ -295,14 +299,32 @@ def _matches(pattern: str) -> list[str]:
     """Sorted paths; a pattern without wildcards is taken as it is if it exists."""
     filesystem, name = _filesystem(pattern)
     # A name that exists is itself, even if it looks like a pattern.
-    if filesystem.exists(name):
+    if _exists(filesystem, name, pattern):
         return [pattern]
     if not any(sign in name for sign in "*?["):
         return []
-    found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
+    try:
+        found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
+    except Exception as cause:
+        if may_pass(pattern, cause):
+            raise UnreachableFileError.at(pattern, where="the list of its files", cause=cause) from cause
+        raise
     if not is_url(pattern):
         return found
     return [filesystem.unstrip_protocol(path) for path in found]
+
+
+def _exists(filesystem: Any, name: str, pattern: str) -> bool:
+    """Like `filesystem.exists`, which says no when a server is down."""
+    if not is_url(pattern):
+        return bool(filesystem.exists(name))
+    try:
+        filesystem.info(name)
+    except Exception as cause:
+        if may_pass(pattern, cause):
+            raise UnreachableFileError.at(pattern, where="whether it is there", cause=cause) from cause
+        return False
+    return True
 
 
 def _neighbours(pattern: str) -> list[str]:

@@ -75,8 +75,8 @@ class IngestResult(NamedTuple):
     parts: list[EventsPart]
     infos: list[FileInfo]
     bad: list[BadFile]
-    num_taken_over: int
-    """Files that were not read again."""
+    num_read: int
+    """Files that were read this time; the others were taken over or hold no entries."""
 
 
 class _Read(NamedTuple):
@@ -129,7 +129,7 @@ def ingest(
     def run(work: EntryRange) -> _Read | _Failed:
         try:
             part = patiently(ingest_range, work, settings, Path(folder))
-            digest = content_digest(work.info.path) if work.start == 0 else ""
+            digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
         except IngestionError as problem:
             # Raised here, Spark would retry it four times and bury it in Java: the driver raises it.
             return _Failed(work.info, problem)
@@ -153,9 +153,9 @@ def ingest(
     parts = [part for old in taken.values() for part in old]
     parts += [part for part, _ in read if part.file_uuid not in failed]
     parts.sort(key=lambda part: (part.file_uuid, part.start))
-    _refuse_empty(sum_by_sample(parts, samples), bad)
+    _refuse_empty(sum_by_sample(parts, samples), {info.sample for info in infos if info.uuid not in failed}, bad)
     good = [info._replace(digest=digests.get(info.uuid, info.digest)) for info in infos if info.uuid not in failed]
-    return IngestResult(parts, good, bad, len(taken))
+    return IngestResult(parts, good, bad, len({work.info.uuid for work in ranges} - failed.keys()))
 
 
 def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:
@@ -244,14 +244,15 @@ def _bad_file(failed: _Failed) -> BadFile:
     return BadFile(info.sample, info.path, type(error).__name__, str(error), info.size, info.modified)
 
 
-def _refuse_empty(counters: dict[str, dict[str, int]], bad: Sequence[BadFile]) -> None:
+def _refuse_empty(counters: dict[str, dict[str, int]], readable: set[str], bad: Sequence[BadFile]) -> None:
+    """Refuse samples without events; `readable` are those of which some file could be read."""
     for sample, counter in counters.items():
         if counter["events"]:
             continue
         cutflow = "\n".join(f"  {key:<20}{value:>10}" for key, value in counter.items())
         cause = "its files hold no entries" if counter["entries"] == 0 else "none of its events passes"
         skipped = [each.message for each in bad if each.sample == sample]
-        if skipped and not counter["entries"]:
+        if skipped and sample not in readable:
             cause = f"no file of it can be read; the first: {skipped[0]}"
         raise EmptySampleError(
             f"sample '{sample}': {cause}. Its cutflow:\n{cutflow}\n"

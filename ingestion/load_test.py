@@ -18,6 +18,7 @@ import numpy as np
 import uproot
 from numpy.typing import NDArray
 
+from ingestion.errors import EmptySampleError
 from ingestion.files import FileInfo
 from ingestion.reader import Jagged, RawEvents, read_events
 from ingestion.schema import COLLECTIONS, ORIGIN_BRANCHES, SCALARS
@@ -61,6 +62,7 @@ def write_load_test(
 
     Raises:
         IngestionError: A file cannot be read.
+        EmptySampleError: A sample has no entries.
     """
     by_sample: dict[str, list[FileInfo]] = {}
     for info in infos:
@@ -68,6 +70,8 @@ def write_load_test(
     written: dict[str, list[Path]] = {}
     done = 0
     for sample, files in by_sample.items():
+        if not any(info.entries for info in files):
+            raise EmptySampleError(f"sample '{sample}': its files hold no entries, so there is nothing to copy.")
         blocks = _blocks(files, settings, num_events)
         pending = next(blocks, None)
         while pending is not None:
@@ -125,15 +129,12 @@ def _blocks(
     """Blocks of the files' entries, again and again, until there are enough."""
     left = num_events
     while left > 0:
-        before = left
         for info in files:
             if left <= 0:
                 return
             for raw in read_events(info, settings, start=0, stop=min(info.entries, left)):
                 yield info, raw
                 left -= raw.num_events
-        if left == before:
-            return
 
 
 def _columns(raw: RawEvents, info: FileInfo) -> dict[str, Any]:

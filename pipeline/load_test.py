@@ -39,16 +39,19 @@ def make(config: Config, folder: Path, num_events: int, *, seed: int, console: C
         files = write_load_test(
             found.infos, config.ingest, num_events, folder, rng=np.random.default_rng(seed), on_events=bar
         )
-    labels = {sample.name: sample.label for sample in config.samples}
-    content: dict[str, Any] = {
+    content: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+    content |= {
         "run_dir": str(folder / "run"),
-        "classes": config.classes,
         "samples": [
-            {"name": name, "label": labels[name], "files": [str(path) for path in paths]}
-            for name, paths in files.items()
+            {"name": sample.name, "label": sample.label, "files": [str(path) for path in files[sample.name]]}
+            for sample in config.samples
         ],
-        "ingest": {"tree": TREE, "branch_map": branch_map()},
-        "report": {"title": "Load test", "sample_note": "Load-test sample: copies of few events"},
+        "ingest": {**content.get("ingest", {}), "tree": TREE, "branch_map": branch_map()},
+        "report": {
+            **content.get("report", {}),
+            "title": "Load test",
+            "sample_note": "Load-test sample: copies of few events",
+        },
     }
     path = folder / "load_test.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")

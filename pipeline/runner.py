@@ -107,7 +107,9 @@ class Runner:
                 found = plan.stage.find_inputs(self.config, current, self.console)
                 fingerprint = self._fingerprint(plan.stage, found, self._upstream(plan.stage, mixed=True))
                 accepted = {"when": now(), "reasons": plan.reasons}
-                manifests.append(current.manifest | {"fingerprint": fingerprint.to_json(), "accepted": accepted})
+                # What may be taken over into later versions hangs on how this one was made, not on what was accepted.
+                changes = {"fingerprint": fingerprint.to_json(), "accepted": accepted, "made_from": current.made_from}
+                manifests.append(current.manifest | changes)
             for (plan, current), manifest in zip(stale, manifests, strict=True):
                 self.store(plan.stage).rewrite_manifest(current, manifest)
         return [plan.stage.name for plan, _ in stale]
@@ -134,7 +136,8 @@ class Runner:
         self.console.print(f"[bold]{stage.name}[/]: {_escaped(shown)}", highlight=False)
         self._say_what_is_stale(stage, upstream)
         self._look_at_machine(stage)
-        self._make_version(stage, current, upstream, found, fingerprint)
+        # Forced, nothing is taken over from a version that may be damaged.
+        self._make_version(stage, None if force else current, upstream, found, fingerprint)
 
     def _say_what_is_stale(self, stage: Stage, upstream: dict[str, Version]) -> None:
         """A stage run on its own takes what is there, stale or not; the user should know."""
@@ -280,7 +283,7 @@ class Runner:
 
 
 def _code_changes(current: Version | None, fingerprint: Fingerprint) -> frozenset[str]:
-    before = current.manifest["fingerprint"]["code"] if current else {}
+    before = current.made_from["code"] if current else {}
     return frozenset(name for name, digest in fingerprint.code.items() if before.get(name) != digest)
 
 

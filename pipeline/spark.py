@@ -99,7 +99,7 @@ def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator
 def _cause(words: str) -> str:
     """The line of a Spark failure that says most: the task's own exception, else the reason of the abort."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    exceptions = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b: ", line)]
+    exceptions = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Arrow\w+)\b: ", line)]
     chosen = exceptions[0] if exceptions else next((line for line in lines if "SparkException" in line), lines[0])
     return chosen[:500]
 

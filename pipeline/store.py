@@ -30,6 +30,12 @@ class Version(NamedTuple):
     folder: Path
     manifest: dict[str, Any]
 
+    @property
+    def made_from(self) -> dict[str, Any]:
+        """The fingerprint of what it was made from, also after `plan --accept` has blessed it as something else."""
+        made_from: dict[str, Any] = self.manifest.get("made_from") or self.manifest["fingerprint"]
+        return made_from
+
 
 class StageStore:
     """The versions of one stage.

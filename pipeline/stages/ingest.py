@@ -99,7 +99,7 @@ class Ingest(Stage):
 
 def _same_settings(config: Config, current: Version) -> bool:
     """Whether a version was made with these trees, branches and thresholds."""
-    before = current.manifest["fingerprint"]["config"]
+    before = current.made_from["config"]
     return all(before.get(key) == value for key, value in flat_items(config.ingest, "ingest").items())
 
 
@@ -140,8 +140,8 @@ def _result(context: Context, result: IngestResult) -> Result:
     rows = sum(pq.read_metadata(path).num_rows for path in files)
     accounted = sums["rejected_nonfinite"] + sums["rejected_no_lepton"] + sums["events"]
     summary = f"{len(result.infos)} files, {sums['entries']} entries, {sums['events']} events kept"
-    if result.num_taken_over:
-        summary += f"; {len(result.infos) - result.num_taken_over} files read, {result.num_taken_over} as before"
+    if result.num_read < len(result.infos):
+        summary += f"; {result.num_read} files read, {len(result.infos) - result.num_read} as before"
     if result.bad:
         summary += f"; {len(result.bad)} bad files skipped"
     return Result(
@@ -150,7 +150,7 @@ def _result(context: Context, result: IngestResult) -> Result:
             "samples": samples,
             "weights": sum_weights((part.sample, part.weights) for part in result.parts),
             "load_test": any(info.is_load_test for info in result.infos),
-            "files_read": len(result.infos) - result.num_taken_over,
+            "files_read": result.num_read,
             "bad_files": [each._asdict() for each in result.bad],
             "parts": [part._asdict() for part in result.parts],
         },

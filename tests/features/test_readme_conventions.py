@@ -34,9 +34,7 @@ def compare(files: list[FileInfo]) -> dict[str, int]:
         (raw,) = read_events(info, IngestSettings(), start=0, stop=info.entries)
         events = select_events(raw, info, IngestSettings()).table
         ours = build_features(events, FeatureSettings(ordering=Ordering.FILE))
-        theirs = build_features(
-            events, FeatureSettings(convention=Convention.SPARKDLTRIGGER, ordering=Ordering.FILE)
-        )
+        theirs = build_features(events, FeatureSettings(convention=Convention.SPARKDLTRIGGER, ordering=Ordering.FILE))
         counts["correct"] += len(ours.selected)
         counts["published"] += len(theirs.selected)
         counts["lacking"] += int((theirs.outcome == LACKS_A_KIND).sum())

@@ -20,6 +20,7 @@ from ingestion.schema import COLLECTIONS, events_schema
 from ingestion.settings import IngestSettings
 
 ELECTRON = lepton(30.0, 0.5, 1.0)
+NONE_NEGATIVE = {"events_of_negative_weight": 0}
 
 
 def info_of(path: Path, settings: IngestSettings | None = None) -> FileInfo:
@@ -82,7 +83,13 @@ def test_events_without_a_lepton_above_threshold_are_dropped_and_counted(tmp_pat
         made_event(electrons=[lepton(3.0, 0, 0), ELECTRON]),
     ]
     selection = select(write_delphes(tmp_path / "a.root", events))
-    assert selection.counts == {"entries": 4, "rejected_nonfinite": 0, "rejected_no_lepton": 2, "events": 2}
+    assert selection.counts == {
+        "entries": 4,
+        "rejected_nonfinite": 0,
+        "rejected_no_lepton": 2,
+        "events": 2,
+        **NONE_NEGATIVE,
+    }
     assert selection.table["entry"].to_pylist() == [1, 3]
 
 
@@ -109,13 +116,19 @@ def test_events_with_a_number_that_is_not_finite_are_rejected_and_counted(
     good = made_event(electrons=[ELECTRON])
     events: list[Row] = [good, {**good, **spoil(bad)}, good]
     selection = select(write_delphes(tmp_path / "a.root", events))
-    assert selection.counts == {"entries": 3, "rejected_nonfinite": 1, "rejected_no_lepton": 0, "events": 2}
+    assert selection.counts == {
+        "entries": 3,
+        "rejected_nonfinite": 1,
+        "rejected_no_lepton": 0,
+        "events": 2,
+        **NONE_NEGATIVE,
+    }
     assert selection.table["entry"].to_pylist() == [0, 2]
 
 
 def test_an_event_that_fails_both_cuts_is_counted_once(tmp_path: Path) -> None:
     counters = select(write_delphes(tmp_path / "a.root", [made_event(met=math.nan)])).counts
-    assert counters == {"entries": 1, "rejected_nonfinite": 1, "rejected_no_lepton": 0, "events": 0}
+    assert counters == {"entries": 1, "rejected_nonfinite": 1, "rejected_no_lepton": 0, "events": 0, **NONE_NEGATIVE}
 
 
 def test_a_missing_weight_becomes_one(tmp_path: Path) -> None:

@@ -54,7 +54,12 @@ def events(first: int, *, count: int = 40) -> list[Row]:
         made_event(
             met=MET if n == 1 else 20.0 + first + n,
             electrons=[] if n % 8 == 0 else [lepton(30.0 + n, 0.1, 0.2)],
-            tracks=[track(40.0 if n % 5 == 0 else 1.0, 0.15, 0.25), track(2.0 + 0.1 * n, 1.0, -1.0 - 0.01 * n)],
+            # One beside the lepton, one in a cone of 0.4 about it but not of 0.3, one far away.
+            tracks=[
+                track(40.0 if n % 5 == 0 else 1.0, 0.15, 0.25),
+                track(3.0, 0.45, 0.2),
+                track(2.0 + 0.1 * n, 1.0, -1.0 - 0.01 * n),
+            ],
             photons=[tower(5.0, 1.5, 0.01 * n)],
             jets=[jet(40.0 + first + n, 0.5, 1.0)],
         )
@@ -110,7 +115,7 @@ class Analysis:
         ]
 
     def config(self, **changes: Any) -> Config:
-        """Dotted keys would be nicer; sections are merged."""
+        """Sections of the config given here replace the defaults; those of features are added to ours."""
         features = {"feed_workers": 1, "split": SHARES, **changes.pop("features", {})}
         return Config.model_validate(
             {"run_dir": self.run_dir, "samples": self.samples, "features": features, **changes}
@@ -170,7 +175,7 @@ def finished(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) 
     made = Analysis(tmp_path_factory.mktemp("finished"), provider)
     made.data.mkdir()
     for number, name in enumerate(NAMES):
-        write(made.data / f"{name}_0.root", events(100 * number))
+        write(made.data / f"{name}_0.root", events(100 * number, count=40 - 4 * number))
     made.run()
     return made
 
@@ -264,7 +269,7 @@ def test_a_replaced_file_is_read_and_its_predecessor_forgotten(analysis: Analysi
     write(path, events(700), identity="another")
     shown = analysis.run("ingest")
     assert f"input added: {path}" in shown
-    assert f"input removed: {path}" in shown
+    assert "input removed: " in shown
     assert analysis.counters("ingest")["files_read"] == 1
     assert {name.rsplit("-", 1)[0] for name in analysis.parts()} == {
         uuid_of(name) for name in ("another", "ttbar_0.root", "wjets_0.root")
@@ -307,8 +312,8 @@ def test_kernels_run_again_only_for_settings_that_they_hang_on(
     analysis.run(features=change)
     assert analysis.counters("features")["kernel_outputs_taken_over"] == taken_over
     fresh = analysis.fresh(features=change)
-    assert fresh.dataset() == analysis.dataset() != before or "isolation_cone" in change
     assert fresh.dataset() == analysis.dataset()
+    assert analysis.dataset() != before
 
 
 def test_a_kernel_file_that_was_deleted_is_made_again(analysis: Analysis) -> None:
@@ -386,6 +391,22 @@ KINDS: dict[str, dict[str, Any]] = {
     "not isolated": {"electrons": [lepton(40.0, 0.1, 0.2)], "tracks": [track(40.0, 0.15, 0.25)]},
     "not finite": {"electrons": [lepton(40.0, 0.1, 0.2)], "met": math.nan},
 }
+
+
+def test_what_was_accepted_is_not_mixed_with_what_is_read_anew(analysis: Analysis) -> None:
+    # A version made with one threshold, blessed as one of another, must not lend its parts to the next.
+    stricter = {"ingest": {"min_track_pt": 2.5}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.runner.SparkProvider", lambda _: Lent(analysis.provider))
+        runner = Runner(analysis.config(**stricter), Console(file=StringIO()))
+        assert runner.accept() == ["ingest", "features"]
+        assert runner.accept() == []
+    add_file(analysis)
+    analysis.run("ingest", **stricter)
+    assert analysis.counters("ingest")["files_read"] == 4
+    for path in (analysis.version("ingest") / "events").iterdir():
+        kept = [each["pt"] for tracks in pq.read_table(path)["tracks"].to_pylist() for each in tracks]
+        assert min(kept) > 2.5
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,411 @@
+"""`ingest.on_bad_file`: what is skipped, what is counted and said, and what the next run makes of it.
+
+The stage runs as users run it, but its tasks run in this process: no JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import uproot
+from delphes_files import write_delphes
+from made_events import lepton, made_event
+from rich.console import Console
+
+from ingestion.errors import (
+    BadFilesError,
+    DamagedFileError,
+    EmptySampleError,
+    IngestionError,
+    TruncatedFileError,
+    UnreadableFileError,
+)
+from pipeline.config import Config
+from pipeline.runner import Runner
+
+NAMES = ("qcd", "ttbar", "wjets")
+
+
+class Here:
+    """As much of a Spark context as the stage asks for, in this process."""
+
+    def __init__(self, items: list[Any] | None = None) -> None:
+        self._items = items or []
+        self.value = 0
+
+    def parallelize(self, items: list[Any], _: int) -> Here:
+        return Here(items)
+
+    def map(self, function: Callable[[Any], Any]) -> Here:
+        return Here([function(item) for item in self._items])
+
+    def collect(self) -> list[Any]:
+        return self._items
+
+    def accumulator(self, _: int) -> Here:
+        return Here()
+
+    def add(self, number: int) -> None:
+        self.value += number
+
+
+class Provider:
+    """In the place of `SparkProvider`."""
+
+    def __init__(self, settings: object) -> None:
+        pass
+
+    def context(self) -> Here:
+        return Here()
+
+    def num_tasks(self, work_items: int) -> int:
+        return work_items
+
+    def stop(self) -> None:
+        pass
+
+
+def write_good(path: Path, *, count: int = 6) -> Path:
+    """Every third event has no lepton."""
+    return write_delphes(path, [made_event(electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(count)])
+
+
+def damage(path: Path, branch: str = "EFlowTrack.PT") -> Path:
+    """Overwrite the last basket of a branch: the file opens, but cannot be read to its end."""
+    with uproot.open(path) as file:
+        members = file["Delphes"][branch].all_members
+        last = int(file["Delphes"][branch].num_baskets) - 1
+        first, length = int(members["fBasketSeek"][last]), int(members["fBasketBytes"][last])
+    content = bytearray(path.read_bytes())
+    content[first : first + length] = b"\xff" * length
+    path.write_bytes(content)
+    return path
+
+
+def text_file(path: Path) -> None:
+    path.write_text("this is text, not ROOT, and long enough")
+
+
+def truncated_file(path: Path) -> None:
+    write_good(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def damaged_file(path: Path) -> None:
+    damage(write_good(path))
+
+
+KINDS: dict[str, tuple[Callable[[Path], None], type[IngestionError], str]] = {
+    "text": (text_file, UnreadableFileError, "is not a ROOT file"),
+    "truncated": (truncated_file, TruncatedFileError, "is truncated"),
+    "damaged": (damaged_file, DamagedFileError, "is damaged: entries"),
+}
+
+
+class Analysis:
+    """Three samples of one good file each, and the runs over them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        self.run_dir = folder / "run"
+        self.data.mkdir()
+        for name in NAMES:
+            write_good(self.data / f"{name}_0.root")
+
+    def ingest(self, **settings: Any) -> str:
+        """What is printed, without line breaks of the terminal."""
+        config = Config.model_validate(
+            {
+                "run_dir": self.run_dir,
+                "samples": [
+                    {"name": name, "label": label, "files": [str(self.data / f"{name}*.root")]}
+                    for label, name in enumerate(NAMES)
+                ],
+                "ingest": settings,
+            }
+        )
+        shown = StringIO()
+        Runner(config, Console(file=shown, width=1000)).run(["ingest"])
+        return shown.getvalue()
+
+    @property
+    def version(self) -> Path:
+        pointer = self.run_dir / "ingest" / "current.json"
+        return pointer.parent / str(json.loads(pointer.read_text())["version"])
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.version / "manifest.json").read_text())["counters"]
+        return content
+
+
+@pytest.fixture
+def analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysis:
+    monkeypatch.setattr("pipeline.runner.SparkProvider", Provider)
+    return Analysis(tmp_path)
+
+
+@pytest.fixture
+def three_bad(analysis: Analysis) -> Analysis:
+    """One bad file of each kind beside the good ones."""
+    for name, (make, _, _) in zip(NAMES, KINDS.values(), strict=True):
+        make(analysis.data / f"{name}_bad.root")
+    return analysis
+
+
+def bad_of(counters: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(each["sample"], Path(each["path"]).name, each["reason"]) for each in counters["bad_files"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_by_default_a_bad_file_is_an_error_and_nothing_is_published(analysis: Analysis, kind: str) -> None:
+    make, error, words = KINDS[kind]
+    make(analysis.data / "qcd_bad.root")
+    with pytest.raises(error, match=rf"qcd_bad\.root {words}"):
+        analysis.ingest()
+    assert list((analysis.run_dir / "ingest").glob("*")) == []
+
+
+def test_by_default_all_bad_files_are_listed_at_once(analysis: Analysis) -> None:
+    text_file(analysis.data / "qcd_bad.root")
+    truncated_file(analysis.data / "ttbar_bad.root")
+    with pytest.raises(BadFilesError, match=r"(?s)2 input files are bad:.*qcd_bad.*ttbar_bad"):
+        analysis.ingest()
+
+
+def test_by_default_all_damaged_files_are_listed_at_once(analysis: Analysis) -> None:
+    damaged_file(analysis.data / "qcd_bad.root")
+    damaged_file(analysis.data / "ttbar_bad.root")
+    with pytest.raises(BadFilesError, match=r"(?s)2 input files are bad:.*qcd_bad.*ttbar_bad"):
+        analysis.ingest()
+
+
+def test_skipped_files_are_listed_with_sample_path_and_reason(three_bad: Analysis) -> None:
+    shown = three_bad.ingest(on_bad_file="skip")
+    counters = three_bad.counters
+    assert sorted(bad_of(counters)) == [
+        ("qcd", "qcd_bad.root", "UnreadableFileError"),
+        ("ttbar", "ttbar_bad.root", "TruncatedFileError"),
+        ("wjets", "wjets_bad.root", "DamagedFileError"),
+    ]
+    for each, (_, _, words) in zip(sorted(counters["bad_files"], key=lambda e: e["path"]), KINDS.values(), strict=True):
+        assert words in each["message"]
+        assert f"skipped: {each['message']}" in shown
+    assert "3 bad files skipped" in shown
+
+
+def test_counters_add_up_and_are_those_of_the_good_files_alone(three_bad: Analysis, tmp_path: Path) -> None:
+    three_bad.ingest(on_bad_file="skip")
+    counters = three_bad.counters
+    for name in NAMES:
+        sample = counters["samples"][name]
+        assert (sample["entries"], sample["rejected_no_lepton"], sample["events"]) == (6, 2, 4)
+        assert counters["weights"][name]["entries"] == [6.0, 6.0]
+    assert counters["files_read"] == 3
+    files = {path.name for path in (three_bad.version / "events").iterdir()}
+    assert files == {part["name"] for part in counters["parts"]}
+    assert sum(pq.read_metadata(three_bad.version / "events" / name).num_rows for name in files) == 12
+    three_bad.run_dir = tmp_path / "without"
+    for path in three_bad.data.glob("*_bad.root"):
+        path.unlink()
+    three_bad.ingest()
+    for key in ("samples", "weights", "parts"):
+        assert three_bad.counters[key] == counters[key]
+
+
+def test_no_event_of_a_file_stays_of_which_one_piece_is_damaged(analysis: Analysis) -> None:
+    path = analysis.data / "qcd_many.root"
+    pieces = [write_good(analysis.data / f"piece{n}.root", count=5) for n in range(3)]
+    with uproot.recreate(path) as file:
+        for piece in pieces:
+            with uproot.open(piece) as opened:
+                everything = {name: branch.array() for name, branch in opened["Delphes"].items()}
+            arrays = {name: array for name, array in everything.items() if array.ndim == 2}
+            if piece == pieces[0]:
+                tree: Any = file.mktree("Delphes", {name: array.type.content for name, array in arrays.items()})
+            tree.extend(arrays)
+    analysis.ingest(entries_per_task=5)
+    assert len([part for part in analysis.counters["parts"] if part["path"] == str(path)]) == 3
+    damage(path)
+    analysis.ingest(entries_per_task=5, on_bad_file="skip")
+    assert bad_of(analysis.counters) == [("qcd", "qcd_many.root", "DamagedFileError")]
+    assert analysis.counters["samples"]["qcd"]["entries"] == 6
+    assert len(list((analysis.version / "events").iterdir())) == 3
+
+
+def test_a_second_run_is_up_to_date_and_opens_no_file(three_bad: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
+    three_bad.ingest(on_bad_file="skip")
+    before = three_bad.version
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("a file was opened")
+
+    monkeypatch.setattr("ingestion.files.inspect", never)
+    monkeypatch.setattr(uproot, "open", never)
+    assert "ingest: up to date" in three_bad.ingest(on_bad_file="skip")
+    assert three_bad.version == before
+
+
+def test_bad_files_of_earlier_are_not_read_again_when_a_file_is_added(three_bad: Analysis) -> None:
+    three_bad.ingest(on_bad_file="skip")
+    bad = three_bad.counters["bad_files"]
+    write_good(three_bad.data / "qcd_1.root")
+    shown = three_bad.ingest(on_bad_file="skip")
+    assert "1 files read, 3 as before; 3 bad files skipped" in shown
+    assert three_bad.counters["files_read"] == 1
+    assert sorted(three_bad.counters["bad_files"], key=str) == sorted(bad, key=str)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mended_file_is_noticed_and_read(analysis: Analysis, kind: str) -> None:
+    path = analysis.data / "qcd_bad.root"
+    KINDS[kind][0](path)
+    analysis.ingest(on_bad_file="skip")
+    write_good(path, count=9)
+    shown = analysis.ingest(on_bad_file="skip")
+    assert f"input added: {path}" in shown
+    counters = analysis.counters
+    assert (counters["files_read"], counters["bad_files"]) == (1, [])
+    assert counters["samples"]["qcd"]["entries"] == 15
+    assert "ingest: up to date" in analysis.ingest(on_bad_file="skip")
+
+
+def test_a_file_mended_under_its_own_uuid_and_size_is_noticed(analysis: Analysis) -> None:
+    path = write_good(analysis.data / "qcd_bad.root")
+    whole, times = path.read_bytes(), path.stat()
+    damage(path)
+    analysis.ingest(on_bad_file="skip")
+    path.write_bytes(whole)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
+    analysis.ingest(on_bad_file="skip")
+    assert (analysis.counters["files_read"], analysis.counters["bad_files"]) == (1, [])
+
+
+def test_a_good_file_that_is_damaged_later_loses_its_events(analysis: Analysis) -> None:
+    path = write_good(analysis.data / "qcd_1.root")
+    analysis.ingest(on_bad_file="skip")
+    assert analysis.counters["samples"]["qcd"]["entries"] == 12
+    times = path.stat()
+    damage(path)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
+    shown = analysis.ingest(on_bad_file="skip")
+    assert f"input changed: {path}" in shown
+    assert bad_of(analysis.counters) == [("qcd", "qcd_1.root", "DamagedFileError")]
+    assert analysis.counters["samples"]["qcd"]["entries"] == 6
+    assert "ingest: up to date" in analysis.ingest(on_bad_file="skip")
+
+
+def test_a_bad_file_that_is_taken_away_is_no_longer_listed(three_bad: Analysis) -> None:
+    three_bad.ingest(on_bad_file="skip")
+    (three_bad.data / "qcd_bad.root").unlink()
+    shown = three_bad.ingest(on_bad_file="skip")
+    assert f"input removed: {three_bad.data / 'qcd_bad.root'} (skipped)" in shown
+    assert three_bad.counters["files_read"] == 0
+    assert len(three_bad.counters["bad_files"]) == 2
+
+
+def test_more_bad_files_than_allowed_are_an_error_that_lists_them(three_bad: Analysis) -> None:
+    # Two are found when files are checked, the third when events are read.
+    with pytest.raises(BadFilesError, match=r"3 input files are bad, more than ingest.max_bad_files allows \(2\)") as e:
+        three_bad.ingest(on_bad_file="skip", max_bad_files=2)
+    assert all(f"{name}_bad.root" in str(e.value) for name in NAMES)
+    with pytest.raises(BadFilesError, match=r"(?s)2 input files are bad.*allows \(1\).*qcd_bad.*ttbar_bad"):
+        three_bad.ingest(on_bad_file="skip", max_bad_files=1)
+    assert list((three_bad.run_dir / "ingest").glob("*")) == []
+    three_bad.ingest(on_bad_file="skip", max_bad_files=3)
+    assert len(three_bad.counters["bad_files"]) == 3
+
+
+def test_skipping_and_its_limit_do_not_make_the_stage_stale(three_bad: Analysis) -> None:
+    three_bad.ingest(on_bad_file="skip")
+    assert "ingest: up to date" in three_bad.ingest(on_bad_file="skip", max_bad_files=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_going_back_to_failing_raises_and_keeps_the_version(analysis: Analysis, kind: str) -> None:
+    make, error, _ = KINDS[kind]
+    make(analysis.data / "qcd_bad.root")
+    analysis.ingest(on_bad_file="skip")
+    before = analysis.version
+    with pytest.raises(error):
+        analysis.ingest()
+    assert analysis.version == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Analysis, kind: str) -> None:
+    make, _, words = KINDS[kind]
+    make(analysis.data / "qcd_0.root")
+    with pytest.raises(
+        EmptySampleError, match=rf"(?s)sample 'qcd': no file of it can be read; the first: \S*qcd_0\.root {words}"
+    ):
+        analysis.ingest(on_bad_file="skip")
+
+
+def test_without_any_good_file_the_cause_is_named(analysis: Analysis) -> None:
+    for path in analysis.data.iterdir():
+        text_file(path)
+    with pytest.raises(EmptySampleError, match=r"sample 'qcd': no file of it can be read; the first: .*qcd_0"):
+        analysis.ingest(on_bad_file="skip")
+
+
+def test_a_file_listed_twice_is_an_error_also_when_bad_files_are_skipped(analysis: Analysis) -> None:
+    shutil.copy(analysis.data / "qcd_0.root", analysis.data / "qcd_copy.root")
+    with pytest.raises(IngestionError, match="is listed twice"):
+        analysis.ingest(on_bad_file="skip")
+
+
+def test_a_touched_file_whose_content_cannot_be_read_is_skipped(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_good(analysis.data / "qcd_1.root")
+    analysis.ingest(on_bad_file="skip")
+    times = path.stat()
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
+
+    def unreadable(name: str) -> str:
+        raise DamagedFileError.at(name, where="its content", cause=OSError("bad sector"))
+
+    monkeypatch.setattr("ingestion.changes.content_digest", unreadable)
+    monkeypatch.setattr("ingestion.job.content_digest", unreadable)
+    analysis.ingest(on_bad_file="skip")
+    assert bad_of(analysis.counters) == [("qcd", "qcd_1.root", "DamagedFileError")]
+
+
+def test_an_empty_file_is_no_bad_file_and_touching_it_changes_nothing(analysis: Analysis) -> None:
+    path = write_delphes(analysis.data / "qcd_empty.root", [])
+    analysis.ingest(on_bad_file="skip")
+    assert analysis.counters["bad_files"] == []
+    assert "ingest: up to date" in analysis.ingest(on_bad_file="skip")
+    times = path.stat()
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
+    assert "ingest: up to date" in analysis.ingest(on_bad_file="skip")
+
+
+def test_an_empty_file_of_earlier_does_not_count_as_read(analysis: Analysis) -> None:
+    write_delphes(analysis.data / "qcd_empty.root", [])
+    analysis.ingest()
+    write_good(analysis.data / "qcd_1.root")
+    analysis.ingest()
+    assert analysis.counters["files_read"] == 1
+
+
+@pytest.mark.parametrize("order", [("fine", "gone"), ("gone", "fine")])
+def test_parts_of_a_version_whose_files_were_deleted_are_read_again(analysis: Analysis, order: tuple[str, str]) -> None:
+    analysis.ingest()
+    uuids = sorted({part["file_uuid"] for part in analysis.counters["parts"]})
+    (gone,) = (analysis.version / "events").glob(f"{uuids[order.index('gone')]}*")
+    gone.unlink()
+    write_good(analysis.data / "qcd_1.root")
+    analysis.ingest()
+    assert analysis.counters["files_read"] == 2
+    assert (analysis.version / "events" / gone.name).is_file()

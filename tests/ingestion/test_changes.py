@@ -1,0 +1,202 @@
+"""Which files count as changed, and which parts of an earlier version are taken over. No Spark."""
+
+from __future__ import annotations
+
+import os
+import struct
+from functools import partial
+from pathlib import Path
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+import pytest
+import uproot
+from delphes_files import write_delphes
+from made_events import Row, lepton, made_event
+
+from ingestion.changes import content_digest, is_unchanged, recognise
+from ingestion.errors import UnreachableFileError, UnreadableFileError
+from ingestion.files import FileInfo, SourceFile, inventory
+from ingestion.settings import IngestSettings
+
+MET, OTHER_MET = 123.4375, 125.5
+
+
+def events(count: int = 3) -> list[Row]:
+    return [made_event(met=MET if n == 0 else 50.0 + n, electrons=[lepton(40.0 + n, 0, 0)]) for n in range(count)]
+
+
+def write_plain(path: Path, rows: list[Row], *, uuid: UUID) -> Path:
+    """A file of a known UUID, not compressed: its numbers can be found in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uproot, "recreate", partial(uproot.recreate, compression=None, uuid_function=lambda: uuid))
+        return write_delphes(path, rows)
+
+
+def change_in_place(path: Path) -> None:
+    """Another MET in the first event: same UUID, same size, same number of entries, later time."""
+    content, before = path.read_bytes(), path.stat()
+    old, new = struct.pack(">f", MET), struct.pack(">f", OTHER_MET)
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
+
+
+def touch(path: Path) -> None:
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10**9))
+
+
+def look(*paths: Path) -> list[FileInfo]:
+    return inventory([SourceFile("qcd", 0, str(path)) for path in paths], IngestSettings()).infos
+
+
+def as_read(*paths: Path) -> list[FileInfo]:
+    """What a manifest says after the files have been read for the first time."""
+    return [info._replace(digest=content_digest(info.path)) for info in recognise(look(*paths), [])]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_plain(tmp_path / "a.root", events(), uuid=uuid5(NAMESPACE_URL, "a"))
+
+
+def test_a_new_file_has_neither_digest_nor_revision(path: Path) -> None:
+    (info,) = recognise(look(path), [])
+    assert (info.digest, info.revision) == ("", "")
+    assert not is_unchanged(info, None)
+
+
+def test_a_file_left_alone_is_unchanged(path: Path) -> None:
+    before = as_read(path)
+    after = recognise(look(path), before)
+    assert after == before
+    assert is_unchanged(after[0], before[0])
+
+
+def test_a_file_left_alone_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = as_read(path)
+
+    def never(_: str) -> str:
+        raise AssertionError("the content was read")
+
+    monkeypatch.setattr("ingestion.changes.content_digest", never)
+    assert recognise(look(path), before) == before
+
+
+def test_a_touched_file_is_unchanged(path: Path) -> None:
+    before = as_read(path)
+    touch(path)
+    (after,) = recognise(look(path), before)
+    assert after.modified != before[0].modified
+    assert (after.digest, after.revision) == (before[0].digest, before[0].revision)
+    assert is_unchanged(after, before[0])
+
+
+def test_a_touched_file_without_entries_is_unchanged(tmp_path: Path) -> None:
+    path = write_plain(tmp_path / "empty.root", [], uuid=uuid5(NAMESPACE_URL, "empty"))
+    before = as_read(path)
+    touch(path)
+    (after,) = recognise(look(path), before)
+    assert is_unchanged(after, before[0])
+
+
+def test_a_moved_file_is_unchanged_also_if_its_time_is_another(path: Path, tmp_path: Path) -> None:
+    before = as_read(path)
+    moved = path.rename(tmp_path / "elsewhere.root")
+    assert is_unchanged(recognise(look(moved), before)[0], before[0])
+    touch(moved)
+    assert is_unchanged(recognise(look(moved), before)[0], before[0])
+
+
+def test_a_file_changed_in_place_is_changed_though_uuid_size_and_entries_are_the_same(path: Path) -> None:
+    before = as_read(path)
+    change_in_place(path)
+    (after,) = recognise(look(path), before)
+    assert (after.uuid, after.size, after.entries) == (before[0].uuid, before[0].size, before[0].entries)
+    assert not is_unchanged(after, before[0])
+    assert (after.digest, after.revision) == ("", after.modified)
+
+
+def test_a_changed_file_once_read_is_unchanged_and_touching_it_changes_nothing(path: Path) -> None:
+    first = as_read(path)
+    change_in_place(path)
+    (info,) = recognise(look(path), first)
+    second = [info._replace(digest=content_digest(info.path))]
+    assert recognise(look(path), second) == second
+    touch(path)
+    assert is_unchanged(recognise(look(path), second)[0], second[0])
+
+
+def test_a_file_changed_back_is_changed_again(path: Path) -> None:
+    original = path.read_bytes()
+    first = as_read(path)
+    change_in_place(path)
+    (info,) = recognise(look(path), first)
+    second = info._replace(digest=content_digest(info.path))
+    path.write_bytes(original)
+    (third,) = recognise(look(path), [second])
+    assert not is_unchanged(third, second)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_another_number_of_events_under_the_same_uuid_is_a_change(path: Path, count: int) -> None:
+    before = as_read(path)
+    write_plain(path, events(count), uuid=UUID(before[0].uuid))
+    (after,) = recognise(look(path), before)
+    assert after.uuid == before[0].uuid
+    assert not is_unchanged(after, before[0])
+
+
+def test_a_replaced_file_is_new(path: Path) -> None:
+    before = as_read(path)
+    write_plain(path, events(), uuid=uuid5(NAMESPACE_URL, "another"))
+    (after,) = recognise(look(path), before)
+    assert after.uuid != before[0].uuid
+    assert (after.digest, after.revision) == ("", "")
+
+
+def test_a_file_whose_digest_is_not_known_counts_as_changed_when_its_time_differs(path: Path) -> None:
+    (before,) = recognise(look(path), [])
+    touch(path)
+    (after,) = recognise(look(path), [before])
+    assert not is_unchanged(after, before)
+
+
+def test_files_that_changed_places_are_unchanged(tmp_path: Path) -> None:
+    one = write_plain(tmp_path / "one.root", events(2), uuid=uuid5(NAMESPACE_URL, "one"))
+    two = write_plain(tmp_path / "two.root", events(4), uuid=uuid5(NAMESPACE_URL, "two"))
+    before = {info.uuid: info for info in as_read(one, two)}
+    one.rename(tmp_path / "three.root")
+    two.rename(one)
+    (tmp_path / "three.root").rename(two)
+    after = recognise(look(one, two), before.values())
+    assert all(is_unchanged(info, before[info.uuid]) for info in after)
+
+
+def test_the_digest_is_of_all_of_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    content = bytearray(os.urandom((1 << 20) + 3))
+    path.write_bytes(content)
+    digests = {content_digest(str(path))}
+    for place in (0, 1 << 20, len(content) - 1):
+        content[place] ^= 1
+        path.write_bytes(content)
+        digests.add(content_digest(str(path)))
+    assert len(digests) == 4
+    assert {len(digest) for digest in digests} == {32}
+
+
+def test_a_url_has_no_digest() -> None:
+    assert content_digest("https://example.org/a.root") == ""
+
+
+def test_content_that_is_gone_or_out_of_reach_names_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnreadableFileError, match=r"gone\.root cannot be opened any more"):
+        content_digest(str(path.with_name("gone.root")))
+
+    def unreachable(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "open", unreachable)
+    with pytest.raises(UnreachableFileError, match=r"a\.root: its content could not be read \(OSError"):
+        content_digest(str(path))

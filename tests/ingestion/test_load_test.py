@@ -1,0 +1,482 @@
+"""Load-test samples: as many events as asked for, the physics of their parents, and never taken for real ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import uproot
+from delphes_files import write_delphes
+from made_events import Row, jet, lepton, made_event, tower, track
+from numpy.typing import NDArray
+from rich.console import Console
+
+from features.build import build_features
+from features.kernel_pass import EventsFile, keys_of, read_unmixed, run_kernels
+from features.schema import HLF_NAMES, SPLITS
+from features.settings import FeatureSettings
+from features.splitting import split_index
+from ingestion.errors import EmptySampleError
+from ingestion.files import FileInfo, SourceFile, expand, inventory
+from ingestion.load_test import TREE, branch_map, write_load_test
+from ingestion.reader import RawEvents, read_events, select_events
+from ingestion.schema import COLLECTIONS
+from ingestion.settings import IngestSettings, SampleSettings
+from pipeline.config import Config, SparkSettings, load_config
+from pipeline.errors import LoadTestError, RunFolderError
+from pipeline.load_test import make
+from pipeline.spark import SparkProvider
+from pipeline.stages.base import Context, Found, Stage
+from pipeline.stages.evaluate import Evaluate
+from pipeline.stages.train import Train
+from pipeline.store import Version
+
+SETTINGS: Final = IngestSettings()
+LOAD_TEST: Final = IngestSettings(tree=TREE, branch_map=branch_map())
+ANGLES: Final = ("met_phi", "lepton_eta", "lepton_phi")
+ISOLATIONS: Final = ("lepton_iso_charged", "lepton_iso_photon", "lepton_iso_neutral")
+#: Not a multiple of the 150 events of the bundled file.
+NUM_COPIES: Final = 310
+SIGNED: Final = ("eta", "z")
+UNTOUCHED: Final = ("pid", "charge", "pt", "et", "btag")
+
+
+class Sample(NamedTuple):
+    """Files with all of their entries as read, and with those that are selected."""
+
+    infos: list[FileInfo]
+    raws: list[RawEvents]
+    table: pa.Table
+
+    def entries(self) -> list[tuple[int, int]]:
+        """Block and row of every entry, in order."""
+        return [(block, row) for block, raw in enumerate(self.raws) for row in range(raw.num_events)]
+
+
+def sample_of(infos: list[FileInfo], settings: IngestSettings) -> Sample:
+    raws, tables = [], []
+    for info in infos:
+        for raw in read_events(info, settings, start=0, stop=info.entries):
+            raws.append(raw)
+            tables.append(select_events(raw, info, settings).table)
+    return Sample(infos, raws, pa.concat_tables(tables).combine_chunks())
+
+
+def checked(paths: list[Path], settings: IngestSettings, *, name: str = "made") -> list[FileInfo]:
+    return inventory([SourceFile(name, 1, str(path)) for path in paths], settings).infos
+
+
+def made_events(count: int, *, seed: int = 3) -> list[Row]:
+    """Events with candidates of every kind, of which every lepton passes."""
+    rng = np.random.default_rng(seed)
+
+    def angles() -> list[float]:
+        return list(rng.uniform([-2.5, -3.1], [2.5, 3.1]))
+
+    return [
+        made_event(
+            electrons=[lepton(30.0 + entry, *angles())],
+            muons=[lepton(5.0, *angles(), charge=1)] * (entry % 3),
+            tracks=[
+                track(1.0 + rng.exponential(3), *angles(), vertex=tuple(rng.normal(0, 20, 3)))
+                for _ in range(rng.integers(1, 30))
+            ],
+            photons=[tower(1.5 + rng.exponential(3), *angles()) for _ in range(rng.integers(0, 10))],
+            neutral_hadrons=[tower(1.5 + rng.exponential(3), *angles()) for _ in range(entry % 4)],
+            jets=[jet(40.0, *angles(), btag=entry % 8) for _ in range(entry % 5)],
+            met=20.0 + entry,
+            met_phi=rng.uniform(-3, 3),
+            weight=0.5 + entry,
+        )
+        for entry in range(count)
+    ]
+
+
+def copies_of(
+    infos: list[FileInfo], num_events: int, folder: Path, *, settings: IngestSettings = SETTINGS, seed: int = 1
+) -> list[FileInfo]:
+    """The checked files of a new load-test sample of these files."""
+    folder.mkdir()
+    written = write_load_test(infos, settings, num_events, folder, rng=np.random.default_rng(seed))
+    return [info for name, paths in written.items() for info in checked(paths, LOAD_TEST, name=name)]
+
+
+@pytest.fixture(scope="module")
+def parents(bundled_files: list[FileInfo]) -> Sample:
+    """One bundled file."""
+    return sample_of([info for info in bundled_files if Path(info.path).name == "ttbar_13TeV_PU20_0.root"], SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def copies(parents: Sample, tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    """A load-test sample of `parents`."""
+    folder = tmp_path_factory.mktemp("copies") / "sample"
+    return sample_of(copies_of(parents.infos, NUM_COPIES, folder), LOAD_TEST)
+
+
+@pytest.fixture
+def made_files(tmp_path: Path) -> list[FileInfo]:
+    """Two files, of three events and of two."""
+    events = made_events(5)
+    paths = [write_delphes(tmp_path / "a.root", events[:3]), write_delphes(tmp_path / "b.root", events[3:])]
+    return checked(paths, SETTINGS)
+
+
+@pytest.mark.parametrize("num_events", [1, 3, 4, 5, 7, 10, 23])
+def test_exactly_the_events_asked_for_from_all_files_in_turn(
+    made_files: list[FileInfo], tmp_path: Path, num_events: int
+) -> None:
+    infos = copies_of(made_files, num_events, tmp_path / "copies")
+    table = sample_of(infos, LOAD_TEST).table
+    assert sum(info.entries for info in infos) == table.num_rows == num_events
+    round_of_files = [(info.uuid, entry) for info in made_files for entry in range(info.entries)]
+    expected = [round_of_files[event % 5] for event in range(num_events)]
+    assert list(zip(table["origin_uuid"].to_pylist(), table["origin_entry"].to_pylist(), strict=True)) == expected
+
+
+def test_a_real_file_gives_exactly_the_events_asked_for(copies: Sample) -> None:
+    assert all(info.is_load_test for info in copies.infos)
+    assert sum(info.entries for info in copies.infos) == NUM_COPIES
+
+
+def test_progress_ends_at_the_number_of_all_samples(made_files: list[FileInfo], tmp_path: Path) -> None:
+    infos = [made_files[0], made_files[1]._replace(sample="other")]
+    said: list[tuple[int, int]] = []
+    write_load_test(
+        infos,
+        SETTINGS,
+        7,
+        tmp_path,
+        rng=np.random.default_rng(1),
+        on_events=lambda done, total: said.append((done, total)),
+    )
+    assert said == sorted(said)
+    assert said[-1] == (14, 14)
+
+
+def test_each_sample_has_files_of_its_own(made_files: list[FileInfo], tmp_path: Path) -> None:
+    infos = [made_files[0], made_files[1]._replace(sample="other", label=0)]
+    written = write_load_test(infos, SETTINGS, 7, tmp_path, rng=np.random.default_rng(1))
+    assert {name: [path.name for path in paths] for name, paths in written.items()} == {
+        "made": ["made_0000.root"],
+        "other": ["other_0000.root"],
+    }
+    for info in infos:
+        (own,) = checked(written[info.sample], LOAD_TEST)
+        assert own.entries == 7
+        assert set(sample_of([own], LOAD_TEST).table["origin_uuid"].to_pylist()) == {info.uuid}
+
+
+def test_large_samples_are_cut_into_files_of_different_identity(
+    made_files: list[FileInfo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingestion.load_test._EVENTS_PER_FILE", 6)
+    infos = copies_of(made_files, 23, tmp_path / "copies")
+    assert sum(info.entries for info in infos) == 23
+    assert len(infos) >= 3
+    # A block (here a file of 3 or 2 events) is never torn.
+    assert all(info.entries <= 6 + 2 for info in infos)
+    table = sample_of(infos, LOAD_TEST).table
+    expected = [(info.uuid, entry) for info in infos for entry in range(info.entries)]
+    assert list(zip(table["file_uuid"].to_pylist(), table["entry"].to_pylist(), strict=True)) == expected
+    assert len({info.uuid for info in [*infos, *made_files]}) == len(infos) + 2
+
+
+def test_copies_have_their_own_identity_and_name_their_parents(parents: Sample, copies: Sample) -> None:
+    (parent,) = parents.infos
+    (own,) = copies.infos
+    assert own.uuid != parent.uuid
+    table = copies.table
+    assert set(table["file_uuid"].to_pylist()) == {own.uuid}
+    assert set(table["origin_uuid"].to_pylist()) == {parent.uuid}
+    entries = table["entry"].to_numpy()
+    np.testing.assert_array_equal(table["origin_entry"].to_numpy(), entries % parent.entries)
+    # The same events pass as among the parents.
+    passing = np.isin(np.arange(NUM_COPIES) % parent.entries, parents.table["entry"].to_numpy())
+    np.testing.assert_array_equal(entries, np.flatnonzero(passing))
+
+
+def test_the_origin_is_no_more_than_a_column_for_real_files(parents: Sample) -> None:
+    assert not parents.infos[0].is_load_test
+    assert parents.table["origin_uuid"].equals(parents.table["file_uuid"])
+    assert parents.table["origin_entry"].equals(parents.table["entry"])
+
+
+@pytest.fixture(params=["made", "bundled"])
+def family(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Sample, Sample]:
+    """Parents and their copies, of made events and of a bundled file."""
+    if request.param == "bundled":
+        return request.getfixturevalue("parents"), request.getfixturevalue("copies")
+    made = sample_of(checked([write_delphes(tmp_path / "a.root", made_events(40))], SETTINGS), SETTINGS)
+    return made, sample_of(copies_of(made.infos, 100, tmp_path / "copies"), LOAD_TEST)
+
+
+def wrapped(angle: NDArray[Any]) -> NDArray[np.float64]:
+    return np.remainder(np.asarray(angle, dtype=np.float64) + np.pi, 2 * np.pi) - np.pi
+
+
+def pairs(family: tuple[Sample, Sample]) -> list[tuple[Row, Row]]:
+    """Every copy with its parent: collections as flat arrays of the event, and the numbers of the event."""
+    parents, copies = family
+    of_parents = [event_of(parents.raws[block], row) for block, row in parents.entries()]
+    found = []
+    for block, row in copies.entries():
+        origin = copies.raws[block].origin
+        assert origin is not None
+        found.append((of_parents[int(origin[1][row])], event_of(copies.raws[block], row)))
+    assert len(found) > 2 * len(of_parents)
+    return found
+
+
+def event_of(raw: RawEvents, row: int) -> Row:
+    event: Row = {name: values[row] for name, values in raw.scalars.items()}
+    for name, jagged in raw.collections.items():
+        first, last = jagged.offsets[row : row + 2]
+        event[name] = {field: values[first:last] for field, values in jagged.fields.items()}
+    return event
+
+
+def test_what_does_not_depend_on_the_frame_is_unchanged(family: tuple[Sample, Sample]) -> None:
+    for parent, copy in pairs(family):
+        assert (copy["met"], copy["weight"]) == (parent["met"], parent["weight"])
+        for name, fields in COLLECTIONS.items():
+            for field in fields:
+                old, new = parent[name][field], copy[name][field]
+                assert (old.dtype, old.shape) == (new.dtype, new.shape)
+                if field in UNTOUCHED:
+                    np.testing.assert_array_equal(new, old)
+                if field in SIGNED:
+                    np.testing.assert_array_equal(np.abs(new), np.abs(old))
+        old, new = parent["tracks"], copy["tracks"]
+        np.testing.assert_allclose(np.hypot(new["x"], new["y"]), np.hypot(old["x"], old["y"]), rtol=1e-5)
+
+
+def test_an_event_is_turned_as_a_whole(family: tuple[Sample, Sample]) -> None:
+    turns = []
+    for parent, copy in pairs(family):
+        turn = float(wrapped(copy["met_phi"].astype(np.float64) - parent["met_phi"]))
+        # Of all candidates and the missing energy against the latter: their spread bounds that of any two.
+        against_met = [np.zeros(1)]
+        for name in COLLECTIONS:
+            change = copy[name]["phi"].astype(np.float64) - parent[name]["phi"]
+            against_met.append(wrapped(change - turn))
+            assert (np.abs(copy[name]["phi"]) <= np.float32(np.pi)).all()
+        together = np.concatenate(against_met)
+        assert np.ptp(together) <= 1e-5
+        old, new = parent["tracks"], copy["tracks"]
+        away = np.hypot(old["x"], old["y"]) > 1e-3
+        vertex_turn = np.arctan2(new["y"], new["x"])[away] - np.arctan2(old["y"], old["x"])[away]
+        np.testing.assert_allclose(wrapped(vertex_turn - turn), 0, atol=1e-5)
+        turns.append(turn)
+    # Every copy by an angle of its own, anywhere around.
+    assert len(set(np.round(turns, 6))) > 0.99 * len(turns)
+    assert set(np.floor(np.array(turns) / (np.pi / 2)).astype(int)) == {-2, -1, 0, 1}
+
+
+def test_an_event_is_mirrored_as_a_whole_or_not_at_all(family: tuple[Sample, Sample]) -> None:
+    signs = []
+    for parent, copy in pairs(family):
+        kept, mirrored = (
+            all(
+                np.array_equal(copy[name][field], sign * parent[name][field])
+                for name, fields in COLLECTIONS.items()
+                for field in fields
+                if field in SIGNED
+            )
+            for sign in (np.float32(1), np.float32(-1))
+        )
+        assert kept != mirrored
+        signs.append(mirrored)
+    assert 0.3 < np.mean(signs) < 0.7
+
+
+def test_high_level_features_but_the_angles_are_those_of_the_parent(parents: Sample, copies: Sample) -> None:
+    settings = FeatureSettings()
+    of_parents, of_copies = build_features(parents.table, settings), build_features(copies.table, settings)
+    row_of = {entry: row for row, entry in enumerate(parents.table["entry"].to_numpy()[of_parents.selected].tolist())}
+    origins = copies.table["origin_entry"].to_numpy()
+    # An isolation at its limit may fall to the other side, when a candidate at the edge of the cone does.
+    same_fate = np.array([origin in row_of for origin in origins]) == (of_copies.outcome == 0)
+    assert same_fate.mean() > 0.99
+    both = [
+        (row, row_of[origin]) for row, origin in enumerate(origins[of_copies.selected].tolist()) if origin in row_of
+    ]
+    assert len(both) > 100
+    new = of_copies.hlf[[row for row, _ in both]]
+    old = of_parents.hlf[[row for _, row in both]]
+    for column, name in enumerate(HLF_NAMES):
+        if name in ISOLATIONS:
+            assert (np.abs(new[:, column] - old[:, column]) < 1e-4).mean() > 0.99, name
+        elif name == "mt":
+            # Near zero it is the square root of a rounding error.
+            np.testing.assert_allclose(new[:, column], old[:, column], rtol=1e-4, atol=0.1, err_msg=name)
+        elif name not in ANGLES:
+            np.testing.assert_allclose(new[:, column], old[:, column], rtol=1e-5, err_msg=name)
+    eta = HLF_NAMES.index("lepton_eta")
+    np.testing.assert_array_equal(np.abs(new[:, eta]), np.abs(old[:, eta]))
+    for name in ANGLES:
+        assert (new[:, HLF_NAMES.index(name)] != old[:, HLF_NAMES.index(name)]).any(), name
+
+
+def splits_of(table: pa.Table, folder: Path) -> tuple[pa.Table, NDArray[np.int8]]:
+    """Unmixed rows of a table, and the split of each."""
+    folder.mkdir()
+    pq.write_table(table, folder / "part.parquet")
+    output = run_kernels(
+        EventsFile("part.parquet", "made", "digest", str(folder / "part.parquet")), FeatureSettings(), folder
+    )
+    return read_unmixed(folder / output.name), keys_of(folder / output.name, FeatureSettings()).split
+
+
+def test_copies_are_in_the_split_of_their_parents(parents: Sample, copies: Sample, tmp_path: Path) -> None:
+    old, old_splits = splits_of(parents.table, tmp_path / "parents")
+    new, new_splits = splits_of(copies.table, tmp_path / "copies")
+    split_of = dict(zip(old["entry"].to_pylist(), old_splits.tolist(), strict=True))
+    compared = [
+        (split_of[origin], split)
+        for origin, split in zip(new["origin_entry"].to_pylist(), new_splits.tolist(), strict=True)
+        if origin in split_of
+    ]
+    assert len(compared) > 200
+    assert all(parent == copy for parent, copy in compared)
+    assert {split for _, split in compared} == set(range(len(SPLITS)))
+    # Split by identities of their own, they would not be.
+    own = split_index(new["file_uuid"].to_pylist(), new["entry"].to_numpy(), FeatureSettings().split)
+    assert (own != new_splits).mean() > 0.2
+
+
+def content_of(infos: list[FileInfo]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for number, info in enumerate(infos):
+        with uproot.open(info.path) as file:
+            content |= {f"{number}/{name}": values.tolist() for name, values in file[TREE].arrays(library="np").items()}
+    return {
+        name: [each.tolist() if isinstance(each, np.ndarray) else each for each in values]
+        for name, values in content.items()
+    }
+
+
+def test_the_same_seed_gives_the_same_content_and_another_seed_another(
+    made_files: list[FileInfo], tmp_path: Path
+) -> None:
+    first, again, other = (
+        content_of(copies_of(made_files, 12, tmp_path / name, seed=seed))
+        for name, seed in (("first", 5), ("again", 5), ("other", 6))
+    )
+    assert first == again
+    different = {name.split("/")[1] for name in first if first[name] != other[name]}
+    turned = {f"{name}_phi" for name in COLLECTIONS} | {"met_phi", "tracks_x", "tracks_y"}
+    mirrored = {f"{name}_eta" for name in COLLECTIONS} | {"tracks_z"}
+    assert turned <= different <= turned | mirrored
+
+
+def test_the_files_of_one_seed_differ_in_identity(made_files: list[FileInfo], tmp_path: Path) -> None:
+    uuids = [copies_of(made_files, 5, tmp_path / name)[0].uuid for name in ("first", "again")]
+    assert uuids[0] != uuids[1]
+
+
+def test_copies_of_copies_name_the_first_origin(made_files: list[FileInfo], tmp_path: Path) -> None:
+    children = copies_of(made_files, 7, tmp_path / "children")
+    grandchildren = copies_of(children, 17, tmp_path / "grandchildren", settings=LOAD_TEST, seed=2)
+    table = sample_of(grandchildren, LOAD_TEST).table
+    round_of_files = [(info.uuid, entry) for info in made_files for entry in range(info.entries)]
+    expected = [round_of_files[event % 7 % 5] for event in range(17)]
+    assert list(zip(table["origin_uuid"].to_pylist(), table["origin_entry"].to_pylist(), strict=True)) == expected
+    assert set(table["file_uuid"].to_pylist()) == {grandchildren[0].uuid}
+
+
+def test_a_file_without_weights_gives_copies_of_weight_one(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", made_events(3), without=["Event.Weight"])
+    table = sample_of(copies_of(checked([path], SETTINGS), 5, tmp_path / "copies"), LOAD_TEST).table
+    assert table["weight"].to_pylist() == [1.0] * 5
+
+
+def test_an_empty_file_adds_nothing_and_does_not_hang(made_files: list[FileInfo], tmp_path: Path) -> None:
+    empty = checked([write_delphes(tmp_path / "empty.root", [])], SETTINGS)
+    infos = copies_of([*empty, *made_files], 7, tmp_path / "copies")
+    assert [info.entries for info in infos] == [7]
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(EmptySampleError, match="'made': its files hold no entries"):
+        write_load_test(empty, SETTINGS, 7, tmp_path / "nothing", rng=np.random.default_rng(1))
+
+
+def config_of(folder: Path, **changes: Any) -> Config:
+    """Two classes of a made file each."""
+    samples = []
+    for label, name in enumerate(("qcd", "ttbar")):
+        path = write_delphes(folder / f"{name}.root", made_events(4, seed=label))
+        samples.append(SampleSettings(name=name, label=label, files=[str(path)]))
+    return Config(run_dir=folder / "run", classes=["QCD", "ttbar"], samples=samples, **changes)
+
+
+def test_the_command_writes_files_and_a_config_that_reads_them(tmp_path: Path) -> None:
+    folder = tmp_path / "sample"
+    said = make(config_of(tmp_path), folder, 9, seed=1, console=Console(quiet=True))
+    assert said.startswith("2 files")
+    assert str(folder / "load_test.yaml") in said
+    config = load_config(str(folder / "load_test.yaml"))
+    assert (config.classes, config.allow_load_test) == (["QCD", "ttbar"], False)
+    infos = inventory(expand(config.samples), config.ingest).infos
+    assert [(info.sample, info.label, info.entries) for info in infos] == [("qcd", 0, 9), ("ttbar", 1, 9)]
+    assert all(info.is_load_test for info in infos)
+
+
+def test_the_command_takes_an_empty_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "sample"
+    folder.mkdir()
+    make(config_of(tmp_path), folder, 2, seed=1, console=Console(quiet=True))
+    assert (folder / "load_test.yaml").is_file()
+
+
+@pytest.mark.parametrize("name", ["load_test.yaml", ".hidden"])
+def test_the_command_refuses_a_folder_that_is_not_empty(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "sample"
+    folder.mkdir()
+    (folder / name).write_text("mine")
+    with pytest.raises(RunFolderError, match=r"sample is not empty\. Choose a new folder"):
+        make(config_of(tmp_path), folder, 2, seed=1, console=Console(quiet=True))
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(name, "mine")]
+
+
+def test_the_command_refuses_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "sample").write_text("mine")
+    with pytest.raises(RunFolderError, match=r"sample cannot be written .*Choose another folder"):
+        make(config_of(tmp_path), tmp_path / "sample", 2, seed=1, console=Console(quiet=True))
+
+
+def context_of(folder: Path, *, load_test: bool, allowed: bool) -> Context:
+    """A context whose features are, or are not, of a load-test sample; there are no files behind it."""
+    version = Version("0001-abcdef01", folder, {"counters": {"load_test": load_test}})
+    return Context(
+        config=config_of(folder, allow_load_test=allowed),
+        upstream={"features": version, "train": version},
+        current=None,
+        code_changes=frozenset(),
+        found=Found({}),
+        out_dir=folder,
+        spark=SparkProvider(SparkSettings()),
+        console=Console(quiet=True),
+    )
+
+
+@pytest.mark.parametrize("stage", [Train(), Evaluate()], ids=lambda stage: stage.name)
+def test_stages_refuse_features_of_a_load_test_sample(tmp_path: Path, stage: Stage) -> None:
+    with pytest.raises(LoadTestError, match=r"load-test sample.*means nothing.*allow_load_test: true"):
+        stage.run(context_of(tmp_path, load_test=True, allowed=False))
+
+
+@pytest.mark.parametrize(("load_test", "allowed"), [(False, False), (False, True), (True, True)])
+@pytest.mark.parametrize("stage", [Train(), Evaluate()], ids=lambda stage: stage.name)
+def test_stages_take_real_features_and_copies_that_are_asked_for(
+    tmp_path: Path, stage: Stage, load_test: bool, allowed: bool
+) -> None:
+    context = context_of(tmp_path, load_test=load_test, allowed=allowed)
+    context.refuse_load_test()
+    # It gets as far as looking for the dataset, which is not there.
+    with pytest.raises(Exception, match=str(tmp_path)) as caught:
+        stage.run(context)
+    assert not isinstance(caught.value, LoadTestError)

@@ -1,0 +1,267 @@
+"""Files that other programs wrote, and flat ntuples: read through a branch map, or refused with a message that helps.
+
+The real files and where they come from: tests/data/README.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import awkward as ak
+import numpy as np
+import pyarrow as pa
+import pytest
+import uproot
+from delphes_files import write_delphes
+from made_events import Row, jet, lepton, made_event, tower, track
+from pydantic import ValidationError
+
+from ingestion.errors import IngestionError, MissingBranchError, MissingTreeError
+from ingestion.files import Inventory, expand, inventory
+from ingestion.reader import Selection, read_events, select_events
+from ingestion.schema import COLLECTIONS
+from ingestion.settings import IngestSettings, SampleSettings
+
+DATA: Final = Path(__file__).resolve().parents[1] / "data"
+FCC: Final = DATA / "delphes_100TeV.root"
+NO_KEYS: Final = DATA / "bad_delphes.root"
+NO_LEPTONS: Final = DATA / "uproot-issue513.root"
+NANO: Final = DATA / "nanoAOD_2015_CMS_Open_Data_ttbar.root"
+
+#: A flat ntuple's names: stem of the branches of each collection, then of the fields.
+STEMS: Final = {
+    "tracks": "Track",
+    "photons": "Photon",
+    "neutral_hadrons": "NeutralHadron",
+    "electrons": "Electron",
+    "muons": "Muon",
+    "jets": "Jet",
+}
+FLAT_MAP: Final = {
+    **{f"{name}.{field}": f"{STEMS[name]}_{field}" for name, fields in COLLECTIONS.items() for field in fields},
+    "met": "MET",
+    "met_phi": "MET_phi",
+    "weight": "genWeight",
+}
+
+
+def look_at(path: Path, settings: IngestSettings) -> Inventory:
+    return inventory(expand([SampleSettings(name="other", label=0, files=[str(path)])]), settings)
+
+
+def select(path: Path, settings: IngestSettings) -> Selection:
+    (info,) = look_at(path, settings).infos
+    (raw,) = read_events(info, settings, start=0, stop=info.entries)
+    return select_events(raw, info, settings)
+
+
+def message_of(path: Path, settings: IngestSettings, kind: type[IngestionError]) -> str:
+    with pytest.raises(kind) as caught:
+        look_at(path, settings)
+    return str(caught.value)
+
+
+def without_file(table: pa.Table) -> list[Row]:
+    """Rows without the identity of the file that they came from."""
+    rows: list[Row] = table.drop_columns(["file_uuid", "origin_uuid"]).to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.root")), ids=lambda path: path.name)
+def test_the_provenance_of_every_real_file_is_written_down(path: Path) -> None:
+    row = next(
+        line for line in (DATA / "README.md").read_text(encoding="utf-8").splitlines() if f"| `{path.name}`" in line
+    )
+    content = path.read_bytes()
+    assert f"| {len(content)} | `{hashlib.sha256(content).hexdigest()}` |" in row
+
+
+@pytest.mark.parametrize(("threshold", "expected"), [(23.0, [14]), (3.0, [11, 14]), (0.8, [0, 11, 14])])
+def test_a_100_tev_file_is_read_through_a_branch_map(threshold: float, expected: list[int]) -> None:
+    with uproot.open(FCC) as file:
+        arrays = file["Delphes"].arrays(["Electron.PT", "Muon.PT", "EFlowTrack.PT", "Jet.PT"])
+    leptons = ak.concatenate([arrays["Electron.PT"], arrays["Muon.PT"]], axis=1)
+    passing = ak.any(leptons > threshold, axis=1)
+    assert np.flatnonzero(passing).tolist() == expected
+    selection = select(FCC, IngestSettings(branch_map={"muons": "Muon"}, min_lepton_pt=threshold))
+    assert selection.counts["entries"] == 25
+    assert selection.counts["events"] == int(ak.sum(passing))
+    assert selection.table["entry"].to_pylist() == expected
+    tracks = arrays["EFlowTrack.PT"][passing]
+    assert [len(each) for each in selection.table["tracks"].to_pylist()] == ak.sum(tracks > 0.5, axis=1).to_list()
+    assert [[each["pt"] for each in jets] for jets in selection.table["jets"].to_pylist()] == arrays["Jet.PT"][
+        passing
+    ].to_list()
+
+
+def test_weights_of_millions_arrive_unchanged() -> None:
+    with uproot.open(FCC) as file:
+        weights = ak.flatten(file["Delphes"]["Event.Weight"].array()).to_numpy()
+    settings = IngestSettings(branch_map={"muons": "Muon"})
+    assert select(FCC, settings).table["weight"].to_pylist() == [weights[14]]
+    assert weights[14] > 1e6
+
+
+def test_without_the_map_the_missing_branches_and_the_cure_are_named() -> None:
+    message = message_of(FCC, IngestSettings(), MissingBranchError)
+    assert str(FCC) in message
+    assert "tree 'Delphes' lacks 4 needed branches" in message
+    for field, member in {"pt": "PT", "eta": "Eta", "phi": "Phi", "charge": "Charge"}.items():
+        assert re.search(rf"'MuonTight\.{member}' \(for muons\.{field}\)\. Nearest: Muon\.{member}\b", message)
+    assert "ingest.branch_map" in message
+    assert "`muons: Muon`" in message
+
+
+def test_a_file_without_keys_holds_nothing() -> None:
+    message = message_of(NO_KEYS, IngestSettings(), MissingTreeError)
+    assert f"{NO_KEYS} has no tree 'Delphes': it holds nothing at all." in message
+    assert "Take it out of the sample's files" in message
+
+
+def test_a_delphes_file_without_leptons_lists_all_that_is_missing() -> None:
+    message = message_of(NO_LEPTONS, IngestSettings(), MissingBranchError)
+    assert str(NO_LEPTONS) in message
+    assert "lacks 10 needed branches" in message
+    missing = re.findall(r"^  '([^']+)' \(for ([^)]+)\)", message, flags=re.MULTILINE)
+    members = [("PT", "pt"), ("Eta", "eta"), ("Phi", "phi"), ("Charge", "charge")]
+    assert sorted(missing) == sorted(
+        [("MissingET.MET", "met"), ("MissingET.Phi", "met_phi")]
+        + [(f"Electron.{member}", f"electrons.{field}") for member, field in members]
+        + [(f"MuonTight.{member}", f"muons.{field}") for member, field in members]
+    )
+    assert "ingest.branch_map" in message
+
+
+def test_nanoaod_says_which_tree_there_is() -> None:
+    message = message_of(NANO, IngestSettings(), MissingTreeError)
+    assert f"{NANO} has no tree 'Delphes'. It holds: Events (TTree)." in message
+    assert "ingest.tree" in message
+
+
+def test_nanoaod_with_its_tree_says_which_branches_are_missing_and_offers_its_own() -> None:
+    message = message_of(NANO, IngestSettings(tree="Events"), MissingBranchError)
+    assert f"{NANO}: tree 'Events' lacks 28 needed branches" in message
+    assert re.search(r"'EFlowTrack\.PT' \(for tracks\.pt\)", message)
+    for branch, own in {"Electron.PT": "Electron_pt", "Jet.PT": "Jet_pt", "MissingET.Phi": "MET_phi"}.items():
+        assert re.search(rf"'{re.escape(branch)}' \(for [a-z_.]+\)\. Nearest: [^\n]*\b{own}\b", message), branch
+    assert "ingest.branch_map" in message
+
+
+def test_nanoaod_with_all_that_it_has_mapped_lacks_the_candidates_only() -> None:
+    own = {
+        **{f"{name}.{field}": branch for name, field, branch in nano_branches()},
+        "met": "MET_pt",
+        "met_phi": "MET_phi",
+        "weight": "genWeight",
+    }
+    message = message_of(NANO, IngestSettings(tree="Events", branch_map=own), MissingBranchError)
+    missing = set(re.findall(r"^  '[^']+' \(for ([^)]+)\)", message, flags=re.MULTILINE))
+    candidates = {"tracks", "photons", "neutral_hadrons"}
+    assert missing == {f"{name}.{field}" for name in candidates for field in COLLECTIONS[name]}
+
+
+def nano_branches() -> list[tuple[str, str, str]]:
+    lepton_fields = [
+        (name, field, f"{stem}_{field}")
+        for name, stem in (("electrons", "Electron"), ("muons", "Muon"))
+        for field in COLLECTIONS[name]
+    ]
+    jet_fields = [("jets", field, f"Jet_{field}") for field in ("pt", "eta", "phi")]
+    return [*lepton_fields, *jet_fields, ("jets", "btag", "Jet_jetId")]
+
+
+def some_events() -> list[Row]:
+    """Events with anything from no to several candidates of each kind; one without a lepton, one with a NaN."""
+    rng = np.random.default_rng(5)
+
+    def angles() -> list[float]:
+        return list(rng.uniform([-2.5, -3.1], [2.5, 3.1]))
+
+    events = []
+    for entry in range(12):
+        few, many = rng.integers(0, 3), rng.integers(0, 20)
+        events.append(
+            made_event(
+                tracks=[
+                    track(rng.exponential(2), *angles(), charge=1 - 2 * int(rng.integers(2)), vertex=(0.1, -0.2, 30.0))
+                    for _ in range(many)
+                ],
+                photons=[tower(rng.exponential(2), *angles()) for _ in range(few)],
+                neutral_hadrons=[tower(rng.exponential(2), *angles()) for _ in range(many)],
+                electrons=[] if entry == 3 else [lepton(20 + 2 * entry, *angles())],
+                muons=[lepton(5 + entry, *angles(), charge=1) for _ in range(few)],
+                jets=[jet(30 + entry, *angles(), btag=int(rng.integers(8))) for _ in range(few)],
+                met=float("nan") if entry == 5 else 10.0 * entry,
+                met_phi=rng.uniform(-3, 3),
+                weight=0.5 + entry,
+            )
+        )
+    return events
+
+
+def write_flat(path: Path, events: Sequence[Row], *, counters: bool = True) -> Path:
+    """An ntuple as `FLAT_MAP` names it: `Track_pt` with the counter `nTrack`, and plain numbers such as `MET`."""
+    columns: dict[str, Any] = {}
+    for name, fields in COLLECTIONS.items():
+        counts = [len(event[name]) for event in events]
+        values = {
+            field: np.array([each[field] for event in events for each in event[name]], dtype=spec.dtype)
+            for field, spec in fields.items()
+        }
+        if counters:
+            columns[STEMS[name]] = ak.unflatten(ak.zip(values), counts)
+        else:
+            columns |= {f"{STEMS[name]}_{field}": ak.unflatten(each, counts) for field, each in values.items()}
+    for name in ("met", "met_phi", "weight"):
+        columns[FLAT_MAP[name]] = np.array([event[name] for event in events], dtype=np.float32)
+    with uproot.recreate(path) as file:
+        tree = file.mktree(
+            "ntuple",
+            {name: v.dtype if isinstance(v, np.ndarray) else v.type.content for name, v in columns.items()},
+        )
+        tree.extend(columns)
+    return path
+
+
+@pytest.mark.parametrize("counters", [True, False], ids=["one counter a collection", "a counter a branch"])
+def test_a_flat_ntuple_gives_the_table_of_the_delphes_file(tmp_path: Path, counters: bool) -> None:
+    events = some_events()
+    delphes = select(write_delphes(tmp_path / "delphes.root", events), IngestSettings())
+    flat_path = write_flat(tmp_path / "flat.root", events, counters=counters)
+    with uproot.open(flat_path) as file:
+        assert {"Track_pt", "MET"} <= set(file["ntuple"].keys())
+        assert ("nTrack" in file["ntuple"].keys()) is counters  # noqa: SIM118 - a tree is no dict
+    flat = select(flat_path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP))
+    assert delphes.counts["rejected_nonfinite"] == 1
+    assert delphes.counts["rejected_no_lepton"] >= 1
+    assert len(without_file(delphes.table)) >= 5
+    assert without_file(flat.table) == without_file(delphes.table)
+    assert flat.table.schema.equals(delphes.table.schema)
+    assert (flat.counts, flat.weights) == (delphes.counts, delphes.weights)
+
+
+@pytest.mark.parametrize("wrong", ["muon", "muons.PT", "tracks.energy", "Muon", ""])
+def test_a_branch_map_that_names_an_unknown_field_is_refused(wrong: str) -> None:
+    with pytest.raises(
+        ValidationError, match=rf"'{re.escape(wrong)}' is no collection or field of the events.*muons\.pt"
+    ):
+        IngestSettings(branch_map={wrong: "Muon"})
+
+
+def test_a_mapped_branch_that_is_not_there_is_named_with_its_field(tmp_path: Path) -> None:
+    path = write_flat(tmp_path / "flat.root", some_events())
+    settings = IngestSettings(tree="ntuple", branch_map={**FLAT_MAP, "muons.pt": "Muon_pT"})
+    message = message_of(path, settings, MissingBranchError)
+    assert "lacks 1 needed branch:" in message
+    assert re.search(r"'Muon_pT' \(for muons\.pt\)\. Nearest: Muon_pt\b", message)
+
+
+def test_a_mapped_weight_that_is_not_there_is_not_silently_one(tmp_path: Path) -> None:
+    path = write_flat(tmp_path / "flat.root", some_events())
+    settings = IngestSettings(tree="ntuple", branch_map={**FLAT_MAP, "weight": "genWeigth"})
+    message = message_of(path, settings, MissingBranchError)
+    assert re.search(r"'genWeigth' \(for weight\)\. Nearest: genWeight\b", message)

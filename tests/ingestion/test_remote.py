@@ -1,0 +1,369 @@
+"""Files on an HTTP server of our own: read like local ones, tried again when it falters, named when it is down."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from aiohttp import ClientTimeout
+from delphes_files import write_delphes
+from made_events import Row, jet, lepton, made_event, tower, track
+
+from ingestion.errors import (
+    IngestionError,
+    NoFilesError,
+    TruncatedFileError,
+    UnreachableFileError,
+    UnreadableFileError,
+)
+from ingestion.files import FileInfo, SourceFile, expand, inventory
+from ingestion.job import EntryRange, EventsPart, ingest_range
+from ingestion.reader import read_events, select_events
+from ingestion.retrying import patiently
+from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
+
+SETTINGS: Final = IngestSettings()
+UNAVAILABLE: Final = "503"
+DROPPED: Final = "dropped"
+SILENT: Final = "silent"
+FOR_EVER: Final = 1_000_000
+#: Requests that fail in a row: more than HEAD and the GET after it, fewer than what three attempts make.
+FAILURES: Final = {UNAVAILABLE: 2, DROPPED: 3}
+
+
+class FaultyServer(ThreadingHTTPServer):
+    """Serves the files of a folder with ranges, as real servers do, and fails when told to."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder = folder
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.headers: dict[str, str] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.ended = threading.Event()
+        self._lock = threading.Lock()
+        self._kind, self._skip, self._left, self._ranged_only = "", 0, 0, False
+
+    def fail(self, kind: str, times: int, *, after: int = 0, ranged_only: bool = False) -> None:
+        """Answer so many requests with an error, after so many more that succeed."""
+        with self._lock:
+            self._kind, self._skip, self._left, self._ranged_only = kind, after, times, ranged_only
+
+    def fault_of(self, method: str, byte_range: str | None) -> str:
+        """What is wrong with this request; empty if nothing."""
+        with self._lock:
+            self.requests.append((method, byte_range or ""))
+            if self._left <= 0 or (self._ranged_only and byte_range is None):
+                return ""
+            if self._skip > 0:
+                self._skip -= 1
+                return ""
+            self._left -= 1
+            return self._kind
+
+    @property
+    def faults_left(self) -> int:
+        """Requests that are still to fail."""
+        return self._left
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that hang up are no news."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """GET and HEAD of whole files and of `Range: bytes=a-b`."""
+
+    server: FaultyServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
+        pass
+
+    def _answer(self) -> None:
+        asked = self.headers.get("Range")
+        fault = self.server.fault_of(self.command, asked)
+        path = self.server.folder / self.path.lstrip("/")
+        if fault == DROPPED:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        elif fault == SILENT:
+            self.close_connection = True
+            self.server.ended.wait(60)
+        elif fault == UNAVAILABLE:
+            self._send(503, b"")
+        elif not path.is_file():
+            self._send(404, b"")
+        else:
+            content = path.read_bytes()
+            if asked is None:
+                self._send(200, content)
+                return
+            first, last = (int(number) for number in re.fullmatch(r"bytes=(\d+)-(\d+)", asked).groups())  # type: ignore[union-attr]
+            last = min(last, len(content) - 1)
+            self._send(206, content[first : last + 1], {"Content-Range": f"bytes {first}-{last}/{len(content)}"})
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **self.server.headers, **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+def some_events(count: int = 60) -> list[Row]:
+    rng = np.random.default_rng(7)
+    return [
+        made_event(
+            electrons=[lepton(10.0 + entry, 0.5, 1.0)],
+            tracks=[track(*rng.uniform([0.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 40))],
+            photons=[tower(*rng.uniform([0.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 10))],
+            jets=[jet(40.0, 1.0, 2.0, btag=entry % 8)],
+            met=float(entry),
+        )
+        for entry in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def served_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that the server has as a.root."""
+    return write_delphes(tmp_path_factory.mktemp("served") / "a.root", some_events())
+
+
+@pytest.fixture
+def server(served_file: Path) -> Iterator[FaultyServer]:
+    with FaultyServer(served_file.parent) as started:
+        thread = threading.Thread(target=started.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield started
+        started.ended.set()
+        started.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that would have been waited between attempts."""
+    waited: list[float] = []
+    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=waited.append))
+    return waited
+
+
+@pytest.fixture
+def dead_url() -> str:
+    """Of a port where nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}/a.root"
+
+
+def sample(*urls: str) -> SampleSettings:
+    return SampleSettings(name="remote", label=1, files=list(urls))
+
+
+def checked(url: str, settings: IngestSettings = SETTINGS) -> FileInfo:
+    return inventory([SourceFile("remote", 1, url)], settings).infos[0]
+
+
+def events_of(info: FileInfo) -> pa.Table:
+    (raw,) = read_events(info, SETTINGS, start=0, stop=info.entries)
+    return select_events(raw, info, SETTINGS).table
+
+
+def ingested(info: FileInfo, folder: Path) -> EventsPart:
+    """As a task of the Spark job reads it."""
+    return patiently(ingest_range, EntryRange(info, 0, info.entries), SETTINGS, folder)
+
+
+def test_a_remote_file_gives_the_table_of_the_local_one(server: FaultyServer, served_file: Path) -> None:
+    (source,) = expand([sample(f"{server.url}/a.root")])
+    assert source == SourceFile("remote", 1, f"{server.url}/a.root")
+    (remote,) = inventory([source], SETTINGS).infos
+    local = checked(str(served_file))
+    assert remote._replace(path=local.path, modified=local.modified) == local
+    expected = events_of(local)
+    assert 10 <= expected.num_rows < 60
+    assert events_of(remote).equals(expected)
+    assert {method for method, byte_range in server.requests if byte_range} == {"GET"}
+
+
+def test_a_remote_file_is_ingested_to_the_same_parquet(
+    server: FaultyServer, served_file: Path, tmp_path: Path, waits: list[float]
+) -> None:
+    part = ingested(checked(f"{server.url}/a.root"), tmp_path)
+    assert pq.read_table(tmp_path / part.name).equals(events_of(checked(str(served_file))))
+    assert waits == []
+
+
+def test_several_urls_keep_their_order(server: FaultyServer, served_file: Path) -> None:
+    write_delphes(served_file.with_name("b.root"), some_events(3))
+    urls = [f"{server.url}/{name}.root" for name in ("b", "a")]
+    infos = inventory(expand([sample(*urls)]), SETTINGS).infos
+    assert [(info.path, info.entries) for info in infos] == [(urls[0], 3), (urls[1], 60)]
+
+
+def test_a_url_that_is_not_there_is_named(server: FaultyServer) -> None:
+    url = f"{server.url}/absent.root"
+    with pytest.raises(NoFilesError, match=rf"sample 'remote': no file matches '{re.escape(url)}'"):
+        expand([sample(f"{server.url}/a.root", url)])
+
+
+def test_a_url_that_vanished_after_it_was_found_is_named(server: FaultyServer, waits: list[float]) -> None:
+    url = f"{server.url}/absent.root"
+    with pytest.raises(UnreadableFileError, match=re.escape(url)):
+        checked(url)
+    assert waits == []
+
+
+def test_a_remote_file_cut_short_is_truncated(server: FaultyServer, served_file: Path) -> None:
+    content = served_file.read_bytes()
+    served_file.with_name("cut.root").write_bytes(content[: len(content) // 2])
+    with pytest.raises(TruncatedFileError, match=rf"cut\.root is truncated: its header says {len(content)} bytes"):
+        checked(f"{server.url}/cut.root")
+
+
+def test_a_remote_page_is_no_root_file(server: FaultyServer, served_file: Path) -> None:
+    served_file.with_name("login.root").write_text("<html>Please log in to download this file</html>")
+    with pytest.raises(UnreadableFileError, match=r"login\.root is not a ROOT file .*b'<htm'"):
+        checked(f"{server.url}/login.root")
+
+
+@pytest.mark.parametrize("header", ["ETag", "Last-Modified"])
+def test_a_remote_file_that_changes_in_place_is_looked_at_again(server: FaultyServer, header: str) -> None:
+    url = f"{server.url}/a.root"
+    server.headers = {header: "Sat, 01 Nov 2025 10:00:00 GMT"}
+    remembered = checked(url)._replace(entries=12345)
+    source = [SourceFile("remote", 1, url)]
+    assert inventory(source, SETTINGS, known={url: remembered}).infos[0].entries == 12345
+    server.headers = {header: "Sun, 02 Nov 2025 10:00:00 GMT"}
+    assert inventory(source, SETTINGS, known={url: remembered}).infos[0].entries == 60
+
+
+@pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
+def test_finding_files_outlives_a_faltering_server(server: FaultyServer, fault: str) -> None:
+    server.fail(fault, FAILURES[fault])
+    assert [source.path for source in expand([sample(f"{server.url}/a.root")])] == [f"{server.url}/a.root"]
+    assert server.faults_left == 0
+
+
+@pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
+def test_asking_for_the_size_outlives_a_faltering_server(server: FaultyServer, fault: str) -> None:
+    server.fail(fault, FAILURES[fault])
+    assert checked(f"{server.url}/a.root").entries == 60
+    assert server.faults_left == 0
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
+def test_checking_outlives_a_faltering_server(server: FaultyServer, fault: str, after: int, waits: list[float]) -> None:
+    server.fail(fault, 2, after=after, ranged_only=True)
+    assert checked(f"{server.url}/a.root").entries == 60
+    assert server.faults_left == 0
+    assert waits
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 10, 30])
+@pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
+def test_reading_outlives_a_faltering_server(
+    server: FaultyServer, served_file: Path, tmp_path: Path, fault: str, after: int, waits: list[float]
+) -> None:
+    info = checked(f"{server.url}/a.root")
+    server.fail(fault, 2, after=after, ranged_only=True)
+    part = ingested(info, tmp_path)
+    assert server.faults_left == 0
+    assert waits
+    assert pq.read_table(tmp_path / part.name).equals(events_of(checked(str(served_file))))
+    assert [path.name for path in tmp_path.iterdir()] == [part.name]
+
+
+def test_finding_files_on_a_server_that_is_down_says_so(dead_url: str) -> None:
+    with pytest.raises(UnreachableFileError, match=re.escape(dead_url)):
+        expand([sample(dead_url)])
+
+
+def test_a_glob_on_a_server_that_is_down_says_so(dead_url: str) -> None:
+    pattern = dead_url.replace("a.root", "*.root")
+    with pytest.raises(IngestionError, match=re.escape(pattern)):
+        expand([sample(pattern)])
+
+
+def test_checking_on_a_server_that_is_down_says_so(dead_url: str) -> None:
+    with pytest.raises(UnreachableFileError, match=re.escape(dead_url)):
+        checked(dead_url)
+
+
+@pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
+def test_finding_files_gives_up_on_a_server_that_only_fails(server: FaultyServer, fault: str) -> None:
+    server.fail(fault, FOR_EVER)
+    with pytest.raises(UnreachableFileError, match=re.escape(f"{server.url}/a.root")):
+        expand([sample(f"{server.url}/a.root")])
+    assert len(server.requests) < 20
+
+
+@pytest.mark.parametrize("ranged_only", [False, True], ids=["everything", "ranges"])
+@pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
+def test_checking_gives_up_on_a_server_that_only_fails(server: FaultyServer, fault: str, ranged_only: bool) -> None:
+    server.fail(fault, FOR_EVER, ranged_only=ranged_only)
+    with pytest.raises(UnreachableFileError, match=re.escape(f"{server.url}/a.root")):
+        checked(f"{server.url}/a.root")
+    assert len(server.requests) < 20
+
+
+@pytest.mark.parametrize("after", [0, 10], ids=["at once", "amid baskets"])
+@pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
+def test_reading_gives_up_on_a_server_that_only_fails(
+    server: FaultyServer, tmp_path: Path, fault: str, after: int, waits: list[float]
+) -> None:
+    info = checked(f"{server.url}/a.root")
+    server.fail(fault, FOR_EVER, after=after)
+    with pytest.raises(UnreachableFileError, match=re.escape(info.path)):
+        ingested(info, tmp_path)
+    assert len(waits) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_skipped_because_its_server_was_down_is_looked_at_again(server: FaultyServer) -> None:
+    settings = IngestSettings(on_bad_file=OnBadFile.SKIP)
+    source = [SourceFile("remote", 1, f"{server.url}/a.root")]
+    server.fail(UNAVAILABLE, FOR_EVER)
+    (bad,) = inventory(source, settings).bad
+    assert (bad.path, bad.reason) == (source[0].path, "UnreachableFileError")
+    server.fail("", 0)
+    assert inventory(source, settings, known={bad.path: bad}).infos[0].entries == 60
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_never_answers_is_not_waited_for_longer_than_its_timeout(
+    server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "http", {"client_kwargs": {"timeout": ClientTimeout(total=0.3)}})
+    server.fail(SILENT, FOR_EVER)
+    with pytest.raises(IngestionError, match=re.escape(f"{server.url}/a.root")):
+        expand([sample(f"{server.url}/a.root")])
+    with pytest.raises(UnreachableFileError, match=re.escape(f"{server.url}/a.root")):
+        checked(f"{server.url}/a.root")

@@ -1,0 +1,364 @@
+"""Failures that may pass are tried again, three times in all; others never. No time is lost here: nobody sleeps."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import uproot
+from delphes_files import write_delphes
+from fsspec.implementations.local import LocalFileSystem
+from made_events import lepton, made_event
+
+from ingestion.changes import content_digest
+from ingestion.errors import (
+    DamagedFileError,
+    UnreachableFileError,
+    UnreadableFileError,
+    may_pass,
+    read_error,
+)
+from ingestion.files import FileInfo, Inventory, SourceFile, inventory
+from ingestion.job import IngestResult, ingest, ingest_range, split_entries
+from ingestion.reader import read_events
+from ingestion.retrying import ATTEMPTS, patiently
+from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
+
+LOCAL, REMOTE = "/data/a.root", "root://server//a.root"
+
+
+def of_module(module: str, *bases: type[Exception]) -> Exception:
+    kind: type[Exception] = type("Failure", bases or (Exception,), {"__module__": module})
+    return kind("some words")
+
+
+@pytest.mark.parametrize(
+    ("cause", "here", "there"),
+    [
+        (OSError(errno.EIO, "Input/output error"), True, True),
+        (OSError(errno.ESTALE, "Stale file handle"), True, True),
+        (OSError(errno.EBUSY, "Device or resource busy"), True, True),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), True, True),
+        (OSError(errno.ENETDOWN, "Network is down"), True, True),
+        (BlockingIOError(errno.EAGAIN, "Try again"), True, True),
+        (InterruptedError(errno.EINTR, "Interrupted"), True, True),
+        (TimeoutError(), True, True),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), True, True),
+        (ConnectionRefusedError(), True, True),
+        (BrokenPipeError(), True, True),
+        (FileNotFoundError(errno.ENOENT, "No such file"), False, False),
+        (PermissionError(errno.EACCES, "Permission denied"), False, False),
+        (IsADirectoryError(errno.EISDIR, "Is a directory"), False, False),
+        # Uproot says this of damaged bytes; of a server it may be anything.
+        (OSError("not a ROOT file"), False, True),
+        (OSError(errno.ENOSPC, "No space left on device"), False, True),
+        (of_module("aiohttp.client_exceptions"), False, True),
+        (of_module("botocore.exceptions"), False, True),
+        (of_module("urllib3.exceptions"), False, True),
+        (of_module("aiohttplike.exceptions"), False, False),
+        (of_module("aiohttp.client_exceptions", FileNotFoundError), False, False),
+        (ValueError("inconsistent"), False, False),
+        (KeyError("fBasketSeek"), False, False),
+        (zlib.error("invalid distance"), False, False),
+        (struct.error("unpack requires"), False, False),
+        (uproot.deserialization.DeserializationError("bad", None, None, {}, LOCAL), False, False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_what_may_pass(cause: Exception, here: bool, there: bool) -> None:
+    assert may_pass(LOCAL, cause) is here
+    assert may_pass(REMOTE, cause) is there
+    for path, passing in ((LOCAL, here), (REMOTE, there)):
+        gone = isinstance(cause, FileNotFoundError | PermissionError)
+        kind = UnreachableFileError if passing else UnreadableFileError if gone else DamagedFileError
+        assert type(read_error(path, where="its index", cause=cause)) is kind
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that would have been slept between attempts."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    return slept
+
+
+class Flaky:
+    """A function that raises the same error the first so many times that it is called, then works.
+
+    Args:
+        works: What it does then.
+        error: What it raises before.
+        times: How often.
+        after: Calls that work before the first failure.
+    """
+
+    def __init__(self, works: Callable[..., Any], error: Exception, *, times: int = 1000, after: int = 0) -> None:
+        self.works = works
+        self.error = error
+        self.failing = range(after, after + times)
+        self.calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls - 1 in self.failing:
+            raise self.error
+        return self.works(*args, **kwargs)
+
+    def method(self) -> Callable[..., Any]:
+        """Itself as a function that takes `self`."""
+
+        def call(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            return self(instance, *args, **kwargs)
+
+        return call
+
+
+def once_more() -> OSError:
+    return OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("failures", range(ATTEMPTS))
+def test_fewer_failures_than_attempts_are_forgotten(waits: list[float], failures: int) -> None:
+    read = Flaky(lambda a, *, b: a + b, UnreachableFileError("away"), times=failures)
+    assert patiently(read, 1, b=2) == 3
+    assert read.calls == failures + 1
+    assert len(waits) == failures
+
+
+def test_the_last_failure_is_raised_as_it_is_and_waits_grow(waits: list[float]) -> None:
+    problem = UnreachableFileError("away")
+    read = Flaky(lambda: None, problem)
+    with pytest.raises(UnreachableFileError) as caught:
+        patiently(read)
+    assert caught.value is problem
+    assert read.calls == ATTEMPTS == 3
+    assert len(waits) == 2
+    assert 0 < waits[0] < waits[1] < 5
+
+
+@pytest.mark.parametrize("error", [DamagedFileError("x"), UnreadableFileError("x"), OSError(5, "x"), ValueError("x")])
+def test_other_errors_are_never_tried_again(waits: list[float], error: Exception) -> None:
+    read = Flaky(lambda: None, error)
+    with pytest.raises(type(error)):
+        patiently(read)
+    assert (read.calls, waits) == (1, [])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    events = [made_event(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)]
+    return write_delphes(tmp_path / "a.root", events)
+
+
+def look(path: Path, **settings: Any) -> Inventory:
+    return inventory([SourceFile("qcd", 0, str(path))], IngestSettings(**settings))
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_file_that_opens_at_the_third_attempt_is_fine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flaky = Flaky(uproot.open, once_more(), times=2)
+    monkeypatch.setattr(uproot, "open", flaky)
+    (info,) = look(path).infos
+    assert (info.entries, flaky.calls) == (20, 3)
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_file_that_never_opens_is_out_of_reach(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flaky = Flaky(uproot.open, once_more())
+    monkeypatch.setattr(uproot, "open", flaky)
+    with pytest.raises(UnreachableFileError, match=r"a\.root: its directory could not be read \(OSError: .*run again"):
+        look(path)
+    assert flaky.calls == 3
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_header_that_can_be_read_at_the_third_attempt_is_fine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flaky = Flaky(LocalFileSystem.open, once_more(), times=2)
+    monkeypatch.setattr(LocalFileSystem, "open", flaky.method())
+    assert look(path).infos[0].entries == 20
+    # Uproot opens the file through it too.
+    assert flaky.calls >= 3
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_size_that_is_told_at_the_third_attempt_is_fine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flaky = Flaky(LocalFileSystem.info, once_more(), times=2)
+    monkeypatch.setattr(LocalFileSystem, "info", flaky.method())
+    assert look(path).infos[0].entries == 20
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file"),
+        PermissionError(errno.EACCES, "Permission denied"),
+        ValueError("damaged bytes"),
+        OSError("damaged bytes"),
+        zlib.error("damaged bytes"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_file_that_is_bad_for_good_is_opened_once(
+    path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    (info,) = look(path).infos
+    (work,) = split_entries([info])
+    flaky = Flaky(uproot.open, error)
+    monkeypatch.setattr(uproot, "open", flaky)
+    with pytest.raises((DamagedFileError, UnreadableFileError)):
+        look(path)
+    assert flaky.calls == 1
+    with pytest.raises((DamagedFileError, UnreadableFileError)):
+        patiently(ingest_range, work, IngestSettings(), path.parent)
+    assert (flaky.calls, waits) == (2, [])
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "gone"), PermissionError(errno.EACCES, "no")])
+def test_a_header_that_is_forbidden_or_gone_is_asked_for_once(
+    path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    flaky = Flaky(LocalFileSystem.open, error)
+    monkeypatch.setattr(LocalFileSystem, "open", flaky.method())
+    with pytest.raises(UnreadableFileError, match="cannot be opened"):
+        look(path)
+    assert (flaky.calls, waits) == (1, [])
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_file_that_cannot_be_reached_is_looked_at_again_by_the_next_run_a_bad_one_is_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = IngestSettings(on_bad_file=OnBadFile.SKIP)
+    source = [SourceFile("qcd", 0, str(path))]
+    for error, found_again in ((once_more(), True), (ValueError("damaged"), False)):
+        with monkeypatch.context() as patch:
+            patch.setattr(uproot, "open", Flaky(uproot.open, error))
+            (bad,) = inventory(source, settings).bad
+        again = inventory(source, settings, known={str(path): bad})
+        assert bool(again.infos) is found_again
+        assert bool(again.bad) is not found_again
+
+
+class Here:
+    """As much of a Spark context as `ingest` asks for, in this process."""
+
+    def __init__(self, items: list[Any] | None = None) -> None:
+        self._items = items or []
+
+    def parallelize(self, items: list[Any], _: int) -> Here:
+        return Here(items)
+
+    def map(self, function: Callable[[Any], Any]) -> Here:
+        return Here([function(item) for item in self._items])
+
+    def collect(self) -> list[Any]:
+        return self._items
+
+
+class Counter:
+    """As much of an accumulator."""
+
+    value = 0
+
+    def add(self, number: int) -> None:
+        self.value += number
+
+
+def run_ingest(path: Path, infos: list[FileInfo], out: Path, *, bad_files: OnBadFile) -> tuple[IngestResult, int]:
+    out.mkdir()
+    sample = SampleSettings(name="qcd", label=0, files=[str(path)])
+    spark: Any = Here()
+    done: Any = Counter()
+    settings = IngestSettings(on_bad_file=bad_files)
+    return ingest(spark, infos, [sample], settings, out, done=done, num_tasks=lambda _: 1), done.value
+
+
+class Reading:
+    """The checked file and what comes of it when nothing fails."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        (self.info,) = look(path).infos
+        result, _ = run_ingest(path, [self.info], folder / "good", bad_files=OnBadFile.FAIL)
+        self.part = result.parts[0]
+        self.table = pq.read_table(folder / "good" / self.part.name)
+
+
+@pytest.fixture
+def good(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reading:
+    # Several pieces, so that a failure may come after rows have been written.
+    monkeypatch.setattr("ingestion.job.read_events", partial(read_events, chunk=2))
+    return Reading(path, tmp_path)
+
+
+@pytest.mark.usefixtures("waits")
+@pytest.mark.parametrize("failing", ["open", "array"])
+def test_a_task_that_reads_at_the_third_attempt_gives_every_event_once(
+    good: Reading, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    if failing == "open":
+        flaky = Flaky(uproot.open, once_more(), times=2)
+        monkeypatch.setattr(uproot, "open", flaky)
+    else:
+        # Call 61 is of the third piece: rows of two have been written. The second attempt fails at once.
+        flaky = Flaky(uproot.TBranch.array, once_more(), times=2, after=60)
+        monkeypatch.setattr(uproot.TBranch, "array", flaky.method())
+    result, done = run_ingest(path, [good.info], tmp_path / "out", bad_files=OnBadFile.FAIL)
+    assert (result.parts, done) == ([good.part], 20)
+    assert pq.read_table(tmp_path / "out" / good.part.name).equals(good.table)
+    assert [each.name for each in (tmp_path / "out").iterdir()] == [good.part.name]
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_task_that_never_gets_through_leaves_nothing(
+    good: Reading, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flaky = Flaky(uproot.open, once_more())
+    monkeypatch.setattr(uproot, "open", flaky)
+    with pytest.raises(UnreachableFileError, match=r"entries 0 to 19 could not be read"):
+        run_ingest(path, [good.info], tmp_path / "out", bad_files=OnBadFile.FAIL)
+    assert flaky.calls == 3
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_skipped_file_that_could_not_be_reached_is_listed_as_such(
+    good: Reading, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Path(shutil.copy(path, tmp_path / "other.root"))
+    gone = good.info._replace(path=str(other), uuid="00000000-0000-0000-0000-000000000001")
+    reading = uproot.open
+
+    def away(files: dict[str, str], **options: Any) -> Any:
+        if str(other) in files:
+            raise once_more()
+        return reading(files, **options)
+
+    monkeypatch.setattr(uproot, "open", away)
+    result, _ = run_ingest(path, [good.info, gone], tmp_path / "out", bad_files=OnBadFile.SKIP)
+    assert [(each.path, each.reason) for each in result.bad] == [(str(other), "UnreachableFileError")]
+    assert [info.uuid for info in result.infos] == [good.info.uuid]
+    assert result.parts == [good.part]
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_digest_that_can_be_taken_at_the_third_attempt_is_fine(
+    good: Reading, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digest(name: str) -> str:
+        return content_digest(name) if Path(name) != path else of_input(name)
+
+    # The digest of the ROOT file, not that of the part written.
+    of_input = Flaky(content_digest, UnreachableFileError("a.root: its content could not be read"), times=2)
+    monkeypatch.setattr("ingestion.job.content_digest", digest)
+    result, _ = run_ingest(path, [good.info], tmp_path / "out", bad_files=OnBadFile.FAIL)
+    assert result.infos[0].digest == content_digest(str(path))
+    assert of_input.calls == 3
