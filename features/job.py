@@ -21,7 +21,7 @@ from features.errors import EmptySelectionError
 from features.kernel_pass import EventKeys, EventsFile, KernelOutput, keys_of, read_unmixed, run_kernels, take_over
 from features.memory import keep_freed_memory
 from features.mixing import class_weights, group_size, kept_fractions, layout, refuse_empty_classes
-from features.mixing_pass import GroupWritten, Plan, group_file, scatter, write_groups
+from features.mixing_pass import EVENTS_PER_TASK, GroupWritten, Plan, TaskWritten, group_file, scatter, write_groups
 from features.scaling import ColumnStatistics
 from features.schema import NUM_HLF, NUM_PARTICLE_FEATURES, SPLITS
 from features.settings import Balance, FeatureSettings
@@ -82,7 +82,9 @@ def make_features(
     plan, weights = plan_layout([keys for _, keys, _ in made], settings, classes)
     for split in SPLITS:
         (out_dir / split).mkdir()
-    written = _mix(spark, [kernels / output.name for output in outputs], plan, settings, classes, out_dir, num_tasks)
+    packs = packs_of(outputs, num_tasks=num_tasks(len(outputs)))
+    tasks = _mix(spark, packs, kernels, plan, settings, classes, out_dir)
+    written = [group for task in tasks for group in task.groups]
     for folder in (kernels, *(out_dir / split for split in SPLITS)):
         for unfinished in folder.glob(".*"):
             # Of a task whose executor was lost; its work was done by another.
@@ -90,7 +92,7 @@ def make_features(
     dataset = _describe(written, [keys for _, keys, _ in made], plan, weights, classes, out_dir)
     dataset = dataset._replace(load_test=load_test)
     dataset.save(columns=_scaler(written))
-    return FeaturesResult(dataset, outputs, sum(old for _, _, old in made), add(each.histograms for each in written))
+    return FeaturesResult(dataset, outputs, sum(old for _, _, old in made), add(task.histograms for task in tasks))
 
 
 def plan_layout(parts: Sequence[EventKeys], settings: FeatureSettings, classes: list[str]) -> tuple[Plan, list[float]]:
@@ -133,10 +135,7 @@ def _run_kernels(
         keep_freed_memory()
         part, before = work
         taken = before is not None and take_over(before, Path(old_folder), Path(folder))
-        if before is not None and taken:
-            output = before._replace(sample=part.sample)
-        else:
-            output = run_kernels(part, settings, Path(folder))
+        output = before if before is not None and taken else run_kernels(part, settings, Path(folder))
         done.add(output.counts["events"])
         return output, keys_of(Path(folder) / output.name, settings), taken
 
@@ -148,30 +147,53 @@ def _run_kernels(
     return list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
 
 
+def packs_of(outputs: Sequence[KernelOutput], *, num_tasks: int) -> list[list[str]]:
+    """Kernel outputs by the task that sends their rows, which holds them all: about EVENTS_PER_TASK events at most.
+
+    Examples:
+        >>> made = [KernelOutput(name, "a", "", {"selected": 6000}, {}) for name in ("x", "y", "z")]
+        >>> packs_of(made, num_tasks=1)
+        [['x'], ['y'], ['z']]
+        >>> packs_of([each._replace(counts={"selected": 60}) for each in made], num_tasks=1)
+        [['x', 'y', 'z']]
+    """
+    total = sum(output.counts["selected"] for output in outputs)
+    most = min(EVENTS_PER_TASK, -(-total // num_tasks))
+    packs: list[list[str]] = []
+    room = 0
+    for output in outputs:
+        if not packs or output.counts["selected"] > room:
+            packs.append([])
+            room = most
+        packs[-1].append(output.name)
+        room -= output.counts["selected"]
+    return packs
+
+
 def _mix(
     spark: SparkContext,
-    files: Sequence[Path],
+    packs: Sequence[list[str]],
+    kernels: Path,
     plan: Plan,
     settings: FeatureSettings,
     classes: list[str],
     out_dir: Path,
-    num_tasks: Callable[[int], int],
-) -> list[GroupWritten]:
+) -> list[TaskWritten]:
     """Shuffle the rows of all files into their row groups and write these."""
     groups = plan.groups()
-    folder = str(out_dir)
+    source, folder = str(kernels), str(out_dir)
 
-    def send(name: str) -> Iterator[tuple[int, bytes]]:
+    def send(pack: list[str]) -> Iterator[tuple[int, bytes]]:
         keep_freed_memory()
-        path = Path(name)
-        yield from scatter(read_unmixed(path), keys_of(path, settings), plan)
+        for name in pack:
+            path = Path(source) / name
+            yield from scatter(read_unmixed(path), keys_of(path, settings), plan)
 
-    def receive(blobs: Iterable[tuple[int, bytes]]) -> Iterator[GroupWritten]:
+    def receive(blobs: Iterable[tuple[int, bytes]]) -> Iterator[TaskWritten]:
         keep_freed_memory()
-        yield from write_groups((blob for _, blob in blobs), groups, classes, Path(folder))
+        yield write_groups((blob for _, blob in blobs), groups, classes, Path(folder))
 
-    names = [str(file) for file in files]
-    sent = spark.parallelize(names, num_tasks(len(names))).flatMap(send)
+    sent = spark.parallelize(packs, len(packs)).flatMap(send)
     num_writers = int(plan.tasks()[-1]) + 1
     return list(sent.partitionBy(num_writers, int).mapPartitions(receive).collect())
 

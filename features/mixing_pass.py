@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.compiling import compiled
-from features.distributions import Histograms, fill
+from features.distributions import Histograms, add, fill
 from features.kernel_pass import EventKeys
 from features.low_level import NUM_CORE, padded_features
 from features.mixing import Layout
@@ -63,19 +63,27 @@ class Plan(NamedTuple):
 
 
 class GroupWritten(NamedTuple):
-    """One row group, with the statistics and histograms of its columns."""
+    """One row group, with the statistics of its columns."""
 
     split: int
     group: int
     rows: int
     hlf: ColumnStatistics
     particles: ColumnStatistics
+
+
+class TaskWritten(NamedTuple):
+    """What one task wrote; its histograms are added up, since they would fill the driver one by one."""
+
+    groups: list[GroupWritten]
     histograms: Histograms
 
 
 def scatter(rows: pa.Table, keys: EventKeys, plan: Plan) -> Iterator[tuple[int, bytes]]:
     """The kept rows of one part as blobs, one for each task that needs some, with the number of the task."""
     kept = np.flatnonzero(plan.kept(keys))
+    if not kept.size:
+        return
     group = plan.group_of(keys)
     kept = kept[np.argsort(group[kept], kind="stable")]
     task = plan.tasks()[group[kept]]
@@ -133,7 +141,7 @@ def from_blob(blob: bytes) -> pa.Table:
 
 def write_groups(
     blobs: Iterable[bytes], groups: Sequence[tuple[int, int]], classes: list[str], out_dir: Path
-) -> Iterator[GroupWritten]:
+) -> TaskWritten:
     """Write the row groups of one task.
 
     Args:
@@ -149,11 +157,18 @@ def write_groups(
         starts = np.flatnonzero(np.diff(numbers, prepend=-1))
         for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=True):
             pieces.setdefault(int(numbers[start]), []).append(table.slice(start, stop - start))
+    written: list[GroupWritten] = []
+    histograms: Histograms = {}
     for number in sorted(pieces):
-        yield write_group(*groups[number], pieces.pop(number), classes, out_dir)
+        group, filled = write_group(*groups[number], pieces.pop(number), classes, out_dir)
+        written.append(group)
+        histograms = add([histograms, filled])
+    return TaskWritten(written, histograms)
 
 
-def write_group(split: int, group: int, tables: Iterable[pa.Table], classes: list[str], out_dir: Path) -> GroupWritten:
+def write_group(
+    split: int, group: int, tables: Iterable[pa.Table], classes: list[str], out_dir: Path
+) -> tuple[GroupWritten, Histograms]:
     """Sort by mixing key, fill in the features, pad and write; the file does not depend on the order of arrival."""
     table = pa.concat_tables(tables)
     identity = table.drop_columns(["core"])
@@ -178,14 +193,14 @@ def write_group(split: int, group: int, tables: Iterable[pa.Table], classes: lis
     labels, weights = table["label"].to_numpy(), table["weight"].to_numpy()
     # Validation and test must not reach the scaler: their statistics are not even computed.
     fitted = slice(None) if SPLITS[split] == "train" else slice(0)
-    return GroupWritten(
+    written = GroupWritten(
         split,
         group,
         table.num_rows,
         ColumnStatistics.of(hlf[fitted]),
         ColumnStatistics.of_padded(particles[fitted], num_particles[fitted]),
-        fill(hlf, particles, num_particles, labels, weights, classes),
     )
+    return written, fill(hlf, particles, num_particles, labels, weights, classes)
 
 
 def write_features(table: pa.Table, path: Path) -> None:

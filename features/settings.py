@@ -68,7 +68,7 @@ class FeatureSettings(BaseModel):
     """The selected lepton needs more pT than this [GeV]."""
     max_lepton_isolation: float = Field(default=0.45, gt=0)
     """... and less summed isolation than this."""
-    isolation_cone: float = Field(default=0.3, gt=0, le=3)
+    isolation_cone: float = Field(default=0.3, ge=0.001, le=3)
     """Radius in Delta R of the isolation cone."""
     own_track_dr: float = Field(default=1e-4, ge=0)
     """A track this close to the lepton is the lepton's own."""

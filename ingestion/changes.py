@@ -41,13 +41,22 @@ def content_digest(path: str) -> str:
     """
     if is_url(path):
         return ""
-    digest = xxhash.xxh3_128()
     try:
-        with Path(path).open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        return file_digest(Path(path))
     except OSError as cause:
         raise read_error(path, where="its content", cause=cause) from cause
+
+
+def file_digest(path: Path) -> str:
+    """128-bit hash (XXH3) of a file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()
 
 
@@ -56,7 +65,11 @@ def _recognised(info: FileInfo, before: FileInfo | None) -> FileInfo:
         return info._replace(digest="", revision="")
     same_shape = (info.size, info.entries) == (before.size, before.entries)
     # A file without entries has no digest: nothing of it was read.
-    if same_shape and (info.modified == before.modified or not info.entries or _has_digest(info.path, before.digest)):
+    if same_shape and (
+        (info.modified and info.modified == before.modified)
+        or not info.entries
+        or _has_digest(info.path, before.digest)
+    ):
         return info._replace(digest=before.digest, revision=before.revision)
     return info._replace(digest="", revision=info.modified)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
@@ -86,6 +87,8 @@ class UnreachableFileError(IngestionError):
 
 def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
     """What to raise when reading failed: the file is damaged, gone, or not to be reached for a while."""
+    if isinstance(cause, ImportError):
+        return UnreadableFileError(f"{path}: {where} needs a package that is not installed ({_first_line(cause)}).")
     if isinstance(cause, FileNotFoundError | PermissionError) and not may_pass(path, cause):
         return UnreadableFileError(f"{path} cannot be opened any more ({cause}). Check the path and its permissions.")
     kind = UnreachableFileError if may_pass(path, cause) else DamagedFileError
@@ -110,6 +113,9 @@ def _of_the_server(cause: BaseException) -> bool:
         # fsspec says so of everything that goes wrong while it asks for a size.
         return _of_the_server(cause.__cause__)
     if isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError):
+        return False
+    if isinstance(cause, OSError) and re.search(r"\[3011\]|no such file", str(cause), re.IGNORECASE):
+        # XRootD's way to say that a file is not there.
         return False
     # fsspec gives uproot the exceptions of some reads among the bytes of others, and uproot slices them.
     if isinstance(cause, TypeError) and "not subscriptable" in str(cause):
@@ -181,8 +187,9 @@ class BadFilesError(IngestionError):
     def over_budget(cls, problems: Sequence[str], *, budget: int) -> Self:
         """More files had to be skipped than the config allows."""
         listed = "\n".join(f"- {problem}" for problem in problems[:20])
+        more = f"\n... and {len(problems) - 20} more" if len(problems) > 20 else ""
         return cls(
-            f"{len(problems)} input files are bad, more than ingest.max_bad_files allows ({budget}):\n{listed}\n"
+            f"{len(problems)} input files are bad, more than ingest.max_bad_files allows ({budget}):\n{listed}{more}\n"
             f"Mend them, or raise ingest.max_bad_files."
         )
 

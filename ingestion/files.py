@@ -84,6 +84,8 @@ class BadFile(NamedTuple):
     message: str
     size: int = -1
     modified: str = ""
+    found_while_reading: bool = False
+    """Looking at it shows nothing wrong; its content is damaged."""
 
 
 class Inventory(NamedTuple):
@@ -122,7 +124,8 @@ def inventory(
     Args:
         sources: The files, from `expand`.
         settings: Tree and branch names, and what to do about bad files.
-        known: Results of an earlier call by path; a file of the same size and modification time is not opened again.
+        known: Results of an earlier call by path; a file of the same size and modification time is not opened again,
+            unless it was found bad by looking at it (which may be mended without changing either).
         on_file: Called with (files done, files in all).
 
     Raises:
@@ -134,13 +137,13 @@ def inventory(
     def check(source: SourceFile) -> FileInfo | BadFile | IngestionError:
         size, modified = -1, ""
         try:
-            size, modified = patiently(_size_and_time, source.path)
+            size, modified = patiently(size_and_time, source.path)
             before = known.get(source.path)
-            if before is not None and (before.size, before.modified) == (size, modified):
+            # A server that gives no time says nothing of changes.
+            if before is not None and modified and (before.size, before.modified) == (size, modified):
                 if isinstance(before, FileInfo):
                     return before._replace(sample=source.sample, label=source.label)
-                # What could not be reached may be back.
-                if settings.on_bad_file is OnBadFile.SKIP and before.reason != UnreachableFileError.__name__:
+                if settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
                     return before._replace(sample=source.sample)
             return patiently(inspect, source, settings, size=size, modified=modified)
         except IngestionError as problem:
@@ -250,7 +253,7 @@ def _check_header(path: str, size: int) -> None:
         raise TruncatedFileError.at(path, expected=end, actual=size)
 
 
-def _size_and_time(path: str) -> tuple[int, str]:
+def size_and_time(path: str) -> tuple[int, str]:
     """Size in bytes and modification time (as the file system words it; empty if it has none)."""
     filesystem, name = _filesystem(path)
     try:
@@ -301,7 +304,7 @@ def _matches(pattern: str) -> list[str]:
     # A name that exists is itself, even if it looks like a pattern.
     if _exists(filesystem, name, pattern):
         return [pattern]
-    if not any(sign in name for sign in "*?["):
+    if not has_wildcards(name):
         return []
     try:
         found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
@@ -314,6 +317,11 @@ def _matches(pattern: str) -> list[str]:
     return [filesystem.unstrip_protocol(path) for path in found]
 
 
+def has_wildcards(name: str) -> bool:
+    """Whether a name may stand for several."""
+    return any(sign in name for sign in "*?[")
+
+
 def _exists(filesystem: Any, name: str, pattern: str) -> bool:
     """Like `filesystem.exists`, which says no when a server is down."""
     if not is_url(pattern):
@@ -321,7 +329,7 @@ def _exists(filesystem: Any, name: str, pattern: str) -> bool:
     try:
         filesystem.info(name)
     except Exception as cause:
-        if may_pass(pattern, cause):
+        if may_pass(pattern, cause) and not has_wildcards(name):
             raise UnreachableFileError.at(pattern, where="whether it is there", cause=cause) from cause
         return False
     return True

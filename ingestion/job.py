@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple, Self
 import pyarrow.parquet as pq
 from pyspark import Accumulator, SparkContext
 
-from ingestion.changes import content_digest
-from ingestion.errors import BadFilesError, EmptySampleError, IngestionError
-from ingestion.files import BadFile, FileInfo, refuse_too_many
+from ingestion.changes import content_digest, file_digest
+from ingestion.errors import BadFilesError, DamagedFileError, EmptySampleError, IngestionError
+from ingestion.files import BadFile, FileInfo, refuse_too_many, size_and_time
 from ingestion.reader import read_events, select_events
 from ingestion.retrying import patiently
 from ingestion.schema import events_schema
@@ -143,17 +143,19 @@ def ingest(
     bad = [*bad, *(_bad_file(each) for each in failed.values())]
     refuse_too_many(bad, settings)
     read = [each for each in outcomes if isinstance(each, _Read)]
-    for part, _ in read:
-        if part.file_uuid in failed and part.name:
-            (out_dir / part.name).unlink()
+    for identity in failed:
+        for orphan in out_dir.glob(f"{identity}-*.parquet"):
+            orphan.unlink()
     for unfinished in out_dir.glob(".*"):
         # Of a task whose executor was lost; its work was done by another.
         unfinished.unlink(missing_ok=True)
-    digests = {part.file_uuid: digest for part, digest in read if digest}
+    changed = {work.info.uuid for work in ranges if work.start == 0 and _changed_meanwhile(work.info)}
+    digests = {part.file_uuid: digest for part, digest in read if part.file_uuid not in changed}
     parts = [part for old in taken.values() for part in old]
     parts += [part for part, _ in read if part.file_uuid not in failed]
     parts.sort(key=lambda part: (part.file_uuid, part.start))
     _refuse_empty(sum_by_sample(parts, samples), {info.sample for info in infos if info.uuid not in failed}, bad)
+    digests = {identity: digest for identity, digest in digests.items() if digest}
     good = [info._replace(digest=digests.get(info.uuid, info.digest)) for info in infos if info.uuid not in failed]
     return IngestResult(parts, good, bad, len({work.info.uuid for work in ranges} - failed.keys()))
 
@@ -199,7 +201,7 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
                     weights[step] = [a + b for a, b in zip(weights[step], selection.weights[step], strict=True)]
         digest = ""
         if counts["events"]:
-            digest = content_digest(str(unfinished))
+            digest = file_digest(unfinished)
             unfinished.replace(out_dir / name)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -239,9 +241,25 @@ def link_or_copy(old: Path, new: Path) -> None:
         shutil.copyfile(old, new)
 
 
+def _changed_meanwhile(info: FileInfo) -> bool:
+    """Whether a file is another than when the job began: its digest would be that of what was not read."""
+    try:
+        return size_and_time(info.path) != (info.size, info.modified)
+    except IngestionError:
+        return True
+
+
 def _bad_file(failed: _Failed) -> BadFile:
     info, error = failed
-    return BadFile(info.sample, info.path, type(error).__name__, str(error), info.size, info.modified)
+    return BadFile(
+        info.sample,
+        info.path,
+        type(error).__name__,
+        str(error),
+        info.size,
+        info.modified,
+        isinstance(error, DamagedFileError),
+    )
 
 
 def _refuse_empty(counters: dict[str, dict[str, int]], readable: set[str], bad: Sequence[BadFile]) -> None:

@@ -92,6 +92,8 @@ def _reading(info: FileInfo, where: str) -> Iterator[None]:
     """Turn whatever uproot raises into an error about this file."""
     try:
         yield
+    except MemoryError:
+        raise
     except Exception as cause:
         # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
         raise read_error(info.path, where=where, cause=cause) from cause

@@ -70,7 +70,7 @@ class Config(BaseModel):
 
     run_dir: Path
     """Folder that everything is written to; relative to the current folder."""
-    classes: list[str] = Field(default=["QCD", "ttbar", "W+jets"], min_length=2)
+    classes: list[str] = Field(default=["QCD", "ttbar", "W+jets"], min_length=2, max_length=100)
     """Names of the classes; a sample's label is an index into this list."""
     samples: list[SampleSettings] = Field(min_length=1)
     """The input files by physics process."""

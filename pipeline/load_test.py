@@ -24,6 +24,7 @@ def make(config: Config, folder: Path, num_events: int, *, seed: int, console: C
         RunFolderError: The folder is not empty or cannot be written.
         IngestionError: A file of the config cannot be read.
     """
+    from ingestion.errors import EmptySampleError
     from ingestion.files import expand, inventory
     from ingestion.load_test import TREE, branch_map, write_load_test
 
@@ -35,6 +36,10 @@ def make(config: Config, folder: Path, num_events: int, *, seed: int, console: C
     if in_use:
         raise RunFolderError(f"{folder} is not empty. Choose a new folder, so that files of two samples do not mix.")
     found = inventory(expand(config.samples), config.ingest)
+    readable = {info.sample for info in found.infos}
+    for sample in config.samples:
+        if sample.name not in readable:
+            raise EmptySampleError(f"sample '{sample.name}': no file of it can be read, so there is nothing to copy.")
     with Bar(console, "load test", "events") as bar:
         files = write_load_test(
             found.infos, config.ingest, num_events, folder, rng=np.random.default_rng(seed), on_events=bar

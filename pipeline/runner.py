@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import sys
@@ -121,7 +122,9 @@ class Runner:
     def _run_stage(self, stage: Stage, *, force: bool) -> None:
         current = self.store(stage).current()
         upstream = self._upstream(stage)
-        found = stage.find_inputs(self.config, current, self.console)
+        # Forced, nothing is believed of a version that may be damaged, and nothing is taken over from it.
+        believed = None if force else current
+        found = stage.find_inputs(self.config, believed, self.console)
         # Taken before the work: what changes meanwhile makes the stage stale again.
         fingerprint = self._fingerprint(stage, found, upstream)
         reasons = ["first run"]
@@ -131,13 +134,19 @@ class Runner:
             reasons = reasons or ["--force"]
         if not reasons:
             self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
+            self._remember(stage, current, found)
             return
         shown = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
         self.console.print(f"[bold]{stage.name}[/]: {_escaped(shown)}", highlight=False)
         self._say_what_is_stale(stage, upstream)
         self._look_at_machine(stage)
-        # Forced, nothing is taken over from a version that may be damaged.
-        self._make_version(stage, None if force else current, upstream, found, fingerprint)
+        self._make_version(stage, believed, upstream, found, fingerprint)
+
+    def _remember(self, stage: Stage, current: Version | None, found: Found) -> None:
+        """Keep what was learnt of unchanged inputs, such as the new time of a file whose content had to be compared."""
+        inputs = stage.remembered(found)
+        if current and inputs is not None and json.loads(json.dumps(inputs)) != current.manifest["inputs"]:
+            self.store(stage).rewrite_manifest(current, current.manifest | {"inputs": inputs})
 
     def _say_what_is_stale(self, stage: Stage, upstream: dict[str, Version]) -> None:
         """A stage run on its own takes what is there, stale or not; the user should know."""

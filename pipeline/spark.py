@@ -112,6 +112,8 @@ def _start(settings: SparkSettings) -> SparkContext:
         SparkSession.builder.master(settings.master)
         .appName("hep-pipeline")
         .config("spark.driver.memory", settings.driver_memory)
+        # Keys of all events come to the driver; its memory is the limit, not a second number beside it.
+        .config("spark.driver.maxResultSize", "0")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}")

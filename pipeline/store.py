@@ -20,7 +20,7 @@ from pipeline.errors import RunFolderError
 
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"
-MANIFEST_VERSION: Final = 1
+MANIFEST_VERSION: Final = 2
 
 
 class Version(NamedTuple):
@@ -50,7 +50,7 @@ class StageStore:
         self.folder = run_dir / stage
 
     def current(self) -> Version | None:
-        """The version that the pointer names; None before the first.
+        """The version that the pointer names; None before the first, or if it is of an earlier code.
 
         Raises:
             RunFolderError: The pointer or its version is damaged.
@@ -66,6 +66,9 @@ class StageStore:
             raise RunFolderError(
                 f"{pointer} or the version it names is damaged ({cause}). Remove {pointer} and run the stage again."
             ) from cause
+        if manifest.get("manifest_version") in range(1, MANIFEST_VERSION):
+            # Of an earlier code: made anew.
+            return None
         if manifest.get("manifest_version") != MANIFEST_VERSION:
             raise RunFolderError(
                 f"{folder / MANIFEST} is incomplete or of another version of this code. "

@@ -53,7 +53,7 @@ def efficiency(passed: Yield, total: Yield) -> Efficiency:
         return Efficiency(math.nan, math.nan)
     share = passed.weight / total.weight
     failed2 = max(0.0, total.weight2 - passed.weight2)
-    variance = (1 - share) ** 2 * passed.weight2 + share**2 * failed2
+    variance = (1 - share) ** 2 * max(0.0, passed.weight2) + share**2 * failed2
     return Efficiency(share, math.sqrt(variance) / total.weight)
 
 
@@ -169,16 +169,23 @@ def _step_names(config: Mapping[str, Any]) -> list[str]:
 def _yields(
     ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], sample: str
 ) -> list[Yield]:
-    """What is left of one sample after each step: each is the one before, less what was rejected."""
+    """What is left of one sample after each step: what the next step rejects, and what that leaves.
+
+    Added up from the end, since differences of large sums of weights may have no figure left.
+    """
 
     def of(counters: Mapping[str, Any], step: str) -> Yield:
         return Yield(counters["samples"][sample][step], *counters["weights"][sample][step])
 
-    def less(total: Yield, rejected: Yield) -> Yield:
-        return Yield(total.events - rejected.events, total.weight - rejected.weight, total.weight2 - rejected.weight2)
-
-    entries = of(ingested, "entries")
-    steps = [entries, less(entries, of(ingested, "rejected_nonfinite")), of(ingested, "events")]
+    steps = [of(selected, "selected")]
+    steps.append(steps[-1].plus(of(selected, "rejected_nonfinite_features")))
     if config["features"]["convention"] == "sparkdltrigger":
-        steps.append(less(steps[-1], of(selected, "rejected_lacks_a_kind")))
-    return [*steps, less(steps[-1], of(selected, "rejected_no_isolated_lepton")), of(selected, "selected")]
+        steps.append(steps[-1].plus(of(selected, "rejected_no_isolated_lepton")))
+    loose = of(ingested, "events")
+    return [
+        of(ingested, "entries"),
+        loose.plus(of(ingested, "rejected_no_lepton")),
+        loose,
+        *reversed(steps[1:]),
+        steps[0],
+    ]

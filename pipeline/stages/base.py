@@ -112,6 +112,10 @@ class Stage(ABC):
         """
         return Found({})
 
+    def remembered(self, found: Found) -> list[dict[str, Any]] | None:  # noqa: ARG002
+        """Details of unchanged inputs to keep in the manifest instead of those it has, if there are any."""
+        return None
+
     @abstractmethod
     def run(self, context: Context) -> Result:
         """Do the work, writing into `context.out_dir` only."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.config import Config, flat_items
 from pipeline.doctor import Need
+from pipeline.errors import MissingInputError
 from pipeline.reporting.cutflow import as_json, as_text, cutflow, sum_weights
 from pipeline.spark import counted
 from pipeline.stages.base import Check, Context, Result, Stage
@@ -33,6 +34,7 @@ class Features(Stage):
         from features.distributions import HISTOGRAMS, save
         from features.job import make_features
 
+        _refuse_other_labels(context)
         parts = _events_files(context)
         ingested = context.upstream["ingest"].manifest["counters"]
         total = sum(sample["events"] for sample in ingested["samples"].values())
@@ -53,6 +55,22 @@ class Features(Stage):
         _write_cutflow(context, counters)
         save(result.histograms, context.out_dir / HISTOGRAMS)
         return _result(result, counters, total)
+
+
+def _refuse_other_labels(context: Context) -> None:
+    """Events carry the labels that their samples had when they were ingested.
+
+    Raises:
+        MissingInputError: A sample has another label now.
+    """
+    ingested = {each["name"]: each["label"] for each in context.upstream["ingest"].manifest["config"]["samples"]}
+    now = {sample.name: sample.label for sample in context.config.samples}
+    for name, label in ingested.items():
+        if label >= len(context.config.classes) or now.get(name, label) != label:
+            raise MissingInputError(
+                f"the events of sample '{name}' were ingested with the label {label}; the config has changed since. "
+                f"Run `python -m pipeline ingest` first, or `python -m pipeline run` for all."
+            )
 
 
 def _events_files(context: Context) -> list[EventsFile]:

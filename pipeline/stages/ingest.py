@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pipeline.config import Config, flat_items
 from pipeline.doctor import Need
-from pipeline.fingerprint import Input
+from pipeline.fingerprint import Input, code_digests
 from pipeline.progress import Bar
 from pipeline.reporting.cutflow import sum_weights
 from pipeline.spark import counted
@@ -41,12 +41,20 @@ class Ingest(Stage):
         infos, bad = _earlier_files(current)
         known: dict[str, FileInfo | BadFile] = {}
         # Files are checked anew when other branches or another tree are asked for.
-        if current is not None and _same_settings(config, current):
+        same_code = (
+            current is not None
+            and current.made_from["code"].get("ingestion") == code_digests(["ingestion"])["ingestion"]
+        )
+        if current is not None and same_code and _same_settings(config, current):
             known = {info.path: info for info in infos} | {each.path: each for each in bad}
         with Bar(console, "checking files", "files") as bar:
             found = inventory(expand(config.samples), config.ingest, known=known, on_file=bar)
         found = found._replace(infos=recognise(found.infos, infos))
         return Found(_identities(found.infos, found.bad), found)
+
+    def remembered(self, found: Found) -> list[dict[str, Any]] | None:
+        """The files with the places and times at which they now are, so that they need not be looked at again."""
+        return [info._asdict() for info in found.details.infos]
 
     def run(self, context: Context) -> Result:
         """Read what is new, and take over the rest."""
@@ -100,7 +108,8 @@ class Ingest(Stage):
 def _same_settings(config: Config, current: Version) -> bool:
     """Whether a version was made with these trees, branches and thresholds."""
     before = current.made_from["config"]
-    return all(before.get(key) == value for key, value in flat_items(config.ingest, "ingest").items())
+    same_pieces = current.manifest["config"]["ingest"].get("entries_per_task") == config.ingest.entries_per_task
+    return same_pieces and all(before.get(key) == value for key, value in flat_items(config.ingest, "ingest").items())
 
 
 def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFile]]:
@@ -137,11 +146,13 @@ def _result(context: Context, result: IngestResult) -> Result:
     sums = {step: sum(counter[step] for counter in samples.values()) for step in STEPS}
     total = sum(info.entries for info in result.infos)
     files = [context.out_dir / "events" / part.name for part in result.parts if part.name]
+    in_folder = {path.name for path in (context.out_dir / "events").iterdir()}
     rows = sum(pq.read_metadata(path).num_rows for path in files)
     accounted = sums["rejected_nonfinite"] + sums["rejected_no_lepton"] + sums["events"]
     summary = f"{len(result.infos)} files, {sums['entries']} entries, {sums['events']} events kept"
-    if result.num_read < len(result.infos):
-        summary += f"; {result.num_read} files read, {len(result.infos) - result.num_read} as before"
+    with_entries = sum(info.entries > 0 for info in result.infos)
+    if result.num_read < with_entries:
+        summary += f"; {result.num_read} files read, {with_entries - result.num_read} as before"
     if result.bad:
         summary += f"; {len(result.bad)} bad files skipped"
     return Result(
@@ -157,6 +168,7 @@ def _result(context: Context, result: IngestResult) -> Result:
         checks=[
             Check("entries read = entries in the files", sums["entries"] == total, f"{sums['entries']} = {total}"),
             Check("entries = events + rejections", accounted == sums["entries"], f"{sums['entries']} = {accounted}"),
+            Check("files in the folder = parts", in_folder == {path.name for path in files}, f"{len(files)}"),
             Check("rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"),
         ],
         inputs=[info._asdict() for info in result.infos],

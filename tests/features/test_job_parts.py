@@ -59,7 +59,7 @@ def run_tasks(tables: list[pa.Table], settings: FeatureSettings, folder: Path) -
         for task, blob in scatter(read_unmixed(unmixed / block.name), each, plan):
             scattered.setdefault(task, []).append(blob)
     for blobs in scattered.values():
-        list(write_groups(blobs[::-1], plan.groups(), CLASSES, out))
+        write_groups(blobs[::-1], plan.groups(), CLASSES, out)
     return blocks, out
 
 
@@ -133,7 +133,7 @@ def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
     table = table.append_column("mixing", pa.array(np.arange(table.num_rows)))
     for index, split in enumerate(SPLITS):
         (tmp_path / split).mkdir()
-        written = write_group(index, 0, [table], CLASSES, tmp_path)
+        written, _ = write_group(index, 0, [table], CLASSES, tmp_path)
         assert (written.hlf.rows, written.rows) == (100 if split == "train" else 0, 100)
 
 

@@ -1,0 +1,124 @@
+"""What is left of a file that turns out bad, or another, while it is read: nothing in the folder, nothing believed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delphes_files import write_delphes
+from made_events import lepton, made_event
+
+from ingestion import job
+from ingestion.errors import DamagedFileError, may_pass
+from ingestion.files import Inventory, SourceFile, expand, inventory
+from ingestion.job import EntryRange, EventsPart, IngestResult, ingest, ingest_range
+from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
+
+SKIP = IngestSettings(on_bad_file=OnBadFile.SKIP, entries_per_task=1)
+
+
+class Here:
+    """As much of a Spark context as ingest uses, in this process."""
+
+    def __init__(self, items: list[Any] | None = None) -> None:
+        self.items = items or []
+
+    def parallelize(self, items: list[Any], _: int) -> Here:
+        return Here(list(items))
+
+    def map(self, function: Callable[[Any], Any]) -> Here:
+        return Here([function(item) for item in self.items])
+
+    def collect(self) -> list[Any]:
+        return self.items
+
+    def add(self, _: int) -> None:
+        """As an accumulator."""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("good", "other"):
+        write_delphes(folder / f"{name}.root", [made_event(electrons=[lepton(40.0, 0, 0)])] * 12)
+    return folder
+
+
+def found(data: Path, **known: Any) -> Inventory:
+    return inventory([SourceFile("qcd", 0, str(path)) for path in sorted(data.glob("*.root"))], SKIP, **known)
+
+
+def read(inventory: Inventory, out: Path) -> IngestResult:
+    out.mkdir()
+    samples = [SampleSettings(name="qcd", label=0, files=["-"])]
+    here: Any = Here()
+    return ingest(here, inventory.infos, samples, SKIP, out, done=here, num_tasks=int)
+
+
+def test_parts_of_a_file_that_fails_later_are_removed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_at_the_end(work: EntryRange, settings: IngestSettings, out_dir: Path) -> EventsPart:
+        part = ingest_range(work, settings, out_dir)
+        if work.info.path.endswith("other.root") and work.stop == work.info.entries:
+            # As when an attempt is lost after it has written, and the next fails.
+            raise DamagedFileError("other.root is damaged")
+        return part
+
+    monkeypatch.setattr(job, "ingest_range", fails_at_the_end)
+    result = read(found(data), tmp_path / "out")
+    assert [Path(each.path).name for each in result.bad] == ["other.root"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {part.name for part in result.parts if part.name}
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_believed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed_behind_us(work: EntryRange, settings: IngestSettings, out_dir: Path) -> EventsPart:
+        part = ingest_range(work, settings, out_dir)
+        os.utime(work.info.path, (1, 1))
+        return part
+
+    before = found(data)
+    monkeypatch.setattr(job, "ingest_range", changed_behind_us)
+    result = read(before, tmp_path / "out")
+    # Without a digest and with the old time, the next run sees that it is another.
+    assert [info.digest for info in result.infos] == ["", ""]
+    assert [info.modified for info in result.infos] == [info.modified for info in before.infos]
+
+
+def test_a_file_mended_without_a_trace_in_size_or_time_is_read_again(data: Path) -> None:
+    wrong = found(data)
+    bad = job.BadFile("qcd", wrong.infos[0].path, "UnreadableFileError", "no permission", *wrong.infos[0][5:7])
+    assert found(data, known={bad.path: bad}).bad == []
+    damaged = bad._replace(reason="DamagedFileError", found_while_reading=True)
+    assert found(data, known={bad.path: damaged}).bad == [damaged]
+
+
+def test_a_url_that_is_not_there_is_not_waited_for() -> None:
+    absent = OSError("File stat request failed: [ERROR] Server responded with an error: [3011] No such file")
+    assert not may_pass("root://server//a.root", absent)
+    assert may_pass("root://server//a.root", OSError("Connection lost"))
+
+
+def test_a_pattern_on_a_server_is_listed_even_if_it_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Server:
+        def info(self, _: str) -> dict[str, Any]:
+            raise OSError("File stat request failed")
+
+        def glob(self, _: str) -> list[str]:
+            return ["/a.root", "/b.root"]
+
+        def isdir(self, _: str) -> bool:
+            return False
+
+        def unstrip_protocol(self, name: str) -> str:
+            return f"root://server/{name}"
+
+    monkeypatch.setattr("ingestion.files._filesystem", lambda _: (Server(), "/*.root"))
+    sample = SampleSettings(name="qcd", label=0, files=["root://server//*.root"])
+    assert [each.path for each in expand([sample])] == ["root://server//a.root", "root://server//b.root"]
