@@ -114,6 +114,8 @@ def _start(settings: SparkSettings) -> SparkContext:
         .config("spark.driver.memory", settings.driver_memory)
         # Keys of all events come to the driver; its memory is the limit, not a second number beside it.
         .config("spark.driver.maxResultSize", "0")
+        # Floats hardly shrink: compressing them costs the JVM as much as moving them.
+        .config("spark.shuffle.compress", "false")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}")

@@ -345,16 +345,6 @@ def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(tmp_pat
     assert version_folders(tmp_path / "run") == []
 
 
-def test_ingest_on_worker_processes_of_their_own_gives_the_same_events(finished: Finished, tmp_path: Path) -> None:
-    config = small_config(tmp_path, finished.data, spark={"master": "local-cluster[2,1,1024]"})
-    done = pipeline("ingest", "--config", config, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    here, there = ({p.name: p for p in run.glob("ingest/*/events/*")} for run in (finished.run_dir, tmp_path / "run"))
-    assert here.keys() == there.keys()
-    for name, path in here.items():
-        assert pq.read_table(path).equals(pq.read_table(there[name]))
-
-
 def test_validate_lists_samples_and_files(tmp_path: Path) -> None:
     done = invoke("validate", "--config", small_config(tmp_path, SAMPLES))
     assert done.exit_code == 0
