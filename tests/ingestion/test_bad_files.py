@@ -19,6 +19,7 @@ import uproot
 from delphes_files import write_delphes
 from made_events import lepton, made_event
 from rich.console import Console
+from spark_in_process import Here
 
 from ingestion.errors import (
     BadFilesError,
@@ -33,29 +34,6 @@ from pipeline.config import Config
 from pipeline.runner import Runner
 
 NAMES = ("qcd", "ttbar", "wjets")
-
-
-class Here:
-    """As much of a Spark context as the stage asks for, in this process."""
-
-    def __init__(self, items: list[Any] | None = None) -> None:
-        self._items = items or []
-        self.value = 0
-
-    def parallelize(self, items: list[Any], _: int) -> Here:
-        return Here(items)
-
-    def map(self, function: Callable[[Any], Any]) -> Here:
-        return Here([function(item) for item in self._items])
-
-    def collect(self) -> list[Any]:
-        return self._items
-
-    def accumulator(self, _: int) -> Here:
-        return Here()
-
-    def add(self, number: int) -> None:
-        self.value += number
 
 
 class Provider:

@@ -18,6 +18,7 @@ import uproot
 from delphes_files import write_delphes
 from fsspec.implementations.local import LocalFileSystem
 from made_events import lepton, made_event
+from spark_in_process import Here
 
 from ingestion.changes import content_digest
 from ingestion.errors import (
@@ -247,36 +248,11 @@ def test_a_file_that_could_not_be_looked_at_is_looked_at_again_by_the_next_run(
         assert (len(again.infos), again.bad) == (1, [])
 
 
-class Here:
-    """As much of a Spark context as `ingest` asks for, in this process."""
-
-    def __init__(self, items: list[Any] | None = None) -> None:
-        self._items = items or []
-
-    def parallelize(self, items: list[Any], _: int) -> Here:
-        return Here(items)
-
-    def map(self, function: Callable[[Any], Any]) -> Here:
-        return Here([function(item) for item in self._items])
-
-    def collect(self) -> list[Any]:
-        return self._items
-
-
-class Counter:
-    """As much of an accumulator."""
-
-    value = 0
-
-    def add(self, number: int) -> None:
-        self.value += number
-
-
 def run_ingest(path: Path, infos: list[FileInfo], out: Path, *, bad_files: OnBadFile) -> tuple[IngestResult, int]:
     out.mkdir()
     sample = SampleSettings(name="qcd", label=0, files=[str(path)])
     spark: Any = Here()
-    done: Any = Counter()
+    done: Any = Here()
     settings = IngestSettings(on_bad_file=bad_files)
     return ingest(spark, infos, [sample], settings, out, done=done, num_tasks=lambda _: 1), done.value
 

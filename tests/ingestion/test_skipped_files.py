@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from delphes_files import write_delphes
 from made_events import lepton, made_event
+from spark_in_process import Here
 
 from ingestion import job
 from ingestion.errors import DamagedFileError, may_pass
@@ -18,25 +18,6 @@ from ingestion.job import EntryRange, EventsPart, IngestResult, ingest, ingest_r
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 
 SKIP = IngestSettings(on_bad_file=OnBadFile.SKIP, entries_per_task=1)
-
-
-class Here:
-    """As much of a Spark context as ingest uses, in this process."""
-
-    def __init__(self, items: list[Any] | None = None) -> None:
-        self.items = items or []
-
-    def parallelize(self, items: list[Any], _: int) -> Here:
-        return Here(list(items))
-
-    def map(self, function: Callable[[Any], Any]) -> Here:
-        return Here([function(item) for item in self.items])
-
-    def collect(self) -> list[Any]:
-        return self.items
-
-    def add(self, _: int) -> None:
-        """As an accumulator."""
 
 
 @pytest.fixture
