@@ -11,5 +11,9 @@ class SavedModelError(ModelError):
     """A model folder is incomplete, of another version, or was made for other inputs."""
 
 
+class InputError(ModelError):
+    """Features, or the numbers that scale them, are not what a network takes."""
+
+
 class UndefinedMetricError(ModelError):
     """A number cannot be computed from these events, such as the AUC of a class that is not there."""

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import ClassVar
 
 from torch import Tensor, nn
 
-from models.scaling import Standardize
+from features.schema import NUM_HLF
+from models.classifier import Classifier
+from models.scaling import Scaler, Standardize
+from models.settings import ModelSettings
 
 
-class HlfClassifier(nn.Module):
+class HlfClassifier(Classifier):
     """Raw HLF (B, 14) to logits (B, num_classes): scaling, dense layers with ReLU, one linear output layer.
 
-    Softmax belongs to prediction: the loss takes logits.
+    Examples:
+        >>> import torch
+        >>> model = HlfClassifier(ModelSettings(), {"hlf": Scaler([0.0] * 14, [1.0] * 14)}, num_classes=3)
+        >>> model(torch.zeros(2, 14)).shape
+        torch.Size([2, 3])
     """
 
-    #: Columns of the features Parquet that it takes, in this order.
     inputs: ClassVar[tuple[str, ...]] = ("hlf",)
 
-    def __init__(self, *, mean: Sequence[float], std: Sequence[float], hidden: Sequence[int], num_classes: int) -> None:
+    def __init__(self, settings: ModelSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
         super().__init__()
-        self.scaling = Standardize(mean, std)
+        self.scaling = Standardize(*scalers["hlf"])
         layers: list[nn.Module] = []
-        for width_in, width_out in pairwise([len(mean), *hidden]):
+        for width_in, width_out in pairwise([NUM_HLF, *settings.hidden]):
             layers += [nn.Linear(width_in, width_out), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(hidden[-1], num_classes))
+        self.layers = nn.Sequential(*layers, nn.Linear(settings.hidden[-1], num_classes))
 
     def forward(self, hlf: Tensor) -> Tensor:
         """Logits of raw high-level features."""

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
-from features.schema import HLF_NAMES
-from models.errors import SavedModelError
+from models.classifier import Classifier
+from models.errors import InputError, SavedModelError
 from models.hlf import HlfClassifier
-from models.settings import ModelSettings
+from models.inclusive import InclusiveClassifier
+from models.inputs import INPUT_COLUMNS
+from models.particles import ParticlesClassifier
+from models.scaling import Scaler
+from models.settings import ModelName, ModelSettings
 
-MODEL_VERSION: Final = 1
+MODEL_VERSION: Final = 2
+
+CLASSIFIERS: Final[dict[ModelName, type[Classifier]]] = {
+    "hlf": HlfClassifier,
+    "particles": ParticlesClassifier,
+    "inclusive": InclusiveClassifier,
+}
+#: Columns of the features Parquet that each network takes, in the order of its `forward`.
+INPUTS_OF: Final[dict[ModelName, tuple[str, ...]]] = {name: kind.inputs for name, kind in CLASSIFIERS.items()}
 
 
 class ModelSpec(NamedTuple):
@@ -23,13 +37,50 @@ class ModelSpec(NamedTuple):
 
     settings: ModelSettings
     classes: list[str]
-    mean: list[float]
-    std: list[float]
+    scalers: dict[str, Scaler]
+    """Of each input column that is scaled."""
 
 
-def build(spec: ModelSpec) -> HlfClassifier:
-    """A network with fresh weights from torch's current random state."""
-    return HlfClassifier(mean=spec.mean, std=spec.std, hidden=spec.settings.hidden, num_classes=len(spec.classes))
+class Dataset(Protocol):
+    """What a network must know of a dataset: of `features.dataset.FeatureDataset` the two things below."""
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes, in the order of the labels."""
+
+    def scaler(self) -> dict[str, Any]:
+        """For each column its `mean` and `std` on the training split, one number per feature."""
+
+
+def model_spec(settings: ModelSettings, dataset: Dataset) -> ModelSpec:
+    """How to build the network that a user chose, for a dataset.
+
+    Args:
+        settings: The choice.
+        dataset: A `features.dataset.FeatureDataset`.
+
+    Raises:
+        InputError: The dataset has no scaler for an input of the network.
+    """
+    content = dataset.scaler()
+    scaled = [name for name in INPUTS_OF[settings.name] if INPUT_COLUMNS[name].is_scaled]
+    missing = [name for name in scaled if name not in content]
+    if missing:
+        raise InputError(f"the dataset has no scaler for {missing}. Make the features again.")
+    scalers = {name: Scaler(content[name]["mean"], content[name]["std"]) for name in scaled}
+    return ModelSpec(settings, list(dataset.classes), scalers)
+
+
+def build(spec: ModelSpec) -> Classifier:
+    """A network with fresh weights from torch's current random state, of torch's current default type.
+
+    Raises:
+        InputError: A scaler is missing, or has not one mean and one positive standard deviation per feature.
+    """
+    for name in INPUTS_OF[spec.settings.name]:
+        if INPUT_COLUMNS[name].is_scaled:
+            _check_scaler(name, spec.scalers)
+    return CLASSIFIERS[spec.settings.name](spec.settings, spec.scalers, len(spec.classes))
 
 
 def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
@@ -48,33 +99,56 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
         "version": MODEL_VERSION,
         "settings": spec.settings.model_dump(mode="json"),
         "classes": spec.classes,
-        "inputs": {"hlf": list(HLF_NAMES)},
-        "mean": spec.mean,
-        "std": spec.std,
+        "inputs": _inputs_json(spec.settings.name),
+        "scalers": {name: scaler._asdict() for name, scaler in spec.scalers.items()},
     }
     description = folder / ".model.json"
     description.write_text(json.dumps(content, indent=1), encoding="utf-8")
     description.replace(folder / "model.json")
 
 
-def load_model(folder: Path) -> tuple[HlfClassifier, ModelSpec]:
-    """Read a model folder; nothing in it is ever unpickled into code.
+def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
+    """Read a model folder, onto the CPU; nothing in it is ever unpickled into code.
 
     Raises:
-        SavedModelError: The folder is incomplete, of another version, or for other features.
+        SavedModelError: The folder is incomplete, damaged, of another version, or for other features.
     """
     try:
-        content: dict[str, Any] = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        state = torch.load(folder / "weights.pt", weights_only=True)
-    except (OSError, json.JSONDecodeError, RuntimeError, pickle.UnpicklingError) as cause:
+        content: Any = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        state = torch.load(folder / "weights.pt", weights_only=True, map_location="cpu")
+    except (OSError, EOFError, ValueError, RuntimeError, pickle.UnpicklingError) as cause:
         raise SavedModelError(f"{folder} holds no readable model ({cause}). Train again.") from cause
-    if content.get("version") != MODEL_VERSION:
-        raise SavedModelError(
-            f"{folder}: model version {content.get('version')}, this code reads {MODEL_VERSION}. Train again."
-        )
-    if content["inputs"] != {"hlf": list(HLF_NAMES)}:
-        raise SavedModelError(f"{folder}: the model was made for other features than this code computes. Train again.")
-    spec = ModelSpec(ModelSettings(**content["settings"]), content["classes"], content["mean"], content["std"])
-    model = build(spec)
-    model.load_state_dict(state)
+    version = content.get("version") if isinstance(content, dict) else None
+    if version != MODEL_VERSION:
+        raise SavedModelError(f"{folder}: model version {version}, this code reads {MODEL_VERSION}. Train again.")
+    try:
+        spec = _spec_from_json(content)
+        model = build(spec)
+        model.load_state_dict(state)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, InputError) as cause:
+        raise SavedModelError(f"{folder} holds no usable model ({cause}). Train again.") from cause
     return model, spec
+
+
+def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
+    settings = ModelSettings(**content["settings"])
+    if content["inputs"] != _inputs_json(settings.name):
+        raise InputError("it was made for other features than this code computes")
+    return ModelSpec(
+        settings, content["classes"], {name: Scaler(**scaler) for name, scaler in content["scalers"].items()}
+    )
+
+
+def _inputs_json(name: ModelName) -> dict[str, Any]:
+    """Shapes, names and units of a network's inputs, in the order of its `forward`."""
+    return {column: INPUT_COLUMNS[column].to_json() for column in INPUTS_OF[name]}
+
+
+def _check_scaler(name: str, scalers: Mapping[str, Scaler]) -> None:
+    width = len(INPUT_COLUMNS[name].names)
+    mean, std = scalers.get(name, Scaler([], []))
+    if not (len(mean) == len(std) == width and all(map(math.isfinite, [*mean, *std])) and min(std) > 0):
+        raise InputError(
+            f"column {name} needs a scaler of {width} finite means and {width} standard deviations above 0, not "
+            f"mean {mean}, std {std}. Make the features again."
+        )

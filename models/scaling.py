@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+
+class Scaler(NamedTuple):
+    """What `Standardize` takes, one number per column, in the columns' own units; fitted on the training split."""
+
+    mean: list[float]
+    std: list[float]
+    """Greater than 0; 1 for columns that never vary."""
 
 
 class Standardize(nn.Module):

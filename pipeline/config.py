@@ -189,7 +189,10 @@ def apply_override(content: dict[str, Any], override: str) -> None:
         value = text.strip()
     where = content
     for key in keys[:-1]:
-        where = where.setdefault(key, {})
+        if where.get(key) is None:
+            # Also where a section that is off by default stands as null.
+            where[key] = {}
+        where = where[key]
         if not isinstance(where, dict):
             raise ConfigError(f"--set {override}: '{key}' holds a value, not further keys.")
     where[keys[-1]] = value

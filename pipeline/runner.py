@@ -140,7 +140,7 @@ class Runner:
         self.console.print(f"[bold]{stage.name}[/]: {_escaped(shown)}", highlight=False)
         self._say_what_is_stale(stage, upstream)
         self._look_at_machine(stage)
-        self._make_version(stage, believed, upstream, found, fingerprint)
+        self._make_version(stage, believed, upstream, found, fingerprint, afresh=force)
 
     def _remember(self, stage: Stage, current: Version | None, found: Found) -> None:
         """Keep what was learnt of unchanged inputs, such as the new time of a file whose content had to be compared."""
@@ -165,10 +165,14 @@ class Runner:
         upstream: dict[str, Version],
         found: Found,
         fingerprint: Fingerprint,
+        *,
+        afresh: bool,
     ) -> None:
         """The transaction: a new folder, the work, its checks, the manifest, the pointer."""
         store = self.store(stage)
-        folder = store.begin(fingerprint.digest)
+        folder = store.begin(
+            fingerprint.digest, is_worth_keeping=lambda unfinished: not afresh and stage.can_go_on(unfinished)
+        )
         started = time.monotonic()
         try:
             context = Context(
@@ -188,9 +192,9 @@ class Runner:
             seconds = time.monotonic() - started
             store.commit(folder, self._manifest(stage, fingerprint, upstream, result, seconds))
         except BaseException as error:
-            # Ctrl-C too: only a kill leaves an unfinished folder, and the next run removes that. Once the pointer names
-            # it, the version is published, and stays.
-            if not store.names(folder):
+            # Ctrl-C too: only a kill leaves an unfinished folder, and the next run removes that, unless it can go on
+            # from there. Once the pointer names it, the version is published, and stays.
+            if not (store.names(folder) or stage.can_go_on(folder)):
                 shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, OSError) or type(error).__module__.startswith("pyarrow"):
                 raise RunFolderError(_about_files(stage, folder, error)) from error

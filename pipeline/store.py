@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -83,11 +84,14 @@ class StageStore:
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
-    def begin(self, digest: str) -> Path:
-        """A new, empty version folder; what earlier killed runs left unfinished is removed.
+    def begin(self, digest: str, *, is_worth_keeping: Callable[[Path], bool] = lambda _: False) -> Path:
+        """A new version folder; what earlier killed runs left unfinished is removed.
+
+        It is empty, or, under a new name, the newest unfinished one of the same digest that is worth keeping.
 
         Args:
             digest: Of what the version is made from; becomes part of its name.
+            is_worth_keeping: Whether the work in an unfinished folder can go on.
 
         Raises:
             RunFolderError: The folder cannot be written.
@@ -96,9 +100,13 @@ class StageStore:
             self.folder.mkdir(parents=True, exist_ok=True)
             # Counted before the removal: processes that a killed run left behind must not find its folder again.
             numbers = [int(path.name.split("-")[0]) for path in self._versions()]
-            self.remove_unfinished()
             folder = self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
-            folder.mkdir()
+            kept = [path for path in self._unfinished() if path.name.endswith(folder.name[4:]) and is_worth_keeping(path)]
+            if kept:
+                max(kept).rename(folder)
+            else:
+                folder.mkdir()
+            self.remove_unfinished(but=folder)
         except OSError as cause:
             raise RunFolderError(
                 f"{self.folder} cannot be written ({cause}). Choose another run_dir, or mend its permissions or space."
@@ -116,11 +124,14 @@ class StageStore:
         """Replace the manifest of a version (`plan --accept`)."""
         write_atomically(version.folder / MANIFEST, manifest)
 
-    def remove_unfinished(self) -> None:
+    def remove_unfinished(self, *, but: Path | None = None) -> None:
         """Remove version folders without a manifest."""
-        for path in self._versions():
-            if not (path / MANIFEST).exists():
+        for path in self._unfinished():
+            if path != but:
                 shutil.rmtree(path)
+
+    def _unfinished(self) -> list[Path]:
+        return [path for path in self._versions() if not (path / MANIFEST).exists()]
 
     def _versions(self) -> list[Path]:
         return [path for path in self.folder.iterdir() if path.is_dir() and path.name.split("-")[0].isdigit()]

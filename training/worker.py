@@ -10,55 +10,67 @@ import json
 import os
 import sys
 import threading
-import time
 import traceback
 from pathlib import Path
-from typing import Final
 
 import torch
 
 from features.errors import FeatureError
 from models.errors import ModelError
 from training.errors import LaunchError, TrainingError
-from training.trainer import Progress, RunSpec, train
-from training.transport import MpiTransport
-
-_SECONDS_BETWEEN_LINES: Final = 0.2
-
-
-class ProgressLines:
-    """Prints progress as JSON lines, rank 0 only and not too often."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self._last = 0.0
-
-    def __call__(self, progress: Progress) -> None:
-        """Print it, if it is time again or an epoch is over."""
-        if self._rank or (
-            time.monotonic() - self._last < _SECONDS_BETWEEN_LINES and progress.step < progress.num_steps
-        ):
-            return
-        self._last = time.monotonic()
-        sys.stdout.write(json.dumps(progress._asdict()) + "\n")
-        sys.stdout.flush()
+from training.launch_files import LaunchFiles
+from training.run import RunSpec, train
+from training.settings import GOSSIP
+from training.trainer import Progress
+from training.transports.mpi import MpiTransport
+from training.watchdog import Watchdog
 
 
 def main(argv: list[str]) -> int:
     """Run this rank to its end; returns the exit status."""
     spec_path = Path(argv[1])
-    transport = MpiTransport()
+    files = LaunchFiles(spec_path.parent)
+    spec = RunSpec.load(spec_path)
+    transport = MpiTransport(protocol=spec.train.exchange, overlap=spec.train.overlap)
     if transport.rank == 0 and "--launched" in argv:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     torch.set_num_threads(1)
     try:
-        spec = RunSpec.load(spec_path)
         check_world_size(transport.world_size, spec.train.workers)
-        train(spec, transport, on_progress=ProgressLines(transport.rank))
+        if transport.rank == 0:
+            files.say_started()
+        _train_with_survivors(spec, transport, files)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one for ever
-        _report(error, spec_path, transport.rank)
+        _report(error, files, transport.rank)
         transport.abort()
     return 0
+
+
+def _train_with_survivors(spec: RunSpec, transport: MpiTransport, files: LaunchFiles) -> None:
+    """Train; when a rank is lost and the run may shrink, go on from the last checkpoint with those that are left."""
+    may_shrink = spec.train.on_rank_loss == "shrink" and spec.train.algorithm not in GOSSIP
+    while True:
+        rank = transport.rank
+        watchdog = Watchdog(files.stalls, rank=rank, seconds=spec.train.stall_seconds)
+        try:
+            train(spec, transport, on_progress=print_progress if rank == 0 else _nothing, watchdog=watchdog)
+        except Exception as error:
+            from training.transports.ulfm import is_rank_loss, survivors
+            if not (may_shrink and is_rank_loss(error)):
+                raise
+            transport = survivors(transport)
+            lost = spec.train.workers - transport.world_size
+            spec = spec._replace(train=spec.train.model_copy(update={"workers": transport.world_size}))
+            if transport.rank == 0:
+                files.note_loss(f"{lost} rank(s) lost; {transport.world_size} went on from the last checkpoint")
+        else:
+            return
+
+
+def print_progress(progress: Progress) -> None:
+    """A JSON line for the launcher."""
+    sys.stdout.write(json.dumps(progress._asdict()) + "\n")
+    sys.stdout.flush()
 
 
 def check_world_size(started: int, configured: int) -> None:
@@ -74,18 +86,17 @@ def check_world_size(started: int, configured: int) -> None:
         )
 
 
-def _report(error: BaseException, spec_path: Path, rank: int) -> None:
+def _report(error: BaseException, files: LaunchFiles, rank: int) -> None:
     content = {
         "known": isinstance(error, TrainingError | ModelError | FeatureError),
         "message": str(error) or type(error).__name__,
         "traceback": traceback.format_exc(),
     }
-    folder = spec_path.parent / "errors"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"rank-{rank}.json"
-    unfinished = path.with_suffix(".new")
-    unfinished.write_text(json.dumps(content), encoding="utf-8")
-    unfinished.replace(path)
+    files.report_error(rank, content)
+
+
+def _nothing(_: Progress) -> None:
+    pass
 
 
 def _exit_when_launcher_ends() -> None:

@@ -116,6 +116,10 @@ class Stage(ABC):
         """Details of unchanged inputs to keep in the manifest instead of those it has, if there are any."""
         return None
 
+    def can_go_on(self, folder: Path) -> bool:  # noqa: ARG002
+        """Whether `run` would go on from what an interrupted run left in its version folder."""
+        return False
+
     @abstractmethod
     def run(self, context: Context) -> Result:
         """Do the work, writing into `context.out_dir` only."""

@@ -16,17 +16,15 @@ import pytest
 import torch
 from feature_datasets import write_dataset
 from ranks import processes_of, wait_until
+from training_runs import flat_weights, make_spec, records
 
 from features.dataset import FeatureDataset
-from models.saved_model import ModelSpec, load_model
-from models.settings import ModelSettings
-from training.algorithms.sgd import Sgd
+from models.saved_model import model_spec
 from training.errors import LaunchError, ShardError
 from training.launcher import launch
-from training.readers import Batch, Reader
-from training.settings import TrainSettings
+from training.readers import open_reader
+from training.run import RunSpec, make_model
 from training.sharding import plan_epoch
-from training.trainer import RunSpec, make_model, make_optimizer, training_step
 from training.transport import SingleTransport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
@@ -40,36 +38,33 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS, class_weights=[2.0, 1.0, 0.5])
 
 
-def spec(dataset: FeatureDataset, out: Path, **settings: Any) -> RunSpec:
-    out.mkdir(exist_ok=True)
-    chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8, "precision": "float64"} | settings
-    return RunSpec(dataset.folder, ModelSettings(hidden=[10, 5]), TrainSettings(**chosen), out)
-
-
 def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarray[Any, Any]:
-    """One worker that is fed, at every step, the batches of all ranks put together; its parameters after `epochs`."""
-    scaler = dataset.scaler()["hlf"]
-    single = SingleTransport()
-    model = make_model(ModelSpec(run.model, dataset.classes, scaler["mean"], scaler["std"]), run.train, single)
-    algorithm = Sgd(model, make_optimizer(model, run.train), single)
-    reader = Reader(dataset, ["hlf"], dtype=torch.float64, seed=run.train.seed)
+    """A plain loop over one network that is fed, at every step, the batches of all ranks put together."""
+    settings = run.train
+    network = make_model(model_spec(run.model, dataset), settings, SingleTransport(), torch.device("cpu")).module
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.effective_learning_rate)
+    if settings.optimizer == "sgd":
+        rate, momentum = settings.effective_learning_rate, settings.momentum
+        optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=momentum)
+    reader = open_reader(dataset, ("hlf",), kind="petastorm", cache="none", dtype=torch.float64, seed=settings.seed)
     for epoch in range(epochs):
         plan = plan_epoch(
             ROWS["train"],
-            world_size=run.train.workers,
-            batch_size=run.train.batch_size,
-            seed=run.train.seed,
+            world_size=settings.workers,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
             epoch=epoch,
         )
-        shards = [reader.train_batches(plan, rank=rank, epoch=epoch) for rank in range(run.train.workers)]
+        shards = [reader.train_batches(plan, rank=rank, epoch=epoch) for rank in range(settings.workers)]
         for batches in zip(*shards, strict=True):
-            together = Batch(
-                (torch.cat([batch.inputs[0] for batch in batches]),),
-                torch.cat([batch.labels for batch in batches]),
-                torch.cat([batch.weights for batch in batches]),
-            )
-            training_step(algorithm, together)
-    return model.flat.detach().numpy()
+            labels, weights = (torch.cat(parts) for parts in zip(*[batch[1:] for batch in batches], strict=True))
+            logits = network(torch.cat([batch.inputs[0] for batch in batches]))
+            losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+            # In place: setting the gradients to None would cut them off the network's flat vector.
+            optimizer.zero_grad(set_to_none=False)
+            ((losses * weights).sum() / len(labels)).backward()
+            optimizer.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()]).numpy()
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -77,10 +72,11 @@ def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarra
 def test_n_ranks_give_the_model_of_one_worker_fed_their_batches(
     dataset: FeatureDataset, tmp_path: Path, workers: int, optimizer: dict[str, Any]
 ) -> None:
-    run = spec(dataset, tmp_path / "out", workers=workers, learning_rate=0.01, **optimizer)
+    run = make_spec(
+        dataset, tmp_path / "out", workers=workers, learning_rate=0.01, precision="float64", **optimizer
+    )
     launch(run, on_progress=lambda _: None)
-    model, _ = load_model(run.out_dir / "model")
-    found = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
+    found = flat_weights(run.out_dir)
     epochs = json.loads((run.out_dir / "summary.json").read_text())["best_epoch"] + 1
     expected = interleaved(dataset, run, epochs)
     assert epochs > 1
@@ -88,13 +84,9 @@ def test_n_ranks_give_the_model_of_one_worker_fed_their_batches(
 
 
 def test_ranks_agree_count_all_samples_and_write_metrics_each(dataset: FeatureDataset, tmp_path: Path) -> None:
-    run = spec(dataset, tmp_path / "out", workers=3)
+    run = make_spec(dataset, tmp_path / "out", workers=3)
     launch(run, on_progress=lambda _: None)
-    records = [
-        [json.loads(line) for line in (run.out_dir / "metrics" / f"rank-{rank}.jsonl").read_text().splitlines()]
-        for rank in range(3)
-    ]
-    for epoch in zip(*records, strict=True):
+    for epoch in zip(*records(run.out_dir), strict=True):
         assert len({record["val_loss"] for record in epoch}) == 1
         assert len({record["steps"] for record in epoch}) == 1
         samples = sum(record["samples"] for record in epoch)
@@ -103,25 +95,16 @@ def test_ranks_agree_count_all_samples_and_write_metrics_each(dataset: FeatureDa
         assert all(record["bytes_sent"] > 0 for record in epoch)
 
 
-def test_the_same_seed_gives_the_same_model_bit_by_bit(dataset: FeatureDataset, tmp_path: Path) -> None:
-    weights = []
-    for name in ("a", "b"):
-        run = spec(dataset, tmp_path / name, precision="float32")
-        launch(run, on_progress=lambda _: None)
-        weights.append(load_model(run.out_dir / "model")[0].state_dict())
-    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
-
-
 def test_progress_of_rank_0_arrives(dataset: FeatureDataset, tmp_path: Path) -> None:
     seen = []
-    launch(spec(dataset, tmp_path / "out", epochs=2), on_progress=seen.append)
+    launch(make_spec(dataset, tmp_path / "out", epochs=2), on_progress=seen.append)
     assert seen[-1].epoch == 2
     assert seen[-1].step == seen[-1].num_steps
 
 
 def test_fewer_row_groups_than_workers_are_refused_with_the_fix(dataset: FeatureDataset, tmp_path: Path) -> None:
     with pytest.raises(ShardError, match=r"7 row groups, fewer than the 8 workers.*features\.feed_workers: 8"):
-        launch(spec(dataset, tmp_path / "out", workers=8), on_progress=lambda _: None)
+        launch(make_spec(dataset, tmp_path / "out", workers=8), on_progress=lambda _: None)
 
 
 def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) -> None:
@@ -133,7 +116,7 @@ def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) 
     path.write_bytes(content)
     started = time.monotonic()
     with pytest.raises(LaunchError, match=r"training failed on rank 1: the train split.*cannot be read"):
-        launch(spec(broken, tmp_path / "out"), on_progress=lambda _: None)
+        launch(make_spec(broken, tmp_path / "out"), on_progress=lambda _: None)
     assert time.monotonic() - started < 30
 
 
@@ -141,14 +124,14 @@ LAUNCHER = """
 import sys
 from pathlib import Path
 from training.launcher import launch
-from training.trainer import RunSpec
+from training.run import RunSpec
 launch(RunSpec.load(Path(sys.argv[1])), on_progress=lambda progress: None)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_rank_outlives_its_launcher(dataset: FeatureDataset, tmp_path: Path, number: signal.Signals) -> None:
-    run = spec(dataset, tmp_path / "out", epochs=100_000)
+    run = make_spec(dataset, tmp_path / "out", epochs=100_000)
     run.save(tmp_path / "spec.json")
     launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, str(tmp_path / "spec.json")], stderr=subprocess.DEVNULL, start_new_session=True

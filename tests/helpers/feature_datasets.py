@@ -11,8 +11,16 @@ import pyarrow.parquet as pq
 
 from features.dataset import FeatureDataset, RowGroup
 from features.scaling import ColumnStatistics
-from features.schema import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES, SPLITS, features_schema
+from features.schema import (
+    MAX_PARTICLES,
+    NUM_HLF,
+    NUM_PARTICLE_FEATURES,
+    PARTICLE_FEATURE_NAMES,
+    SPLITS,
+    features_schema,
+)
 
+_WIDTHS = {"hlf": NUM_HLF, "particles": MAX_PARTICLES * NUM_PARTICLE_FEATURES}
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
 
@@ -23,48 +31,110 @@ def write_dataset(
     seed: int = 1,
     class_weights: Sequence[float] = (1.0, 1.0, 1.0),
     separation: float = 3.0,
+    most_particles: int = 12,
 ) -> FeatureDataset:
-    """Write a dataset with the given rows of each row group of each split; `entry` counts through all rows."""
-    rng = np.random.default_rng(seed)
+    """Write a dataset with the given rows of each row group of each split; `entry` counts through all rows.
+
+    Events have 1 to `most_particles` particles; see `made_particles`.
+    """
+    rngs = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     centres = np.random.default_rng(99).normal(0, separation, (len(CLASSES), NUM_HLF))
     splits: dict[str, list[RowGroup]] = {}
     counts: dict[str, list[int]] = {}
     entry = 0
-    train_rows = []
+    train: list[dict[str, np.ndarray]] = []
     for split in SPLITS:
         (folder / split).mkdir(parents=True)
         splits[split] = []
         labels_seen = []
         for group, num_rows in enumerate(rows[split]):
-            labels = rng.integers(0, len(CLASSES), num_rows)
-            labels[: len(CLASSES)] = np.arange(min(num_rows, len(CLASSES)))
-            hlf = (100 + 10 * (centres[labels] + rng.normal(0, 1, (num_rows, NUM_HLF)))).astype(np.float32)
+            columns = _made_group(*rngs, num_rows, centres, most_particles)
+            columns["entry"] = np.arange(entry, entry + num_rows)
             name = f"{split}/part-{group:05d}.parquet"
-            _write_group(
-                folder / name, hlf, labels, rng.uniform(0.5, 1.5, num_rows), np.arange(entry, entry + num_rows)
-            )
+            _write_group(folder / name, columns)
             entry += num_rows
             splits[split].append(RowGroup(name, num_rows))
-            labels_seen.append(labels)
+            labels_seen.append(columns["label"])
             if split == "train":
-                train_rows.append(hlf)
+                train.append(columns)
         counts[split] = np.bincount(np.concatenate(labels_seen), minlength=len(CLASSES)).tolist()
     dataset = FeatureDataset(folder, CLASSES, list(class_weights), splits, counts)
-    dataset.save(columns={"hlf": ColumnStatistics.of(np.concatenate(train_rows)).to_json()})
+    hlf, particles, lengths = (
+        np.concatenate([group[name] for group in train]) for name in ("hlf", "particles", "num_particles")
+    )
+    dataset.save(
+        columns={
+            "hlf": ColumnStatistics.of(hlf).to_json(),
+            "particles": ColumnStatistics.of_padded(particles, lengths).to_json(),
+        }
+    )
     return dataset
 
 
-def _write_group(path: Path, hlf: np.ndarray, labels: np.ndarray, weights: np.ndarray, entries: np.ndarray) -> None:
-    num_rows = len(labels)
-    zeros = np.zeros((num_rows, MAX_PARTICLES * NUM_PARTICLE_FEATURES), dtype=np.float32)
-    columns = {
-        "hlf": list(hlf),
-        "particles": list(zeros),
-        "num_particles": np.ones(num_rows, dtype=np.int32),
-        "label": labels.astype(np.int64),
-        "weight": weights.astype(np.float32),
-        "file_uuid": ["00000000-0000-0000-0000-000000000000"] * num_rows,
-        "entry": entries,
+def _made_group(
+    rng: np.random.Generator,
+    particle_rng: np.random.Generator,
+    num_rows: int,
+    centres: np.ndarray,
+    most_particles: int,
+) -> dict[str, np.ndarray]:
+    """All columns but the identity; particles draw from a generator of their own."""
+    labels = rng.integers(0, len(CLASSES), num_rows)
+    labels[: len(CLASSES)] = np.arange(min(num_rows, len(CLASSES)))
+    lengths = particle_rng.integers(1, most_particles + 1, num_rows)
+    return {
+        "hlf": (100 + 10 * (centres[labels] + rng.normal(0, 1, (num_rows, NUM_HLF)))).astype(np.float32),
+        "particles": made_particles(particle_rng, labels, lengths),
+        "num_particles": lengths,
+        "label": labels,
+        "weight": rng.uniform(0.5, 1.5, num_rows),
     }
-    table = pa.table({name: pa.array(values) for name, values in columns.items()}).cast(features_schema())
+
+
+def made_particles(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Particle lists (num_events, 801, 19), zero padded: a lepton, then hadrons and photons of massless kinematics.
+
+    The classes differ in the pT of the hadrons and photons: on average 1, 3 and 9 GeV.
+
+    Args:
+        rng: Source of randomness.
+        labels: (num_events,) classes.
+        lengths: (num_events,) particles of each event, the lepton included.
+    """
+    shape = (len(labels), int(lengths.max(initial=1)))
+    is_lepton = np.broadcast_to(np.arange(shape[1]) == 0, shape)
+    kind = rng.integers(0, 3, shape)
+    pt = np.where(is_lepton, 23 + rng.exponential(20, shape), rng.exponential(3.0 ** labels[:, None], shape) + 0.1)
+    eta, phi = rng.uniform(-2.5, 2.5, shape), rng.uniform(-np.pi, np.pi, shape)
+    is_track = ~is_lepton & (kind == 0)
+    is_electron = is_lepton & rng.integers(0, 2, (shape[0], 1)).astype(bool)
+    values = {
+        "energy": pt * np.cosh(eta),
+        "px": pt * np.cos(phi),
+        "py": pt * np.sin(phi),
+        "pz": pt * np.sinh(eta),
+        "pt": pt,
+        "eta": eta,
+        "phi": phi,
+        **{f"vertex_{axis}": is_track * rng.normal(0, 5, shape) for axis in "xyz"},
+        **{f"iso_{name}": rng.exponential(0.3, shape) for name in ("charged", "photon", "neutral")},
+        "is_charged_hadron": is_track,
+        "is_neutral_hadron": ~is_lepton & (kind == 1),
+        "is_photon": ~is_lepton & (kind == 2),
+        "is_electron": is_electron,
+        "is_muon": is_lepton & ~is_electron,
+        "charge": (is_track | is_lepton) * rng.choice([-1.0, 1.0], shape),
+    }
+    valid = np.arange(shape[1]) < lengths[:, None]
+    particles = np.zeros((shape[0], MAX_PARTICLES, NUM_PARTICLE_FEATURES), dtype=np.float32)
+    for column, name in enumerate(PARTICLE_FEATURE_NAMES):
+        particles[:, : shape[1], column] = values[name] * valid
+    return particles
+
+
+def _write_group(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    num_rows = len(columns["label"])
+    lists = {name: list(columns[name].reshape(num_rows, width)) for name, width in _WIDTHS.items()}
+    uuids = ["00000000-0000-0000-0000-000000000000"] * num_rows
+    table = pa.table({**columns, **lists, "file_uuid": uuids}).select(features_schema().names).cast(features_schema())
     pq.write_table(table, path, row_group_size=max(1, num_rows))

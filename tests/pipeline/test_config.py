@@ -102,7 +102,7 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
         ({"features": {"min_lepton_pt": 10}}, "features.min_lepton_pt (10) is below ingest.min_lepton_pt (23)"),
         ({"features": {"split": {"train": 0.5, "val": 0.5, "test": 0.5}}}, "add up to 1.5"),
         ({"train": {"algorithm": "sgd", "workers": 3}}, "use ar-sgd"),
-        ({"train": {"mpirun_args": ["-np", "3"]}}, "set train.workers instead"),
+        ({"train": {"launcher_args": ["-np", "3"]}}, "set train.workers instead"),
         ({"train": {"learning_rate": float("inf")}}, "'train.learning_rate'"),
         ({"train": {"seed": 10**23}}, "'train.seed'"),
         ({"classes": ["A", "A", "B"]}, "'A' is blank or given twice"),
@@ -180,7 +180,7 @@ def test_a_config_survives_a_round_trip_through_yaml(tmp_path: Path) -> None:
 
 def test_keys_that_change_only_speed_never_make_a_stage_stale() -> None:
     assert "ingest.entries_per_task" not in flat_items(IngestSettings(), "ingest")
-    assert "train.mpirun_args" not in flat_items(TrainSettings(), "train")
+    assert "train.launcher_args" not in flat_items(TrainSettings(), "train")
     assert flat_items(FeatureSettings(), "features")["features.split.train"] == 0.64
 
 

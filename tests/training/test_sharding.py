@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.errors import ShardError
-from training.sharding import plan_epoch, step_bounds
+from training.sharding import plan_epoch, share_of, shuffled, step_bounds
 
 sizes = st.lists(st.integers(1, 50), min_size=1, max_size=20)
 
@@ -45,3 +45,36 @@ def test_the_plan_hangs_on_seed_and_epoch_only() -> None:
     assert groups(1, 0) == groups(1, 0)
     assert groups(1, 0) != groups(1, 1)
     assert groups(1, 0) != groups(2, 0)
+
+
+@given(sizes, st.integers(1, 8), st.integers(1, 30), st.data())
+def test_the_rest_of_an_epoch_is_the_end_of_the_whole(
+    rows: list[int], world_size: int, batch_size: int, data: st.DataObject
+) -> None:
+    world_size = min(world_size, len(rows))
+    plan = plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=1, epoch=0)
+    for rank in range(world_size):
+        whole = share_of(plan, rows, rank=rank)
+        assert whole.groups == plan.groups[rank].tolist()
+        assert whole.skipped == 0
+        assert len(whole.sizes) == plan.num_steps
+        assert sum(whole.sizes) == sum(rows[group] for group in whole.groups)
+        first_step = data.draw(st.integers(0, plan.num_steps))
+        rest = share_of(plan, rows, rank=rank, first_step=first_step)
+        assert rest.sizes == whole.sizes[first_step:]
+        assert rest.groups == whole.groups[len(whole.groups) - len(rest.groups) :]
+        assert sum(rows[group] for group in rest.groups) - rest.skipped == sum(rest.sizes)
+        assert not rest.groups or rest.skipped < rows[rest.groups[0]]
+
+
+@pytest.mark.parametrize("first_step", [-1, 4])
+def test_a_step_outside_of_the_epoch_is_refused(first_step: int) -> None:
+    plan = plan_epoch([10, 10], world_size=1, batch_size=8, seed=1, epoch=0)
+    with pytest.raises(ValueError, match=f"step {first_step} of an epoch of 3 steps"):
+        share_of(plan, [10, 10], rank=0, first_step=first_step)
+
+
+def test_the_order_of_rows_is_the_one_of_earlier_versions() -> None:
+    assert shuffled(8, seed=1, epoch=2, group=3).tolist() == [0]
+    plan = plan_epoch([10] * 7, world_size=3, batch_size=8, seed=1, epoch=2)
+    assert (plan.groups.tolist(), plan.left_out.tolist()) == ([], [])

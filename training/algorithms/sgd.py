@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from training.algorithms.base import Algorithm
+from training.algorithms.base import Algorithm, ComputeGradient
 
 
 class Sgd(Algorithm):
     """x <- x - gamma * gradient, or whatever else the base optimiser makes of the gradient."""
 
-    def step(self, compute_gradient: Callable[[], None], num_samples: int) -> None:
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         """Take one step; see `Algorithm.step`."""
-        if num_samples:
-            compute_gradient()
+        if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()

@@ -1,0 +1,24 @@
+"""What all networks have in common."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+
+class Classifier(nn.Module):
+    """A network from raw physics to logits (B, num_classes) of B events; feature scaling is its first layer.
+
+    Softmax belongs to prediction: the loss takes logits. Every network is made from `(settings, scalers, num_classes)`;
+    `models.saved_model.build` does it. `forward` takes the columns named by `inputs`, in that order, on one device:
+
+    * `hlf`, (B, 14): see `features.schema.HLF_NAMES`.
+    * `particles`, (B, L, 19): see `features.schema.PARTICLE_FEATURE_NAMES`; L is at least 1, and readers cut it to
+      the longest event of the batch.
+    * `num_particles`, (B,) int64: how many rows of `particles` are valid, counted from the first; the others, of L,
+      are padding.
+    """
+
+    #: Columns of the features Parquet that `forward` takes, in this order.
+    inputs: ClassVar[tuple[str, ...]]

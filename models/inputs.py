@@ -1,0 +1,98 @@
+"""The columns of the features Parquet that networks take: what they hold, and how they become tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from features.schema import HLF_NAMES, MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from models.errors import InputError
+
+#: Units of all features that have one.
+UNITS: Final = {
+    **dict.fromkeys(("ht", "met", "mt", "lepton_pt", "energy", "px", "py", "pz", "pt"), "GeV"),
+    **dict.fromkeys(("met_phi", "lepton_phi", "phi"), "rad"),
+    **dict.fromkeys(("vertex_x", "vertex_y", "vertex_z"), "mm"),
+    **dict.fromkeys(("lepton_charge", "charge"), "e"),
+}
+
+
+class InputColumn(NamedTuple):
+    """One column of the features Parquet, as a network takes it."""
+
+    shape: tuple[int, ...]
+    """Of one event; a particle list may be cut after its last valid row."""
+    names: tuple[str, ...]
+    """Of the features along the last axis."""
+    is_scaled: bool = True
+    """Whether a scaler belongs to it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Shape, names and units."""
+        units = [UNITS.get(name, "1") for name in self.names]
+        return {"shape": list(self.shape), "names": list(self.names), "units": units}
+
+
+INPUT_COLUMNS: Final[dict[str, InputColumn]] = {
+    "hlf": InputColumn((NUM_HLF,), HLF_NAMES),
+    "particles": InputColumn((MAX_PARTICLES, NUM_PARTICLE_FEATURES), PARTICLE_FEATURE_NAMES),
+    "num_particles": InputColumn((), ("num_particles",), is_scaled=False),
+}
+
+
+def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, dtype: torch.dtype) -> list[Tensor]:
+    """What the `forward` of a network takes, from columns as they lie in the features Parquet.
+
+    Particle lists are cut to the longest event: a recurrent network takes as long as the list is.
+
+    Args:
+        columns: Of B events: `hlf` (B, 14), `particles` (B, 801 * 19), `num_particles` (B,); others are left alone.
+        names: The network's `inputs`.
+        dtype: Floating point type of the network.
+
+    Raises:
+        InputError: A column has another shape, or an event more particles than rows, or less than none.
+
+    Examples:
+        >>> columns = {"particles": np.zeros((2, 801 * 19), np.float32), "num_particles": np.array([5, 3], np.int32)}
+        >>> [tuple(tensor.shape) for tensor in input_tensors(columns, list(columns), dtype=torch.float32)]
+        [(2, 5, 19), (2,)]
+    """
+    tensors = []
+    for name in names:
+        values = _shaped(name, columns[name])
+        if name == "num_particles":
+            tensors.append(torch.from_numpy(values.astype(np.int64)))
+            continue
+        if name == "particles":
+            values = values[:, : _longest(columns["num_particles"])]
+        # A copy, since what comes out of Arrow cannot be written to, which torch does not know.
+        tensors.append(torch.from_numpy(np.array(values)).to(dtype))
+    return tensors
+
+
+def _shaped(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """The rows of a column, each in the shape of an event."""
+    shape = INPUT_COLUMNS[name].shape
+    try:
+        return values.reshape(len(values), *shape)
+    except ValueError as cause:
+        raise InputError(
+            f"column {name} has events of shape {values.shape[1:]}, the networks take {shape}. Make the features again."
+        ) from cause
+
+
+def _longest(num_particles: NDArray[Any]) -> int:
+    """Rows that the longest of some events needs, at least 1."""
+    fewest, most = num_particles.min(initial=0), int(num_particles.max(initial=1))
+    if fewest < 0 or most > MAX_PARTICLES:
+        raise InputError(
+            f"column num_particles goes from {fewest} to {most}, but a particle list has 0 to {MAX_PARTICLES} rows. "
+            f"Make the features again."
+        )
+    return most

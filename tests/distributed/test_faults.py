@@ -1,0 +1,127 @@
+"""Ranks that die, stop or compute nonsense, on real MPI."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from feature_datasets import write_dataset
+from ranks import processes_of, wait_until
+from training_runs import flat_weights, make_spec, records, summary
+
+from features.dataset import FeatureDataset
+from training.errors import LaunchError, StalledError
+from training.launcher import launch
+from training.run import RunSpec
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
+
+ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
+SLOW = {"epochs": 60, "batch_size": 4, "checkpoint_steps": 20}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS)
+
+
+def rank_processes(run: RunSpec) -> list[psutil.Process]:
+    """The Python processes of the ranks, in no particular order."""
+    return [process for process in processes_of(run.out_dir) if "training.worker" in " ".join(process.cmdline()[:4])]
+
+
+@contextmanager
+def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]]:
+    """Once a first checkpoint is there, send a signal to one rank; yields its process id in a list."""
+    hit: list[int] = []
+
+    def send() -> None:
+        wait_until(lambda: list((run.out_dir / "checkpoints").glob("*/complete.json")), seconds=60, what="a checkpoint")
+        victim = rank_processes(run)[-1]
+        os.kill(victim.pid, number)
+        hit.append(victim.pid)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield hit
+    finally:
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"algorithm": "ar-sgd"}, {"algorithm": "d-psgd"}, {"algorithm": "ad-psgd"}, {"algorithm": "swarm-sgd"}]
+)
+def test_a_killed_rank_is_noticed_and_all_go_on_from_the_last_checkpoint(
+    dataset: FeatureDataset, tmp_path: Path, chosen: dict[str, Any]
+) -> None:
+    run = make_spec(dataset, tmp_path / "out", **SLOW, **chosen)
+    losses: list[str] = []
+    with signal_to_a_rank(run, signal.SIGKILL) as hit:
+        launch(run, on_progress=lambda _: None, on_loss=losses.append)
+    assert len(hit) == len(losses) == 1
+    for rank in records(run.out_dir):
+        assert [record["epoch"] for record in rank] == list(range(60))
+    assert summary(run.out_dir)["samples"] == 60 * sum(ROWS["train"])
+    if chosen["algorithm"] in ("ar-sgd", "d-psgd"):
+        undisturbed = make_spec(dataset, tmp_path / "calm", **SLOW, **chosen)
+        launch(undisturbed, on_progress=lambda _: None)
+        np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(undisturbed.out_dir))
+
+
+@pytest.mark.parametrize("algorithm", ["ar-sgd", "local-sgd", "d-psgd"])
+def test_survivors_go_on_without_the_killed_rank(dataset: FeatureDataset, tmp_path: Path, algorithm: str) -> None:
+    run = make_spec(dataset, tmp_path / "out", workers=4, on_rank_loss="shrink", algorithm=algorithm, **SLOW)
+    with signal_to_a_rank(run, signal.SIGKILL):
+        launch(run, on_progress=lambda _: None, on_loss=lambda words: pytest.fail(f"all started again: {words}"))
+    told = summary(run.out_dir)
+    assert told["workers"] == 3
+    history = records(run.out_dir)
+    assert len(history) == 3
+    assert {record["workers"] for record in history[0]} == {3, 4}
+    assert [record["epoch"] for record in history[0]] == list(range(60))
+    assert told["best_val_loss"] < 0.7 * history[0][0]["val_loss"]
+
+
+def test_a_rank_that_is_lost_again_and_again_ends_the_run(dataset: FeatureDataset, tmp_path: Path) -> None:
+    run = make_spec(dataset, tmp_path / "out", max_restarts=0, **SLOW)
+    with signal_to_a_rank(run, signal.SIGKILL), pytest.raises(LaunchError, match=r"a rank was lost.*max_restarts"):
+        launch(run, on_progress=lambda _: None)
+
+
+def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: FeatureDataset, tmp_path: Path) -> None:
+    run = make_spec(dataset, tmp_path / "out", stall_seconds=4.0, **SLOW)
+    with signal_to_a_rank(run, signal.SIGSTOP), pytest.raises(StalledError) as caught:
+        launch(run, on_progress=lambda _: None)
+    message = str(caught.value)
+    assert "no word; it is stopped" in message
+    assert "in an all-reduce, for" in message or "in a barrier, for" in message
+    assert list((run.out_dir / "stalls").glob("rank-*.json"))
+    wait_until(lambda: not processes_of(run.out_dir), seconds=30, what="all ranks are gone")
+
+
+def test_a_second_launch_goes_on_where_an_interrupted_one_was(dataset: FeatureDataset, tmp_path: Path) -> None:
+    run = make_spec(dataset, tmp_path / "out", algorithm="local-sgd", slowmo={"tau": 5}, **SLOW)
+
+    def interrupt(progress: Any) -> None:
+        if progress.epoch > 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        launch(run, on_progress=interrupt)
+    started = time.monotonic()
+    seen: list[int] = []
+    launch(run, on_progress=lambda progress: seen.append(progress.epoch))
+    assert seen[0] > 1, f"it began anew after {time.monotonic() - started:.0f} s"
+    undisturbed = make_spec(dataset, tmp_path / "calm", algorithm="local-sgd", slowmo={"tau": 5}, **SLOW)
+    launch(undisturbed, on_progress=lambda _: None)
+    np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(undisturbed.out_dir))

@@ -1,0 +1,70 @@
+"""Small networks of every kind, and random raw events for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from feature_datasets import CLASSES
+from torch import Tensor
+
+from features.schema import NUM_HLF, NUM_PARTICLE_FEATURES
+from models.classifier import Classifier
+from models.saved_model import INPUTS_OF, ModelSpec, build
+from models.scaling import Scaler
+from models.settings import ModelName, ModelSettings
+
+NAMES: list[ModelName] = list(INPUTS_OF)
+SCALERS = {
+    "hlf": Scaler(np.linspace(-50, 200, NUM_HLF).tolist(), np.linspace(0.1, 60, NUM_HLF).tolist()),
+    "particles": Scaler(
+        np.linspace(-5, 20, NUM_PARTICLE_FEATURES).tolist(), np.linspace(0.1, 30, NUM_PARTICLE_FEATURES).tolist()
+    ),
+}
+
+
+def made_spec(name: ModelName, **settings: Any) -> ModelSpec:
+    """A spec with the scalers above and small layers, unless told otherwise."""
+    chosen = {"hidden": [8, 4], "gru_width": 7, "dense_width": 5} | settings
+    scaled = {column: SCALERS[column] for column in INPUTS_OF[name] if column in SCALERS}
+    return ModelSpec(ModelSettings(name=name, **chosen), CLASSES, scaled)
+
+
+def made_network(name: ModelName, *, dtype: torch.dtype = torch.float64, seed: int = 1, **settings: Any) -> Classifier:
+    """A network of that spec with weights from the seed."""
+    torch.manual_seed(seed)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        return build(made_spec(name, **settings))
+    finally:
+        torch.set_default_dtype(before)
+
+
+def random_events(
+    lengths: Sequence[int], *, rows: int | None = None, dtype: torch.dtype = torch.float64, seed: int = 1
+) -> dict[str, Tensor]:
+    """Raw events with so many particles; lists have `rows` rows (default: the longest event), padding is random too."""
+    rng = np.random.default_rng(seed)
+    rows = max(1, *lengths) if rows is None else rows
+    events = {
+        "hlf": rng.normal(*SCALERS["hlf"], (len(lengths), NUM_HLF)),
+        "particles": rng.normal(*SCALERS["particles"], (len(lengths), rows, NUM_PARTICLE_FEATURES)),
+    }
+    tensors = {name: torch.from_numpy(values).to(dtype) for name, values in events.items()}
+    return tensors | {"num_particles": torch.tensor(lengths, dtype=torch.int64)}
+
+
+def run(model: Classifier, events: dict[str, Tensor]) -> Tensor:
+    """Logits of events, of which the network is given what it asks for."""
+    logits: Tensor = model(*(events[name] for name in model.inputs))
+    return logits
+
+
+def gradients(model: Classifier, events: dict[str, Tensor]) -> list[Tensor]:
+    """Gradients of all parameters for a loss that tells the events and classes apart."""
+    logits = run(model, events)
+    loss = (logits * torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype).view_as(logits)).sum()
+    return list(torch.autograd.grad(loss, list(model.parameters())))

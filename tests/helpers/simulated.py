@@ -1,0 +1,286 @@
+"""Small data, networks and clusters for tests in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from training.algorithms.base import Algorithm
+from training.algorithms.gossip import Partners
+from training.algorithms.registry import make_algorithm
+from training.checkpoints import Checkpoint, CheckpointFolder
+from training.readers import MemoryRows
+from training.readers.batch import Rows
+from training.run_files import DiskFiles
+from training.settings import TrainSettings
+from training.simulation.cluster import ClusterSettings, ComputeTimes
+from training.simulation.simulate import Simulated, simulate
+from training.simulation.transport import SimNetwork
+from training.simulation.virtual_time import VirtualClock
+
+#: Steps take a virtual millisecond, messages a microsecond.
+CLUSTER = ClusterSettings.sleeping(1e-3, latency_seconds=1e-6)
+#: Steps of very unequal length, pauses, and slow messages: workers get far apart.
+ROUGH = ClusterSettings.sleeping(
+    1e-3, jitter=0.4, slow_ranks={0: 2.5}, pause_probability=0.1, pause_seconds=3e-3, latency_seconds=2e-4
+)
+
+#: Every method on several workers.
+METHODS: dict[str, dict[str, Any]] = {
+    "ar-sgd": {"algorithm": "ar-sgd"},
+    "local-sgd": {"algorithm": "local-sgd"},
+    "d-psgd": {"algorithm": "d-psgd"},
+    "ad-psgd": {"algorithm": "ad-psgd"},
+    "ad-psgd beside": {"algorithm": "ad-psgd", "overlap": "thread"},
+    "swarm-sgd": {"algorithm": "swarm-sgd"},
+    "swarm-sgd geometric": {"algorithm": "swarm-sgd", "local_steps_law": "geometric"},
+    "ad-psgd additive": {"algorithm": "ad-psgd", "overlap": "thread", "exchange": "additive"},
+    "swarm-sgd additive": {"algorithm": "swarm-sgd", "exchange": "additive"},
+}
+#: Those of them that gossip.
+GOSSIP = {name: chosen for name, chosen in METHODS.items() if chosen["algorithm"] in ("ad-psgd", "swarm-sgd")}
+
+
+def toy_rows(num_rows: int, *, groups: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64) -> MemoryRows:
+    """Events of three linearly separable classes with some noise; four features."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(num_rows, 4))
+    planes = np.random.default_rng(99).normal(size=(4, 3))
+    labels = (features @ planes + 0.3 * rng.normal(size=(num_rows, 3))).argmax(axis=1)
+    weights = rng.uniform(0.5, 1.5, num_rows)
+    rows = Rows((torch.tensor(features, dtype=dtype),), torch.tensor(labels), torch.tensor(weights, dtype=dtype))
+    bounds = np.arange(groups + 1) * num_rows // groups
+    return MemoryRows(rows, 1, np.diff(bounds).tolist())
+
+
+def toy_network(dtype: torch.dtype = torch.float64) -> nn.Module:
+    """A small perceptron, always with the same weights."""
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).to(dtype)
+
+
+def settings(**chosen: Any) -> TrainSettings:
+    """Short runs in double precision."""
+    defaults = {"workers": 4, "epochs": 2, "batch_size": 10, "learning_rate": 0.05, "precision": "float64"}
+    return TrainSettings.model_validate(defaults | chosen)
+
+
+def run(
+    *,
+    train: MemoryRows | None = None,
+    module: nn.Module | None = None,
+    cluster: ClusterSettings = CLUSTER,
+    **chosen: Any,
+) -> Simulated:
+    """A simulated run over the toy data; what `simulate` takes beside the settings goes there."""
+    passed_on = {name: chosen.pop(name) for name in ("partners", "files", "resume", "on_progress") if name in chosen}
+    return simulate(
+        toy_network() if module is None else module,
+        toy_rows(320) if train is None else train,
+        toy_rows(60, groups=1, seed=1),
+        settings(**chosen),
+        cluster,
+        **passed_on,
+    )
+
+
+def models(simulated: Simulated) -> NDArray[np.float64]:
+    """(workers, parameters) at the end of a run."""
+    return simulated.parameters.numpy().astype(np.float64)
+
+
+class Pairs:
+    """Partners from a list, one entry for each step; None begins no average."""
+
+    def __init__(self, partners: Sequence[int | None]) -> None:
+        self._partners = list(partners)
+        self._next = 0
+
+    def next(self) -> int | None:
+        """See `Partners`."""
+        partner = self._partners[self._next % len(self._partners)]
+        self._next += 1
+        return partner
+
+    def state(self) -> dict[str, Any]:
+        """See `Partners`."""
+        return {"next": self._next}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Partners`."""
+        self._next = state["next"]
+
+
+class VectorRow:
+    """A bare vector of parameters and one of gradients, as the algorithms see a model."""
+
+    def __init__(self, initial: NDArray[np.float64]) -> None:
+        self.flat = nn.Parameter(torch.tensor(initial), requires_grad=False)
+        self.flat.grad = torch.zeros_like(self.flat)
+        self.parameters, self.gradient = self.flat.numpy(), self.flat.grad.numpy()
+
+    def empty(self) -> NDArray[Any]:
+        """See `VectorModel`."""
+        return np.empty_like(self.parameters)
+
+    def read(self, out: NDArray[Any]) -> None:
+        """See `VectorModel`."""
+        np.copyto(out, self.parameters)
+
+    def write(self, values: NDArray[Any]) -> None:
+        """See `VectorModel`."""
+        np.copyto(self.parameters, values)
+
+    def read_gradient(self, out: NDArray[Any]) -> None:
+        """See `VectorModel`."""
+        np.copyto(out, self.gradient)
+
+    def write_gradient(self, values: NDArray[Any]) -> None:
+        """See `VectorModel`."""
+        np.copyto(self.gradient, values)
+
+    def gradient_is_finite(self) -> bool:
+        """See `VectorModel`."""
+        return bool(np.isfinite(self.gradient).all())
+
+
+def matched(rounds: Sequence[Sequence[tuple[int, int]]], begins: Callable[..., int] = min) -> Callable[[int], Pairs]:
+    """Partners from a list of matchings, one for each step; of each pair, one begins the average.
+
+    Args:
+        rounds: The pairs of each step; they come round again.
+        begins: Picks from a pair who begins: `min` or `max`.
+    """
+
+    def partners(rank: int) -> Pairs:
+        return Pairs([_partner(rank, pairs, begins) for pairs in rounds])
+
+    return partners
+
+
+def _partner(rank: int, pairs: Sequence[tuple[int, int]], begins: Callable[..., int]) -> int | None:
+    return next((sum(pair) - rank for pair in pairs if rank == begins(pair)), None)
+
+
+class AllCheckpoints(DiskFiles):
+    """The files of a rank; each checkpoint gets a folder of its own, so that all are kept.
+
+    Args:
+        out_dir: Folder of the run.
+        rank: Which rank.
+        world_size: Number of ranks.
+    """
+
+    def __init__(self, out_dir: Path, rank: int, world_size: int) -> None:
+        super().__init__(out_dir, rank=rank, world_size=world_size, digest="d", save_model=lambda _: None)
+        self._out_dir = out_dir
+
+    def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
+        """See `RunFiles`."""
+        self.checkpoints = checkpoint_folder(self._out_dir, position)
+        super().write_checkpoint(position, content)
+
+
+def checkpoint_folder(out_dir: Path, position: tuple[int, int]) -> CheckpointFolder:
+    """Where `AllCheckpoints` puts the checkpoint after so many epochs and steps."""
+    return CheckpointFolder(out_dir / "-".join(map(str, position)), "d")
+
+
+def checkpoint_at(out_dir: Path, position: tuple[int, int]) -> Checkpoint:
+    """The checkpoint that `AllCheckpoints` wrote after so many epochs and steps."""
+    found = checkpoint_folder(out_dir, position).latest()
+    if found is None:
+        raise AssertionError(f"no checkpoint at {position}")
+    return found
+
+
+class Watcher:
+    """Keeps what passes `before_step` of `LinearGradients.drive`: the algorithms, and when each step began."""
+
+    def __init__(self) -> None:
+        self.algorithms: dict[int, Algorithm] = {}
+        self.began: dict[int, list[float]] = {}
+
+    def __call__(self, rank: int, step: int, algorithm: Algorithm) -> None:
+        """See `LinearGradients.drive`."""
+        self.algorithms[rank] = algorithm
+        self.began.setdefault(rank, []).append(algorithm.transport.now())
+
+
+class LinearGradients:
+    """Workers with quadratic losses of equal Hessian: g_i,t(x) = h x - b_i,t, with random b.
+
+    Args:
+        workers: Number of workers.
+        steps: Steps of each.
+        seed: Of b and of the starting point.
+        size: Number of parameters.
+        hessian: h; 0 makes the gradients noise that does not hang on x.
+        noise: Standard deviation of b.
+    """
+
+    def __init__(
+        self, *, workers: int, steps: int, seed: int, size: int = 5, hessian: float = 0.7, noise: float = 0.7
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        self.workers, self.steps, self.hessian = workers, steps, hessian
+        self.pulls = noise * rng.normal(size=(workers, steps, size))
+        self.initial = rng.normal(size=size)
+
+    def gradient(self, rank: int, step: int, at: NDArray[np.float64]) -> NDArray[np.float64]:
+        """g of a worker at a step."""
+        gradient: NDArray[np.float64] = self.hessian * at - self.pulls[rank, step]
+        return gradient
+
+    def drive(
+        self,
+        *,
+        cluster: ClusterSettings = CLUSTER,
+        partners: Callable[[int], Partners] | None = None,
+        initial: NDArray[np.float64] | None = None,
+        before_step: Callable[[int, int, Algorithm], None] = lambda *_: None,
+        **chosen: Any,
+    ) -> NDArray[np.float64]:
+        """Run an algorithm in the simulator; the workers' models after each step, (steps, workers, parameters).
+
+        Args:
+            cluster: How long computing and talking take.
+            partners: Makes the partners of a rank.
+            initial: (workers, parameters), where workers start from different points.
+            before_step: Called with rank, step and algorithm.
+            chosen: Settings of the training.
+        """
+        clock = VirtualClock()
+        train = settings(**({"workers": self.workers, "learning_rate": 0.1} | chosen))
+        network = SimNetwork(clock, cluster, self.workers, additive=train.exchange == "additive")
+        found = np.empty((self.steps, self.workers, len(self.initial)))
+
+        async def work(rank: int) -> None:
+            model = VectorRow(self.initial if initial is None else initial[rank])
+            transport = network.transports()[rank]
+            algorithm = make_algorithm(model, train, transport, partners=partners(rank) if partners else None)
+            times = ComputeTimes(cluster, seed=1, rank=rank)
+            await algorithm.start()
+            for step in range(self.steps):
+                before_step(rank, step, algorithm)
+
+                async def compute(step: int = step) -> None:
+                    gradient = self.gradient(rank, step, model.parameters.copy())
+                    await clock.sleep(times.draw(1))
+                    model.write_gradient(gradient)
+
+                await algorithm.step(compute, 1)
+                await algorithm.current(found[step, rank])
+            await algorithm.quiesce()
+            await algorithm.close()
+
+        for rank in range(self.workers):
+            clock.spawn(work(rank), f"worker {rank}")
+        clock.run()
+        return found

@@ -1,0 +1,45 @@
+"""Makes training runs for tests and reads what they left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from features.dataset import FeatureDataset
+from models.saved_model import load_model
+from models.settings import ModelSettings
+from training.run import RunSpec
+from training.settings import TrainSettings
+from training.summary import read_records
+
+
+def make_spec(dataset: FeatureDataset, out: Path, *, model: dict[str, Any] | None = None, **train: Any) -> RunSpec:
+    """A short run of a small perceptron on two workers, unless told otherwise."""
+    out.mkdir(exist_ok=True)
+    chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8} | train
+    return RunSpec(
+        dataset.folder, ModelSettings(**({"hidden": [10, 5]} | (model or {}))), TrainSettings(**chosen), out
+    )
+
+
+def records(out_dir: Path) -> list[list[dict[str, Any]]]:
+    """The records of each rank."""
+    return read_records(out_dir)
+
+
+def summary(out_dir: Path) -> dict[str, Any]:
+    """The run in a few numbers."""
+    content: dict[str, Any] = json.loads((out_dir / "summary.json").read_text(encoding="utf-8"))
+    return content
+
+
+def flat_weights(out_dir: Path) -> NDArray[Any]:
+    """All parameters of the saved model in one vector."""
+    model, _ = load_model(out_dir / "model")
+    flat: NDArray[Any] = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
+    return flat

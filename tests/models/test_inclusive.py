@@ -1,0 +1,24 @@
+"""The network on both inputs."""
+
+from __future__ import annotations
+
+import torch
+from networks import SCALERS, made_network, random_events, run
+
+
+def test_the_forward_pass_by_hand() -> None:
+    model, events = made_network("inclusive"), random_events([3, 1, 6])
+    mean, std = torch.tensor(SCALERS["hlf"], dtype=torch.float64)
+    state = model.encoder(events["particles"], events["num_particles"])
+    assert state.shape == (3, 7)
+    weights, bias, out_weights, out_bias = model.layers.parameters()
+    hidden = torch.relu(torch.cat([state, (events["hlf"] - mean) / std], dim=1) @ weights.T + bias)
+    assert hidden.shape == (3, 5)
+    torch.testing.assert_close(run(model, events), hidden @ out_weights.T + out_bias, rtol=1e-12, atol=1e-12)
+
+
+def test_particles_are_encoded_as_in_the_network_on_particles_alone() -> None:
+    both, alone = made_network("inclusive"), made_network("particles")
+    alone.encoder.load_state_dict(both.encoder.state_dict())
+    particles, num_particles = (random_events([3, 1, 6])[name] for name in alone.inputs)
+    assert torch.equal(both.encoder(particles, num_particles), alone.encoder(particles, num_particles))

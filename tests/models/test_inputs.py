@@ -1,0 +1,80 @@
+"""From columns of the features Parquet to tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feature_datasets import made_particles
+
+from features.schema import HLF_NAMES, MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from models.errors import InputError
+from models.inputs import INPUT_COLUMNS, UNITS, input_tensors
+
+Columns = dict[str, np.ndarray[Any, Any]]
+
+
+def columns_of(lengths: list[int]) -> Columns:
+    rng = np.random.default_rng(1)
+    particles = made_particles(rng, np.zeros(len(lengths), dtype=int), np.array(lengths))
+    return {
+        "hlf": rng.normal(size=(len(lengths), NUM_HLF)).astype(np.float32),
+        "particles": particles.reshape(len(lengths), MAX_PARTICLES * NUM_PARTICLE_FEATURES),
+        "num_particles": np.array(lengths, dtype=np.int32),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost(dtype: torch.dtype) -> None:
+    columns = columns_of([4, 1, 7])
+    hlf, particles, num_particles = input_tensors(columns, ["hlf", "particles", "num_particles"], dtype=dtype)
+    assert particles.shape == (3, 7, NUM_PARTICLE_FEATURES)
+    assert hlf.dtype == particles.dtype == dtype
+    assert (num_particles.dtype, num_particles.tolist()) == (torch.int64, [4, 1, 7])
+    whole = columns["particles"].reshape(3, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+    assert np.array_equal(particles, whole[:, :7])
+    assert not whole[:, 7:].any()
+    assert np.array_equal(hlf, columns["hlf"])
+
+
+def test_tensors_share_no_memory_with_what_came_from_arrow() -> None:
+    columns = columns_of([MAX_PARTICLES])
+    before = {name: values.copy() for name, values in columns.items()}
+    for values in columns.values():
+        values.flags.writeable = False
+    for tensor in input_tensors(columns, list(columns), dtype=torch.float32):
+        tensor.zero_()
+    assert all(np.array_equal(columns[name], before[name]) for name in columns)
+
+
+@pytest.mark.parametrize("lengths", [[0], [0, 0], []])
+def test_at_least_one_row_of_particles_is_left(lengths: list[int]) -> None:
+    shape = (len(lengths), MAX_PARTICLES * NUM_PARTICLE_FEATURES)
+    columns = {"particles": np.zeros(shape, np.float32), "num_particles": np.array(lengths, np.int32)}
+    particles, _ = input_tensors(columns, ["particles", "num_particles"], dtype=torch.float32)
+    assert particles.shape == (len(lengths), 1, NUM_PARTICLE_FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_particles": np.array([802, 1])}, "num_particles goes from 0 to 802"),
+        ({"num_particles": np.array([3, -1])}, "num_particles goes from -1 to 3"),
+        ({"hlf": np.zeros((2, 13), np.float32)}, r"hlf has events of shape \(13,\), the networks take \(14,\)"),
+        ({"particles": np.zeros((2, 800 * 19), np.float32)}, r"shape \(15200,\), the networks take \(801, 19\)"),
+    ],
+)
+def test_columns_of_another_shape_are_refused(change: Columns, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        input_tensors(columns_of([2, 3]) | change, ["hlf", "particles", "num_particles"], dtype=torch.float32)
+
+
+def test_every_feature_has_a_unit() -> None:
+    assert set(UNITS) <= {*HLF_NAMES, *PARTICLE_FEATURE_NAMES}
+    described = {name: column.to_json() for name, column in INPUT_COLUMNS.items()}
+    assert described["num_particles"] == {"shape": [], "names": ["num_particles"], "units": ["1"]}
+    assert described["particles"]["shape"] == [801, 19]
+    hlf_units = dict(zip(described["hlf"]["names"], described["hlf"]["units"], strict=True))
+    assert [hlf_units[name] for name in ("ht", "met_phi", "num_jets", "lepton_charge")] == ["GeV", "rad", "1", "e"]

@@ -1,0 +1,177 @@
+"""Networks on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from feature_datasets import CLASSES, write_dataset
+from networks import NAMES, made_network, made_spec, random_events, run
+
+from features.schema import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from models.errors import InputError, SavedModelError
+from models.saved_model import INPUTS_OF, MODEL_VERSION, ModelSpec, build, load_model, model_spec, save_model
+from models.scaling import Scaler
+from models.settings import ModelName, ModelSettings
+
+every_network = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A saved network that takes all inputs."""
+    save_model(made_network("inclusive", dtype=torch.float32), made_spec("inclusive"), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change(folder: Path, **values: Any) -> None:
+    content = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(content | values))
+
+
+@every_network
+def test_a_saved_model_gives_the_same_numbers(tmp_path: Path, name: ModelName) -> None:
+    model = made_network(name, dtype=torch.float32)
+    save_model(model, made_spec(name), tmp_path / "model")
+    loaded, spec = load_model(tmp_path / "model")
+    events = random_events([3, 1, 5], dtype=torch.float32)
+    assert torch.equal(run(model, events), run(loaded, events))
+    assert spec == made_spec(name)
+    assert type(loaded) is type(model)
+
+
+def test_a_model_trained_in_double_precision_is_loaded_in_single(tmp_path: Path) -> None:
+    model = made_network("inclusive")
+    save_model(model, made_spec("inclusive"), tmp_path / "model")
+    loaded, _ = load_model(tmp_path / "model")
+    assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
+    single = {name: value.float() if value.is_floating_point() else value for name, value in random_events([4]).items()}
+    torch.testing.assert_close(run(loaded, single), run(model, random_events([4])).float(), rtol=1e-4, atol=1e-4)
+
+
+def test_the_description_names_inputs_shapes_and_units(folder: Path) -> None:
+    content = json.loads((folder / "model.json").read_text())
+    assert list(content["inputs"]) == ["hlf", "particles", "num_particles"]
+    assert content["inputs"]["hlf"]["names"] == list(HLF_NAMES)
+    assert content["inputs"]["hlf"]["units"][:3] == ["GeV", "GeV", "rad"]
+    assert content["inputs"]["particles"]["names"] == list(PARTICLE_FEATURE_NAMES)
+    assert content["inputs"]["particles"]["shape"] == [801, 19]
+    assert content["classes"] == CLASSES
+
+
+@every_network
+def test_a_spec_takes_the_scalers_of_its_inputs_from_the_dataset(tmp_path: Path, name: ModelName) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [20], "val": [5], "test": [5]})
+    spec = model_spec(ModelSettings(name=name), dataset)
+    assert spec.classes == dataset.classes
+    assert set(spec.scalers) == set(INPUTS_OF[name]) - {"num_particles"}
+    for column, scaler in spec.scalers.items():
+        stored = dataset.scaler()[column]
+        assert scaler == Scaler(stored["mean"], stored["std"])
+    assert build(spec).inputs == INPUTS_OF[name]
+
+
+def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [5], "val": [5], "test": [5]})
+    scaler = dataset.scaler()
+    del scaler["particles"]
+    (dataset.folder / "scaler.json").write_text(json.dumps(scaler))
+    assert set(model_spec(ModelSettings(name="hlf"), dataset).scalers) == {"hlf"}
+    with pytest.raises(InputError, match=r"no scaler for \['particles'\]"):
+        model_spec(ModelSettings(name="inclusive"), dataset)
+
+
+@pytest.mark.parametrize(
+    "scaler",
+    [
+        Scaler([0.0] * 18, [1.0] * 19),
+        Scaler([0.0] * 19, [1.0] * 20),
+        Scaler([0.0] * 19, [0.0] * 19),
+        Scaler([math.nan] * 19, [1.0] * 19),
+        Scaler([0.0] * 19, [math.inf] * 19),
+    ],
+)
+def test_a_scaler_that_would_spoil_the_network_is_refused(scaler: Scaler) -> None:
+    with pytest.raises(InputError, match="column particles needs a scaler of 19 finite means"):
+        build(made_spec("particles")._replace(scalers={"particles": scaler}))
+    with pytest.raises(InputError, match="column particles needs a scaler"):
+        build(made_spec("particles")._replace(scalers={}))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SavedModelError, match="no readable model"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["weights.pt", "model.json"])
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.7, 0.95])
+def test_files_that_were_cut_off_are_refused(folder: Path, file: str, share: float) -> None:
+    content = (folder / file).read_bytes()
+    (folder / file).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(SavedModelError, match="no readable model"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("garbage", [b"garbage", b"\xff\xfe\x00", b"[1, 2]", b"null", b"\x80\x04\x95."])
+@pytest.mark.parametrize("file", ["weights.pt", "model.json"])
+def test_garbage_is_refused(folder: Path, file: str, garbage: bytes) -> None:
+    (folder / file).write_bytes(garbage)
+    with pytest.raises(SavedModelError, match="Train again"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("key", ["settings", "classes", "inputs", "scalers"])
+@pytest.mark.parametrize("value", [None, 5, [1], {"a": 1}, {"hlf": {"mean": [0.0]}}])
+def test_a_description_that_was_tampered_with_is_refused(folder: Path, key: str, value: Any) -> None:
+    change(folder, **{key: value})
+    with pytest.raises(SavedModelError, match="no usable model"):
+        load_model(folder)
+
+
+def test_weights_of_another_network_are_refused(folder: Path) -> None:
+    torch.save(made_network("hlf", dtype=torch.float32).state_dict(), folder / "weights.pt")
+    with pytest.raises(SavedModelError, match="no usable model"):
+        load_model(folder)
+    torch.save([1, 2], folder / "weights.pt")
+    with pytest.raises(SavedModelError, match="no usable model"):
+        load_model(folder)
+
+
+def test_another_version_is_refused(folder: Path) -> None:
+    change(folder, version=MODEL_VERSION - 1)
+    with pytest.raises(SavedModelError, match=f"version {MODEL_VERSION - 1}, this code reads {MODEL_VERSION}"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("column", ["hlf", "particles"])
+@pytest.mark.parametrize("what", ["names", "units"])
+def test_other_features_or_units_are_refused(folder: Path, column: str, what: str) -> None:
+    inputs = json.loads((folder / "model.json").read_text())["inputs"]
+    inputs[column][what][0] = "something else"
+    change(folder, inputs=inputs)
+    with pytest.raises(SavedModelError, match="other features"):
+        load_model(folder)
+
+
+class Boom:
+    """Runs code when unpickled."""
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("boom"),)
+
+
+def test_weights_that_would_run_code_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    torch.save({"output.weight": Boom()}, folder / "weights.pt")
+    with pytest.raises(SavedModelError):
+        load_model(folder)
+    assert not (folder / "boom").exists()
+
+
+def test_specs_compare_by_content() -> None:
+    spec = made_spec("hlf")
+    assert spec == ModelSpec(ModelSettings(hidden=[8, 4], gru_width=7, dense_width=5), CLASSES, dict(spec.scalers))

@@ -1,0 +1,107 @@
+"""Whatever the row groups, the ranks and the batches: the readers deliver the planned rows, in the planned order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.dataset import FeatureDataset, RowGroup
+from training.readers.batch import Batch, Columns, Layout
+from training.readers.cached import CachedReader
+from training.readers.streamed import StreamedReader
+from training.sharding import plan_epoch, share_of, shuffled, step_bounds
+
+row_groups = st.lists(st.integers(1, 12), min_size=1, max_size=10)
+inputs = st.sampled_from([("hlf",), ("particles", "num_particles")])
+
+
+class MadeRows:
+    """A source whose arrays are spoiled when the next row group is asked for, as its contract allows."""
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self._rows = rows
+        self.read: list[int] = []
+
+    def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
+        for group in groups:
+            self.read.append(group)
+            columns = self._columns(group)
+            yield columns
+            for values in columns.values():
+                values[:] = -1
+
+    def _columns(self, group: int) -> Columns:
+        """The weight of an event is its number in the split."""
+        start, num_rows = sum(self._rows[:group]), self._rows[group]
+        numbers = np.arange(start, start + num_rows)
+        lengths = (numbers % 5).astype(np.int32)
+        particles = np.zeros((num_rows, 801, 19), dtype=np.float32)
+        particles[:, :5] = np.where(np.arange(5) < lengths[:, None], numbers[:, None], 0)[..., None]
+        return {
+            "hlf": np.repeat(numbers.astype(np.float32)[:, None], 14, axis=1),
+            "particles": particles.reshape(num_rows, -1),
+            "num_particles": lengths,
+            "label": np.zeros(num_rows, dtype=np.int64),
+            "weight": numbers.astype(np.float32),
+        }
+
+
+def made_dataset(rows: Sequence[int]) -> FeatureDataset:
+    groups = [RowGroup(f"part-{number}", count) for number, count in enumerate(rows)]
+    return FeatureDataset(Path("made"), ["QCD"], [1.0], {"train": groups, "val": groups}, {})
+
+
+def check(batch: Batch, numbers: Sequence[int], names: tuple[str, ...]) -> None:
+    """A batch has exactly these events."""
+    assert batch.weights.tolist() == list(numbers)
+    if names == ("hlf",):
+        assert batch.inputs[0].tolist() == [[number] * 14 for number in numbers]
+        return
+    particles, lengths = batch.inputs
+    assert lengths.tolist() == [number % 5 for number in numbers]
+    assert particles.shape == (len(numbers), max([1, *lengths.tolist()]), 19)
+    assert particles[:, :, 0].sum(dim=1).tolist() == [number * (number % 5) for number in numbers]
+
+
+@given(row_groups, st.integers(1, 4), st.integers(1, 30), st.integers(0, 3), inputs, st.data())
+def test_every_reader_delivers_the_planned_rows_from_any_step_on(
+    rows: list[int], world_size: int, batch_size: int, epoch: int, names: tuple[str, ...], data: st.DataObject
+) -> None:
+    world_size = min(world_size, len(rows))
+    plan = plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=5, epoch=epoch)
+    rank = data.draw(st.integers(0, world_size - 1))
+    first_step = data.draw(st.integers(0, plan.num_steps))
+    order = [
+        sum(rows[:group]) + row
+        for group in plan.groups[rank].tolist()
+        for row in shuffled(rows[group], seed=5, epoch=epoch, group=group).tolist()
+    ]
+    bounds = step_bounds(len(order), plan.num_steps).tolist()
+    layout = Layout(names, (1.0,), torch.float32, torch.device("cpu"))
+    for kind in (StreamedReader, CachedReader):
+        source = MadeRows(rows)
+        reader = kind(made_dataset(rows), source, layout, seed=5)
+        batches = list(reader.train_batches(plan, rank=rank, epoch=epoch, first_step=first_step))
+        assert len(batches) == plan.num_steps - first_step
+        for step, batch in enumerate(batches, first_step):
+            check(batch, order[bounds[step] : bounds[step + 1]], names)
+        assert source.read == share_of(plan, rows, rank=rank, first_step=first_step).groups
+
+
+@given(row_groups, st.integers(1, 4), inputs)
+def test_every_reader_shares_out_the_validation_rows(rows: list[int], world_size: int, names: tuple[str, ...]) -> None:
+    layout = Layout(names, (1.0,), torch.float32, torch.device("cpu"))
+    for kind in (StreamedReader, CachedReader):
+        reader = kind(made_dataset(rows), MadeRows(rows), layout, seed=5)
+        for _ in range(2):
+            seen: list[float] = []
+            for rank in range(world_size):
+                for batch in reader.val_batches(rank=rank, world_size=world_size):
+                    check(batch, [int(number) for number in batch.weights], names)
+                    seen += batch.weights.tolist()
+            assert sorted(seen) == list(range(sum(rows)))

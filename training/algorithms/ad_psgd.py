@@ -1,0 +1,50 @@
+"""AD-PSGD: gradients at a snapshot of the model, pairwise averages beside them (Migliorini 2020, section 2.2)."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from training.algorithms.base import ComputeGradient, subtract
+from training.algorithms.gossip import GossipAlgorithm, Partners
+from training.flat_model import VectorModel
+from training.transport import Transport
+
+
+class AdPsgd(GossipAlgorithm):
+    """x_i <- average - gamma * g_i(snapshot): wait-free, one average begun at every step.
+
+    The thesis drops the learning rate gamma from its formula; the paper (Lian et al. 2017) has it. What the optimiser
+    does at the snapshot is added to the shared vector as a difference, so that averages that came meanwhile stay; they
+    are counted as the staleness of the step.
+
+    Args:
+        model: See `Algorithm`.
+        optimizer: See `Algorithm`.
+        transport: See `Algorithm`.
+        partners: Whom to average with.
+        beside: Average while the gradient is computed (by a thread); else before it, which is the same mathematically:
+            the gradient is that at the snapshot taken before.
+    """
+
+    def __init__(
+        self, model: VectorModel, optimizer: Optimizer, transport: Transport, *, partners: Partners, beside: bool
+    ) -> None:
+        super().__init__(model, optimizer, transport, partners=partners)
+        self._beside = beside
+
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take one step; see `Algorithm.step`."""
+        before = await self.shared.read(self._snapshot)
+        self.model.write(self._snapshot)
+        partner = self.partners.next()
+        if partner is not None:
+            if self._beside:
+                self.shared.begin_average_with(partner)
+            else:
+                await self.shared.average_with(partner)
+        if not await self.has_gradient(compute_gradient, num_samples):
+            return
+        self.optimizer.step()
+        self.model.read(self._change)
+        after = await self.shared.add(subtract(self._change, self._snapshot, out=self._change))
+        self.counts.staleness[after - before] += 1

@@ -1,0 +1,45 @@
+"""D-PSGD: every step averages the models of neighbours, beside the gradient (Migliorini 2020, Algorithm 2)."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from training.algorithms.base import Algorithm, ComputeGradient
+from training.flat_model import VectorModel
+from training.topology import Topology
+from training.transport import Transport
+
+
+class DPsgd(Algorithm):
+    """x_i <- sum_j w_ij x_j - gamma * g_i(x_i): the gradient is that at x_i, before the average.
+
+    The models travel while the gradient is computed (lines 3 and 4 of the algorithm). Weight decay, if any, acts on the
+    average, since the base optimiser takes its step from there.
+
+    Args:
+        model: See `Algorithm`.
+        optimizer: See `Algorithm`.
+        transport: See `Algorithm`.
+        topology: Neighbours and their weights.
+    """
+
+    def __init__(self, model: VectorModel, optimizer: Optimizer, transport: Transport, *, topology: Topology) -> None:
+        super().__init__(model, optimizer, transport)
+        self._neighbours = topology.neighbours[transport.rank]
+        self._weights = topology.weights[transport.rank]
+        self._sent, self._mixed = model.empty(), model.empty()
+
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take one step; see `Algorithm.step`."""
+        self.model.read(self._sent)
+        exchange = self.transport.begin_exchange(self._sent, self._neighbours)
+        has_gradient = await self.has_gradient(compute_gradient, num_samples)
+        theirs = await exchange
+        own_weight, *weights = self._weights
+        self._mixed[:] = self._sent
+        self._mixed *= own_weight
+        for weight, vector in zip(weights, theirs, strict=True):
+            self._mixed += weight * vector
+        self.model.write(self._mixed)
+        if has_gradient:
+            self.optimizer.step()

@@ -1,0 +1,124 @@
+"""What the methods of random pairs share: a shared vector per worker, and whom to average with next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from training.algorithms.base import Algorithm
+from training.flat_model import VectorModel
+from training.random_state import generator_state, random_stream, set_generator_state
+from training.transport import AverageCounts, SharedVector, Transport, Vector
+
+
+class Partners(Protocol):
+    """Whom a worker averages with next."""
+
+    def next(self) -> int | None:
+        """A rank; None where it should not begin an average now."""
+
+    def state(self) -> dict[str, Any]:
+        """Where in its stream it is."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go there."""
+
+
+class RandomPartners:
+    """Neighbours drawn at random with equal probability, from a stream of each rank's own.
+
+    One stream for all ranks would send all to the same partner.
+
+    Args:
+        neighbours: Ranks to draw from; none for a single worker.
+        seed: Seed of the run.
+        rank: Which rank.
+
+    Examples:
+        >>> partners = RandomPartners([1, 2, 3], seed=1, rank=0)
+        >>> {partners.next() for _ in range(50)} == {1, 2, 3}
+        True
+    """
+
+    def __init__(self, neighbours: Sequence[int], *, seed: int, rank: int) -> None:
+        self._neighbours = list(neighbours)
+        self._rng = random_stream(seed, "partners", rank)
+
+    def next(self) -> int | None:
+        """See `Partners`."""
+        if not self._neighbours:
+            return None
+        return self._neighbours[int(self._rng.integers(len(self._neighbours)))]
+
+    def state(self) -> dict[str, Any]:
+        """See `Partners`."""
+        return generator_state(self._rng)
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Partners`."""
+        set_generator_state(self._rng, state)
+
+
+class GossipAlgorithm(Algorithm):
+    """A worker whose model partners average with at any time.
+
+    Args:
+        model: See `Algorithm`.
+        optimizer: See `Algorithm`.
+        transport: See `Algorithm`.
+        partners: Whom to average with.
+    """
+
+    synchronous = False
+
+    def __init__(self, model: VectorModel, optimizer: Any, transport: Transport, *, partners: Partners) -> None:
+        super().__init__(model, optimizer, transport)
+        self.partners = partners
+        self._shared: SharedVector | None = None
+        self._snapshot, self._change = model.empty(), model.empty()
+
+    @property
+    def shared(self) -> SharedVector:
+        """The vector that partners see."""
+        if self._shared is None:
+            raise AssertionError("start() was not awaited")
+        return self._shared
+
+    async def start(self) -> None:
+        """Share the model; see `Algorithm.start`."""
+        self.model.read(self._snapshot)
+        self._shared = await self.transport.share(self._snapshot)
+
+    async def current(self, out: Vector) -> None:
+        """See `Algorithm.current`."""
+        await self.shared.read(out)
+
+    async def published(self, out: Vector) -> None:
+        """See `Algorithm.published`."""
+        await self.shared.read(out)
+
+    async def add(self, change: Vector) -> None:
+        """See `Algorithm.add`."""
+        await self.shared.add(change)
+
+    async def quiesce(self) -> None:
+        """See `Algorithm.quiesce`."""
+        await self.shared.drain()
+        await self.transport.barrier()
+
+    async def close(self) -> None:
+        """See `Algorithm.close`."""
+        await self.shared.close()
+
+    @property
+    def average_counts(self) -> AverageCounts:
+        """See `Algorithm.average_counts`."""
+        return self.shared.counts
+
+    def state(self) -> dict[str, Any]:
+        """See `Algorithm.state`."""
+        return {"partners": self.partners.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Algorithm.load_state`."""
+        self.partners.load_state(state["partners"])

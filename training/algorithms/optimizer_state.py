@@ -1,0 +1,49 @@
+"""What becomes of the base optimiser's state (momentum, Adam's moments) when models are averaged: a named policy."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from training.transport import Vector
+
+
+class StatePolicy(StrEnum):
+    """What happens to momentum and moments at an exact average of the models."""
+
+    KEEP = "keep"
+    """Each worker keeps its own, as SlowMo does with Adam (Wang et al. 2019, section 5)."""
+    AVERAGE = "average"
+    """They are averaged like the models."""
+    RESET = "reset"
+    """They start from zero again, as SlowMo does with the momentum of SGD."""
+
+
+async def treat_state(optimizer: Optimizer, policy: StatePolicy, average: Callable[[Vector], Awaitable[None]]) -> None:
+    """Keep, average or reset the state of an optimiser over one flat parameter.
+
+    Adam's count of steps is the same on all workers, since all take the same number; reset sets it to 0 too, so that
+    the bias correction starts anew.
+
+    Args:
+        optimizer: The optimiser.
+        policy: What to do.
+        average: Replaces a host vector by its mean over the workers.
+    """
+    if policy is StatePolicy.KEEP:
+        return
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if not isinstance(value, Tensor):
+                continue
+            if policy is StatePolicy.RESET:
+                value.zero_()
+            elif name != "step":
+                host = value.detach().to("cpu", copy=True)
+                await average(host.numpy())
+                with torch.no_grad():
+                    value.copy_(host)

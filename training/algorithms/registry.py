@@ -1,0 +1,98 @@
+"""Makes the algorithm that the settings name."""
+
+from __future__ import annotations
+
+from torch.optim import SGD, Adam, Optimizer
+
+from training.algorithms.ad_psgd import AdPsgd
+from training.algorithms.ar_sgd import ArSgd
+from training.algorithms.base import Algorithm
+from training.algorithms.d_psgd import DPsgd
+from training.algorithms.gossip import Partners, RandomPartners
+from training.algorithms.local_sgd import LocalSgd
+from training.algorithms.sgd import Sgd
+from training.algorithms.slowmo import SlowMo
+from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
+from training.flat_model import VectorModel
+from training.settings import AlgorithmName, OptimizerName, TrainSettings
+from training.sharding import random_stream
+from training.topology import Topology, make_topology
+from training.transport import Transport
+
+
+def make_algorithm(
+    model: VectorModel,
+    settings: TrainSettings,
+    transport: Transport,
+    *,
+    optimizer: Optimizer | None = None,
+    topology: Topology | None = None,
+    partners: Partners | None = None,
+) -> Algorithm:
+    """The algorithm of one worker, inside SlowMo if so configured.
+
+    Args:
+        model: The worker's model.
+        settings: What the user chose.
+        transport: The other workers.
+        optimizer: The base optimiser, instead of the one of torch that the settings name.
+        topology: The graph, where it was made already; thousands of workers share it.
+        partners: Whom to average with, instead of random neighbours.
+
+    Raises:
+        TopologyError: The graph does not exist for this number of workers.
+    """
+    optimizer = optimizer or make_optimizer(model, settings)
+    base = _base(model, optimizer, settings, transport, topology, partners)
+    if settings.slowmo is None:
+        return base
+    return SlowMo(
+        base,
+        tau=settings.slowmo.tau,
+        alpha=settings.slowmo.alpha,
+        beta=settings.slowmo.beta,
+        exact_average=settings.slowmo_is_exact,
+        state_policy=settings.state_policy,
+    )
+
+
+def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:
+    """The base optimiser over the flat vector."""
+    rate = settings.effective_learning_rate
+    if settings.optimizer is OptimizerName.ADAM:
+        return Adam([model.flat], lr=rate, weight_decay=settings.weight_decay)
+    return SGD(
+        [model.flat],
+        lr=rate,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+        weight_decay=settings.weight_decay,
+    )
+
+
+def _base(
+    model: VectorModel,
+    optimizer: Optimizer,
+    settings: TrainSettings,
+    transport: Transport,
+    topology: Topology | None,
+    partners: Partners | None,
+) -> Algorithm:
+    name = settings.algorithm
+    if name is AlgorithmName.SGD:
+        return Sgd(model, optimizer, transport)
+    if name is AlgorithmName.AR_SGD:
+        return ArSgd(model, optimizer, transport)
+    if name is AlgorithmName.LOCAL_SGD:
+        return LocalSgd(
+            model, optimizer, transport, local_steps=settings.local_steps, state_policy=settings.state_policy
+        )
+    topology = topology or make_topology(settings.graph, transport.world_size)
+    if name is AlgorithmName.D_PSGD:
+        return DPsgd(model, optimizer, transport, topology=topology)
+    rank = transport.rank
+    partners = partners or RandomPartners(topology.neighbours[rank], seed=settings.seed, rank=rank)
+    if name is AlgorithmName.AD_PSGD:
+        return AdPsgd(model, optimizer, transport, partners=partners, beside=settings.overlap == "thread")
+    rng = random_stream(settings.seed, "local steps", rank) if settings.local_steps_law == "geometric" else None
+    return SwarmSgd(model, optimizer, transport, partners=partners, local_steps=LocalSteps(settings.local_steps, rng))

@@ -1,0 +1,120 @@
+"""SlowMo: slow momentum around any other method (Wang et al. 2019; Migliorini 2020, Algorithm 4 and section 3.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, subtract, treat_optimizer
+from training.algorithms.optimizer_state import StatePolicy
+from training.transport import AverageCounts, Vector
+
+
+class SlowMo(Algorithm):
+    """After every tau steps of the base method: u <- beta u + (x_0 - x_tau) / gamma; x <- x_0 - alpha gamma u.
+
+    x_0 is the model after the last outer step, x_tau the present one and gamma the learning rate at the start of the
+    window, so that a change of the rate does not change u (equations 3.0.1, 3.0.2). With the exact average, x_tau is
+    the mean over the workers, and all end up with the same model. Without it, everything is per worker (equations
+    3.2.1, 3.2.2). The outer step is applied as a difference, so that averages that come meanwhile stay.
+
+    Args:
+        base: The method inside.
+        tau: Base steps between outer steps.
+        alpha: Slow learning rate.
+        beta: Slow momentum factor.
+        exact_average: Whether to average the models of all workers before the outer step.
+        state_policy: What becomes of the base optimiser's state at an outer step.
+    """
+
+    def __init__(
+        self, base: Algorithm, *, tau: int, alpha: float, beta: float, exact_average: bool, state_policy: StatePolicy
+    ) -> None:
+        super().__init__(base.model, base.optimizer, base.transport)
+        self.base = base
+        self.counts = base.counts
+        self.synchronous = base.synchronous
+        self._tau, self._alpha, self._beta = tau, alpha, beta
+        self._exact = exact_average
+        self._policy = state_policy
+        self._done = 0
+        self._rate = 0.0
+        self._momentum, self._origin = base.model.empty(), base.model.empty()
+        self._momentum.fill(0)
+        self._present, self._target = base.model.empty(), base.model.empty()
+
+    async def start(self) -> None:
+        """See `Algorithm.start`."""
+        await self.base.start()
+        await self.base.current(self._origin)
+
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take one base step, and the outer step if it is due; see `Algorithm.step`."""
+        if self._done == 0:
+            self._rate = self.optimizer.param_groups[0]["lr"]
+        await self.base.step(compute_gradient, num_samples)
+        self._done += 1
+        if self._done == self._tau:
+            self._done = 0
+            await self._outer_step()
+
+    async def _outer_step(self) -> None:
+        if self._exact:
+            await self.base.quiesce()
+        await self.base.current(self._present)
+        self._target[:] = self._present
+        if self._exact:
+            await mean_over_workers(self._target, self.transport)
+        # u <- beta u + (x_0 - x_tau) / gamma
+        self._momentum *= self._beta
+        self._momentum += subtract(self._origin, self._target, out=self._target) / self._rate
+        # x_0 <- x_0 - alpha gamma u
+        self._origin -= self._alpha * self._rate * self._momentum
+        await self.base.add(subtract(self._origin, self._present, out=self._target))
+        if self._exact:
+            await self.base.quiesce()
+        if self._exact or self._policy is StatePolicy.RESET:
+            await treat_optimizer(self.optimizer, self._policy, self.transport)
+
+    async def current(self, out: Vector) -> None:
+        """See `Algorithm.current`."""
+        await self.base.current(out)
+
+    async def published(self, out: Vector) -> None:
+        """See `Algorithm.published`."""
+        await self.base.published(out)
+
+    async def add(self, change: Vector) -> None:
+        """See `Algorithm.add`."""
+        await self.base.add(change)
+
+    async def quiesce(self) -> None:
+        """See `Algorithm.quiesce`."""
+        await self.base.quiesce()
+
+    async def close(self) -> None:
+        """See `Algorithm.close`."""
+        await self.base.close()
+
+    @property
+    def average_counts(self) -> AverageCounts:
+        """See `Algorithm.average_counts`."""
+        return self.base.average_counts
+
+    def state(self) -> dict[str, Any]:
+        """See `Algorithm.state`; the slow momentum, where the window started, and the base method's state."""
+        return {
+            "base": self.base.state(),
+            "done": self._done,
+            "rate": self._rate,
+            "momentum": torch.from_numpy(self._momentum.copy()),
+            "origin": torch.from_numpy(self._origin.copy()),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Algorithm.load_state`."""
+        self.base.load_state(state["base"])
+        self._done, self._rate = state["done"], state["rate"]
+        self._momentum[:] = state["momentum"].numpy()
+        self._origin[:] = state["origin"].numpy()

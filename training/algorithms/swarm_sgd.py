@@ -1,0 +1,122 @@
+"""SwarmSGD: local steps, then the average with a random neighbour (Migliorini 2020, Algorithm 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+
+from training.algorithms.base import ComputeGradient, subtract
+from training.algorithms.gossip import GossipAlgorithm, Partners
+from training.flat_model import VectorModel
+from training.random_state import generator_state, set_generator_state
+from training.transport import Transport, Vector
+
+
+class LocalSteps:
+    """How many local steps lie between two averages: always H, or geometrically distributed with mean H.
+
+    Args:
+        mean: H.
+        rng: Draws the numbers; None for always H.
+
+    Examples:
+        >>> LocalSteps(3, None).draw()
+        3
+    """
+
+    def __init__(self, mean: int, rng: np.random.Generator | None) -> None:
+        self.mean = mean
+        self.rng = rng
+
+    def draw(self) -> int:
+        """The next number of steps, at least 1."""
+        return self.mean if self.rng is None else int(self.rng.geometric(1 / self.mean))
+
+
+class SwarmSgd(GossipAlgorithm):
+    """H local steps of a private model, then both partners get the average of their already updated models.
+
+    The private model's progress is published as a difference, so that averages that partners began meanwhile stay.
+
+    Args:
+        model: See `Algorithm`.
+        optimizer: See `Algorithm`.
+        transport: See `Algorithm`.
+        partners: Whom to average with.
+        local_steps: How many steps before an average.
+    """
+
+    def __init__(
+        self,
+        model: VectorModel,
+        optimizer: Optimizer,
+        transport: Transport,
+        *,
+        partners: Partners,
+        local_steps: LocalSteps,
+    ) -> None:
+        super().__init__(model, optimizer, transport, partners=partners)
+        self._local_steps = local_steps
+        self._left = local_steps.draw()
+        # `_snapshot` is the shared vector as last read: where the private model started from.
+        self._averages_seen = 0
+
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take one step; see `Algorithm.step`."""
+        if await self.has_gradient(compute_gradient, num_samples):
+            self.optimizer.step()
+        self._left -= 1
+        if self._left:
+            return
+        self._left = self._local_steps.draw()
+        await self._publish()
+        partner = self.partners.next()
+        if partner is not None:
+            await self.shared.average_with(partner)
+        await self._take_over()
+
+    async def current(self, out: Vector) -> None:
+        """The shared vector and, on top, what the private model has learnt since it was published."""
+        await self.shared.read(out)
+        self.model.read(self._change)
+        out += subtract(self._change, self._snapshot, out=self._change)
+
+    async def add(self, change: Vector) -> None:
+        """Publish the private model with the change on top; see `Algorithm.add`."""
+        await self._publish()
+        await self.shared.add(change)
+        await self._take_over()
+
+    async def _publish(self) -> None:
+        self.model.read(self._change)
+        after = await self.shared.add(subtract(self._change, self._snapshot, out=self._change))
+        self.counts.staleness[after - self._averages_seen] += 1
+
+    async def _take_over(self) -> None:
+        self._averages_seen = await self.shared.read(self._snapshot)
+        self.model.write(self._snapshot)
+
+    def state(self) -> dict[str, Any]:
+        """See `Algorithm.state`; the private model and where it started from."""
+        rng = self._local_steps.rng
+        private = self.model.empty()
+        self.model.read(private)
+        return {
+            **super().state(),
+            "left": self._left,
+            "started_from": torch.from_numpy(self._snapshot.copy()),
+            "private": torch.from_numpy(private),
+            "local_steps": None if rng is None else generator_state(rng),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Algorithm.load_state`."""
+        super().load_state(state)
+        self._left = state["left"]
+        self._snapshot[:] = state["started_from"].numpy()
+        self.model.write(state["private"].numpy())
+        if self._local_steps.rng is not None:
+            set_generator_state(self._local_steps.rng, state["local_steps"])

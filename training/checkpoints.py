@@ -1,0 +1,119 @@
+"""Checkpoints of a run: one file per rank, then one small file that says they are complete.
+
+checkpoints/epoch-00003-step-00000120-of-4/rank-0.pt ...   all of that rank; tensors and plain values only
+checkpoints/epoch-00003-step-00000120-of-4/complete.json   written last, by rank 0: without it there is none
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from models.settings import ModelSettings
+from training.errors import CheckpointError
+from training.settings import TrainSettings
+
+_KEPT: Final = 2
+_VERSION: Final = 1
+#: What may differ between the run that wrote a checkpoint and the one that takes it up, beside speed.
+_FREE: Final = frozenset({"workers", "epochs", "device"})
+
+
+class Checkpoint(NamedTuple):
+    """A complete checkpoint on disk."""
+
+    folder: Path
+    epoch: int
+    step: int
+    """Steps of the epoch that are done."""
+    world_size: int
+
+    def load(self, rank: int) -> dict[str, Any]:
+        """What a rank wrote; nothing in it is unpickled into code.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        path = self.folder / f"rank-{rank}.pt"
+        try:
+            content: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as cause:
+            raise CheckpointError(f"{path} is damaged ({cause}). Remove {self.folder} to start before it.") from cause
+        return content
+
+
+class CheckpointFolder:
+    """The checkpoints of one run.
+
+    Args:
+        folder: Where they are; made when the first is written.
+        digest: Of the settings, from `settings_digest`.
+    """
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self.folder = folder
+        self._digest = digest
+
+    def latest(self) -> Checkpoint | None:
+        """The newest complete checkpoint of these settings."""
+        for path in sorted(self.folder.glob("epoch-*/complete.json"), reverse=True):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["version"] == _VERSION and content["digest"] == self._digest:
+                return Checkpoint(path.parent, content["epoch"], content["step"], content["world_size"])
+        return None
+
+    def write_rank(self, position: tuple[int, int], world_size: int, rank: int, content: dict[str, Any]) -> None:
+        """Write one rank's part; it appears whole or not at all.
+
+        Args:
+            position: Epoch, and steps of it that are done.
+            world_size: Number of ranks.
+            rank: Which rank.
+            content: Tensors and plain values.
+        """
+        folder = self._place(position, world_size)
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f".rank-{rank}.pt"
+        with unfinished.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(folder / f"rank-{rank}.pt")
+
+    def complete(self, position: tuple[int, int], world_size: int) -> None:
+        """Say that all ranks have written, and remove all but the newest checkpoints; rank 0 only."""
+        folder = self._place(position, world_size)
+        epoch, step = position
+        content = {
+            "version": _VERSION,
+            "digest": self._digest,
+            "epoch": epoch,
+            "step": step,
+            "world_size": world_size,
+        }
+        unfinished = folder / ".complete.json"
+        unfinished.write_text(json.dumps(content), encoding="utf-8")
+        unfinished.replace(folder / "complete.json")
+        for old in sorted(self.folder.glob("epoch-*"))[:-_KEPT]:
+            shutil.rmtree(old)
+
+    def _place(self, position: tuple[int, int], world_size: int) -> Path:
+        epoch, step = position
+        return self.folder / f"epoch-{epoch:05d}-step-{step:08d}-of-{world_size}"
+
+
+def settings_digest(model: ModelSettings, train: TrainSettings) -> str:
+    """What a checkpoint hangs on: the network and the training, speed, workers and number of epochs apart."""
+    ignored = TrainSettings.SPEED_ONLY | _FREE
+    content = {
+        "model": model.model_dump(mode="json"),
+        "train": train.model_dump(mode="json", exclude=set(ignored)),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,62 @@
+"""Small files through which ranks and their launcher tell each other what went wrong, in the folder of the run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+
+class LaunchFiles:
+    """`started`, `errors/rank-<n>.json`, `stalls/rank-<n>.json`, `losses.jsonl`.
+
+    Args:
+        folder: Of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._started = folder / "started"
+        self._errors = folder / "errors"
+        self.stalls = folder / "stalls"
+        self._losses = folder / "losses.jsonl"
+
+    def clear(self) -> None:
+        """Before each attempt; the losses stay."""
+        self._started.unlink(missing_ok=True)
+        for path in (self._errors, self.stalls):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def say_started(self) -> None:
+        """All ranks have found each other."""
+        self._started.touch()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether they had."""
+        return self._started.exists()
+
+    def report_error(self, rank: int, content: dict[str, Any]) -> None:
+        """Leave a rank's error."""
+        self._errors.mkdir(exist_ok=True)
+        unfinished = self._errors / f".rank-{rank}.json"
+        unfinished.write_text(json.dumps(content), encoding="utf-8")
+        unfinished.replace(self._errors / f"rank-{rank}.json")
+
+    def first_error(self) -> tuple[int, dict[str, Any]] | None:
+        """The rank that failed first, and its error."""
+        reports = sorted(self._errors.glob("rank-*.json"), key=lambda path: path.stat().st_mtime_ns)
+        if not reports:
+            return None
+        return int(reports[0].stem.removeprefix("rank-")), json.loads(reports[0].read_text(encoding="utf-8"))
+
+    def note_loss(self, words: str) -> None:
+        """Remember that a rank was lost."""
+        with self._losses.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"what": words}) + "\n")
+
+    def losses(self) -> list[str]:
+        """What was lost so far."""
+        if not self._losses.exists():
+            return []
+        return [json.loads(line)["what"] for line in self._losses.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,207 @@
+"""Events as tensors: the rows of one or many row groups, and batches picked from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from features.dataset import FeatureDataset
+from features.schema import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
+from training.sharding import step_bounds
+
+Columns = dict[str, NDArray[Any]]
+"""Columns of a row group by name; lists are matrices."""
+
+#: Shape of one event in each input column.
+INPUT_SHAPES: Final[dict[str, tuple[int, ...]]] = {
+    "hlf": (NUM_HLF,),
+    "particles": (MAX_PARTICLES, NUM_PARTICLE_FEATURES),
+    "num_particles": (),
+}
+_NUMPY_TYPES: Final = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
+_VAL_ROWS: Final = 8192
+_VAL_ROWS_PARTICLES: Final = 512
+
+
+class Batch(NamedTuple):
+    """One step's events of one rank."""
+
+    inputs: tuple[Tensor, ...]
+    """The model's input columns: `hlf` (num_events, 14); `particles` (num_events, longest, 19), cut to the longest
+    event of the batch; `num_particles` (num_events,) int64."""
+    labels: Tensor
+    """(num_events,) int64."""
+    weights: Tensor
+    """(num_events,) event weight times class weight."""
+
+    def __len__(self) -> int:
+        return int(self.labels.shape[0])
+
+
+class Rows(NamedTuple):
+    """Rows to pick batches from.
+
+    Examples:
+        >>> rows = Rows((torch.arange(6.0).view(3, 2),), torch.tensor([0, 1, 2]), torch.ones(3))
+        >>> rows.batch(np.array([2, 0])).inputs[0].tolist()
+        [[4.0, 5.0], [0.0, 1.0]]
+    """
+
+    inputs: tuple[Tensor, ...]
+    """As in `Batch`, but `particles` are (num_rows, 801, 19)."""
+    labels: Tensor
+    """(num_rows,) int64."""
+    weights: Tensor
+    """(num_rows,) event weight times class weight."""
+    lengths: NDArray[np.int64] | None = None
+    """(num_rows,) particles of each event, in host memory; None where no particles are read."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all tensors."""
+        return sum(tensor.nbytes for tensor in (*self.inputs, self.labels, self.weights))
+
+    def batch(self, rows: NDArray[np.int64]) -> Batch:
+        """The rows with these numbers, in this order."""
+        return self._take(torch.from_numpy(rows).to(self.labels.device), self._longest(rows))
+
+    def batches(self, rows: NDArray[np.int64], sizes: Sequence[int]) -> Iterator[Batch]:
+        """The rows with these numbers, in this order, as batches of these sizes."""
+        on_device = torch.from_numpy(rows).to(self.labels.device)
+        if self.lengths is None:
+            # One pick for all; the batches are views of it.
+            inputs, *others = self._take(on_device, 1)
+            split = [column.split_with_sizes(list(sizes)) for column in (*inputs, *others)]
+            for *columns, labels, weights in zip(*split, strict=True):
+                yield Batch(tuple(columns), labels, weights)
+            return
+        # Particles are large, and each batch has its own longest event.
+        for start, stop in pairwise(accumulate(sizes, initial=0)):
+            yield self._take(on_device[start:stop], self._longest(rows[start:stop]))
+
+    def _longest(self, rows: NDArray[np.int64]) -> int:
+        """Most particles that one of these rows has, at least 1; 1 where no particles are read."""
+        return 1 if self.lengths is None else int(self.lengths[rows].max(initial=1))
+
+    def _take(self, rows: Tensor, longest: int) -> Batch:
+        """Rows (num_events,) that are on the device, with so many particles."""
+        return Batch(
+            tuple(
+                _cut(column, rows, longest) if column.dim() == 3 else column.index_select(0, rows)
+                for column in self.inputs
+            ),
+            self.labels.index_select(0, rows),
+            self.weights.index_select(0, rows),
+        )
+
+    def copy(self, rows: NDArray[np.int64]) -> Rows:
+        """Some rows on their own, with all their padding."""
+        picked = self._take(torch.from_numpy(rows).to(self.labels.device), MAX_PARTICLES)
+        return Rows(*picked, None if self.lengths is None else self.lengths[rows])
+
+    def write(self, start: int, part: Rows) -> None:
+        """Overwrite the rows from `start` on with others."""
+        stop = start + len(part.labels)
+        pairs = zip((*self.inputs, self.labels, self.weights), (*part.inputs, part.labels, part.weights), strict=True)
+        for tensor, values in pairs:
+            tensor[start:stop] = values
+        if self.lengths is not None and part.lengths is not None:
+            self.lengths[start:stop] = part.lengths
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Self:
+        """Rows of all parts, one after another."""
+        columns = zip(*(part.inputs for part in parts), strict=True)
+        lengths = [part.lengths for part in parts if part.lengths is not None]
+        return cls(
+            tuple(torch.cat(column) for column in columns),
+            torch.cat([part.labels for part in parts]),
+            torch.cat([part.weights for part in parts]),
+            np.concatenate(lengths) if lengths else None,
+        )
+
+
+def _cut(particles: Tensor, rows: Tensor, longest: int) -> Tensor:
+    """Rows of (num_rows, 801, 19) as (num_events, longest, 19), in one copy."""
+    _, most, width = particles.shape
+    flat = particles.view(-1, most * width)[:, : longest * width]
+    # In host memory NumPy copies: torch first fills the result with NaN in its deterministic mode, and shares so short
+    # a copy out to threads, which costs more than it brings when the cores are busy.
+    picked = torch.from_numpy(flat.numpy()[rows.numpy()]) if flat.is_cpu else flat.index_select(0, rows)
+    return picked.view(-1, longest, width)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns a model takes, and how they become tensors."""
+
+    inputs: tuple[str, ...]
+    class_weights: tuple[float, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(
+        cls, dataset: FeatureDataset, inputs: Sequence[str], *, dtype: torch.dtype, device: torch.device | str
+    ) -> Self:
+        """Args: see `training.readers.open_reader`."""
+        if unknown := set(inputs) - set(INPUT_SHAPES):
+            raise ValueError(f"the features have no model inputs {sorted(unknown)}; they have {list(INPUT_SHAPES)}")
+        return cls(tuple(inputs), tuple(dataset.class_weights), dtype, torch.device(device))
+
+    @property
+    def fields(self) -> list[str]:
+        """Columns of the Parquet files to read."""
+        lengths = ["num_particles"] if "particles" in self.inputs and "num_particles" not in self.inputs else []
+        return [*self.inputs, *lengths, "label", "weight"]
+
+    def val_sizes(self, num_rows: int) -> list[int]:
+        """Rows of each validation batch of a row group.
+
+        A recurrent network needs ten times the memory of the particles that it is given.
+        """
+        most = _VAL_ROWS_PARTICLES if "particles" in self.inputs else _VAL_ROWS
+        sizes: list[int] = np.diff(step_bounds(num_rows, -(-num_rows // most))).tolist()
+        return sizes
+
+    def rows(self, columns: Columns) -> Rows:
+        """Tensors of a row group; they may share the memory of the arrays."""
+        labels = columns["label"]
+        weights = columns["weight"] * np.asarray(self.class_weights)[labels]
+        return Rows(
+            tuple(self._input(name, columns[name]) for name in self.inputs),
+            self._tensor(labels, torch.int64),
+            self._tensor(weights, self.dtype),
+            columns["num_particles"].astype(np.int64) if "particles" in self.inputs else None,
+        )
+
+    def unfilled(self, num_rows: int) -> Rows:
+        """Room for so many rows. In host memory the system backs a page only when it is written."""
+        return Rows(
+            tuple(self._room((num_rows, *INPUT_SHAPES[name]), self._type_of(name)) for name in self.inputs),
+            self._room((num_rows,), torch.int64),
+            self._room((num_rows,), self.dtype),
+            np.empty(num_rows, dtype=np.int64) if "particles" in self.inputs else None,
+        )
+
+    def _input(self, name: str, values: NDArray[Any]) -> Tensor:
+        return self._tensor(values, self._type_of(name)).view(-1, *INPUT_SHAPES[name])
+
+    def _type_of(self, name: str) -> torch.dtype:
+        return torch.int64 if name == "num_particles" else self.dtype
+
+    def _tensor(self, values: NDArray[Any], dtype: torch.dtype) -> Tensor:
+        return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(self.device, dtype)
+
+    def _room(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        if self.device.type == "cpu":
+            # Not torch.empty, which writes to all of it in torch's deterministic mode.
+            return torch.from_numpy(np.empty(shape, dtype=_NUMPY_TYPES[dtype]))
+        return torch.empty(shape, dtype=dtype, device=self.device)

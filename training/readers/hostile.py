@@ -1,0 +1,47 @@
+"""Refuses datasets that petastorm would execute code from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from features.dataset import FeatureDataset
+from training.errors import HostileDatasetError
+from training.readers.sources import damaged
+
+_PICKLED_KEYS: Final = (b"dataset-toolkit", b"petastorm")
+
+
+def refuse_pickled_schema(dataset: FeatureDataset) -> None:
+    """Refuse a dataset that petastorm would unpickle a schema from, before petastorm sees it.
+
+    Raises:
+        HostileDatasetError: A `_common_metadata` or `_metadata` file, or a file's own metadata, has petastorm's keys.
+        DamagedDatasetError: A file is missing or is no Parquet file.
+    """
+    for name in ("_common_metadata", "_metadata"):
+        for path in dataset.folder.rglob(name):
+            _refuse_keys(path, _schema(dataset, path.parent.name, path))
+    for split in dataset.splits:
+        for path in dataset.files(split):
+            _refuse_keys(path, _schema(dataset, split, path))
+
+
+def _schema(dataset: FeatureDataset, split: str, path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (OSError, pa.ArrowException) as cause:
+        raise damaged(dataset, split, f"{path.name}: {cause}") from cause
+
+
+def _refuse_keys(path: Path, schema: pa.Schema) -> None:
+    keys = [key for key in schema.metadata or {} if any(word in key for word in _PICKLED_KEYS)]
+    if keys:
+        raise HostileDatasetError(
+            f"{path} carries a pickled petastorm schema ({keys[0].decode(errors='replace')}), which could run any code "
+            f"when read. This pipeline never writes one: find out where the file comes from, then make the "
+            f"features again."
+        )

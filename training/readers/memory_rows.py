@@ -1,0 +1,162 @@
+"""All rows of a split as tensors, and the order in which each rank reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from features.dataset import FeatureDataset
+from training.errors import ShardError, TrainingError
+from training.readers.batch import Batch, Layout, Rows
+from training.readers.hostile import refuse_pickled_schema
+from training.readers.sources import ArrowSource
+from training.sharding import EpochPlan, shuffled, step_bounds
+
+
+class CacheError(TrainingError):
+    """A split does not fit into memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryRows:
+    """The rows of a split, one row group after another.
+
+    Step `s` of an epoch is `batch(order[bounds[s]:bounds[s + 1]])`, where `order = row_order(plan, ...)` and
+    `bounds = step_bounds(len(order), plan.num_steps)`: the same events in the same order as from a reader.
+
+    Examples:
+        >>> rows = MemoryRows(Rows((torch.ones(5, 14),), torch.zeros(5, dtype=torch.int64), torch.ones(5)), 1, [3, 2])
+        >>> rows.row_order(EpochPlan(np.array([[1], [0]]), np.array([]), 2), rank=0, epoch=0).tolist()
+        [3, 4]
+        >>> rows.recut(5).group_rows
+        [1, 1, 1, 1, 1]
+    """
+
+    rows: Rows
+    seed: int
+    """Seed of the run."""
+    group_rows: list[int]
+    """Rows of each row group."""
+
+    @classmethod
+    def load(
+        cls,
+        dataset: FeatureDataset,
+        split: str,
+        inputs: Sequence[str],
+        *,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> Self:
+        """Read a whole split.
+
+        Args:
+            dataset: The features dataset.
+            split: Name of the split.
+            inputs: Columns that the model takes.
+            dtype: Floating point type of the tensors.
+            seed: Seed of the run.
+            device: Where the tensors are.
+
+        Raises:
+            HostileDatasetError: The dataset carries petastorm's pickled schema.
+            DamagedDatasetError: A file is missing or cannot be read.
+            CacheError: The split does not fit into memory.
+        """
+        refuse_pickled_schema(dataset)
+        layout = Layout.of(dataset, inputs, dtype=dtype, device=device)
+        loaded = cls.unfilled(dataset, split, layout, seed=seed)
+        groups = range(len(loaded.group_rows))
+        for group, columns in zip(groups, ArrowSource(dataset, layout.fields).row_groups(split, groups), strict=True):
+            loaded.fill(group, layout.rows(columns))
+        return loaded
+
+    @classmethod
+    def unfilled(cls, dataset: FeatureDataset, split: str, layout: Layout, *, seed: int) -> Self:
+        """Room for a split; in host memory it takes what is filled.
+
+        Raises:
+            CacheError: The split does not fit into memory.
+        """
+        try:
+            room = layout.unfilled(dataset.num_rows(split))
+        except (MemoryError, torch.OutOfMemoryError) as cause:
+            raise CacheError(
+                f"the {dataset.num_rows(split)} rows of the {split} split do not fit into the memory of "
+                f"{layout.device} ({cause}). Train with `--set train.cache=none`."
+            ) from cause
+        return cls(room, seed, [group.rows for group in dataset.splits[split]])
+
+    def fill(self, group: int, part: Rows) -> None:
+        """Put the rows of a row group to their place."""
+        self.rows.write(int(self._starts[group]), part)
+
+    def recut(self, num_groups: int) -> Self:
+        """The same rows as so many row groups of nearly equal size, for more virtual workers than there are files.
+
+        Raises:
+            ShardError: There are fewer rows.
+        """
+        num_rows = sum(self.group_rows)
+        if num_groups > num_rows:
+            raise ShardError(
+                f"{num_rows} training rows cannot be cut for {num_groups} workers. Use at most {num_rows}."
+            )
+        return replace(self, group_rows=np.diff(step_bounds(num_rows, num_groups)).tolist())
+
+    def row_order(self, plan: EpochPlan, *, rank: int, epoch: int) -> NDArray[np.int64]:
+        """Numbers of the rows of one rank in one epoch, in reading order.
+
+        Args:
+            plan: The epoch's plan, made for `group_rows`.
+            rank: Which rank.
+            epoch: Number of the epoch, from 0.
+        """
+        return self.reading_order(plan.groups[rank].tolist(), epoch=epoch)
+
+    def reading_order(self, groups: Sequence[int], *, epoch: int) -> NDArray[np.int64]:
+        """Numbers of the rows of some row groups, in the order in which an epoch reads them."""
+        starts, rows = self._starts, self.group_rows
+        parts = [starts[group] + shuffled(rows[group], seed=self.seed, epoch=epoch, group=group) for group in groups]
+        return np.concatenate(parts)
+
+    def in_order(self, groups: Sequence[int]) -> NDArray[np.int64]:
+        """Numbers of the rows of some row groups, in the order of the files."""
+        starts = self._starts
+        parts = [np.arange(starts[group], starts[group] + self.group_rows[group]) for group in groups]
+        return np.concatenate(parts)
+
+    def batch(self, rows: NDArray[np.int64]) -> Batch:
+        """The rows with these numbers, in this order; particles cut to the longest event."""
+        return self.rows.batch(rows)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The model's input columns, each (num_rows, ...); particles with all their padding."""
+        return self.rows.inputs
+
+    @property
+    def labels(self) -> Tensor:
+        """(num_rows,) int64."""
+        return self.rows.labels
+
+    @property
+    def weights(self) -> Tensor:
+        """(num_rows,) event weight times class weight."""
+        return self.rows.weights
+
+    def __len__(self) -> int:
+        return len(self.rows.labels)
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        """First row of each row group."""
+        return np.cumsum([0, *self.group_rows])[:-1]

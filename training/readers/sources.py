@@ -1,0 +1,207 @@
+"""Row groups of the features Parquet as NumPy columns: through petastorm, or through pyarrow alone."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from petastorm import make_batch_reader
+from petastorm.workers_pool import thread_pool
+
+from features.dataset import FeatureDataset
+from features.schema import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
+from training.errors import DamagedDatasetError
+from training.readers.batch import Columns
+
+# petastorm 0.12 reads through pyarrow's legacy dataset API, which says so on every call.
+warnings.filterwarnings("ignore", category=FutureWarning, module=r"petastorm\.")
+# Its thread pool writes the traceback of an error to stderr, then raises the error where we can say it better.
+thread_pool.sys = SimpleNamespace(stderr=io.StringIO())
+
+T = TypeVar("T")
+
+#: Type of a column, and its shape for one event.
+_FORMATS: Final[dict[str, tuple[type[np.generic], tuple[int, ...]]]] = {
+    "hlf": (np.float32, (NUM_HLF,)),
+    "particles": (np.float32, (MAX_PARTICLES * NUM_PARTICLE_FEATURES,)),
+    "num_particles": (np.int32, ()),
+    "label": (np.int64, ()),
+    "weight": (np.float32, ()),
+}
+#: What petastorm, pyarrow and NumPy raise when a file is damaged or has other columns.
+_READ_ERRORS: Final = (OSError, pa.ArrowException, KeyError, ValueError, RuntimeError)
+#: So much of a column is decoded at once: it stays in the processor's cache until it is copied to its place.
+_DECODED_BYTES: Final = 2 << 20
+_READ_BYTES: Final = 1 << 20
+#: Row groups without particles that are read in a go.
+_IN_A_GO: Final = 8
+
+
+class Source(Protocol):
+    """Reads row groups one after another."""
+
+    def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
+        """Columns of the given row groups, in the given order; valid only until the next one is asked for.
+
+        Args:
+            split: Name of the split.
+            groups: Numbers of its row groups.
+
+        Raises:
+            DamagedDatasetError: A file cannot be read, or is not what `dataset.json` says.
+        """
+        ...
+
+
+class PetastormSource:
+    """Reads through petastorm, the reader of record.
+
+    One worker thread of petastorm reads the next row group while this one is used; one thread keeps their order. (Its
+    dummy pool keeps it too, but sleeps for a tenth of a second every few row groups.)
+
+    Args:
+        dataset: The features dataset; `refuse_pickled_schema` has let it pass.
+        fields: Columns to read.
+    """
+
+    def __init__(self, dataset: FeatureDataset, fields: Sequence[str]) -> None:
+        self._dataset = dataset
+        self._fields = list(fields)
+
+    def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
+        """See `Source`."""
+        if not groups:
+            return
+        files = self._dataset.files(split)
+        rows = [group.rows for group in self._dataset.splits[split]]
+        where = ""
+        try:
+            # No as_uri(), since petastorm takes %20 literally; num_epochs=1, since petastorm by default never ends.
+            with make_batch_reader(
+                [f"file://{files[group].absolute()}" for group in groups],
+                schema_fields=self._fields,
+                reader_pool_type="thread",
+                workers_count=1,
+                results_queue_size=1,
+                shuffle_row_groups=False,
+                num_epochs=1,
+            ) as reader:
+                for group in groups:
+                    where = f"{files[group].name}: "
+                    yield self._checked(next(reader, None), rows[group])
+        except _READ_ERRORS as cause:
+            raise damaged(self._dataset, split, f"{where}{cause}") from cause
+
+    def _checked(self, found: object, num_rows: int) -> Columns:
+        """Petastorm delivers whatever is in a file."""
+        columns = {name: getattr(found, name) for name in self._fields} if found is not None else {}
+        for name in self._fields:
+            expected = (num_rows, *_FORMATS[name][1])
+            shape = columns[name].shape if columns else (0,)
+            if shape != expected:
+                raise ValueError(f"{name} is of shape {shape}, dataset.json says {expected}")
+        return columns
+
+
+class ArrowSource:
+    """Reads through pyarrow alone: a little at a time, into arrays that are used again for row groups to come.
+
+    Particles are read one row group ahead by a thread: decoding them takes long, and pyarrow and NumPy leave the
+    interpreter to the training meanwhile. For high-level features a thread brings nothing; of them several row groups
+    are read in a go, since decoding and shuffling throw each other out of the processor's cache.
+
+    Args:
+        dataset: The features dataset.
+        fields: Columns to read.
+    """
+
+    def __init__(self, dataset: FeatureDataset, fields: Sequence[str]) -> None:
+        self._dataset = dataset
+        self._fields = list(fields)
+        self._rows_at_once = max(1, _DECODED_BYTES // max(_bytes_of_one(name) for name in fields))
+
+    def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
+        """See `Source`."""
+        files = self._dataset.files(split)
+        rows = [group.rows for group in self._dataset.splits[split]]
+        most = max((rows[group] for group in groups), default=0)
+        wide = "particles" in self._fields
+        arrays = [
+            {name: np.empty((most, *_FORMATS[name][1]), dtype=_FORMATS[name][0]) for name in self._fields}
+            for _ in range(2 if wide else _IN_A_GO)
+        ]
+
+        def read(number: int) -> Columns:
+            group = groups[number]
+            columns = {name: array[: rows[group]] for name, array in arrays[number % len(arrays)].items()}
+            try:
+                self._read(files[group], columns, rows[group])
+            except _READ_ERRORS as cause:
+                raise damaged(self._dataset, split, f"{files[group].name}: {cause}") from cause
+            return columns
+
+        yield from (one_ahead if wide else some_in_a_go)(read, len(groups))
+
+    def _read(self, path: Path, columns: Columns, num_rows: int) -> None:
+        with pq.ParquetFile(path, buffer_size=_READ_BYTES) as file:
+            found = file.metadata.num_rows
+            if found != num_rows:
+                raise ValueError(f"it has {found} rows, dataset.json says {num_rows}")
+            start = 0
+            for part in file.iter_batches(batch_size=self._rows_at_once, columns=self._fields, use_threads=False):
+                stop = start + part.num_rows
+                for name, array in columns.items():
+                    values = part.column(name)
+                    flat = values.flatten() if pa.types.is_list(values.type) else values
+                    array[start:stop] = flat.to_numpy().reshape(array[start:stop].shape)
+                start = stop
+
+
+def one_ahead(work: Callable[[int], T], count: int) -> Iterator[T]:
+    """Results of `work(0)` to `work(count - 1)`, each begun by a thread when the one before is handed out.
+
+    Examples:
+        >>> list(one_ahead(lambda number: number**2, 4))
+        [0, 1, 4, 9]
+    """
+    if not count:
+        return
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        begun = thread.submit(work, 0)
+        for number in range(1, count):
+            result = begun.result()
+            begun = thread.submit(work, number)
+            yield result
+        yield begun.result()
+
+
+def some_in_a_go(work: Callable[[int], T], count: int) -> Iterator[T]:
+    """Results of `work(0)` to `work(count - 1)`, of which several are made before the first of them is handed out.
+
+    Examples:
+        >>> list(some_in_a_go(lambda number: number**2, 4))
+        [0, 1, 4, 9]
+    """
+    for first in range(0, count, _IN_A_GO):
+        yield from [work(number) for number in range(first, min(first + _IN_A_GO, count))]
+
+
+def damaged(dataset: FeatureDataset, split: str, why: str) -> DamagedDatasetError:
+    """The error that says that a split cannot be read, and what to do."""
+    return DamagedDatasetError(
+        f"the {split} split in {dataset.folder} cannot be read ({why.strip()}). "
+        f"Make the features again: `python -m pipeline features --force`."
+    )
+
+
+def _bytes_of_one(name: str) -> int:
+    kind, shape = _FORMATS[name]
+    return int(np.prod(shape, dtype=int)) * np.dtype(kind).itemsize

@@ -1,0 +1,100 @@
+"""Batches from row groups that are read in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.dataset import FeatureDataset
+from training.readers.batch import Batch, Layout, Rows
+from training.readers.sources import Source
+from training.sharding import EpochPlan, Share, share_of, shuffled
+
+
+class StreamedReader:
+    """See `Reader`. Holds the row group that batches are picked from, and no other.
+
+    Args:
+        dataset: The features dataset.
+        source: Reads row groups.
+        layout: How columns become tensors, and where these are.
+        seed: Seed of the run.
+    """
+
+    def __init__(self, dataset: FeatureDataset, source: Source, layout: Layout, *, seed: int) -> None:
+        self._rows = {split: [group.rows for group in groups] for split, groups in dataset.splits.items()}
+        self._source = source
+        self._layout = layout
+        self._seed = seed
+
+    @property
+    def cached_bytes(self) -> int:
+        """Nothing stays in memory."""
+        return 0
+
+    def train_batches(self, plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        """See `Reader`."""
+        rows = self._rows["train"]
+        share = share_of(plan, rows, rank=rank, first_step=first_step)
+        pieces = zip(self._row_groups("train", share.groups), self._orders(share, epoch), strict=True)
+        yield from deal(pieces, share.sizes)
+
+    def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
+        """See `Reader`."""
+        rows = self._rows["val"]
+        groups = list(range(rank, len(rows), world_size))
+        sizes = [size for group in groups for size in self._layout.val_sizes(rows[group])]
+        orders = (np.arange(rows[group]) for group in groups)
+        yield from deal(zip(self._row_groups("val", groups), orders, strict=True), sizes)
+
+    def _row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Rows]:
+        return map(self._layout.rows, self._source.row_groups(split, groups))
+
+    def _orders(self, share: Share, epoch: int) -> Iterator[NDArray[np.int64]]:
+        """Of each row group, the rows that are read, in the order in which they are."""
+        skipped = share.skipped
+        for group in share.groups:
+            yield shuffled(self._rows["train"][group], seed=self._seed, epoch=epoch, group=group)[skipped:]
+            skipped = 0
+
+
+def deal(pieces: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int]) -> Iterator[Batch]:
+    """Batches of given sizes from a stream of row groups.
+
+    The next row group is asked for only when nothing of the one before is needed any more.
+
+    Args:
+        pieces: Rows, and the order in which they are read.
+        sizes: Rows of each batch; as many as there are, in total.
+
+    Examples:
+        >>> import torch
+        >>> groups = [Rows((), torch.tensor(labels), torch.ones(3)) for labels in ([0, 1, 2], [3, 4, 5])]
+        >>> stream = ((rows, np.array([2, 0, 1])) for rows in groups)
+        >>> [batch.labels.tolist() for batch in deal(stream, [1, 3, 2])]
+        [[2], [0, 1, 5], [3, 4]]
+    """
+    bounds = np.cumsum([0, *sizes])
+    step = 0
+    parts: list[Rows] = []
+    missing = 0
+    for rows, order in pieces:
+        start = min(missing, len(order))
+        if parts:
+            parts.append(rows.copy(order[:start]))
+            missing -= start
+            if missing:
+                continue
+            yield Rows.joined(parts).batch(np.arange(sizes[step]))
+            parts.clear()
+            step += 1
+        # Steps that this row group can serve to the end.
+        last = int(np.searchsorted(bounds, bounds[step] + len(order) - start, side="right")) - 1
+        stop = start + int(bounds[last] - bounds[step])
+        yield from rows.batches(order[start:stop], sizes[step:last])
+        step = last
+        if stop < len(order):
+            parts.append(rows.copy(order[stop:]))
+            missing = sizes[step] - (len(order) - stop)

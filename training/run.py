@@ -1,0 +1,177 @@
+"""One rank of a training run: builds network, reader and algorithm from a spec, and trains."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, Self
+
+import torch
+
+from features.dataset import FeatureDataset
+from models.saved_model import ModelSpec, build, model_spec, save_model
+from models.settings import ModelSettings
+from training.algorithms.registry import make_algorithm
+from training.checkpoints import settings_digest
+from training.errors import LaunchError
+from training.flat_model import FlatModel
+from training.metering import Meter, MeteredTransport
+from training.readers import open_reader
+from training.run_files import DiskFiles
+from training.settings import TrainSettings
+from training.summary import write_summary
+from training.trainer import Progress, Trainer
+from training.transport import Transport, Vector, run_now
+from training.work import ReaderWork
+
+_DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
+
+
+class RunSpec(NamedTuple):
+    """What a training run is made of; goes to the ranks as JSON."""
+
+    dataset: Path
+    model: ModelSettings
+    train: TrainSettings
+    out_dir: Path
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        content = {
+            "dataset": str(self.dataset),
+            "model": self.model.model_dump(mode="json"),
+            "train": self.train.model_dump(mode="json"),
+            "out_dir": str(self.out_dir),
+        }
+        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote."""
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return cls(
+            Path(content["dataset"]),
+            ModelSettings(**content["model"]),
+            TrainSettings(**content["train"]),
+            Path(content["out_dir"]),
+        )
+
+
+class Watched(Protocol):
+    """Something that looks at a worker's meter from time to time."""
+
+    def watch(self, meter: Meter) -> None:
+        """Begin to look."""
+
+
+def train(
+    spec: RunSpec, transport: Transport, *, on_progress: Callable[[Progress], None], watchdog: Watched | None = None
+) -> None:
+    """Train on this rank; goes on from the newest checkpoint of the same settings in `spec.out_dir`.
+
+    Writes into `spec.out_dir`: `model/` (that of the lowest validation loss), `metrics/rank-<n>.jsonl` (one line an
+    epoch), `checkpoints/`, `summary.json`.
+
+    Args:
+        spec: Dataset, network and settings.
+        transport: The other ranks.
+        on_progress: Called now and then, on every rank.
+        watchdog: Looks whether there is progress.
+
+    Raises:
+        ShardError: The dataset has too few row groups for the workers.
+        DivergedError: The loss is no longer finite.
+        CheckpointError: A checkpoint is damaged.
+    """
+    settings = spec.train
+    device = choose_device(settings.device)
+    torch.use_deterministic_algorithms(True)
+    dataset = FeatureDataset.load(spec.dataset)
+    described = model_spec(spec.model, dataset)
+    model = make_model(described, settings, transport, device)
+    reader = open_reader(
+        dataset,
+        model.module.inputs,  # type: ignore[arg-type]
+        kind=settings.reader,
+        cache=settings.cache,
+        dtype=_DTYPES[settings.precision],
+        seed=settings.seed,
+        device=device,
+    )
+    meter = Meter(transport.now)
+    if watchdog is not None:
+        watchdog.watch(meter)
+    metered = MeteredTransport(transport, meter)
+    files = DiskFiles(
+        spec.out_dir,
+        rank=transport.rank,
+        world_size=transport.world_size,
+        digest=settings_digest(spec.model, settings),
+        save_model=lambda parameters: save_parameters(model, parameters, described, spec.out_dir / "model"),
+    )
+    trainer = Trainer(
+        settings,
+        [group.rows for group in dataset.splits["train"]],
+        ReaderWork(model, reader, rank=transport.rank, alive=meter.alive),
+        make_algorithm(model, settings, metered),
+        metered,
+        meter,
+        files,
+        on_progress,
+    )
+    run_now(trainer.run(files.checkpoints.latest()))
+    run_now(transport.barrier())
+    if transport.rank == 0:
+        write_summary(spec.out_dir, spec.model, settings, dataset.num_rows("train"), model.flat.numel())
+    run_now(transport.barrier())
+
+
+def make_model(spec: ModelSpec, settings: TrainSettings, transport: Transport, device: torch.device) -> FlatModel:
+    """The network with initial weights from the seed, the same on all ranks."""
+    torch.manual_seed(settings.seed)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(_DTYPES[settings.precision])
+        model = FlatModel(build(spec).to(device))
+    finally:
+        torch.set_default_dtype(before)
+    initial = model.empty()
+    model.read(initial)
+    run_now(transport.broadcast(initial))
+    model.write(initial)
+    return model
+
+
+def save_parameters(model: FlatModel, parameters: Vector, spec: ModelSpec, folder: Path) -> None:
+    """Save a model with other parameters than it has now."""
+    own = model.empty()
+    model.read(own)
+    model.write(parameters)
+    save_model(model.module, spec, folder)
+    model.write(own)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of this rank: the GPU of its place on the machine, modulo their number, or the CPU.
+
+    Raises:
+        LaunchError: A GPU is asked for, and there is none.
+    """
+    available = torch.cuda.device_count()
+    if name == "cpu" or (name == "auto" and not available):
+        return torch.device("cpu")
+    if not available:
+        raise LaunchError("train.device is cuda, but torch sees no GPU; set it to auto or cpu, or look at nvidia-smi.")
+    # cuBLAS is deterministic only with a workspace of fixed size.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return torch.device("cuda", local_rank() % available)
+
+
+def local_rank() -> int:
+    """This rank's place among those of its machine, as the launcher says; 0 without one."""
+    for name in ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 0

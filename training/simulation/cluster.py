@@ -1,0 +1,118 @@
+"""What the simulator knows of a cluster: how long computing and talking take."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from training.random_state import generator_state, random_stream, set_generator_state
+
+
+class ClusterSettings(BaseModel):
+    """A cluster of equal machines but for the slow ones, on a network of equal links."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    step_seconds: float = Field(default=1e-4, ge=0)
+    """Computing time of a step, whatever the batch."""
+    event_seconds: float = Field(default=1e-6, ge=0)
+    """Computing time of each event in the batch."""
+    jitter: float = Field(default=0.0, ge=0)
+    """Spread of the computing time: standard deviation of the logarithm of a log-normal factor of mean 1."""
+    slow_ranks: dict[int, float] = {}
+    """Stragglers: ranks, and by what factor they are slower, for example `{0: 10}`."""
+    pause_probability: float = Field(default=0.0, ge=0, le=1)
+    """Probability that a step is held up by something else on the machine."""
+    pause_seconds: float = Field(default=0.0, ge=0)
+    """For how long, on average; exponentially distributed."""
+    latency_seconds: float = Field(default=5e-5, ge=0)
+    """Of one message."""
+    bytes_per_second: float = Field(default=1.25e9, gt=0)
+    """Bandwidth of a link; 1.25e9 is 10 Gb/s."""
+
+    #: The network of the thesis' cloud: 10 Gb/s ethernet, whose latency is of the order of 50 microseconds.
+    THESIS_CLOUD: ClassVar[dict[str, float]] = {"latency_seconds": 5e-5, "bytes_per_second": 1.25e9}
+
+    @field_validator("slow_ranks")
+    @classmethod
+    def _factors_are_positive(cls, value: dict[int, float]) -> dict[int, float]:
+        for rank, factor in value.items():
+            if rank < 0 or factor <= 0:
+                raise ValueError(f"slow_ranks: rank {rank} with factor {factor}: both must be positive")
+        return value
+
+    def message_seconds(self, nbytes: int) -> float:
+        """One message from one machine to another."""
+        return self.latency_seconds + nbytes / self.bytes_per_second
+
+    def exchange_seconds(self, nbytes: int) -> float:
+        """One pairwise exchange: the partner's vector comes, its change goes back."""
+        return 2 * self.message_seconds(nbytes)
+
+    def all_reduce_seconds(self, nbytes: int, world_size: int) -> float:
+        """An all-reduce once all are there: the faster of ring and recursive halving and doubling.
+
+        Ring: 2 (m-1) messages of 1/m of the vector; halving and doubling: 2 log2 m messages, the same bytes (Thakur et
+        al. 2005, sections 4.3 and 4.4).
+        """
+        if world_size == 1:
+            return 0.0
+        volume = 2 * (world_size - 1) / world_size * nbytes / self.bytes_per_second
+        messages = min(2 * (world_size - 1), 2 * math.ceil(math.log2(world_size)))
+        return messages * self.latency_seconds + volume
+
+    def barrier_seconds(self, world_size: int) -> float:
+        """A barrier once all are there: a round of messages for each binary digit."""
+        return math.ceil(math.log2(world_size)) * self.latency_seconds if world_size > 1 else 0.0
+
+    @classmethod
+    def sleeping(cls, seconds: float, **more: object) -> Self:
+        """A cluster whose steps always take the same time."""
+        return cls.model_validate({"step_seconds": seconds, "event_seconds": 0.0, **more})
+
+
+class ComputeTimes:
+    """How long each step of one worker takes; numbers are drawn in blocks.
+
+    Args:
+        cluster: The cluster.
+        seed: Seed of the simulation.
+        rank: Which worker.
+    """
+
+    _BLOCK: ClassVar[int] = 256
+
+    def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int) -> None:
+        self._cluster = cluster
+        self._factor = cluster.slow_ranks.get(rank, 1.0)
+        self._rng = random_stream(seed, "compute times", rank)
+        self._drawn: list[tuple[float, float]] = []
+
+    def draw(self, num_events: int) -> float:
+        """Seconds of the next step."""
+        cluster = self._cluster
+        if not self._drawn:
+            self._drawn = self._block()
+        stretch, pause = self._drawn.pop()
+        return (cluster.step_seconds + cluster.event_seconds * num_events) * self._factor * stretch + pause
+
+    def _block(self) -> list[tuple[float, float]]:
+        cluster, size = self._cluster, self._BLOCK
+        if not cluster.jitter and not cluster.pause_probability:
+            return [(1.0, 0.0)] * size
+        stretch = np.exp(cluster.jitter * self._rng.standard_normal(size) - cluster.jitter**2 / 2)
+        paused = self._rng.random(size) < cluster.pause_probability
+        pause = np.where(paused, self._rng.exponential(cluster.pause_seconds, size), 0.0)
+        return list(zip(stretch.tolist(), pause.tolist(), strict=True))
+
+    def state(self) -> dict[str, Any]:
+        """Where in its random numbers the worker is."""
+        return {"generator": generator_state(self._rng), "drawn": [list(pair) for pair in self._drawn]}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go there."""
+        set_generator_state(self._rng, state["generator"])
+        self._drawn = [(stretch, pause) for stretch, pause in state["drawn"]]

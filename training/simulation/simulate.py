@@ -1,0 +1,120 @@
+"""Runs a training of many virtual workers: the trainer and the algorithms of a real run on a simulated cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from training.algorithms.gossip import Partners
+from training.algorithms.registry import make_algorithm
+from training.checkpoints import Checkpoint
+from training.metering import Meter, MeteredTransport
+from training.readers import MemoryRows
+from training.run_files import MemoryFiles, RunFiles
+from training.settings import AlgorithmName, TrainSettings
+from training.simulation.cluster import ClusterSettings, ComputeTimes
+from training.simulation.row_optimizers import make_row_optimizer
+from training.simulation.stacked import Evaluator, RowModel, StackedModels, StackedWork
+from training.simulation.transport import SimNetwork
+from training.simulation.virtual_time import VirtualClock
+from training.topology import make_topology
+from training.trainer import Progress, Trainer
+
+#: So many workers evaluate their own model too, at the end.
+_VALIDATE_ALONE = 16
+
+
+class Simulated(NamedTuple):
+    """What came of a simulated run."""
+
+    records: list[list[dict[str, Any]]]
+    """Of each worker, epoch by epoch, as a real run writes them; times are virtual."""
+    parameters: torch.Tensor
+    """(world_size, num_parameters) at the end."""
+    seconds: float
+    """Virtual time that the run took."""
+
+
+def simulate(
+    module: nn.Module,
+    train: MemoryRows,
+    val: MemoryRows,
+    settings: TrainSettings,
+    cluster: ClusterSettings,
+    *,
+    partners: Callable[[int], Partners] | None = None,
+    files: Callable[[int], RunFiles] | None = None,
+    resume: Checkpoint | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Simulated:
+    """Train `settings.workers` virtual workers in this process; the same seed gives the same numbers.
+
+    With fewer row groups than workers, the training rows are cut anew into one group per worker.
+
+    Args:
+        module: The network; every worker starts with its parameters.
+        train: Rows of the training split.
+        val: Rows of the validation split.
+        settings: The training.
+        cluster: How long computing and talking take.
+        partners: Makes the partners of a rank, instead of random neighbours.
+        files: Makes the files of a rank; by default everything stays in memory.
+        resume: A checkpoint to go on from.
+        on_progress: Called now and then with the progress of rank 0, in virtual time.
+
+    Raises:
+        TopologyError: The graph does not exist for this number of workers.
+        DivergedError: The loss is no longer finite.
+    """
+    world_size = settings.workers
+    torch.use_deterministic_algorithms(True)
+    if len(train.group_rows) < world_size:
+        train = train.recut(world_size)
+    clock = VirtualClock()
+    network = SimNetwork(clock, cluster, world_size, additive=settings.exchange == "additive")
+    stacked = StackedModels(module, world_size)
+    evaluator = Evaluator(clock, stacked, train, val)
+    paired = settings.algorithm not in (AlgorithmName.SGD, AlgorithmName.AR_SGD, AlgorithmName.LOCAL_SGD)
+    topology = make_topology(settings.graph, world_size) if paired else None
+    kept: list[RunFiles] = [files(rank) if files else MemoryFiles() for rank in range(world_size)]
+    trainers = []
+    for transport in network.transports():
+        rank = transport.rank
+        meter = Meter(transport.now)
+        metered = MeteredTransport(transport, meter)
+        model = RowModel(stacked, rank)
+        times = ComputeTimes(cluster, seed=settings.seed, rank=rank)
+        work = StackedWork(evaluator, model, rank=rank, times=times, validates_alone=rank < _VALIDATE_ALONE)
+        algorithm = make_algorithm(
+            model,
+            settings,
+            metered,
+            optimizer=make_row_optimizer(model.flat, settings),
+            topology=topology,
+            partners=partners(rank) if partners else None,
+        )
+        tell = on_progress if rank == 0 else _nothing
+        trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], tell)
+        clock.spawn(trainer.run(resume), f"worker {rank}")
+        trainers.append(trainer)
+    clock.run()
+    return Simulated([trainer.history for trainer in trainers], stacked.parameters, clock.now)
+
+
+def samples_per_second(records: Sequence[Sequence[dict[str, Any]]]) -> float:
+    """Rate of a run, of all workers together.
+
+    Examples:
+        >>> samples_per_second([[{"samples": 10, "seconds": 2.0}], [{"samples": 6, "seconds": 2.0}]])
+        8.0
+    """
+    samples: int = sum(record["samples"] for worker in records for record in worker)
+    seconds: float = max(sum(record["seconds"] for record in worker) for worker in records)
+    return samples / seconds
+
+
+def _nothing(_: Progress) -> None:
+    pass

@@ -1,0 +1,272 @@
+"""Gradients of many virtual workers at once: stacked parameters, batched matrix products."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from training.readers import MemoryRows
+from training.sharding import EpochPlan, step_bounds
+from training.simulation.cluster import ComputeTimes
+from training.simulation.virtual_time import Task, VirtualClock, suspend
+from training.sums import Sums, sums_of, weighted_losses
+from training.transport import Vector
+from training.work import Share
+
+#: Workers whose gradients are computed in one batched product; more do not fit into the cache.
+_CHUNK: Final = 128
+_VALIDATED_AT_ONCE: Final = 2048
+
+
+class StackedModels:
+    """The parameters of all virtual workers as rows of one matrix, their gradients as rows of another.
+
+    Args:
+        module: The network; every worker starts with its parameters.
+        world_size: Number of workers.
+    """
+
+    def __init__(self, module: nn.Module, world_size: int) -> None:
+        self.module = module
+        self._shapes = [(name, value.shape, value.numel()) for name, value in module.named_parameters()]
+        vector = torch.cat([value.detach().reshape(-1) for value in module.parameters()])
+        self.parameters = vector.repeat(world_size, 1)
+        """(world_size, num_parameters)."""
+        self.gradients = torch.zeros_like(self.parameters)
+        """(world_size, num_parameters)."""
+        # The fused kernels of recurrent layers have no batched form: one worker after the other.
+        self._can_stack = not any(isinstance(layer, nn.RNNBase) for layer in module.modules())
+        self._batched = vmap(grad(self._loss, has_aux=True))
+
+    def _loss(
+        self, parameters: dict[str, Tensor], inputs: tuple[Tensor, ...], labels: Tensor, weights: Tensor, scale: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        logits = functional_call(self.module, parameters, inputs)
+        return weighted_losses(logits, labels, weights).sum() * scale, logits
+
+    def named(self, parameters: Tensor) -> dict[str, Tensor]:
+        """A matrix or vector of parameters as the tensors of the network, behind the same leading shape."""
+        found, start = {}, 0
+        for name, shape, size in self._shapes:
+            found[name] = parameters[..., start : start + size].reshape(*parameters.shape[:-1], *shape)
+            start += size
+        return found
+
+    def compute(
+        self, ranks: list[int], inputs: tuple[Tensor, ...], labels: Tensor, weights: Tensor, sizes: Tensor
+    ) -> Tensor:
+        """Gradients of some workers at their parameters, into `gradients`.
+
+        Args:
+            ranks: k workers.
+            inputs: (k, batch, ...) each; batches shorter than the longest are padded.
+            labels: (k, batch).
+            weights: (k, batch), 0 for padding.
+            sizes: (k,) events of each batch.
+
+        Returns:
+            Logits (k, batch, num_classes).
+        """
+        index = torch.tensor(ranks)
+        chosen = self.named(self.parameters[index])
+        scales = 1.0 / sizes
+        if self._can_stack:
+            gradients, logits = self._batched(chosen, inputs, labels, weights, scales)
+        else:
+            gradients, logits = self._one_by_one(chosen, inputs, labels, weights, scales)
+        flat = [gradients[name].reshape(len(ranks), -1) for name, _, _ in self._shapes]
+        self.gradients[index] = torch.cat(flat, dim=1)
+        computed: Tensor = logits
+        return computed
+
+    def _one_by_one(
+        self, chosen: dict[str, Tensor], inputs: tuple[Tensor, ...], labels: Tensor, weights: Tensor, scales: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        found: dict[str, list[Tensor]] = {name: [] for name, _, _ in self._shapes}
+        outputs = []
+        for k in range(len(labels)):
+            parameters = {name: values[k].detach().requires_grad_() for name, values in chosen.items()}
+            loss, logits = self._loss(
+                parameters, tuple(column[k] for column in inputs), labels[k], weights[k], scales[k]
+            )
+            for name, gradient in zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True):
+                found[name].append(gradient)
+            outputs.append(logits.detach())
+        return {name: torch.stack(parts) for name, parts in found.items()}, torch.stack(outputs)
+
+
+class RowModel:
+    """One worker's rows of the stacked models; see `training.flat_model.VectorModel`."""
+
+    def __init__(self, stacked: StackedModels, rank: int) -> None:
+        self.flat = nn.Parameter(stacked.parameters[rank], requires_grad=False)
+        self._gradient = stacked.gradients[rank]
+        self.flat.grad = self._gradient
+        self._host_parameters = self.flat.numpy()
+        self._host_gradient = self._gradient.numpy()
+
+    def empty(self) -> Vector:
+        """See `VectorModel`."""
+        return np.empty_like(self._host_parameters)
+
+    def read(self, out: Vector) -> None:
+        """See `VectorModel`."""
+        np.copyto(out, self._host_parameters)
+
+    def write(self, values: Vector) -> None:
+        """See `VectorModel`."""
+        np.copyto(self._host_parameters, values)
+
+    def read_gradient(self, out: Vector) -> None:
+        """See `VectorModel`."""
+        np.copyto(out, self._host_gradient)
+
+    def write_gradient(self, values: Vector) -> None:
+        """See `VectorModel`."""
+        np.copyto(self._host_gradient, values)
+
+    def gradient_is_finite(self) -> bool:
+        """See `VectorModel`."""
+        return math.isfinite(np.dot(self._host_gradient, self._host_gradient))
+
+
+class Evaluator:
+    """Computes the gradients of all workers that are computing, when the first of them is needed.
+
+    A worker's parameters and batch do not change while it computes, so that it does not matter when within that time
+    the gradient is evaluated.
+
+    Args:
+        clock: The virtual clock.
+        stacked: All models.
+        train: Rows of the training split.
+        val: Rows of the validation split.
+    """
+
+    def __init__(self, clock: VirtualClock, stacked: StackedModels, train: MemoryRows, val: MemoryRows) -> None:
+        self._clock = clock
+        self._stacked = stacked
+        self.train = train
+        self._val = val
+        self._pending: dict[int, Vector] = {}
+        world_size = len(stacked.parameters)
+        self.sums = np.zeros((world_size, 4))
+        """Of each worker: loss, weight, correct, samples."""
+
+    async def gradient(self, rank: int, rows: Vector, seconds: float) -> None:
+        """Let a worker compute on some rows, for some virtual time."""
+
+        def begin(task: Task) -> None:
+            self._pending[rank] = rows
+
+            def finish() -> None:
+                if rank in self._pending:
+                    self._evaluate()
+                task.resume()
+
+            self._clock.at(self._clock.now + seconds, finish)
+
+        await suspend(begin)
+
+    def _evaluate(self) -> None:
+        ranks = list(self._pending)
+        for start in range(0, len(ranks), _CHUNK):
+            self._evaluate_some(ranks[start : start + _CHUNK])
+        self._pending.clear()
+
+    def _evaluate_some(self, ranks: list[int]) -> None:
+        sizes = np.array([len(self._pending[rank]) for rank in ranks])
+        longest = int(sizes.max())
+        rows = np.zeros((len(ranks), longest), dtype=np.int64)
+        for place, rank in enumerate(ranks):
+            rows[place, : sizes[place]] = self._pending[rank]
+        batch = self.train.batch(rows.ravel())
+        inputs = tuple(column.view(*rows.shape, *column.shape[1:]) for column in batch.inputs)
+        labels, weights = batch.labels.view(rows.shape), batch.weights.view(rows.shape)
+        if sizes.min() < longest:
+            weights = weights * torch.from_numpy(np.arange(longest) < sizes[:, None])
+        logits = self._stacked.compute(ranks, inputs, labels, weights, torch.from_numpy(sizes).to(weights.dtype))
+        losses = weighted_losses(logits.flatten(0, 1), labels.flatten(), weights.flatten()).view_as(weights)
+        correct = (logits.argmax(dim=2) == labels) * weights
+        self.sums[ranks, 0] += losses.sum(dim=1).numpy()
+        self.sums[ranks, 1] += weights.sum(dim=1).numpy()
+        self.sums[ranks, 2] += correct.sum(dim=1).numpy()
+        self.sums[ranks, 3] += sizes
+
+    def validate(self, parameters: Vector) -> Sums:
+        """Sums over the whole validation split."""
+        sums = Sums()
+        with torch.inference_mode():
+            named = self._stacked.named(torch.from_numpy(parameters))
+            for start in range(0, len(self._val), _VALIDATED_AT_ONCE):
+                batch = self._val.batch(np.arange(start, min(start + _VALIDATED_AT_ONCE, len(self._val))))
+                logits = functional_call(self._stacked.module, named, batch.inputs)
+                sums = sums.plus(sums_of(logits, batch.labels, batch.weights))
+        return sums
+
+
+class StackedWork:
+    """One virtual worker's computation; see `training.work.Work`.
+
+    Args:
+        evaluator: Shared by all.
+        model: This worker's rows.
+        rank: Which worker.
+        times: How long its steps take.
+        validates_alone: Whether it evaluates its own model too, at the end.
+    """
+
+    def __init__(
+        self, evaluator: Evaluator, model: RowModel, *, rank: int, times: ComputeTimes, validates_alone: bool
+    ) -> None:
+        self.model = model
+        self._evaluator = evaluator
+        self._rank = rank
+        self._times = times
+        self._validates_alone = validates_alone
+        self._order: Vector = np.empty(0, dtype=np.int64)
+        self._bounds: list[int] = [0]
+        self._step = 0
+        self._rows: Vector = self._order
+
+    def begin_epoch(self, plan: EpochPlan, *, epoch: int, first_step: int) -> None:
+        """See `Work`."""
+        self._order = self._evaluator.train.row_order(plan, rank=self._rank, epoch=epoch)
+        self._bounds = step_bounds(len(self._order), plan.num_steps).tolist()
+        self._step = first_step
+
+    def next_batch(self) -> int:
+        """See `Work`."""
+        start, stop = self._bounds[self._step : self._step + 2]
+        self._step += 1
+        self._rows = self._order[start:stop]
+        return stop - start
+
+    async def compute_gradient(self) -> None:
+        """See `Work`."""
+        await self._evaluator.gradient(self._rank, self._rows, self._times.draw(len(self._rows)))
+
+    def take_sums(self) -> Sums:
+        """See `Work`."""
+        loss, weight, correct, samples = self._evaluator.sums[self._rank].tolist()
+        self._evaluator.sums[self._rank] = 0
+        return Sums(loss, weight, correct, round(samples))
+
+    async def validate(self, parameters: Vector, share: Share) -> Sums:
+        """See `Work`; it takes no virtual time. Of shares, the first worker evaluates all."""
+        if share.part or (share.num_parts == 1 and not self._validates_alone):
+            return Sums()
+        return self._evaluator.validate(parameters)
+
+    def state(self) -> dict[str, Any]:
+        """See `Work`."""
+        return self._times.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Work`."""
+        self._times.load_state(state)

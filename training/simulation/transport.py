@@ -1,0 +1,318 @@
+"""The simulated network: collectives, neighbour exchanges and shared vectors on the virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import numpy as np
+
+from training.simulation.cluster import ClusterSettings
+from training.simulation.virtual_time import Task, VirtualClock, VirtualLock, suspend
+from training.transport import AverageCounts, SharedVector, Vector
+
+
+class _Meeting:
+    """One collective operation: it is over some time after the last worker has come."""
+
+    __slots__ = ("_clock", "_finish", "_tasks", "_world_size", "kind")
+
+    def __init__(self, kind: str, world_size: int, clock: VirtualClock, finish: Callable[[], float]) -> None:
+        self.kind = kind
+        self._tasks: list[Task] = []
+        self._world_size = world_size
+        self._clock = clock
+        self._finish = finish
+
+    def arrive(self, task: Task) -> None:
+        self._tasks.append(task)
+        if len(self._tasks) == self._world_size:
+            self._clock.at(self._clock.now + self._finish(), self._resume_all)
+
+    def _resume_all(self) -> None:
+        for task in self._tasks:
+            task.resume()
+
+
+class SimNetwork:
+    """What all simulated workers share.
+
+    Args:
+        clock: The virtual clock.
+        cluster: How long talking takes.
+        world_size: Number of workers.
+        additive: Whether pairs average without locks; see `SimVector`.
+    """
+
+    def __init__(
+        self, clock: VirtualClock, cluster: ClusterSettings, world_size: int, *, additive: bool = False
+    ) -> None:
+        self.clock = clock
+        self.cluster = cluster
+        self.world_size = world_size
+        self.additive = additive
+        self.samples = 0
+        self.vectors: dict[int, list[SimVector]] = {}
+        """The shared vectors of each rank, in the order in which they were made."""
+        self._meetings: dict[int, _Meeting] = {}
+        self._payloads: dict[int, dict[int, Vector]] = {}
+        self._mail: dict[tuple[int, int], list[tuple[float, Vector]]] = {}
+        self._expecting: dict[tuple[int, int], Task] = {}
+
+    def transports(self) -> list[SimTransport]:
+        """One for each worker."""
+        return [SimTransport(self, rank) for rank in range(self.world_size)]
+
+    async def meet(
+        self, rank: int, number: int, kind: str, payload: Vector | None, finish: Callable[..., float]
+    ) -> None:
+        """Take part in the collective operation of this number; all workers take part in all, in the same order.
+
+        Raises:
+            AssertionError: Others are in another kind of operation: an algorithm is wrong.
+        """
+        payloads = self._payloads.setdefault(number, {})
+        if payload is not None:
+            payloads[rank] = payload
+        if number not in self._meetings:
+
+            def close() -> float:
+                del self._meetings[number], self._payloads[number]
+                return finish(payloads)
+
+            self._meetings[number] = _Meeting(kind, self.world_size, self.clock, close)
+        meeting = self._meetings[number]
+        if meeting.kind != kind:
+            raise AssertionError(f"rank {rank} is in {kind}, others are in {meeting.kind}")
+        await suspend(meeting.arrive)
+
+    def post(self, sender: int, receiver: int, vector: Vector) -> None:
+        """Send a message; it arrives when it has crossed the network."""
+        arrival = self.clock.now + self.cluster.message_seconds(vector.nbytes)
+        key = (sender, receiver)
+        self._mail.setdefault(key, []).append((arrival, vector.copy()))
+        waiting = self._expecting.pop(key, None)
+        if waiting is not None:
+            self.clock.at(arrival, waiting.resume)
+
+    async def fetch(self, sender: int, receiver: int) -> Vector:
+        """Wait for the next message on a link."""
+        key = (sender, receiver)
+
+        def expect(task: Task) -> None:
+            if self._mail.get(key):
+                self.clock.at(max(self._mail[key][0][0], self.clock.now), task.resume)
+            else:
+                self._expecting[key] = task
+
+        await suspend(expect)
+        return self._mail[key].pop(0)[1]
+
+
+class SimTransport:
+    """One simulated worker's view of the network; see `training.transport.Transport`.
+
+    Args:
+        network: Shared by all.
+        rank: Which worker.
+    """
+
+    def __init__(self, network: SimNetwork, rank: int) -> None:
+        self._network = network
+        self.rank = rank
+        self.world_size = network.world_size
+        self._collectives = 0
+
+    async def all_reduce_sum(self, vector: Vector) -> None:
+        """See `Transport`; added up in the order of the ranks."""
+        network = self._network
+
+        def add_up(payloads: dict[int, Vector]) -> float:
+            vectors = [payloads[rank] for rank in range(network.world_size)]
+            total = np.add.reduce(vectors)
+            for each in vectors:
+                each[...] = total
+            return network.cluster.all_reduce_seconds(vector.nbytes, network.world_size)
+
+        await network.meet(self.rank, self._next(), "an all-reduce", vector, add_up)
+
+    async def broadcast(self, vector: Vector) -> None:
+        """See `Transport`."""
+        network = self._network
+
+        def spread(payloads: dict[int, Vector]) -> float:
+            for each in payloads.values():
+                each[...] = payloads[0]
+            return network.cluster.barrier_seconds(network.world_size)
+
+        await network.meet(self.rank, self._next(), "a broadcast", vector, spread)
+
+    async def barrier(self) -> None:
+        """See `Transport`."""
+        network = self._network
+        await network.meet(
+            self.rank, self._next(), "a barrier", None, lambda _: network.cluster.barrier_seconds(network.world_size)
+        )
+
+    def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
+        """See `Transport`."""
+        for neighbour in neighbours:
+            self._network.post(self.rank, neighbour, vector)
+        return self._receive(neighbours)
+
+    async def _receive(self, neighbours: Sequence[int]) -> list[Vector]:
+        return [await self._network.fetch(neighbour, self.rank) for neighbour in neighbours]
+
+    async def share(self, vector: Vector) -> SharedVector:
+        """See `Transport`."""
+        vectors = self._network.vectors
+        mine = SimVector(self._network, self.rank, vector, which=len(vectors.get(self.rank, [])))
+        vectors.setdefault(self.rank, []).append(mine)
+        await self.barrier()
+        return mine
+
+    async def count_samples(self, num_samples: int) -> int:
+        """See `Transport`."""
+        self._network.samples += num_samples
+        return self._network.samples
+
+    def now(self) -> float:
+        """Seconds on the virtual clock."""
+        return self._network.clock.now
+
+    def _next(self) -> int:
+        self._collectives += 1
+        return self._collectives
+
+
+class SimVector:
+    """A simulated worker's shared vector.
+
+    Locked (as under MPI: both locks in the order of the ranks, read, change both sides, unlock) or additive (read both
+    sides, and add the differences when they have crossed the network, whatever happened meanwhile).
+
+    Args:
+        network: Shared by all.
+        rank: Whose vector.
+        vector: Its content at first.
+        which: Its number among the vectors of this rank.
+    """
+
+    def __init__(self, network: SimNetwork, rank: int, vector: Vector, *, which: int) -> None:
+        self._network = network
+        self._rank = rank
+        self._which = which
+        self.values = vector.copy()
+        self.lock = VirtualLock(network.clock)
+        self._begun = self._received = self._skipped = self._mixed = 0
+        self._wait = self._busy = 0.0
+        self.changes = 0
+        """Changes of any kind so far."""
+        self._under_way = False
+        self._draining: Task | None = None
+
+    @property
+    def counts(self) -> AverageCounts:
+        """See `SharedVector`."""
+        return AverageCounts(self._begun, self._received, self._skipped, self._mixed, self._wait, self._busy)
+
+    async def read(self, out: Vector) -> int:
+        """See `SharedVector`."""
+        if not self._network.additive:
+            await self._locked()
+            self.lock.release()
+        np.copyto(out, self.values)
+        return self._begun + self._received
+
+    async def add(self, change: Vector) -> int:
+        """See `SharedVector`."""
+        if not self._network.additive:
+            await self._locked()
+        self.values += change
+        self.changes += 1
+        if not self._network.additive:
+            self.lock.release()
+        return self._begun + self._received
+
+    async def _locked(self) -> None:
+        started = self._network.clock.now
+        await self.lock.acquire()
+        self._wait += self._network.clock.now - started
+
+    async def average_with(self, partner: int) -> None:
+        """See `SharedVector`."""
+        clock = self._network.clock
+        started = clock.now
+        theirs = self._network.vectors[partner][self._which]
+        await (self._average_adding(theirs) if self._network.additive else self._average_locked(theirs))
+        self._begun += 1
+        theirs._received += 1
+        self._busy += clock.now - started
+
+    async def _average_locked(self, theirs: SimVector) -> None:
+        network = self._network
+        first, second = (self, theirs) if self._rank < theirs._rank else (theirs, self)
+        started = network.clock.now
+        await first.lock.acquire()
+        await second.lock.acquire()
+        self._wait += network.clock.now - started
+        await network.clock.sleep(network.cluster.exchange_seconds(self.values.nbytes))
+        difference = half_difference(theirs.values, self.values)
+        self._apply(theirs, difference)
+        second.lock.release()
+        first.lock.release()
+
+    async def _average_adding(self, theirs: SimVector) -> None:
+        network = self._network
+        seconds = network.cluster.exchange_seconds(self.values.nbytes) / 2
+        await network.clock.sleep(seconds)
+        difference = half_difference(theirs.values, self.values)
+        before = self.changes + theirs.changes
+        await network.clock.sleep(seconds)
+        self._mixed += self.changes + theirs.changes != before
+        self._apply(theirs, difference)
+
+    def _apply(self, theirs: SimVector, difference: Vector) -> None:
+        self.values += difference
+        theirs.values -= difference
+        self.changes += 1
+        theirs.changes += 1
+
+    def begin_average_with(self, partner: int) -> None:
+        """See `SharedVector`."""
+        if self._under_way:
+            self._skipped += 1
+            return
+        self._under_way = True
+        self._network.clock.spawn(self._average_beside(partner), f"average of rank {self._rank}", keep=False)
+
+    async def _average_beside(self, partner: int) -> None:
+        await self.average_with(partner)
+        self._under_way = False
+        if self._draining is not None:
+            self._network.clock.at(self._network.clock.now, self._draining.resume)
+            self._draining = None
+
+    async def drain(self) -> None:
+        """See `SharedVector`."""
+        if self._under_way:
+
+            def wait(task: Task) -> None:
+                self._draining = task
+
+            await suspend(wait)
+
+    async def close(self) -> None:
+        """See `SharedVector`."""
+
+
+def half_difference(theirs: Vector, own: Vector) -> Vector:
+    """What own gains and theirs loses in an average; for integers rounded down, so that the sum is exact.
+
+    Examples:
+        >>> half_difference(np.array([5]), np.array([0])).tolist()
+        [2]
+        >>> half_difference(np.array([5.0]), np.array([0.0])).tolist()
+        [2.5]
+    """
+    difference = theirs - own
+    return difference // 2 if np.issubdtype(difference.dtype, np.integer) else difference * difference.dtype.type(0.5)

@@ -1,0 +1,127 @@
+"""A clock that jumps from event to event, and coroutines that live by it."""
+
+from __future__ import annotations
+
+import heapq
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+from training.errors import StalledError
+
+Register = Callable[["Task"], None]
+"""Arranges that a suspended task is resumed one day."""
+
+
+@types.coroutine
+def suspend(register: Register) -> Generator[Register, Any, Any]:
+    """Suspend the running task; `register` gets it, and must have it resumed."""
+    return (yield register)
+
+
+class Task:
+    """A coroutine on the virtual clock."""
+
+    __slots__ = ("_work", "done", "name")
+
+    def __init__(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._work = work
+        self.name = name
+        self.done = False
+
+    def resume(self) -> None:
+        """Go on until it is suspended again or ends."""
+        try:
+            register = self._work.send(None)
+        except StopIteration:
+            self.done = True
+        except BaseException as error:
+            error.add_note(f"in the simulated {self.name}")
+            raise
+        else:
+            register(self)
+
+
+class VirtualClock:
+    """Runs tasks in the order of their events; ties in the order in which they were scheduled.
+
+    Examples:
+        >>> clock, seen = VirtualClock(), []
+        >>> async def wake(at: float) -> None:
+        ...     await clock.sleep(at)
+        ...     seen.append(clock.now)
+        >>> for at in (2.0, 1.0):
+        ...     _ = clock.spawn(wake(at), "sleeper")
+        >>> clock.run()
+        >>> seen
+        [1.0, 2.0]
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self._tasks: list[Task] = []
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        """Have something called at a time."""
+        self._order += 1
+        heapq.heappush(self._events, (when, self._order, what))
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str, *, keep: bool = True) -> Task:
+        """Start a coroutine now.
+
+        Args:
+            work: The coroutine.
+            name: What to call it if it fails or never ends.
+            keep: Whether `run` must see it through; short-lived ones need not be kept.
+        """
+        task = Task(work, name)
+        if keep:
+            self._tasks.append(task)
+        self.at(self.now, task.resume)
+        return task
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        await suspend(lambda task: self.at(self.now + seconds, task.resume))
+
+    def run(self) -> None:
+        """Run until nothing more can happen.
+
+        Raises:
+            StalledError: Some task never ended: it waits for something that nobody will do.
+        """
+        events = self._events
+        while events:
+            self.now, _, what = heapq.heappop(events)
+            what()
+        waiting = [task.name for task in self._tasks if not task.done]
+        if waiting:
+            raise StalledError(f"the simulation stands still at {self.now:g} s; these never ended: {waiting[:8]}")
+
+
+class VirtualLock:
+    """One holder at a time; others get it in the order in which they asked."""
+
+    __slots__ = ("_clock", "_held", "_waiting")
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._held = False
+        self._waiting: deque[Task] = deque()
+
+    async def acquire(self) -> None:
+        """Wait for the lock."""
+        if self._held:
+            await suspend(self._waiting.append)
+        else:
+            self._held = True
+
+    def release(self) -> None:
+        """Hand it to the next, now."""
+        if self._waiting:
+            self._clock.at(self._clock.now, self._waiting.popleft().resume)
+        else:
+            self._held = False

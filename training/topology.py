@@ -1,0 +1,128 @@
+"""Who may talk to whom: communication graphs, mixing matrices and spectral gaps (Migliorini 2020, section 2.2)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import TopologyError
+
+#: Eigenvalues of more workers than this take minutes; the gap of such a graph is not computed.
+MAX_EIGENVALUES = 2048
+
+
+class TopologyName(StrEnum):
+    """A communication graph over the workers."""
+
+    COMPLETE = "complete"
+    """Everybody with everybody."""
+    RING = "ring"
+    """Each with the next and the one before."""
+    TORUS = "torus"
+    """A two-dimensional grid that is closed in both directions, as square as the number of workers allows."""
+    HYPERCUBE = "hypercube"
+    """Ranks that differ in one binary digit; a power of two of workers."""
+    EXPONENTIAL = "exponential"
+    """Distances 1, 2, 4, ... both ways round."""
+
+
+class Topology(NamedTuple):
+    """A graph with symmetric doubly stochastic weights."""
+
+    name: TopologyName
+    neighbours: list[list[int]]
+    """Of each worker, in ascending order, itself left out."""
+    weights: list[list[float]]
+    """What each worker gives to its own model first, then to those of its neighbours; they add up to 1."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers."""
+        return len(self.neighbours)
+
+
+def make_topology(name: TopologyName, world_size: int) -> Topology:
+    """The graph with Metropolis-Hastings weights.
+
+    w_ij = 1 / (1 + max(degree_i, degree_j)) for neighbours, the rest stays with the worker itself: symmetric and doubly
+    stochastic on any graph (Xiao and Boyd 2004, section 4.2). On the complete graph it is 1/m everywhere.
+
+    Raises:
+        TopologyError: The graph does not exist for this number of workers.
+
+    Examples:
+        >>> make_topology(TopologyName.RING, 4).neighbours
+        [[1, 3], [0, 2], [1, 3], [0, 2]]
+        >>> make_topology(TopologyName.COMPLETE, 3).weights[0]
+        [0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
+    """
+    neighbours = [sorted(_reached(name, rank, world_size) - {rank}) for rank in range(world_size)]
+    degrees = [len(others) for others in neighbours]
+    weights = []
+    for rank, others in enumerate(neighbours):
+        given = [1 / (1 + max(degrees[rank], degrees[other])) for other in others]
+        own = 1 / world_size if degrees[rank] == world_size - 1 else 1 - sum(given)
+        weights.append([own, *given])
+    return Topology(name, neighbours, weights)
+
+
+def mixing_matrix(topology: Topology) -> NDArray[np.float64]:
+    """W, (world_size, world_size): after one step of gossip, worker i holds sum_j W_ij x_j."""
+    matrix = np.zeros((topology.world_size, topology.world_size))
+    for rank, (others, (own, *given)) in enumerate(zip(topology.neighbours, topology.weights, strict=True)):
+        matrix[rank, rank] = own
+        matrix[rank, others] = given
+    return matrix
+
+
+def spectral_gap(topology: Topology) -> float:
+    """1 - max(|lambda_2|, |lambda_m|) of W: 1 mixes in one step, 0 never (Migliorini 2020, assumption 2.2).
+
+    Its rho is (1 - gap)^2. Not a number above `MAX_EIGENVALUES` workers.
+
+    Examples:
+        >>> round(spectral_gap(make_topology(TopologyName.COMPLETE, 8)), 6)
+        1.0
+        >>> round(spectral_gap(make_topology(TopologyName.RING, 8)), 4)
+        0.1953
+    """
+    if topology.world_size == 1:
+        return 1.0
+    if topology.world_size > MAX_EIGENVALUES:
+        return float("nan")
+    eigenvalues = np.linalg.eigvalsh(mixing_matrix(topology))
+    return float(1 - max(abs(eigenvalues[-2]), abs(eigenvalues[0])))
+
+
+def _reached(name: TopologyName, rank: int, world_size: int) -> set[int]:
+    """Ranks that a rank is joined to; it may be among them itself."""
+    if name is TopologyName.COMPLETE:
+        return set(range(world_size))
+    if name is TopologyName.RING:
+        return {(rank + 1) % world_size, (rank - 1) % world_size}
+    if name is TopologyName.EXPONENTIAL:
+        distances = [1 << power for power in range((world_size - 1).bit_length())]
+        return {(rank + sign * distance) % world_size for distance in distances for sign in (1, -1)}
+    if name is TopologyName.HYPERCUBE:
+        if world_size & (world_size - 1):
+            raise TopologyError(
+                f"a hypercube needs a power of two of workers, not {world_size}; use exponential, which takes any"
+            )
+        return {rank ^ (1 << digit) for digit in range(world_size.bit_length() - 1)}
+    return _on_torus(rank, world_size)
+
+
+def _on_torus(rank: int, world_size: int) -> set[int]:
+    rows = next(size for size in range(int(np.sqrt(world_size)), 0, -1) if world_size % size == 0)
+    if rows == 1 and world_size > 3:
+        raise TopologyError(
+            f"{world_size} workers do not make a torus: the number has no two factors above 1; use ring, or "
+            f"{world_size - 1} or {world_size + 1} workers"
+        )
+    columns = world_size // rows
+    row, column = divmod(rank, columns)
+    across = {row * columns + (column + step) % columns for step in (1, -1)}
+    return across | {(row + step) % rows * columns + column for step in (1, -1)}

@@ -1,0 +1,1 @@
+"""The transports: what carries vectors between workers."""

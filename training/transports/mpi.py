@@ -1,0 +1,173 @@
+"""Workers as ranks of MPI."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from training.errors import LaunchError
+from training.transport import Vector
+from training.transports.additive_averaging import AdditiveAveraging
+from training.transports.loading import load_mpi
+from training.transports.locked_averaging import LockedAveraging
+from training.transports.mpi_process import MpiProcess
+from training.transports.mpi_shared_vector import Averaging, MpiSharedVector
+from training.transports.self_test import SelfTest, self_test
+from training.transports.window_memory import ADVICE, allocate, own_memory
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_PROTOCOLS: Final[dict[str, type[LockedAveraging | AdditiveAveraging]]] = {
+    "locked": LockedAveraging,
+    "additive": AdditiveAveraging,
+}
+#: A thread that comes back from MPI waits so long for Python's lock while the other computes; the default is 5 ms.
+_SWITCH_SECONDS: Final = 5e-5
+#: How long to wait for the other thread's MPI call before ending all ranks without it.
+_GRACE_SECONDS: Final = 1.0
+
+
+class MpiTransport:
+    """See `training.transport.Transport`. Its coroutines block and never suspend: see `run_now`."""
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm | None = None,
+        *,
+        protocol: Literal["locked", "additive"] = "locked",
+        overlap: Literal["thread", "inline"] = "thread",
+    ) -> None:
+        """All ranks together.
+
+        Args:
+            comm: The ranks; all of the job by default.
+            protocol: How vectors are averaged: see `locked_averaging` and `additive_averaging`.
+            overlap: Whether averages that are begun go on in a thread beside the computation, or are made at once.
+
+        Raises:
+            LaunchError: MPI cannot do what is asked.
+        """
+        self._mpi = load_mpi()
+        if overlap == "thread" and self._mpi.Query_thread() < self._mpi.THREAD_SERIALIZED:
+            raise LaunchError(
+                "this MPI allows one thread only (no MPI_THREAD_SERIALIZED), so no average can go on beside the "
+                "computation; set train.overlap to inline"
+            )
+        self.protocol = protocol
+        self.overlap = overlap
+        # Messages of ours never meet those of others.
+        self.comm: MPI.Intracomm = (comm or self._mpi.COMM_WORLD).Dup()
+        self.rank = self.comm.rank
+        self.world_size = self.comm.size
+        self.process = MpiProcess(self.comm)
+        self._turn = self.process.turn
+        self._samples = _SampleCounter(self.comm)
+        self._tested: SelfTest | None = None
+
+    async def all_reduce_sum(self, vector: Vector) -> None:
+        """See `Transport`."""
+        with self._turn:
+            self.comm.Allreduce(self._mpi.IN_PLACE, vector)
+
+    async def broadcast(self, vector: Vector) -> None:
+        """See `Transport`."""
+        with self._turn:
+            self.comm.Bcast(vector, root=0)
+
+    async def barrier(self) -> None:
+        """See `Transport`; unlike MPI's own it leaves the core to those that are waited for."""
+        self.process.wait_for_all()
+
+    def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
+        """See `Transport`; the messages travel from now on."""
+        theirs = [np.empty_like(vector) for _ in neighbours]
+        with self._turn:
+            receives = [self.comm.Irecv(each, rank) for each, rank in zip(theirs, neighbours, strict=True)]
+            sends = [self.comm.Isend(vector, rank) for rank in neighbours]
+        return self._finish_exchange(receives, sends, theirs)
+
+    async def _finish_exchange(
+        self, receives: list[MPI.Request], sends: list[MPI.Request], theirs: list[Vector]
+    ) -> list[Vector]:
+        with self._turn:
+            try:
+                # Not the sends with them: if a rank is lost, Open MPI ends all others for a send that was given up.
+                self._mpi.Request.Waitall(receives)
+                self._mpi.Request.Waitall(sends)
+            except self._mpi.Exception as error:
+                self.process.raise_named(error)
+        return theirs
+
+    async def share(self, vector: Vector) -> MpiSharedVector:
+        """See `Transport`.
+
+        Raises:
+            LaunchError: One-sided communication does not work.
+        """
+        with self._turn:
+            tested = self._test()
+            averaging: Averaging = _PROTOCOLS[self.protocol](self.comm, vector)
+        with_thread = self.overlap == "thread"
+        if with_thread:
+            sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
+        return MpiSharedVector(self.process, averaging, with_thread=with_thread, poke=tested.target_must_help)
+
+    def _test(self) -> SelfTest:
+        if self._tested is None:
+            self._tested = self_test(self.comm)
+        if self._tested.problems:
+            raise LaunchError(
+                f"{self._tested.library} reads or writes the memory of other workers wrongly: "
+                f"{'; '.join(self._tested.problems)}. {ADVICE}"
+            )
+        return self._tested
+
+    async def count_samples(self, num_samples: int) -> int:
+        """See `Transport`."""
+        with self._turn:
+            return self._samples.add(num_samples)
+
+    def now(self) -> float:
+        """See `Transport`."""
+        return perf_counter()
+
+    def abort(self) -> None:
+        """End all ranks now."""
+        # Not for ever: the other thread may itself wait for a rank that is gone.
+        self._turn.acquire(timeout=_GRACE_SECONDS)
+        self.comm.Abort(1)
+
+    def close(self) -> None:
+        """Give everything back, all ranks together, when their shared vectors are closed."""
+        self.process.wait_for_all()
+        with self._turn:
+            self._samples.free()
+            self.comm.Free()
+
+
+class _SampleCounter:
+    """A number on rank 0 that all ranks add to, at any time and without its help."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._sum = load_mpi().SUM
+        self._window = allocate(comm, np.dtype(np.int64).itemsize)
+        np.frombuffer(own_memory(self._window), np.int64, count=1)[:] = 0
+        comm.Barrier()
+        self._own, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        # Nothing but additions happens here, so that no rank ever needs it for itself.
+        self._window.Lock_all()
+
+    def add(self, number: int) -> int:
+        self._own[0] = number
+        self._window.Fetch_and_op(self._own, self._before, 0, 0, self._sum)
+        self._window.Flush(0)
+        return self._before.item() + number
+
+    def free(self) -> None:
+        self._window.Unlock_all()
+        self._window.Free()

@@ -1,0 +1,101 @@
+"""The memory that partners reach: in each rank one window, a header of counters and the vector behind it.
+
+One window and not one per tensor: the messages are so small that their number is what costs. `Win.Allocate` and not
+`Win.Create`: only memory that MPI itself allocates is shared between the ranks of a host.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from training.errors import LaunchError
+from training.transport import Vector
+from training.transports.loading import load_mpi
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: A cache line: the vector begins on a line of its own, and so does what lies behind it.
+_ALIGNMENT: Final = 64
+HEADER_BYTES: Final = _ALIGNMENT
+HEADER_WORDS: Final = HEADER_BYTES // 8
+#: The words of the header, int64 each: averages that partners made with this vector, averages that its owner made, ...
+RECEIVED: Final = 0
+BEGUN: Final = 1
+#: ... and, under the protocol `additive`, changes of the vector that have begun and that have ended.
+WRITES_BEGUN: Final = 2
+WRITES_ENDED: Final = 3
+
+ADVICE: Final = (
+    "Is /dev/shm full or small? (df -h /dev/shm; containers often get 64 MB: docker --shm-size=1g, or let Open MPI use "
+    "another folder: OMPI_MCA_osc_sm_backing_directory=/tmp.) Else try another of its components: OMPI_MCA_osc=^ucx, "
+    "OMPI_MCA_osc=rdma. `ar-sgd` and `local-sgd` need none of this."
+)
+
+
+class WindowMemory:
+    """This rank's window, and views of it."""
+
+    def __init__(self, comm: MPI.Intracomm, vector: Vector) -> None:
+        """All ranks together, with vectors of one length and type.
+
+        Raises:
+            LaunchError: MPI refuses the window.
+        """
+        _refuse_different(comm, vector)
+        self.window = allocate(comm, HEADER_BYTES + vector.nbytes)
+        region = own_memory(self.window)
+        region[:HEADER_BYTES] = bytes(HEADER_BYTES)
+        self.header = region[:HEADER_BYTES].cast("q")
+        self.vector_bytes = region[HEADER_BYTES : HEADER_BYTES + vector.nbytes]
+        self.vector: Vector = np.frombuffer(self.vector_bytes, vector.dtype)
+        self.vector[:] = vector
+        # Nobody may read before everybody has written.
+        comm.Barrier()
+
+    def free(self) -> None:
+        """Give it back, all ranks together."""
+        # A view of freed memory would crash the process instead of raising.
+        self.vector = np.empty(0, self.vector.dtype)
+        self.header = self.vector_bytes = memoryview(b"")
+        self.window.Free()
+
+
+def allocate(comm: MPI.Intracomm, num_bytes: int) -> MPI.Win:
+    """A window of at least so many bytes in each rank, all ranks together.
+
+    Raises:
+        LaunchError: MPI refuses it to any rank; raised on all.
+    """
+    mpi = load_mpi()
+    info = mpi.Info.Create({"mpi_minimum_memory_alignment": str(_ALIGNMENT), "same_size": "true"})
+    window: MPI.Win | None = None
+    problem = ""
+    try:
+        window = mpi.Win.Allocate(-(-num_bytes // _ALIGNMENT) * _ALIGNMENT, 1, info, comm)
+    except mpi.Exception as error:
+        problem = str(error)
+    finally:
+        info.Free()
+    problems = [f"rank {rank}: {words}" for rank, words in enumerate(comm.allgather(problem)) if words]
+    if problems or window is None:
+        raise LaunchError(
+            f"MPI refuses memory that workers share, {num_bytes} bytes each ({', '.join(problems)}). {ADVICE}"
+        )
+    return window
+
+
+def own_memory(window: MPI.Win) -> memoryview[int]:
+    """This rank's part of a window, as bytes."""
+    # mpi4py's own type is a buffer, but does not say so to the type checker.
+    memory: Any = window.tomemory()
+    return memoryview(memory)
+
+
+def _refuse_different(comm: MPI.Intracomm, vector: Vector) -> None:
+    """A partner with a longer vector would write beyond the end of ours."""
+    kinds = sorted(set(comm.allgather((vector.dtype.str, vector.shape))))
+    if len(kinds) > 1 or vector.ndim != 1 or vector.dtype.kind not in "fi":
+        raise AssertionError(f"workers share vectors of one length and one float or signed type, not {kinds}")
