@@ -18,13 +18,13 @@ from models.errors import InputError
 from models.inputs import input_tensors
 
 
-def predict(model: Classifier, files: Sequence[Path], *, batch_size: int = 512) -> pa.Table:
+def predict(model: Classifier, files: Sequence[Path], *, batch_size: int = 256) -> pa.Table:
     """Class probabilities of all rows of some features files.
 
     Args:
         model: A network; it is put into evaluation mode.
         files: Features Parquet files.
-        batch_size: Rows that are read and go through the network at once; 512 with particle lists take half a GB.
+        batch_size: Rows that are read and go through the network at once; 256 with particle lists take half a GB.
 
     Returns:
         Columns `file_uuid`, `entry`, `label`, `weight` and `probability` (a list with one number per class).

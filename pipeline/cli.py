@@ -241,11 +241,30 @@ def doctor(config: ConfigOption = "demo", overrides: SetOption = None, debug: De
             workers=loaded.train.workers,
             spark_master=loaded.spark.master,
         )
+        is_bad = any(finding.severity is Severity.ERROR for finding in findings)
         _out.print(escape(render(findings)))
-        if any(finding.severity is Severity.ERROR for finding in findings):
+        if not is_bad:
+            is_bad = _try_training(loaded)
+        if is_bad:
             raise typer.Exit(Exit.USER_ERROR)
 
     _guard(work, debug=debug)
+
+
+def _try_training(config: Config) -> bool:
+    """Start the ranks for a short test; whether something is wrong."""
+    from training.errors import LaunchError
+    from training.probing import describe_devices, probe_mpi
+
+    _out.print(escape(describe_devices()), highlight=False)
+    if config.train.workers == 1:
+        return False
+    try:
+        _out.print(escape(probe_mpi(config.train)), highlight=False)
+    except LaunchError as error:
+        _out.print(escape(f"error: {error}"), highlight=False)
+        return True
+    return False
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from training.algorithms.optimizer_state import StatePolicy
 from training.topology import TopologyName
 
 
@@ -37,6 +36,17 @@ class OptimizerName(StrEnum):
 
     ADAM = "adam"
     SGD = "sgd"
+
+
+class StatePolicy(StrEnum):
+    """What happens to the optimiser's momentum and moments at an exact average of the models."""
+
+    KEEP = "keep"
+    """Each worker keeps its own, as SlowMo does with Adam (Wang et al. 2019, section 5)."""
+    AVERAGE = "average"
+    """They are averaged like the models."""
+    RESET = "reset"
+    """They start from zero again, as SlowMo does with the momentum of SGD."""
 
 
 class SlowMoSettings(BaseModel):

@@ -156,7 +156,6 @@ class Trainer:
         if now - self._last_progress < _SECONDS_BETWEEN_PROGRESS and self._step < plan.num_steps:
             return
         self._last_progress = now
-        self._sums = self._sums.plus(self._work.take_sums())
         elapsed = self._transport.now() - started
         rows = sum(self._rows) * (self._step - first_step) / plan.num_steps
         self._on_progress(
@@ -165,7 +164,7 @@ class Trainer:
                 num_epochs=self._settings.epochs,
                 step=self._step,
                 num_steps=plan.num_steps,
-                loss=self._sums.mean_loss,
+                loss=self._sums.plus(self._work.sums_so_far()).mean_loss,
                 samples_per_second=rows / elapsed if elapsed else math.nan,
                 consensus_distance=self.history[-1]["consensus_distance"] if self.history else math.nan,
             )

@@ -28,20 +28,27 @@ class Watchdog:
     """
 
     def __init__(self, folder: Path, *, rank: int, seconds: float) -> None:
+        self.rank = rank
         self._folder = folder
-        self._rank = rank
         self._seconds = seconds
         self._main = threading.get_ident()
+        self._meter: Meter | None = None
 
     def watch(self, meter: Meter) -> None:
-        """Begin to look."""
-        threading.Thread(target=self._look, args=(meter,), daemon=True).start()
+        """Look at this meter from now on."""
+        is_first = self._meter is None
+        self._meter = meter
+        if is_first:
+            threading.Thread(target=self._look, daemon=True).start()
 
-    def _look(self, meter: Meter) -> None:
+    def _look(self) -> None:
         pause = min(self._seconds / 4, 1.0)
-        while meter.seconds_without_sign < self._seconds and not self._folder.exists():
+        meter = self._meter
+        while meter is not None and meter.seconds_without_sign < self._seconds and not self._folder.exists():
             time.sleep(pause)
-        self._report(meter)
+            meter = self._meter
+        if meter is not None:
+            self._report(meter)
         # The other ranks see the folder and report too; then this one ends the job.
         time.sleep(_GRACE_SECONDS)
         os._exit(1)
@@ -54,9 +61,9 @@ class Watchdog:
             "seconds": round(meter.seconds_without_sign, 1),
             "stack": traceback.format_stack(frame) if frame else [],
         }
-        unfinished = self._folder / f".rank-{self._rank}.json"
+        unfinished = self._folder / f".rank-{self.rank}.json"
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        unfinished.replace(self._folder / f"rank-{self._rank}.json")
+        unfinished.replace(self._folder / f"rank-{self.rank}.json")
 
 
 def read_reports(folder: Path, world_size: int) -> str:

@@ -44,6 +44,9 @@ class Work(Protocol):
     def take_sums(self) -> Sums:
         """Sums over the batches since the last call, before their updates."""
 
+    def sums_so_far(self) -> Sums:
+        """The same without taking them: how often it is called changes no rounding."""
+
     async def validate(self, parameters: Vector, share: Share) -> Sums:
         """Sums over a share of the validation split, of a model with these parameters."""
 
@@ -106,11 +109,16 @@ class ReaderWork:
         sums, self._sums = self._sums, Sums()
         return sums
 
+    def sums_so_far(self) -> Sums:
+        """See `Work`."""
+        if not self._kept:
+            return self._sums
+        logits, labels, weights = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        return self._sums.plus(sums_of(logits, labels, weights))
+
     def _sum_up(self) -> None:
-        if self._kept:
-            logits, labels, weights = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
-            self._sums = self._sums.plus(sums_of(logits, labels, weights))
-            self._kept.clear()
+        self._sums = self.sums_so_far()
+        self._kept.clear()
 
     async def validate(self, parameters: Vector, share: Share) -> Sums:
         """See `Work`."""

@@ -10,8 +10,10 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -23,7 +25,10 @@ from training.run import RunSpec, train
 from training.settings import GOSSIP
 from training.trainer import Progress
 from training.transports.mpi import MpiTransport
+from training.transports.ulfm import is_rank_loss, leave, survivors
 from training.watchdog import Watchdog
+
+_SECONDS_BETWEEN_LOOKS: Final = 2.0
 
 
 def main(argv: list[str]) -> int:
@@ -32,6 +37,7 @@ def main(argv: list[str]) -> int:
     files = LaunchFiles(spec_path.parent)
     spec = RunSpec.load(spec_path)
     transport = MpiTransport(protocol=spec.train.exchange, overlap=spec.train.overlap)
+    threading.Thread(target=_exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
     if transport.rank == 0 and "--launched" in argv:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     torch.set_num_threads(1)
@@ -49,21 +55,23 @@ def main(argv: list[str]) -> int:
 def _train_with_survivors(spec: RunSpec, transport: MpiTransport, files: LaunchFiles) -> None:
     """Train; when a rank is lost and the run may shrink, go on from the last checkpoint with those that are left."""
     may_shrink = spec.train.on_rank_loss == "shrink" and spec.train.algorithm not in GOSSIP
+    watchdog = Watchdog(files.stalls, rank=transport.rank, seconds=spec.train.stall_seconds)
+    has_lost = False
     while True:
-        rank = transport.rank
-        watchdog = Watchdog(files.stalls, rank=rank, seconds=spec.train.stall_seconds)
         try:
-            train(spec, transport, on_progress=print_progress if rank == 0 else _nothing, watchdog=watchdog)
+            train(spec, transport, on_progress=_nothing if transport.rank else print_progress, watchdog=watchdog)
         except Exception as error:
-            from training.transports.ulfm import is_rank_loss, survivors
             if not (may_shrink and is_rank_loss(error)):
                 raise
             transport = survivors(transport)
+            has_lost, watchdog.rank = True, transport.rank
             lost = spec.train.workers - transport.world_size
             spec = spec._replace(train=spec.train.model_copy(update={"workers": transport.world_size}))
             if transport.rank == 0:
                 files.note_loss(f"{lost} rank(s) lost; {transport.world_size} went on from the last checkpoint")
         else:
+            if has_lost:
+                leave(transport)
             return
 
 
@@ -97,6 +105,13 @@ def _report(error: BaseException, files: LaunchFiles, rank: int) -> None:
 
 def _nothing(_: Progress) -> None:
     pass
+
+
+def _exit_when_orphaned(parent: int) -> None:
+    """A rank whose mpirun was killed would else spin for ever, waiting for the others."""
+    while os.getppid() == parent:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os._exit(1)
 
 
 def _exit_when_launcher_ends() -> None:

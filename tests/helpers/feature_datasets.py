@@ -94,7 +94,8 @@ def _made_group(
 def made_particles(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Particle lists (num_events, 801, 19), zero padded: a lepton, then hadrons and photons of massless kinematics.
 
-    The classes differ in the pT of the hadrons and photons: on average 1, 3 and 9 GeV.
+    The classes differ in the pT of the lepton, 30, 50 and 80 GeV give or take 4, and of the others, on average 1, 3 and
+    9 GeV.
 
     Args:
         rng: Source of randomness.
@@ -104,7 +105,8 @@ def made_particles(rng: np.random.Generator, labels: np.ndarray, lengths: np.nda
     shape = (len(labels), int(lengths.max(initial=1)))
     is_lepton = np.broadcast_to(np.arange(shape[1]) == 0, shape)
     kind = rng.integers(0, 3, shape)
-    pt = np.where(is_lepton, 23 + rng.exponential(20, shape), rng.exponential(3.0 ** labels[:, None], shape) + 0.1)
+    lepton_pt = rng.normal(np.array([30.0, 50.0, 80.0])[labels][:, None], 4, shape)
+    pt = np.where(is_lepton, lepton_pt, rng.exponential(3.0 ** labels[:, None], shape) + 0.1)
     eta, phi = rng.uniform(-2.5, 2.5, shape), rng.uniform(-np.pi, np.pi, shape)
     is_track = ~is_lepton & (kind == 0)
     is_electron = is_lepton & rng.integers(0, 2, (shape[0], 1)).astype(bool)

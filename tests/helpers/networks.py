@@ -32,13 +32,16 @@ def made_spec(name: ModelName, **settings: Any) -> ModelSpec:
     return ModelSpec(ModelSettings(name=name, **chosen), CLASSES, scaled)
 
 
-def made_network(name: ModelName, *, dtype: torch.dtype = torch.float64, seed: int = 1, **settings: Any) -> Classifier:
-    """A network of that spec with weights from the seed."""
+def made_network(
+    kind: ModelName | ModelSpec, *, dtype: torch.dtype = torch.float64, seed: int = 1, **settings: Any
+) -> Classifier:
+    """A network of that name or spec with weights from the seed."""
+    spec = kind if isinstance(kind, ModelSpec) else made_spec(kind, **settings)
     torch.manual_seed(seed)
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(dtype)
-        return build(made_spec(name, **settings))
+        return build(spec)
     finally:
         torch.set_default_dtype(before)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,9 @@ from torch import nn
 from training.algorithms.base import Algorithm
 from training.algorithms.gossip import Partners
 from training.algorithms.registry import make_algorithm
-from training.checkpoints import Checkpoint, CheckpointFolder
 from training.readers import MemoryRows
 from training.readers.batch import Rows
-from training.run_files import DiskFiles
+from training.run_files import MemoryFiles, RunFiles
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.simulate import Simulated, simulate
@@ -168,36 +167,41 @@ def _partner(rank: int, pairs: Sequence[tuple[int, int]], begins: Callable[..., 
     return next((sum(pair) - rank for pair in pairs if rank == begins(pair)), None)
 
 
-class AllCheckpoints(DiskFiles):
-    """The files of a rank; each checkpoint gets a folder of its own, so that all are kept.
+class KeptCheckpoints:
+    """All checkpoints of a run, as bytes in memory."""
 
-    Args:
-        out_dir: Folder of the run.
-        rank: Which rank.
-        world_size: Number of ranks.
-    """
+    def __init__(self) -> None:
+        self.content: dict[tuple[int, int], dict[int, bytes]] = {}
 
-    def __init__(self, out_dir: Path, rank: int, world_size: int) -> None:
-        super().__init__(out_dir, rank=rank, world_size=world_size, digest="d", save_model=lambda _: None)
-        self._out_dir = out_dir
+    def files(self, rank: int) -> RunFiles:
+        """The files of a rank of the run."""
+        return _CheckpointFiles(rank, self.content)
+
+    def at(self, position: tuple[int, int]) -> Any:
+        """To go on after so many epochs and steps of the next; stands in for a `Checkpoint`."""
+        return _KeptCheckpoint(self.content[position], *position)
+
+
+class _KeptCheckpoint:
+    def __init__(self, parts: dict[int, bytes], epoch: int, step: int) -> None:
+        self.epoch, self.step, self.world_size = epoch, step, len(parts)
+        self._parts = parts
+
+    def load(self, rank: int) -> Any:
+        return torch.load(io.BytesIO(self._parts[rank]), weights_only=True)
+
+
+class _CheckpointFiles(MemoryFiles):
+    keeps_checkpoints = True
+
+    def __init__(self, rank: int, content: dict[tuple[int, int], dict[int, bytes]]) -> None:
+        super().__init__()
+        self._rank, self._content = rank, content
 
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
-        """See `RunFiles`."""
-        self.checkpoints = checkpoint_folder(self._out_dir, position)
-        super().write_checkpoint(position, content)
-
-
-def checkpoint_folder(out_dir: Path, position: tuple[int, int]) -> CheckpointFolder:
-    """Where `AllCheckpoints` puts the checkpoint after so many epochs and steps."""
-    return CheckpointFolder(out_dir / "-".join(map(str, position)), "d")
-
-
-def checkpoint_at(out_dir: Path, position: tuple[int, int]) -> Checkpoint:
-    """The checkpoint that `AllCheckpoints` wrote after so many epochs and steps."""
-    found = checkpoint_folder(out_dir, position).latest()
-    if found is None:
-        raise AssertionError(f"no checkpoint at {position}")
-    return found
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        self._content.setdefault(position, {})[self._rank] = buffer.getvalue()
 
 
 class Watcher:

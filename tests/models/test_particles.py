@@ -87,7 +87,7 @@ def test_one_particle_gives_the_same_in_a_list_of_any_length(rows: int) -> None:
 def test_the_order_of_particles_matters() -> None:
     model, events = made_network("particles"), random_events([5, 5])
     backwards = events | {"particles": events["particles"].flip(1)}
-    assert (run(model, backwards) - run(model, events)).abs().max() > 1e-3
+    assert not torch.allclose(run(model, backwards), run(model, events), rtol=1e-3)
 
 
 def test_a_list_shorter_than_its_events_is_refused() -> None:
@@ -122,8 +122,8 @@ def test_memories_are_spread_from_1_step_to_the_longest_event() -> None:
     bias = (gru.bias_ih_l0 + gru.bias_hh_l0).detach()
     steps = bias[1000:2000].exp()
     assert steps.min() >= 1
-    assert steps.max() <= 800
-    assert float(steps.mean()) == pytest.approx(400, rel=0.05)
+    assert steps.max() <= 801
+    assert float(steps.median()) == pytest.approx(math.sqrt(801), rel=0.2)
     others = [*range(1000), *range(2000, 3000)]
     assert torch.equal(bias[others], (before[2] + before[3])[others])
     assert torch.equal(gru.weight_ih_l0, before[0])

@@ -105,9 +105,7 @@ def test_a_resumed_epoch_gives_the_batches_of_the_uninterrupted_one(
     whole = list(open_reader(dataset, inputs, kind=kind, cache=cache, seed=1).train_batches(plan, rank=1, epoch=3))
     for first_step in range(plan.num_steps + 1):
         resumed = open_reader(dataset, inputs, kind=kind, cache=cache, seed=1)
-        assert_same(
-            list(resumed.train_batches(plan, rank=1, epoch=3, first_step=first_step)), whole[first_step:]
-        )
+        assert_same(list(resumed.train_batches(plan, rank=1, epoch=3, first_step=first_step)), whole[first_step:])
 
 
 @each_reader
@@ -127,7 +125,9 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(dataset: FeatureDa
     table = pq.read_table(dataset.folder / "train", columns=["hlf", "particles", "num_particles"]).to_pylist()
     events = {tuple(row["hlf"]): row for row in table}
     longest = set()
-    for hlf, particles, num_particles in (b.inputs for b in reader.train_batches(made_plan(world_size=1), rank=0, epoch=0)):
+    for hlf, particles, num_particles in (
+        b.inputs for b in reader.train_batches(made_plan(world_size=1), rank=0, epoch=0)
+    ):
         assert hlf.shape == (len(hlf), 14)
         assert particles.shape == (len(hlf), int(num_particles.max()), 19)
         assert num_particles.dtype == torch.int64
@@ -202,7 +202,11 @@ def test_float64_batches_hold_the_float32_values(dataset: FeatureDataset, kind: 
     plan = made_plan(world_size=1)
     inputs = ["hlf", "particles", "num_particles"]
     doubles, floats = (
-        list(open_reader(dataset, inputs, kind=kind, cache=cache, dtype=dtype, seed=1).train_batches(plan, rank=0, epoch=0))
+        list(
+            open_reader(dataset, inputs, kind=kind, cache=cache, dtype=dtype, seed=1).train_batches(
+                plan, rank=0, epoch=0
+            )
+        )
         for dtype in (torch.float64, torch.float32)
     )
     for one, other in zip(doubles, floats, strict=True):
@@ -254,7 +258,9 @@ def test_a_split_that_does_not_fit_into_memory_is_refused_with_the_fix(dataset: 
 
 
 @each_reader
-def test_epochs_that_are_read_in_turns_do_not_disturb_each_other(dataset: FeatureDataset, kind: str, cache: str) -> None:
+def test_epochs_that_are_read_in_turns_do_not_disturb_each_other(
+    dataset: FeatureDataset, kind: str, cache: str
+) -> None:
     plan = made_plan(world_size=2)
     inputs = ["hlf", "particles", "num_particles"]
     expected = [

@@ -73,7 +73,9 @@ def test_damage_inside_a_file_is_reported_when_it_is_read(
 ) -> None:
     reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, seed=1)
     damage(dataset.folder / "val" / PART)
-    with pytest.raises(DamagedDatasetError, match=r"^the val split in .* cannot be read \(.*python -m pipeline features"):
+    with pytest.raises(
+        DamagedDatasetError, match=r"^the val split in .* cannot be read \(.*python -m pipeline features"
+    ):
         list(reader.val_batches(rank=0, world_size=1))
     assert capfd.readouterr().err == ""
 

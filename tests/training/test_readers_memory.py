@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from particle_datasets import write_particle_dataset
 
-#: Prints by how many MB the process grows from the second third of the epochs to the last.
+#: Prints by how many MB the process grows from the second third of the epochs to the last; at the end, an epoch is
+#: still under way.
 CHILD = """
 import sys
 from pathlib import Path
@@ -34,7 +35,7 @@ for epoch in range(int(epochs)):
         pass
     resident.append(psutil.Process().memory_info().rss / 1e6)
 third = len(resident) // 3
-print(max(resident[2 * third :]) - max(resident[third : 2 * third]))
+print(min(resident[2 * third :]) - min(resident[third : 2 * third]))
 """
 
 
@@ -44,5 +45,5 @@ def test_memory_does_not_grow_over_epochs(tmp_path: Path, kind: str, cache: str)
     command = [sys.executable, "-W", "ignore", "-c", CHILD, str(tmp_path / "data"), kind, cache, "60"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    # A row group that is not let go in every epoch would be 20 x 4 MB.
-    assert float(done.stdout) < 20
+    # One row group of each epoch that is not let go would be 20 x 4 MB.
+    assert float(done.stdout) < 30

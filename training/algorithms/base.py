@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from torch.optim import Optimizer
 
-from training.algorithms.optimizer_state import StatePolicy, treat_state
+from training.algorithms.optimizer_state import treat_state
 from training.flat_model import VectorModel
+from training.settings import StatePolicy
 from training.transport import AverageCounts, Transport, Vector
 
 ComputeGradient = Callable[[], Awaitable[None]]

@@ -7,7 +7,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, treat_optimizer
-from training.algorithms.optimizer_state import StatePolicy
+from training.settings import StatePolicy
 from training.flat_model import VectorModel
 from training.transport import Transport
 

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from enum import StrEnum
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from training.settings import StatePolicy
 from training.transport import Vector
-
-
-class StatePolicy(StrEnum):
-    """What happens to momentum and moments at an exact average of the models."""
-
-    KEEP = "keep"
-    """Each worker keeps its own, as SlowMo does with Adam (Wang et al. 2019, section 5)."""
-    AVERAGE = "average"
-    """They are averaged like the models."""
-    RESET = "reset"
-    """They start from zero again, as SlowMo does with the momentum of SGD."""
 
 
 async def treat_state(optimizer: Optimizer, policy: StatePolicy, average: Callable[[Vector], Awaitable[None]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, subtract, treat_optimizer
-from training.algorithms.optimizer_state import StatePolicy
+from training.settings import StatePolicy
 from training.transport import AverageCounts, Vector
 
 
@@ -46,8 +46,9 @@ class SlowMo(Algorithm):
 
     async def start(self) -> None:
         """See `Algorithm.start`."""
+        # Before the base method shares it: partners may average with it at once.
+        self.model.read(self._origin)
         await self.base.start()
-        await self.base.current(self._origin)
 
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         """Take one base step, and the outer step if it is due; see `Algorithm.step`."""

@@ -104,11 +104,13 @@ class SwarmSgd(GossipAlgorithm):
         rng = self._local_steps.rng
         private = self.model.empty()
         self.model.read(private)
+        counts = self.shared.counts
         return {
             **super().state(),
             "left": self._left,
             "started_from": torch.from_numpy(self._snapshot.copy()),
             "private": torch.from_numpy(private),
+            "averages_unseen": counts.begun + counts.received - self._averages_seen,
             "local_steps": None if rng is None else generator_state(rng),
         }
 
@@ -118,5 +120,7 @@ class SwarmSgd(GossipAlgorithm):
         self._left = state["left"]
         self._snapshot[:] = state["started_from"].numpy()
         self.model.write(state["private"].numpy())
+        # The new shared vector has been through none when it is made.
+        self._averages_seen = -state["averages_unseen"]
         if self._local_steps.rng is not None:
             set_generator_state(self._local_steps.rng, state["local_steps"])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from petastorm import make_batch_reader
 from petastorm.workers_pool import thread_pool
 
@@ -37,12 +40,23 @@ _FORMATS: Final[dict[str, tuple[type[np.generic], tuple[int, ...]]]] = {
     "weight": (np.float32, ()),
 }
 #: What petastorm, pyarrow and NumPy raise when a file is damaged or has other columns.
-_READ_ERRORS: Final = (OSError, pa.ArrowException, KeyError, ValueError, RuntimeError)
+_READ_ERRORS: Final = (OSError, pa.ArrowException, KeyError, ValueError, RuntimeError, TypeError, AttributeError)
 #: So much of a column is decoded at once: it stays in the processor's cache until it is copied to its place.
 _DECODED_BYTES: Final = 2 << 20
 _READ_BYTES: Final = 1 << 20
 #: Row groups without particles that are read in a go.
 _IN_A_GO: Final = 8
+
+
+_OPEN_READERS: Final[WeakSet[Any]] = WeakSet()
+
+
+@atexit.register
+def stop_open_readers() -> None:
+    """Stop petastorm's threads: one that is inside pyarrow when the interpreter ends would abort the process."""
+    for reader in list(_OPEN_READERS):
+        reader.stop()
+        reader.join()
 
 
 class Source(Protocol):
@@ -94,6 +108,7 @@ class PetastormSource:
                 shuffle_row_groups=False,
                 num_epochs=1,
             ) as reader:
+                _OPEN_READERS.add(reader)
                 for group in groups:
                     where = f"{files[group].name}: "
                     yield self._checked(next(reader, None), rows[group])
@@ -159,9 +174,7 @@ class ArrowSource:
             for part in file.iter_batches(batch_size=self._rows_at_once, columns=self._fields, use_threads=False):
                 stop = start + part.num_rows
                 for name, array in columns.items():
-                    values = part.column(name)
-                    flat = values.flatten() if pa.types.is_list(values.type) else values
-                    array[start:stop] = flat.to_numpy().reshape(array[start:stop].shape)
+                    array[start:stop] = _array(name, part.column(name))
                 start = stop
 
 
@@ -196,10 +209,22 @@ def some_in_a_go(work: Callable[[int], T], count: int) -> Iterator[T]:
 
 def damaged(dataset: FeatureDataset, split: str, why: str) -> DamagedDatasetError:
     """The error that says that a split cannot be read, and what to do."""
+    one_line = " ".join(why.split())
     return DamagedDatasetError(
-        f"the {split} split in {dataset.folder} cannot be read ({why.strip()}). "
+        f"the {split} split in {dataset.folder} cannot be read ({one_line}). "
         f"Make the features again: `python -m pipeline features --force`."
     )
+
+
+def _array(name: str, values: pa.Array) -> NDArray[Any]:
+    """A column without nulls; lists of the right length as rows of a matrix."""
+    shape = _FORMATS[name][1]
+    if shape:
+        if (np.diff(values.offsets.to_numpy()) != shape).any():
+            raise ValueError(f"lists of {name} are not all of length {shape[0]}")
+        values = values.flatten()
+    found: NDArray[Any] = values.to_numpy()
+    return found.reshape(-1, *shape)
 
 
 def _bytes_of_one(name: str) -> int:

@@ -253,8 +253,13 @@ class StackedWork:
 
     def take_sums(self) -> Sums:
         """See `Work`."""
-        loss, weight, correct, samples = self._evaluator.sums[self._rank].tolist()
+        sums = self.sums_so_far()
         self._evaluator.sums[self._rank] = 0
+        return sums
+
+    def sums_so_far(self) -> Sums:
+        """See `Work`."""
+        loss, weight, correct, samples = self._evaluator.sums[self._rank].tolist()
         return Sums(loss, weight, correct, round(samples))
 
     async def validate(self, parameters: Vector, share: Share) -> Sums:

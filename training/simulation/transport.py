@@ -12,25 +12,28 @@ from training.transport import AverageCounts, SharedVector, Vector
 
 
 class _Meeting:
-    """One collective operation: it is over some time after the last worker has come."""
+    """One collective operation: it is over some time after the last worker has come.
+
+    Workers go on in the order of their ranks, not in that of their arrival: what they do next hangs on nothing before.
+    """
 
     __slots__ = ("_clock", "_finish", "_tasks", "_world_size", "kind")
 
     def __init__(self, kind: str, world_size: int, clock: VirtualClock, finish: Callable[[], float]) -> None:
         self.kind = kind
-        self._tasks: list[Task] = []
+        self._tasks: dict[int, Task] = {}
         self._world_size = world_size
         self._clock = clock
         self._finish = finish
 
-    def arrive(self, task: Task) -> None:
-        self._tasks.append(task)
+    def arrive(self, rank: int, task: Task) -> None:
+        self._tasks[rank] = task
         if len(self._tasks) == self._world_size:
             self._clock.at(self._clock.now + self._finish(), self._resume_all)
 
     def _resume_all(self) -> None:
-        for task in self._tasks:
-            task.resume()
+        for rank in range(self._world_size):
+            self._tasks[rank].resume()
 
 
 class SimNetwork:
@@ -83,7 +86,7 @@ class SimNetwork:
         meeting = self._meetings[number]
         if meeting.kind != kind:
             raise AssertionError(f"rank {rank} is in {kind}, others are in {meeting.kind}")
-        await suspend(meeting.arrive)
+        await suspend(lambda task: meeting.arrive(rank, task))
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:
         """Send a message; it arrives when it has crossed the network."""

@@ -31,6 +31,8 @@ class MpiProcess:
 
     def num_lost(self) -> int:
         """How many ranks are gone, as far as is known here; 0 where MPI would not survive it anyway."""
+        # News of a loss arrive within a call.
+        self.poke()
         try:
             failed = self.comm.Get_failed()
         except (NotImplementedError, self._mpi.Exception):
@@ -48,7 +50,8 @@ class MpiProcess:
 
     def poke(self) -> None:
         """Let MPI work off what partners ask of this rank; some implementations do that only within a call."""
-        self.comm.Iprobe()
+        # From itself: from any rank would raise once one is lost.
+        self.comm.Iprobe(self.comm.rank)
 
     def wait_for_all(self) -> None:
         """A barrier that leaves the core, and the turn, to others meanwhile, and goes on serving partners."""

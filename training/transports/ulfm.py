@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 def is_rank_loss(error: BaseException) -> bool:
@@ -46,7 +49,7 @@ def survivors(transport: MpiTransport) -> MpiTransport:
     with transport.process.turn:
         if not transport.comm.Is_revoked():
             transport.comm.Revoke()
-        left = transport.comm.Shrink()
+        left = cast("MPI.Intracomm", transport.comm.Shrink())
     return MpiTransport(left, protocol=transport.protocol, overlap=transport.overlap)
 
 

@@ -6,6 +6,10 @@ One window and not one per tensor: the messages are so small that their number i
 
 from __future__ import annotations
 
+import os
+import shutil
+import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 #: A cache line: the vector begins on a line of its own, and so does what lies behind it.
 _ALIGNMENT: Final = 64
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - where MPI keeps it, not where we write
 HEADER_BYTES: Final = _ALIGNMENT
 HEADER_WORDS: Final = HEADER_BYTES // 8
 #: The words of the header, int64 each: averages that partners made with this vector, averages that its owner made, ...
@@ -67,24 +72,38 @@ def allocate(comm: MPI.Intracomm, num_bytes: int) -> MPI.Win:
     """A window of at least so many bytes in each rank, all ranks together.
 
     Raises:
-        LaunchError: MPI refuses it to any rank; raised on all.
+        LaunchError: There is no room for it, or MPI refuses it. A rank that gets this must end the job: others may
+            already wait for it inside MPI, for ever.
     """
     mpi = load_mpi()
+    _refuse_without_room(comm, num_bytes)
     info = mpi.Info.Create({"mpi_minimum_memory_alignment": str(_ALIGNMENT), "same_size": "true"})
-    window: MPI.Win | None = None
-    problem = ""
     try:
-        window = mpi.Win.Allocate(-(-num_bytes // _ALIGNMENT) * _ALIGNMENT, 1, info, comm)
+        window: MPI.Win = mpi.Win.Allocate(-(-num_bytes // _ALIGNMENT) * _ALIGNMENT, 1, info, comm)
     except mpi.Exception as error:
-        problem = str(error)
+        raise LaunchError(
+            f"MPI refuses memory that workers share, {num_bytes} bytes each ({error}). {ADVICE}"
+        ) from error
     finally:
         info.Free()
-    problems = [f"rank {rank}: {words}" for rank, words in enumerate(comm.allgather(problem)) if words]
-    if problems or window is None:
-        raise LaunchError(
-            f"MPI refuses memory that workers share, {num_bytes} bytes each ({', '.join(problems)}). {ADVICE}"
-        )
     return window
+
+
+def _refuse_without_room(comm: MPI.Intracomm, num_bytes: int) -> None:
+    """Before MPI notices: Open MPI then fails on one rank and lets the others wait for ever, or crashes later."""
+    mpi = load_mpi()
+    folder = Path(os.environ.get("OMPI_MCA_osc_sm_backing_directory", _SHARED_MEMORY))
+    if not folder.exists() and str(folder) == _SHARED_MEMORY:
+        return
+    host = comm.Split_type(mpi.COMM_TYPE_SHARED)
+    needed = num_bytes * host.size
+    host.Free()
+    free = shutil.disk_usage(folder).free if folder.exists() else 0
+    if comm.allreduce(free < needed, op=mpi.LOR):
+        raise LaunchError(
+            f"workers of one host share {needed} bytes of memory through {folder}, where {free} are free on host "
+            f"{socket.gethostname()} (or less on another one). {ADVICE}"
+        )
 
 
 def own_memory(window: MPI.Win) -> memoryview[int]:
