@@ -202,8 +202,8 @@ def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:
     """Dotted keys and JSON values of a section of the config, without those that only change speed.
 
     Examples:
-        >>> flat_items(ModelSettings(), "model")
-        {'model.name': 'hlf', 'model.hidden': [50, 20, 10]}
+        >>> flat_items(ReportSettings(title="A run"), "report")["report.title"]
+        'A run'
     """
     ignored: frozenset[str] = getattr(model, "SPEED_ONLY", frozenset())
     items: dict[str, Any] = {}

@@ -8,9 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from features.dataset import FeatureDataset
 from training.errors import LaunchError, StalledError
@@ -54,14 +54,105 @@ def launch(
         return
     spec_path = spec.out_dir / "run.json"
     spec.save(spec_path)
-    files = LaunchFiles(spec.out_dir)
-    while not _attempt(spec, spec_path, files, on_progress):
+    job = _Job(spec.out_dir, spec_path, spec.train)
+
+    def tell(_: int, progress: Progress | None) -> None:
+        if progress is not None:
+            on_progress(progress)
+
+    _attempt_until_done(job, lambda: True, tell, on_loss)
+
+
+def launch_all(
+    specs: Sequence[RunSpec],
+    folder: Path,
+    *,
+    on_progress: Callable[[int, Progress], None],
+    on_loss: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Train several runs, one after the other, in ranks that are started once: starting them takes seconds.
+
+    Each goes on from the newest checkpoint in its `out_dir`; those that have a summary there are left out.
+
+    Args:
+        specs: The runs, all for the same number of workers and launched in the same way; results go to their `out_dir`.
+        folder: Where the ranks' log and errors go.
+        on_progress: Called with the number of a run and the progress of rank 0 in it.
+        on_loss: Called with a sentence when a rank is lost and all start again.
+
+    Raises:
+        TrainingError: As `launch`; the message names the run.
+    """
+    settings = specs[0].train
+    ways = {(spec.train.workers, spec.train.launcher, *spec.train.launcher_args) for spec in specs}
+    if len(ways) > 1 or settings.on_rank_loss == "shrink":
+        raise AssertionError(f"these runs cannot share their ranks: {ways}, on_rank_loss {settings.on_rank_loss}")
+    for spec in specs:
+        _refuse_impossible(spec)
+        spec.save(spec.out_dir / "run.json")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "losses.jsonl").unlink(missing_ok=True)
+    job = _Job(folder, folder / "runs.json", settings)
+    current = 0
+
+    def choose() -> bool:
+        left = [number for number, spec in enumerate(specs) if not (spec.out_dir / "summary.json").exists()]
+        runs = [{"number": number, "spec": str(specs[number].out_dir / "run.json")} for number in left]
+        job.argument.write_text(json.dumps({"runs": runs}, indent=1), encoding="utf-8")
+        return bool(runs)
+
+    def tell(number: int, progress: Progress | None) -> None:
+        nonlocal current
+        current = number
+        if progress is not None:
+            on_progress(number, progress)
+
+    try:
+        _attempt_until_done(job, choose, tell, on_loss)
+    except (LaunchError, StalledError) as error:
+        raise type(error)(f"in the run {specs[current].out_dir}: {error}") from error
+    except RuntimeError as error:
+        error.add_note(f"in the run {specs[current].out_dir}")
+        raise
+
+
+class _Job(NamedTuple):
+    """What the ranks are started for."""
+
+    folder: Path
+    """Where their log and errors go."""
+    argument: Path
+    """Their spec, or the list of their specs."""
+    settings: TrainSettings
+
+
+#: Gets the number of a run and its progress; None when it begins.
+_Tell = Callable[[int, Progress | None], None]
+
+
+def _attempt_until_done(
+    job: _Job, has_more: Callable[[], bool], on_progress: _Tell, on_loss: Callable[[str], None]
+) -> None:
+    """Start the ranks, and again when one was lost, as often as the settings allow.
+
+    Args:
+        job: What for.
+        has_more: Called before each start; whether there is something left to do.
+        on_progress: Gets the progress.
+        on_loss: Gets a sentence when all start again.
+
+    Raises:
+        LaunchError: A rank failed or was lost too often.
+        StalledError: No rank made progress.
+    """
+    files, settings = LaunchFiles(job.folder), job.settings
+    while has_more() and not _attempt(job, files, on_progress):
         count = len(files.losses())
-        may_restart = spec.train.on_rank_loss != "stop" and count <= spec.train.max_restarts
+        may_restart = settings.on_rank_loss != "stop" and count <= settings.max_restarts
         if not may_restart:
             raise LaunchError(
                 f"a rank was lost, {count} time(s) so far ({files.losses()[-1]}). Raise train.max_restarts (now "
-                f"{spec.train.max_restarts}) or look why: out of memory, a machine that fails?"
+                f"{settings.max_restarts}) or look why: out of memory, a machine that fails?"
             )
         on_loss(f"a rank was lost ({files.losses()[-1]}); all start again from the last checkpoint")
 
@@ -73,16 +164,16 @@ def _refuse_impossible(spec: RunSpec) -> None:
     make_topology(spec.train.graph, spec.train.workers)
 
 
-def _attempt(spec: RunSpec, spec_path: Path, files: LaunchFiles, on_progress: Callable[[Progress], None]) -> bool:
+def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
     """Run all ranks once; False if one was lost."""
     files.clear()
-    summary = spec.out_dir / "summary.json"
+    summary = job.folder / "summary.json"
     summary.unlink(missing_ok=True)
-    log_path = spec.out_dir / "ranks.log"
+    log_path = job.folder / "ranks.log"
     with (
         log_path.open("w", encoding="utf-8") as log,
         subprocess.Popen(
-            rank_command(spec.train, spec_path),
+            rank_command(job.settings, job.argument),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -97,9 +188,9 @@ def _attempt(spec: RunSpec, spec_path: Path, files: LaunchFiles, on_progress: Ca
             _stop(process)
             raise
     # Where survivors have finished without a lost rank, mpirun's status tells of the loss only.
-    if process.returncode == 0 or (spec.train.on_rank_loss == "shrink" and summary.exists()):
+    if process.returncode == 0 or (job.settings.on_rank_loss == "shrink" and summary.exists()):
         return True
-    _raise_what_failed(spec, files, log_path, process.returncode)
+    _raise_what_failed(job.settings, files, log_path, process.returncode)
     files.note_loss(_last_words(log_path, 200).replace("\n", " ") or f"status {process.returncode}")
     return False
 
@@ -157,16 +248,19 @@ def rank_environment() -> dict[str, str]:
     return {**_THREADS, "OMPI_MCA_osc": "^ucx", **os.environ, "PYTHONPATH": path}
 
 
-def _follow(process: subprocess.Popen[str], on_progress: Callable[[Progress], None]) -> None:
+def _follow(process: subprocess.Popen[str], on_progress: _Tell) -> None:
     if process.stdout is None:
         raise AssertionError("the ranks were started without a pipe for their output")
+    number = 0
     for line in process.stdout:
         try:
-            progress = Progress(**json.loads(line))
+            content = json.loads(line)
+            progress = None if "run" in content else Progress(**content)
         except (json.JSONDecodeError, TypeError):
             # MPI's own words; they matter only if the run fails, and then ranks.log is quoted.
             continue
-        on_progress(progress)
+        number = number if progress else content["run"]
+        on_progress(number, progress)
     process.wait()
 
 
@@ -181,7 +275,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def _raise_what_failed(spec: RunSpec, files: LaunchFiles, log_path: Path, status: int) -> None:
+def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Path, status: int) -> None:
     """Raise the error of the rank that failed first, a stall, or a failed start; return if a rank was lost.
 
     Raises:
@@ -200,8 +294,8 @@ def _raise_what_failed(spec: RunSpec, files: LaunchFiles, log_path: Path, status
         raise error
     if files.stalls.exists():
         raise StalledError(
-            f"no progress for {spec.train.stall_seconds:g} s (train.stall_seconds):\n"
-            f"{read_reports(files.stalls, spec.train.workers)}\nTheir stacks are in {files.stalls}."
+            f"no progress for {settings.stall_seconds:g} s (train.stall_seconds):\n"
+            f"{read_reports(files.stalls, settings.workers)}\nTheir stacks are in {files.stalls}."
         )
     if not files.has_started:
         raise LaunchError(

@@ -27,14 +27,15 @@ class Meter:
         self.doing = "starting"
         """What the worker is at, for the report of a stall."""
         self._waits: list[float] = []
-        self._collectives = 0
+        self._collectives = self._first_collective = 0
+        self._last_wait = 0.0
 
     def restart(self) -> None:
         """Forget everything and start now."""
         self.seconds.clear()
         self.bytes = 0
         self._waits.clear()
-        self._collectives = 0
+        self._first_collective = self._collectives
         self._last = self._now()
 
     def lap(self, kind: str) -> None:
@@ -67,7 +68,8 @@ class Meter:
             self.lap("compute")
             started = self._now()
             await barrier()
-            self._waits.append(self._now() - started)
+            self._last_wait = self._now() - started
+            self._waits.append(self._last_wait)
             self.lap("communicate")
 
     def wait_seconds(self, counts_wait: float) -> float:
@@ -76,7 +78,8 @@ class Meter:
         Args:
             counts_wait: Time spent waiting for locks, exactly known.
         """
-        sampled = sum(self._waits) / len(self._waits) * self._collectives if self._waits else 0.0
+        mean = sum(self._waits) / len(self._waits) if self._waits else self._last_wait
+        sampled = mean * (self._collectives - self._first_collective)
         return min(sampled, self.seconds["communicate"]) + counts_wait
 
 
@@ -160,8 +163,10 @@ class _MeteredVector:
         await self._meter.timed(f"averaging with rank {partner}", self._shared.average_with(partner))
 
     def begin_average_with(self, partner: int) -> None:
-        self._meter.bytes += 2 * self._nbytes
+        before = self._shared.counts.skipped
         self._shared.begin_average_with(partner)
+        if self._shared.counts.skipped == before:
+            self._meter.bytes += 2 * self._nbytes
 
     async def drain(self) -> None:
         await self._meter.timed("finishing averages", self._shared.drain())

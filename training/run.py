@@ -88,6 +88,8 @@ def train(
     settings = spec.train
     device = choose_device(settings.device)
     torch.use_deterministic_algorithms(True)
+    # Denormal numbers in vanishing gradients made the backward pass of a GRU 2.5 times slower.
+    torch.set_flush_denormal(True)
     dataset = FeatureDataset.load(spec.dataset)
     described = model_spec(spec.model, dataset)
     model = make_model(described, settings, transport, device)

@@ -110,8 +110,7 @@ class Trainer:
         )
         self._meter.restart()
         self._counts_before = self._algorithm.average_counts
-        started = transport.now()
-        await self._steps(plan, started)
+        started = await self._steps(plan, transport.now())
         record = await self._finish_epoch(plan)
         record["seconds"] = transport.now() - started + self._seconds_before
         self._seconds_before = 0.0
@@ -121,15 +120,15 @@ class Trainer:
         self._epoch, self._step = self._epoch + 1, 0
         await self._checkpoint()
 
-    async def _steps(self, plan: EpochPlan, started: float) -> None:
-        """All steps of the epoch that are not done yet."""
+    async def _steps(self, plan: EpochPlan, started: float) -> float:
+        """All steps of the epoch that are not done yet; returns when it started, or went on from a checkpoint."""
         settings, work, algorithm, meter = self._settings, self._work, self._algorithm, self._meter
         per_step = samples_per_step(self._rows, plan)
         first_step = self._step
         work.begin_epoch(plan, epoch=self._epoch, first_step=first_step)
         groups = algorithm.optimizer.param_groups
         num_rows = sum(self._rows)
-        counts_globally = not (settings.schedule.is_constant or algorithm.synchronous)
+        counts_globally = self._counts_globally
         for step in range(first_step, plan.num_steps):
             meter.doing = "reading"
             num_samples = work.next_batch()
@@ -144,20 +143,31 @@ class Trainer:
             await algorithm.step(work.compute_gradient, num_samples)
             meter.lap("compute")
             self._step = step + 1
-            self._tell(plan, started, first_step)
+            self._tell(plan, started)
             if settings.checkpoint_steps and self._step % settings.checkpoint_steps == 0 < plan.num_steps - self._step:
                 self._seconds_before += self._transport.now() - started
                 await self._checkpoint()
                 started = self._transport.now()
+        return started
 
-    def _tell(self, plan: EpochPlan, started: float, first_step: int) -> None:
+    @property
+    def _counts_globally(self) -> bool:
+        """Whether the samples of all workers must be counted as they come: their rate hangs on it, their order varies."""
+        return not (self._settings.schedule.is_constant or self._algorithm.synchronous)
+
+    async def _see_all_samples(self) -> None:
+        """Up to here, every worker counted only what came before its own last step; nobody takes one meanwhile."""
+        if self._counts_globally:
+            self._samples = await self._transport.count_samples(0)
+
+    def _tell(self, plan: EpochPlan, started: float) -> None:
         """Show progress, if it is time again or the epoch is over."""
         now = time.monotonic()
         if now - self._last_progress < _SECONDS_BETWEEN_PROGRESS and self._step < plan.num_steps:
             return
         self._last_progress = now
-        elapsed = self._transport.now() - started
-        rows = sum(self._rows) * (self._step - first_step) / plan.num_steps
+        elapsed = self._transport.now() - started + self._seconds_before
+        rows = sum(self._rows) * self._step / plan.num_steps
         self._on_progress(
             Progress(
                 epoch=self._epoch + 1,
@@ -175,6 +185,7 @@ class Trainer:
         algorithm, transport, meter = self._algorithm, self._transport, self._meter
         meter.doing = "at the end of the epoch"
         await algorithm.quiesce()
+        await self._see_all_samples()
         sums = self._sums.plus(self._work.take_sums())
         self._sums = Sums()
         own = self._work.model.empty()
@@ -247,6 +258,7 @@ class Trainer:
             return
         self._meter.doing = "writing a checkpoint"
         await self._algorithm.quiesce()
+        await self._see_all_samples()
         self._sums = self._sums.plus(self._work.take_sums())
         published, current = self._work.model.empty(), self._work.model.empty()
         await self._algorithm.published(published)
@@ -278,6 +290,9 @@ class Trainer:
         content = resume.load(transport.rank if resume.world_size == transport.world_size else 0)
         self._epoch = resume.epoch
         self._samples, self._best, self.history = content["samples"], content["best"], content["history"]
+        if transport.rank == 0 and self._counts_globally:
+            # Before anybody can take a step: start() is for all workers together.
+            await transport.count_samples(self._samples)
         if resume.world_size == transport.world_size:
             model.write(content["published"].numpy())
             await algorithm.start()
@@ -294,8 +309,6 @@ class Trainer:
             model.write(np.mean(models, axis=0, dtype=np.float64).astype(models[0].dtype))
             await algorithm.start()
             self.history = [{**record, "rank": transport.rank} for record in self.history]
-        if transport.rank == 0 and not (algorithm.synchronous or self._settings.schedule.is_constant):
-            await transport.count_samples(self._samples)
 
 
 async def consensus_distance(own: Vector, mean: Vector, transport: MeteredTransport) -> float:

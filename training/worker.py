@@ -1,7 +1,8 @@
 """One rank of a training run: `mpirun -n N python -m training.worker SPEC.json`, which `training.launcher` does.
 
-Rank 0 prints one JSON object a line with the progress. An error on any rank ends the whole job: its message goes to
-`errors/rank-<n>.json` beside the spec.
+Instead of a spec it may get a list, `{"runs": [{"number": 0, "spec": "run.json"}, ...]}`, which it trains one after the
+other; rank 0 prints `{"run": number}` before each. Rank 0 prints one JSON object a line with the progress. An error on
+any rank ends the whole job: its message goes to `errors/rank-<n>.json` beside the spec or list.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -35,27 +36,56 @@ def main(argv: list[str]) -> int:
     """Run this rank to its end; returns the exit status."""
     spec_path = Path(argv[1])
     files = LaunchFiles(spec_path.parent)
-    spec = RunSpec.load(spec_path)
-    transport = MpiTransport(protocol=spec.train.exchange, overlap=spec.train.overlap)
+    first, *others = _specs(spec_path)
+    transport = _transport(first)
     threading.Thread(target=_exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
     if transport.rank == 0 and "--launched" in argv:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     torch.set_num_threads(1)
+    watchdog = Watchdog(files.stalls, rank=transport.rank, seconds=first.spec.train.stall_seconds)
     try:
-        check_world_size(transport.world_size, spec.train.workers)
+        check_world_size(transport.world_size, first.spec.train.workers)
         if transport.rank == 0:
             files.say_started()
-        _train_with_survivors(spec, transport, files)
+        _train_with_survivors(first, transport, files, watchdog)
+        for run in others:
+            transport.close()
+            transport = _transport(run)
+            _train_with_survivors(run, transport, files, watchdog)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one for ever
         _report(error, files, transport.rank)
         transport.abort()
     return 0
 
 
-def _train_with_survivors(spec: RunSpec, transport: MpiTransport, files: LaunchFiles) -> None:
+class _Run(NamedTuple):
+    """A run of a list, or the only one."""
+
+    spec: RunSpec
+    number: int | None
+
+
+def _specs(path: Path) -> list[_Run]:
+    """The spec in a file, or those that its list names."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if "runs" not in content:
+        return [_Run(RunSpec.load(path), None)]
+    return [_Run(RunSpec.load(Path(run["spec"])), run["number"]) for run in content["runs"]]
+
+
+def _transport(run: _Run) -> MpiTransport:
+    """The other ranks; says that the run begins."""
+    settings = run.spec.train
+    transport = MpiTransport(protocol=settings.exchange, overlap=settings.overlap)
+    if run.number is not None and transport.rank == 0:
+        _print({"run": run.number})
+    return transport
+
+
+def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles, watchdog: Watchdog) -> None:
     """Train; when a rank is lost and the run may shrink, go on from the last checkpoint with those that are left."""
+    spec = run.spec
     may_shrink = spec.train.on_rank_loss == "shrink" and spec.train.algorithm not in GOSSIP
-    watchdog = Watchdog(files.stalls, rank=transport.rank, seconds=spec.train.stall_seconds)
     has_lost = False
     while True:
         try:
@@ -77,7 +107,11 @@ def _train_with_survivors(spec: RunSpec, transport: MpiTransport, files: LaunchF
 
 def print_progress(progress: Progress) -> None:
     """A JSON line for the launcher."""
-    sys.stdout.write(json.dumps(progress._asdict()) + "\n")
+    _print(progress._asdict())
+
+
+def _print(content: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(content) + "\n")
     sys.stdout.flush()
 
 

@@ -25,6 +25,7 @@ class Train(Stage):
         "models/classifier.py",
         "models/hlf.py",
         "models/inclusive.py",
+        "models/inputs.py",
         "models/particles.py",
         "models/saved_model.py",
         "models/scaling.py",
@@ -117,19 +118,27 @@ def describe(settings: TrainSettings) -> str:
 
 
 def table_of_ranks(summary: dict[str, Any]) -> Table:
-    """What each rank did and where its time went."""
-    table = Table("rank", "steps", "events", "compute", "communicate", "waiting", "averages", "staleness", "accuracy")
-    for rank in summary["per_rank"]:
+    """What each rank did and where its time went; pairwise averages where there are any."""
+    ranks = summary["per_rank"]
+    has_pairs = any(rank["averages_begun"] for rank in ranks)
+    table = Table("rank", "steps", "events", "compute [s]", "talk [s]", "wait [s]")
+    for name in ("averages", "staleness") if has_pairs else ():
+        table.add_column(name)
+    table.add_column("accuracy")
+    for rank in ranks:
         seconds = rank["seconds_by_kind"]
+        pairs = (
+            f"{rank['averages_begun']}+{rank['averages_received']}",
+            f"{rank['mean_staleness']:.1f}, max {rank['max_staleness']}",
+        )
         table.add_row(
             str(rank["rank"]),
             str(rank["steps"]),
             f"{rank['samples']:,}",
-            f"{seconds.get('compute', 0.0):.2f} s",
-            f"{seconds.get('communicate', 0.0):.2f} s",
-            f"{rank['wait_seconds']:.2f} s",
-            f"{rank['averages_begun']} + {rank['averages_received']}",
-            f"{rank['mean_staleness']:.2f} (max {rank['max_staleness']})",
+            f"{seconds.get('compute', 0.0):.2f}",
+            f"{seconds.get('communicate', 0.0):.2f}",
+            f"{rank['wait_seconds']:.2f}",
+            *(pairs if has_pairs else ()),
             f"{rank['worker_val_accuracy']:.3f}",
         )
     return table

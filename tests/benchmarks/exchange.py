@@ -1,29 +1,125 @@
-"""Benchmark: pairwise exchanges of shared vectors between two workers (`make bench`).
+"""Benchmark: averages of the vectors of two workers over MPI (`make bench`).
 
-One number is one complete average of two vectors, begun by one worker and seen by both; both workers make them at the
-same time, so that each waits for the other's now and then. `thread` is the time from beginning an average that goes on
-beside the computation until it is done, with a main thread that only waits for it. Goal: 30 microseconds for the 2,013
-parameters of the HLF network, protocol `locked`, at once.
+One number is one complete average. Both workers make them at the same time, so that each waits for the other now and
+then; `alone` is one worker whose partner makes none, `thread` is from beginning one in the thread beside the
+computation until it is done. The goal: at most 30 microseconds for the 2,013 parameters of the HLF network, protocol
+`locked`, both workers active.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from training.launcher import find_mpirun
-from training.transport import SharedVector, run_now
+from training.launcher import rank_command, rank_environment
+from training.settings import TrainSettings
+from training.transport import run_now
 from training.transports.mpi import MpiTransport
-from training.transports.self_test import self_test
+from training.transports.mpi_shared_vector import MpiSharedVector
 
-#: Elements, and how many averages of them.
+#: Parameters of the HLF network, GRU, LeNet-5 and a large one; how many averages of each.
 SIZES = {2_013: 10_000, 10_803: 10_000, 61_706: 3_000, 1_000_000: 200}
+COLUMNS = ("both", "both_99", "alone", "read", "add")
+PROTOCOLS: tuple[Literal["locked", "additive"], ...] = ("locked", "additive")
+OVERLAPS: tuple[Literal["inline", "thread"], ...] = ("inline", "thread")
+
+
+def microseconds(work: Callable[[], None], times: int) -> list[float]:
+    """How long each of many calls takes."""
+    found = []
+    for _ in range(times):
+        started = time.perf_counter()
+        work()
+        found.append((time.perf_counter() - started) * 1e6)
+    return found
+
+
+def one_average(vector: MpiSharedVector, partner: int) -> None:
+    """Begin one and wait until it is done."""
+    vector.begin_average_with(partner)
+    run_now(vector.drain())
+
+
+def measure(transport: MpiTransport, size: int, times: int) -> dict[str, float]:
+    """Averages of one size, by both ranks at once and by rank 0 alone, and the other calls."""
+    vector = run_now(transport.share(np.full(size, transport.rank, np.float32)))
+    partner = 1 - transport.rank
+    out, change = np.empty(size, np.float32), np.zeros(size, np.float32)
+
+    def average() -> None:
+        one_average(vector, partner)
+
+    microseconds(average, times // 10)
+    run_now(transport.barrier())
+    both = microseconds(average, times)
+    run_now(transport.barrier())
+    alone = microseconds(average, times) if transport.rank == 0 else [0.0]
+    run_now(transport.barrier())
+    found = {
+        "both": statistics.median(both),
+        "both_99": statistics.quantiles(both, n=100)[-1],
+        "alone": statistics.median(alone),
+        "read": statistics.median(microseconds(lambda: void(run_now(vector.read(out))), times)),
+        "add": statistics.median(microseconds(lambda: void(run_now(vector.add(change))), times)),
+    }
+    run_now(vector.close())
+    return found
+
+
+def void(_: object) -> None:
+    """Forget a result."""
+
+
+def rank() -> None:
+    """The two ranks: all sizes, protocols and ways; rank 0 prints a line of JSON for each."""
+    for protocol in PROTOCOLS:
+        for overlap in OVERLAPS:
+            transport = MpiTransport(protocol=protocol, overlap=overlap)
+            for size, times in SIZES.items():
+                found = measure(transport, size, times)
+                if transport.rank == 0:
+                    line = {"protocol": protocol, "overlap": overlap, "size": size, **found}
+                    sys.stdout.write(json.dumps(line) + "\n")
+            transport.close()
+
+
+def main() -> None:
+    """Run some times and print medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5, help="runs")
+    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank:
+        rank()
+        return
+    command = rank_command(TrainSettings(algorithm="ad-psgd", workers=2), Path())
+    ranks = [*command[: command.index(sys.executable) + 1], __file__, "--rank"]
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(arguments.repeats):
+        done = subprocess.run(ranks, env=rank_environment(), stdout=subprocess.PIPE, text=True, check=True)
+        for line in done.stdout.splitlines():
+            if line.startswith("{"):
+                found = json.loads(line)
+                runs.setdefault(f"{found['protocol']:<9}{found['overlap']:<7}{found['size']:>9,}", []).append(found)
+    sys.stdout.write("microseconds, medians           both (99 %)     alone      read       add\n")
+    numbers = {}
+    for name, found in runs.items():
+        numbers[name] = {key: statistics.median(run[key] for run in found) for key in COLUMNS}
+        both = "{both:.1f} ({both_99:.0f})".format(**numbers[name])
+        sys.stdout.write(name + f"{both:>18}" + "{alone:>10.1f}{read:>10.1f}{add:>10.1f}\n".format(**numbers[name]))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(numbers, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

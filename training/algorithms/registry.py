@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch.optim import SGD, Adam, Optimizer
 
 from training.algorithms.ad_psgd import AdPsgd
@@ -57,17 +58,28 @@ def make_algorithm(
 
 
 def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:
-    """The base optimiser over the flat vector."""
-    rate = settings.effective_learning_rate
+    """The base optimiser over the flat vector.
+
+    Its state is there from the beginning, as zeros: torch would make it at the first step, which a worker without a
+    gradient does not take, and then the others would average their moments without it.
+    """
+    rate, flat = settings.effective_learning_rate, model.flat
+    optimizer: Optimizer
     if settings.optimizer is OptimizerName.ADAM:
-        return Adam([model.flat], lr=rate, weight_decay=settings.weight_decay)
-    return SGD(
-        [model.flat],
-        lr=rate,
-        momentum=settings.momentum,
-        nesterov=settings.nesterov,
-        weight_decay=settings.weight_decay,
-    )
+        optimizer = Adam([flat], lr=rate, weight_decay=settings.weight_decay)
+        moments = {name: torch.zeros_like(flat.detach()) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[flat] = {"step": torch.zeros(()), **moments}
+    else:
+        optimizer = SGD(
+            [flat],
+            lr=rate,
+            momentum=settings.momentum,
+            nesterov=settings.nesterov,
+            weight_decay=settings.weight_decay,
+        )
+        if settings.momentum:
+            optimizer.state[flat] = {"momentum_buffer": torch.zeros_like(flat.detach())}
+    return optimizer
 
 
 def _base(

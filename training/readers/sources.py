@@ -7,6 +7,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, Protocol, TypeVar
@@ -46,7 +47,6 @@ _DECODED_BYTES: Final = 2 << 20
 _READ_BYTES: Final = 1 << 20
 #: Row groups without particles that are read in a go.
 _IN_A_GO: Final = 8
-
 
 _OPEN_READERS: Final[WeakSet[Any]] = WeakSet()
 
@@ -127,11 +127,7 @@ class PetastormSource:
 
 
 class ArrowSource:
-    """Reads through pyarrow alone: a little at a time, into arrays that are used again for row groups to come.
-
-    Particles are read one row group ahead by a thread: decoding them takes long, and pyarrow and NumPy leave the
-    interpreter to the training meanwhile. For high-level features a thread brings nothing; of them several row groups
-    are read in a go, since decoding and shuffling throw each other out of the processor's cache.
+    """Reads through pyarrow alone.
 
     Args:
         dataset: The features dataset.
@@ -141,41 +137,74 @@ class ArrowSource:
     def __init__(self, dataset: FeatureDataset, fields: Sequence[str]) -> None:
         self._dataset = dataset
         self._fields = list(fields)
-        self._rows_at_once = max(1, _DECODED_BYTES // max(_bytes_of_one(name) for name in fields))
 
     def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
         """See `Source`."""
-        files = self._dataset.files(split)
+        yield from (self._in_parts if "particles" in self._fields else self._in_a_go)(split, groups)
+
+    def _in_a_go(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
+        """Without particles: some row groups are decoded before the first is handed out.
+
+        Decoding and shuffling throw each other out of the processor's cache, so they should not alternate too often.
+        """
+        for first in range(0, len(groups), _IN_A_GO):
+            some = groups[first : first + _IN_A_GO]
+            tables = []
+            for group in some:
+                with self._opened(split, group) as file:
+                    tables.append(file.read(columns=self._fields, use_threads=False))
+            for group, table in zip(some, tables, strict=True):
+                with self._reporting(split, group):
+                    columns = {name: _array(name, _one_chunk(table.column(name))) for name in self._fields}
+                yield columns
+
+    def _in_parts(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
+        """With particles: a little is decoded at a time, into arrays that are used again for row groups to come.
+
+        A thread reads one row group ahead: pyarrow and NumPy leave the interpreter to the training meanwhile.
+        """
         rows = [group.rows for group in self._dataset.splits[split]]
         most = max((rows[group] for group in groups), default=0)
-        wide = "particles" in self._fields
         arrays = [
             {name: np.empty((most, *_FORMATS[name][1]), dtype=_FORMATS[name][0]) for name in self._fields}
-            for _ in range(2 if wide else _IN_A_GO)
+            for _ in range(2)
         ]
+        at_once = max(1, _DECODED_BYTES // _bytes_of_one("particles"))
 
         def read(number: int) -> Columns:
             group = groups[number]
-            columns = {name: array[: rows[group]] for name, array in arrays[number % len(arrays)].items()}
-            try:
-                self._read(files[group], columns, rows[group])
-            except _READ_ERRORS as cause:
-                raise damaged(self._dataset, split, f"{files[group].name}: {cause}") from cause
+            columns = {name: array[: rows[group]] for name, array in arrays[number % 2].items()}
+            with self._opened(split, group) as file:
+                start = 0
+                for part in file.iter_batches(batch_size=at_once, columns=self._fields, use_threads=False):
+                    stop = start + part.num_rows
+                    for name, array in columns.items():
+                        array[start:stop] = _array(name, part.column(name))
+                    start = stop
             return columns
 
-        yield from (one_ahead if wide else some_in_a_go)(read, len(groups))
+        yield from one_ahead(read, len(groups))
 
-    def _read(self, path: Path, columns: Columns, num_rows: int) -> None:
-        with pq.ParquetFile(path, buffer_size=_READ_BYTES) as file:
-            found = file.metadata.num_rows
-            if found != num_rows:
-                raise ValueError(f"it has {found} rows, dataset.json says {num_rows}")
-            start = 0
-            for part in file.iter_batches(batch_size=self._rows_at_once, columns=self._fields, use_threads=False):
-                stop = start + part.num_rows
-                for name, array in columns.items():
-                    array[start:stop] = _array(name, part.column(name))
-                start = stop
+    @contextmanager
+    def _opened(self, split: str, group: int) -> Iterator[pq.ParquetFile]:
+        """The file of a row group."""
+        with (
+            self._reporting(split, group),
+            pq.ParquetFile(self._dataset.files(split)[group], buffer_size=_READ_BYTES) as file,
+        ):
+            found, expected = file.metadata.num_rows, self._dataset.splits[split][group].rows
+            if found != expected:
+                raise ValueError(f"it has {found} rows, dataset.json says {expected}")
+            yield file
+
+    @contextmanager
+    def _reporting(self, split: str, group: int) -> Iterator[None]:
+        """Report what goes wrong with a row group."""
+        try:
+            yield
+        except _READ_ERRORS as cause:
+            name = Path(self._dataset.splits[split][group].file).name
+            raise damaged(self._dataset, split, f"{name}: {cause}") from cause
 
 
 def one_ahead(work: Callable[[int], T], count: int) -> Iterator[T]:
@@ -196,17 +225,6 @@ def one_ahead(work: Callable[[int], T], count: int) -> Iterator[T]:
         yield begun.result()
 
 
-def some_in_a_go(work: Callable[[int], T], count: int) -> Iterator[T]:
-    """Results of `work(0)` to `work(count - 1)`, of which several are made before the first of them is handed out.
-
-    Examples:
-        >>> list(some_in_a_go(lambda number: number**2, 4))
-        [0, 1, 4, 9]
-    """
-    for first in range(0, count, _IN_A_GO):
-        yield from [work(number) for number in range(first, min(first + _IN_A_GO, count))]
-
-
 def damaged(dataset: FeatureDataset, split: str, why: str) -> DamagedDatasetError:
     """The error that says that a split cannot be read, and what to do."""
     one_line = " ".join(why.split())
@@ -225,6 +243,10 @@ def _array(name: str, values: pa.Array) -> NDArray[Any]:
         values = values.flatten()
     found: NDArray[Any] = values.to_numpy()
     return found.reshape(-1, *shape)
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _bytes_of_one(name: str) -> int:

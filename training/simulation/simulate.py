@@ -74,6 +74,9 @@ def simulate(
     if len(train.group_rows) < world_size:
         train = train.recut(world_size)
     clock = VirtualClock()
+    if resume is not None:
+        # From another starting time, rounding could let events of one instant come one after the other.
+        clock.now = resume.load(0)["work"]["now"]
     network = SimNetwork(clock, cluster, world_size, additive=settings.exchange == "additive")
     stacked = StackedModels(module, world_size)
     evaluator = Evaluator(clock, stacked, train, val)

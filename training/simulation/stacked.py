@@ -149,7 +149,7 @@ class Evaluator:
     """
 
     def __init__(self, clock: VirtualClock, stacked: StackedModels, train: MemoryRows, val: MemoryRows) -> None:
-        self._clock = clock
+        self.clock = clock
         self._stacked = stacked
         self.train = train
         self._val = val
@@ -169,7 +169,7 @@ class Evaluator:
                     self._evaluate()
                 task.resume()
 
-            self._clock.at(self._clock.now + seconds, finish)
+            self.clock.at(self.clock.now + seconds, finish)
 
         await suspend(begin)
 
@@ -270,8 +270,8 @@ class StackedWork:
 
     def state(self) -> dict[str, Any]:
         """See `Work`."""
-        return self._times.state()
+        return {"times": self._times.state(), "now": self._evaluator.clock.now}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Work`."""
-        self._times.load_state(state)
+        self._times.load_state(state["times"])

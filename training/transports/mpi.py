@@ -14,7 +14,7 @@ from training.transport import Vector
 from training.transports.additive_averaging import AdditiveAveraging
 from training.transports.loading import load_mpi
 from training.transports.locked_averaging import LockedAveraging
-from training.transports.mpi_process import MpiProcess
+from training.transports.mpi_process import MpiProcess, end_job_if_stuck
 from training.transports.mpi_shared_vector import Averaging, MpiSharedVector
 from training.transports.self_test import SelfTest, self_test
 from training.transports.window_memory import ADVICE, allocate, own_memory
@@ -66,7 +66,8 @@ class MpiTransport:
         self.world_size = self.comm.size
         self.process = MpiProcess(self.comm)
         self._turn = self.process.turn
-        self._samples = _SampleCounter(self.comm)
+        with end_job_if_stuck(self.comm, doing="Allocating memory that ranks share", advice=ADVICE):
+            self._samples = _SampleCounter(self.comm)
         self._tested: SelfTest | None = None
 
     async def all_reduce_sum(self, vector: Vector) -> None:
@@ -110,7 +111,8 @@ class MpiTransport:
             LaunchError: One-sided communication does not work.
         """
         with self._turn:
-            tested = self._test()
+            with end_job_if_stuck(self.comm, doing="Testing memory that ranks share", advice=ADVICE):
+                tested = self._test()
             averaging: Averaging = _PROTOCOLS[self.protocol](self.comm, vector)
         with_thread = self.overlap == "thread"
         if with_thread:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from training.transports.loading import load_mpi
@@ -14,6 +17,26 @@ if TYPE_CHECKING:
 #: A worker that waits for others looks this often; a core is left to them meanwhile.
 _LONGEST_NAP: Final = 1e-3
 _FIRST_NAP: Final = 1e-5
+#: Seconds for what takes a tenth of one.
+_PATIENCE: Final = 60.0
+
+
+@contextmanager
+def end_job_if_stuck(comm: MPI.Intracomm, *, doing: str, advice: str) -> Iterator[None]:
+    """End all ranks, in words, if the block takes a minute: MPI that does not work often just waits."""
+
+    def end() -> None:
+        sys.stderr.write(f"{doing} took more than {_PATIENCE:.0f} seconds on rank {comm.rank}; giving up. {advice}\n")
+        sys.stderr.flush()
+        comm.Abort(1)
+
+    timer = threading.Timer(_PATIENCE, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class MpiProcess:

@@ -57,7 +57,6 @@ class MpiSharedVector:
             with_thread: Whether averages go on beside the computation.
             poke: Whether partners need this rank to enter MPI now and then.
         """
-        self.counts = AverageCounts()
         self._process = process
         self._turn = process.turn
         self._averaging = averaging
@@ -65,7 +64,6 @@ class MpiSharedVector:
         self._poke = poke
         self._exchange_seconds = 0.0
         self._skipped = 0
-        self._publishing = threading.Lock()
         #: Held while the thread has an average to make.
         self._under_way = threading.Lock()
         self._partners: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -73,6 +71,19 @@ class MpiSharedVector:
         self._error: BaseException | None = None
         if with_thread and poke:
             self._start_thread()
+
+    @property
+    def counts(self) -> AverageCounts:
+        """See `SharedVector`; of partners' averages, those that were seen at the last call."""
+        averaging = self._averaging
+        return AverageCounts(
+            averaging.begun,
+            averaging.received,
+            self._skipped,
+            averaging.mixed_reads,
+            averaging.wait_seconds,
+            self._exchange_seconds,
+        )
 
     @property
     def message_bytes(self) -> int:
@@ -86,7 +97,7 @@ class MpiSharedVector:
             if self._poke:
                 self._process.poke()
             self._averaging.read(out)
-            return self._publish()
+            return self._averaging.begun + self._averaging.received
 
     async def add(self, change: Vector) -> int:
         """See `SharedVector`."""
@@ -95,7 +106,7 @@ class MpiSharedVector:
             if self._poke:
                 self._process.poke()
             self._averaging.add(change)
-            return self._publish()
+            return self._averaging.begun + self._averaging.received
 
     async def average_with(self, partner: int) -> None:
         """See `SharedVector`."""
@@ -115,7 +126,6 @@ class MpiSharedVector:
             self._partners.put(partner)
         else:
             self._skipped += 1
-            self._publish()
 
     async def drain(self) -> None:
         """See `SharedVector`."""
@@ -123,7 +133,6 @@ class MpiSharedVector:
             self._raise_error_of_thread()
         with self._turn:
             self._averaging.take_counts()
-            self._publish()
 
     async def close(self) -> None:
         """See `SharedVector`; who comes early serves the others until all are here."""
@@ -133,7 +142,6 @@ class MpiSharedVector:
         self._process.wait_for_all()
         with self._turn:
             self._averaging.take_counts()
-            self._publish()
             self._averaging.free()
         self._raise_error_of_thread()
 
@@ -142,21 +150,6 @@ class MpiSharedVector:
             started = perf_counter()
             self._averaging.average(partner)
             self._exchange_seconds += perf_counter() - started
-            self._publish()
-
-    def _publish(self) -> int:
-        """Bring `counts` up to date; returns how many averages there were."""
-        averaging = self._averaging
-        with self._publishing:
-            self.counts = AverageCounts(
-                averaging.begun,
-                averaging.received,
-                self._skipped,
-                averaging.mixed_reads,
-                averaging.wait_seconds,
-                self._exchange_seconds,
-            )
-            return self.counts.begun + self.counts.received
 
     def _refuse_non_partner(self, partner: int) -> None:
         comm = self._process.comm

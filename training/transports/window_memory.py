@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 #: A cache line: the vector begins on a line of its own, and so does what lies behind it.
 _ALIGNMENT: Final = 64
-_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - where MPI keeps it, not where we write
+#: Where MPI keeps the memory, and what makes Open MPI keep it elsewhere.
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - not a file of ours
+_OTHER_FOLDER: Final = "OMPI_MCA_osc_sm_backing_directory"
 HEADER_BYTES: Final = _ALIGNMENT
 HEADER_WORDS: Final = HEADER_BYTES // 8
 #: The words of the header, int64 each: averages that partners made with this vector, averages that its owner made, ...
@@ -34,9 +36,8 @@ WRITES_BEGUN: Final = 2
 WRITES_ENDED: Final = 3
 
 ADVICE: Final = (
-    "Is /dev/shm full or small? (df -h /dev/shm; containers often get 64 MB: docker --shm-size=1g, or let Open MPI use "
-    "another folder: OMPI_MCA_osc_sm_backing_directory=/tmp.) Else try another of its components: OMPI_MCA_osc=^ucx, "
-    "OMPI_MCA_osc=rdma. `ar-sgd` and `local-sgd` need none of this."
+    f"Is {_SHARED_MEMORY} full or small? (Containers often get 64 MB: docker --shm-size=1g, or let Open MPI use "
+    f"another folder: {_OTHER_FOLDER}=/tmp.) Else try another of its components: OMPI_MCA_osc=^ucx, OMPI_MCA_osc=rdma."
 )
 
 
@@ -92,7 +93,7 @@ def allocate(comm: MPI.Intracomm, num_bytes: int) -> MPI.Win:
 def _refuse_without_room(comm: MPI.Intracomm, num_bytes: int) -> None:
     """Before MPI notices: Open MPI then fails on one rank and lets the others wait for ever, or crashes later."""
     mpi = load_mpi()
-    folder = Path(os.environ.get("OMPI_MCA_osc_sm_backing_directory", _SHARED_MEMORY))
+    folder = Path(os.environ.get(_OTHER_FOLDER, _SHARED_MEMORY))
     if not folder.exists() and str(folder) == _SHARED_MEMORY:
         return
     host = comm.Split_type(mpi.COMM_TYPE_SHARED)

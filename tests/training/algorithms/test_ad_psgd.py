@@ -1,0 +1,105 @@
+"""AD-PSGD by hand: x = average - rate * gradient at the snapshot, whatever came meanwhile; and what is counted."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from simulated import CLUSTER, ROUGH, LinearGradients, Pairs, Watcher, run
+
+RATE = 0.1
+AD_PSGD = {"algorithm": "ad-psgd", "optimizer": "sgd", "learning_rate": RATE}
+
+
+@pytest.mark.parametrize("exchange", ["locked", "additive"])
+@pytest.mark.parametrize("overlap", ["inline", "thread"])
+def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_meanwhile(
+    overlap: str, exchange: str
+) -> None:
+    # Rank 1 begins an average with rank 0 at each of its steps, which take 1.5 times as long.
+    problem = LinearGradients(workers=2, steps=2, seed=6)
+    start = np.random.default_rng(1).normal(size=(2, 5))
+    watcher = Watcher()
+    found = problem.drive(
+        cluster=CLUSTER.model_copy(update={"slow_ranks": {1: 1.5}}),
+        partners=lambda rank: Pairs([0] if rank else [None]),
+        initial=start,
+        before_step=watcher,
+        overlap=overlap,
+        exchange=exchange,
+        **AD_PSGD,
+    )
+    first, second = start
+    average = (first + second) / 2
+    after_first = average - RATE * problem.gradient(0, 0, first)  # at 1 ms; the next snapshot
+    after_second = average - RATE * problem.gradient(1, 0, second)  # at 1.5 ms; the next snapshot
+    average = (after_first + after_second) / 2
+    expected = [
+        [after_first, after_second],
+        [
+            average - RATE * problem.gradient(0, 1, after_first),
+            average - RATE * problem.gradient(1, 1, after_second),
+        ],
+    ]
+    np.testing.assert_allclose(found, expected, atol=1e-14)
+    for rank in range(2):
+        assert watcher.algorithms[rank].counts.staleness == {1: 2}
+        counts = watcher.algorithms[rank].average_counts
+        assert (counts.begun, counts.received, counts.skipped) == ((2, 0, 0) if rank else (0, 2, 0))
+
+
+def test_a_worker_that_meets_nobody_trains_alone() -> None:
+    problem = LinearGradients(workers=3, steps=5, seed=6)
+    found = problem.drive(partners=lambda _: Pairs([None]), **AD_PSGD)
+    for rank in range(3):
+        present = problem.initial
+        for step in range(5):
+            present = present - RATE * problem.gradient(rank, step, present)
+            np.testing.assert_allclose(found[step, rank], present, atol=1e-14)
+
+
+@pytest.mark.parametrize("exchange", ["locked", "additive"])
+@pytest.mark.parametrize("overlap", ["inline", "thread"])
+def test_every_update_and_every_average_is_counted_once(overlap: str, exchange: str) -> None:
+    simulated = run(algorithm="ad-psgd", overlap=overlap, exchange=exchange, cluster=ROUGH)
+    records = list(itertools.chain(*simulated.records))
+    assert sum(record["averages_begun"] for record in records) == sum(r["averages_received"] for r in records) > 0
+    for record in records:
+        assert sum(record["staleness"].values()) == record["steps"]
+        assert record["averages_begun"] + record["averages_skipped"] == record["steps"]
+        # A vector comes and a change goes; and the mean over the workers at the end of the epoch.
+        assert record["bytes_sent"] == (2 * record["averages_begun"] + 1) * simulated.parameters[0].nbytes
+    updates = sum(int(stale) * times for record in records for stale, times in record["staleness"].items())
+    assert updates <= sum(record["averages_begun"] + record["averages_received"] for record in records)
+
+
+def test_an_average_beside_the_gradient_is_skipped_while_the_one_before_is_under_way() -> None:
+    problem = LinearGradients(workers=2, steps=10, seed=6)
+    watcher = Watcher()
+    # An exchange takes 2.5 steps: begun at steps 0, 3, 6 and 9.
+    slow = CLUSTER.model_copy(update={"latency_seconds": 1.25e-3})
+    problem.drive(
+        cluster=slow,
+        partners=lambda rank: Pairs([1 - rank if rank else None]),
+        overlap="thread",
+        exchange="additive",
+        before_step=watcher,
+        **AD_PSGD,
+    )
+    counts = watcher.algorithms[1].average_counts
+    assert (counts.begun, counts.skipped) == (4, 6)
+    assert watcher.algorithms[0].average_counts.received == 4
+
+
+def test_gradients_never_wait_for_an_average_beside_them() -> None:
+    problem = LinearGradients(workers=2, steps=10, seed=6)
+    began = {}
+    for latency in (1e-6, 5e-4):
+        watcher = Watcher()
+        cluster = CLUSTER.model_copy(update={"latency_seconds": latency})
+        problem.drive(cluster=cluster, overlap="thread", exchange="additive", before_step=watcher, **AD_PSGD)
+        began[latency] = watcher.began
+        assert watcher.algorithms[0].average_counts.begun > 3
+    spans = {latency: [times[-1] - times[0] for times in each.values()] for latency, each in began.items()}
+    np.testing.assert_allclose(spans[5e-4], spans[1e-6], rtol=1e-12)

@@ -1,0 +1,70 @@
+"""D-PSGD by hand: the gradient at x_t, the mixing of x_t, and only then the update (Migliorini 2020, Algorithm 2)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from simulated import CLUSTER, LinearGradients, Watcher
+from torch.optim import SGD
+
+from training.topology import TopologyName, make_topology, mixing_matrix
+
+RATE = 0.1
+PLAIN = {"algorithm": "d-psgd", "optimizer": "sgd", "learning_rate": RATE}
+#: Of the ring, by hand.
+RINGS = {
+    3: np.full((3, 3), 1 / 3),
+    5: np.array([[1, 1, 0, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [1, 0, 0, 1, 1]]) / 3,
+}
+
+
+@pytest.mark.parametrize("workers", RINGS)
+def test_models_are_mixed_before_the_gradient_at_the_unmixed_model_is_subtracted(workers: int) -> None:
+    problem = LinearGradients(workers=workers, steps=6, seed=2)
+    weights, present = RINGS[workers], np.tile(problem.initial, (workers, 1))
+    other = present.copy()
+    for step, found in enumerate(problem.drive(topology="ring", **PLAIN)):
+        gradients = np.array([problem.gradient(rank, step, present[rank]) for rank in range(workers)])
+        present = weights @ present - RATE * gradients
+        np.testing.assert_allclose(found, present, atol=1e-14)
+        # Mixing after the step would give another number.
+        gradients = np.array([problem.gradient(rank, step, other[rank]) for rank in range(workers)])
+        other = weights @ (other - RATE * gradients)
+        assert abs(found - other).max() > 1e-3
+
+
+def test_weights_of_a_two_dimensional_graph_are_applied_to_the_right_neighbours() -> None:
+    problem = LinearGradients(workers=6, steps=4, seed=5)
+    weights, present = mixing_matrix(make_topology(TopologyName.TORUS, 6)), np.tile(problem.initial, (6, 1))
+    for step, found in enumerate(problem.drive(topology="torus", **PLAIN)):
+        gradients = np.array([problem.gradient(rank, step, present[rank]) for rank in range(6)])
+        present = weights @ present - RATE * gradients
+        np.testing.assert_allclose(found, present, atol=1e-14)
+
+
+def test_momentum_is_that_of_each_worker() -> None:
+    problem = LinearGradients(workers=3, steps=5, seed=2)
+    present, velocity = np.tile(problem.initial, (3, 1)), np.zeros((3, 5))
+    for step, found in enumerate(problem.drive(**PLAIN, momentum=0.8)):
+        gradients = np.array([problem.gradient(rank, step, present[rank]) for rank in range(3)])
+        velocity = 0.8 * velocity + gradients
+        present = RINGS[3] @ present - RATE * velocity
+        np.testing.assert_allclose(found, present, atol=1e-14)
+
+
+def test_two_steps_of_a_slow_neighbour_are_not_skipped() -> None:
+    problem = LinearGradients(workers=3, steps=6, seed=2)
+    even = problem.drive(**PLAIN)
+    uneven = problem.drive(**PLAIN, cluster=CLUSTER.model_copy(update={"slow_ranks": {1: 7.5}}))
+    np.testing.assert_array_equal(uneven, even)
+
+
+def test_one_worker_is_alone() -> None:
+    problem = LinearGradients(workers=1, steps=5, seed=2)
+    watcher = Watcher()
+    found = problem.drive(**PLAIN, before_step=watcher)
+    present = problem.initial
+    for step in range(5):
+        present = present - RATE * problem.gradient(0, step, present)
+        np.testing.assert_allclose(found[step, 0], present, atol=1e-14)
+    assert isinstance(watcher.algorithms[0].optimizer, SGD)

@@ -1,0 +1,179 @@
+"""SlowMo is, in special cases, the base method, heavy ball, Lookahead, LocalSGD and BMUF (Wang et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from simulated import ROUGH, LinearGradients, VectorRow, Watcher, matched
+from torch.optim import SGD
+
+from training.algorithms.base import Algorithm
+
+RATE = 0.1
+BASES: dict[str, dict[str, Any]] = {
+    "ar-sgd": {"algorithm": "ar-sgd", "scale_learning_rate": False},
+    "local-sgd": {"algorithm": "local-sgd", "local_steps": 1},
+    "d-psgd": {"algorithm": "d-psgd"},
+    "ad-psgd": {"algorithm": "ad-psgd"},
+    "ad-psgd beside": {"algorithm": "ad-psgd", "overlap": "thread"},
+    "swarm-sgd": {"algorithm": "swarm-sgd", "local_steps": 1},
+}
+PAIRS = [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
+
+
+def slowmo(*, tau: int = 1, alpha: float = 1.0, beta: float = 0.0, exact: bool | None = None) -> dict[str, Any]:
+    return {"slowmo": {"tau": tau, "alpha": alpha, "beta": beta, "exact_average": exact}, "optimizer_state": "keep"}
+
+
+def problem(workers: int = 4, steps: int = 24) -> LinearGradients:
+    return LinearGradients(workers=workers, steps=steps, seed=3)
+
+
+def drive(given: LinearGradients, **chosen: Any) -> NDArray[np.float64]:
+    return given.drive(**({"optimizer": "sgd", "learning_rate": RATE} | chosen))
+
+
+def rates(step: int) -> float:
+    """A learning rate that changes at every sixth step."""
+    return float(RATE * 0.7 ** (step // 6))
+
+
+def set_rate(rank: int, step: int, algorithm: Algorithm) -> None:
+    algorithm.optimizer.param_groups[0]["lr"] = rates(step)
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("tau", [1, 5])
+def test_without_slow_momentum_and_average_it_is_the_base_method(base: str, tau: int) -> None:
+    chosen = BASES[base] | {"partners": matched(PAIRS)}
+    alone = drive(problem(), **chosen)
+    exact = False if base in ("d-psgd", "ad-psgd", "ad-psgd beside", "swarm-sgd") else None
+    np.testing.assert_allclose(drive(problem(), **chosen, **slowmo(tau=tau, exact=exact)), alone, atol=1e-13)
+
+
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
+@pytest.mark.parametrize("base", BASES)
+def test_without_slow_momentum_and_average_it_is_the_base_method_with_any_optimizer(
+    base: str, optimizer: dict[str, Any]
+) -> None:
+    chosen = BASES[base] | {"partners": matched(PAIRS), "cluster": ROUGH} | optimizer
+    alone = drive(problem(), **chosen)
+    exact = False if base in ("d-psgd", "ad-psgd", "ad-psgd beside", "swarm-sgd") else None
+    np.testing.assert_allclose(drive(problem(), **chosen, **slowmo(tau=3, exact=exact)), alone, atol=1e-9)
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.9])
+@pytest.mark.parametrize("changing", [False, True])
+def test_around_every_step_of_ar_sgd_it_is_heavy_ball(beta: float, changing: bool) -> None:
+    given = problem()
+    before = {"before_step": set_rate} if changing else {}
+    found = drive(given, **BASES["ar-sgd"], **slowmo(beta=beta), **before)
+    row = VectorRow(given.initial)
+    heavy_ball = SGD([row.flat], lr=RATE, momentum=beta)
+    for step in range(given.steps):
+        if changing:
+            heavy_ball.param_groups[0]["lr"] = rates(step)
+        row.write_gradient(
+            np.mean([given.gradient(rank, step, row.parameters) for rank in range(given.workers)], axis=0)
+        )
+        heavy_ball.step()
+        np.testing.assert_allclose(found[step], np.tile(row.parameters, (4, 1)), atol=1e-13)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+@pytest.mark.parametrize("exact", [True, False])
+def test_on_one_worker_without_slow_momentum_it_is_lookahead(alpha: float, exact: bool) -> None:
+    given = problem(workers=1)
+    found = drive(given, algorithm="d-psgd", **slowmo(tau=4, alpha=alpha, exact=exact))
+    slow = fast = given.initial
+    for step in range(given.steps):
+        fast = fast - RATE * given.gradient(0, step, fast)
+        if step % 4 == 3:
+            slow = fast = slow + alpha * (fast - slow)
+        np.testing.assert_allclose(found[step, 0], fast, atol=1e-14)
+
+
+@pytest.mark.parametrize("base", ["d-psgd", "ad-psgd", "swarm-sgd"])
+def test_on_one_worker_there_is_nothing_to_average(base: str) -> None:
+    runs = [drive(problem(workers=1), **BASES[base], **slowmo(tau=4, beta=0.7, exact=exact)) for exact in (True, False)]
+    np.testing.assert_allclose(runs[0], runs[1], atol=1e-14)
+
+
+def test_around_workers_that_never_meet_it_is_local_sgd() -> None:
+    alone = {"algorithm": "ad-psgd", "partners": matched([[]])}
+    found = drive(problem(), **alone, **slowmo(tau=6, exact=True))
+    expected = drive(problem(), algorithm="local-sgd", local_steps=6)
+    np.testing.assert_allclose(found, expected, atol=1e-14)
+
+
+def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:
+    beta, alpha, given = 0.6, 0.8, problem()
+    found = drive(given, algorithm="ad-psgd", partners=matched([[]]), **slowmo(tau=6, alpha=alpha, beta=beta, exact=True))
+    # Chen and Huo 2016: D = eta D + zeta (mean - w); w = w + D.
+    model, update = given.initial, np.zeros(5)
+    present = np.tile(model, (4, 1))
+    for step in range(given.steps):
+        present = present - RATE * np.array([given.gradient(rank, step, present[rank]) for rank in range(4)])
+        if step % 6 == 5:
+            update = beta * update + alpha * (present.mean(axis=0) - model)
+            model = model + update
+            present[:] = model
+        np.testing.assert_allclose(found[step], present, atol=1e-14)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_slow_momentum_does_not_hang_on_the_learning_rate(exact: bool) -> None:
+    # Gradients that do not hang on the model; the rate changes between outer steps.
+    seen = []
+    for before in (set_rate, lambda *_: None):
+        watcher, momenta = Watcher(), []
+
+        def watch(rank: int, step: int, algorithm: Algorithm) -> None:
+            watcher(rank, step, algorithm)  # noqa: B023 - called before the loop goes on
+            before(rank, step, algorithm)  # noqa: B023
+            if rank == 0 and step % 6 == 0:
+                momenta.append(algorithm.state()["momentum"].numpy())  # noqa: B023
+
+        given = LinearGradients(workers=4, steps=25, seed=3, hessian=0)
+        drive(given, algorithm="ad-psgd", partners=matched([[]]), before_step=watch, **slowmo(tau=6, beta=0.7, exact=exact))
+        seen.append(np.array(momenta))
+    assert abs(seen[0][1:]).min() > 0
+    np.testing.assert_allclose(seen[0], seen[1], atol=1e-12)
+
+
+def test_the_rate_of_a_window_is_that_at_its_start() -> None:
+    given = LinearGradients(workers=1, steps=4, seed=3, hessian=0)
+
+    def change_within(rank: int, step: int, algorithm: Algorithm) -> None:
+        algorithm.optimizer.param_groups[0]["lr"] = 0.1 if step == 0 else 0.05
+
+    found = drive(given, algorithm="d-psgd", before_step=change_within, **slowmo(tau=2, beta=0.5))
+    pulls = -given.pulls[0]
+    first = (0.1 * pulls[0] + 0.05 * pulls[1]) / 0.1
+    second = 0.5 * first + (0.05 * pulls[2] + 0.05 * pulls[3]) / 0.05
+    np.testing.assert_allclose(found[1, 0], given.initial - 0.1 * first, atol=1e-14)
+    np.testing.assert_allclose(found[3, 0], found[1, 0] - 0.05 * second, atol=1e-14)
+
+
+def test_momentum_of_sgd_starts_anew_after_an_outer_step_by_default_and_moments_of_adam_do_not() -> None:
+    for optimizer, expected in (({"momentum": 0.9}, 0.0), ({"optimizer": "adam"}, 1.0)):
+        watcher = Watcher()
+        slow = {"slowmo": {"tau": 6, "beta": 0.5}}
+        drive(problem(), algorithm="ad-psgd", partners=matched(PAIRS), before_step=watcher, **slow, **optimizer)
+        for algorithm in watcher.algorithms.values():
+            (state,) = algorithm.optimizer.state.values()
+            largest = max(abs(value).max().item() for name, value in state.items() if name != "step")
+            assert (largest > 0) == bool(expected)
+
+
+def test_moments_are_averaged_with_the_models_if_so_chosen() -> None:
+    watcher = Watcher()
+    chosen = {"optimizer": "adam"} | slowmo(tau=6, beta=0.5, exact=True) | {"optimizer_state": "average"}
+    drive(problem(), algorithm="ad-psgd", partners=matched(PAIRS), before_step=watcher, **chosen)
+    states = [next(iter(algorithm.optimizer.state.values())) for algorithm in watcher.algorithms.values()]
+    for state in states:
+        np.testing.assert_array_equal(state["exp_avg"].numpy(), states[0]["exp_avg"].numpy())
+        assert abs(state["exp_avg"]).max() > 0
