@@ -12,7 +12,7 @@ COMMANDS := validate plan status
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java run $(STAGES) $(COMMANDS) doctor test test-fast bench lint format
+.PHONY: help setup java run $(STAGES) compare $(COMMANDS) doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers lint format
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-12s%s\n", $$1, $$2}'
@@ -43,6 +43,11 @@ report: setup ## One HTML page of the whole run
 $(STAGES):
 	$(PIPELINE) $@ $(OPTIONS)
 
+compare: setup ## Compare optimisers on the same events: tables and figures of the thesis (see docs/comparison.md)
+	$(PIPELINE) ingest $(OPTIONS)
+	$(PIPELINE) features $(OPTIONS)
+	$(PIPELINE) train --compare thesis $(OPTIONS)
+
 validate: setup ## Check the config and its input files
 plan: setup ## Say what would run, and why
 status: setup ## Say what is there
@@ -58,8 +63,20 @@ test: setup ## Run all tests
 test-fast: setup ## Run the tests that start no JVM, no MPI and no command line
 	$(BIN)/python -m pytest -m "not spark and not distributed and not end_to_end"
 
-bench: setup ## Measure: ROOT to features (half an hour; BENCH='--events 2000 12000 --repeats 3' is quicker)
+bench: setup ## Measure everything (an hour; bench-data, bench-reading, bench-exchange, bench-workers are its parts)
+	$(MAKE) BENCH= bench-workers bench-exchange bench-reading bench-data
+
+bench-data: setup ## Measure: ROOT to features (half an hour; BENCH='--events 2000 12000 --repeats 3' is quicker)
 	$(BIN)/python tests/benchmarks/root_to_features.py $(BENCH)
+
+bench-reading: setup ## Measure: petastorm and arrow readers
+	$(BIN)/python -W ignore tests/benchmarks/reading.py $(BENCH)
+
+bench-exchange: setup ## Measure: pairwise averages between two ranks
+	$(BIN)/python tests/benchmarks/exchange.py $(BENCH)
+
+bench-workers: setup ## Measure: training on one and two workers, stragglers, the simulator (BENCH='--only simulator' is a part)
+	$(BIN)/python tests/benchmarks/workers.py $(BENCH)
 
 lint: setup ## Formatting, lint, types, layers, docstring examples
 	$(BIN)/ruff format --check .

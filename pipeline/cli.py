@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -62,6 +63,10 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Run even if up to da
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="MPI ranks; sets train.workers.")]
+CompareOption = Annotated[
+    str | None,
+    typer.Option("--compare", metavar="NAME", help="Compare optimisers instead: thesis (its tables and figures)."),
+]
 
 
 @app.command()
@@ -103,11 +108,15 @@ def features(
 def train(
     config: ConfigOption = "demo",
     workers: WorkersOption = None,
+    compare: CompareOption = None,
     overrides: SetOption = None,
     force: ForceOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Train the network on one worker, or on several under mpirun."""
+    """Train the network on one worker, or on several under mpirun; or compare optimisers."""
+    if compare is not None:
+        _guard(partial(_compare, compare, config, overrides or [], workers, force=force), debug=debug)
+        return
     extra = [] if workers is None else [f"train.workers={workers}"]
     _guard(partial(_run_stages, config, [*(overrides or []), *extra], ["train"], force=force), debug=debug)
 
@@ -279,6 +288,17 @@ def _run_stages(config: str, overrides: list[str] | None, names: list[str] | tup
     Runner(loaded, _err).run(names, force=force)
     if "report" in names:
         _err.print(f"report: {_report_path(loaded.run_dir)}")
+
+
+def _compare(name: str, config: str, overrides: list[str], workers: int | None, *, force: bool) -> None:
+    from pipeline.comparing import Comparer, refuse_unknown
+
+    refuse_unknown(name)
+    changes = overrides if workers is None else [*overrides, f"compare.workers={workers}"]
+    words = ["python -m pipeline train --compare", name, "--config", config]
+    command = " ".join([*words, *(f"--set {shlex.quote(each)}" for each in changes)])
+    page = Comparer(load_config(config, changes), _err, command=command).compare(name, force=force)
+    _err.print(f"comparison: {page}")
 
 
 def _report_path(run_dir: Path) -> Path:

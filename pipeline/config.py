@@ -15,6 +15,7 @@ from ingestion.settings import IngestSettings, SampleSettings
 from models.settings import ModelSettings
 from pipeline.errors import ConfigError, nearest
 from pipeline.fingerprint import PACKAGES, ROOT
+from training.comparison.settings import CompareSettings
 from training.settings import TrainSettings
 
 #: Configs that come with the code, by name.
@@ -78,6 +79,7 @@ class Config(BaseModel):
     features: FeatureSettings = FeatureSettings()
     model: ModelSettings = ModelSettings()
     train: TrainSettings = TrainSettings()
+    compare: CompareSettings = CompareSettings()
     allow_load_test: bool = False
     """Train and evaluate on a load-test sample too, whose events are copies of few: for timing only."""
     report: ReportSettings = ReportSettings()

@@ -20,6 +20,7 @@ from training.flat_model import FlatModel
 from training.metering import Meter, MeteredTransport
 from training.readers import open_reader
 from training.run_files import DiskFiles
+from training.scalars import TensorBoardScalars
 from training.settings import TrainSettings
 from training.summary import write_summary
 from training.trainer import Progress, Trainer
@@ -67,7 +68,11 @@ class Watched(Protocol):
 
 
 def train(
-    spec: RunSpec, transport: Transport, *, on_progress: Callable[[Progress], None], watchdog: Watched | None = None
+    spec: RunSpec,
+    transport: Transport,
+    *,
+    on_progress: Callable[[Progress], None] | None,
+    watchdog: Watched | None = None,
 ) -> None:
     """Train on this rank; goes on from the newest checkpoint of the same settings in `spec.out_dir`.
 
@@ -77,7 +82,7 @@ def train(
     Args:
         spec: Dataset, network and settings.
         transport: The other ranks.
-        on_progress: Called now and then, on every rank.
+        on_progress: Called now and then; None on ranks that nobody looks at.
         watchdog: Looks whether there is progress.
 
     Raises:
@@ -111,6 +116,7 @@ def train(
         rank=transport.rank,
         world_size=transport.world_size,
         digest=settings_digest(spec.model, settings),
+        scalars=TensorBoardScalars(spec.out_dir / "tensorboard") if settings.tensorboard else None,
         save_model=lambda parameters: save_parameters(model, parameters, described, spec.out_dir / "model"),
     )
     trainer = Trainer(
@@ -124,6 +130,7 @@ def train(
         on_progress,
     )
     run_now(trainer.run(files.checkpoints.latest()))
+    files.close()
     run_now(transport.barrier())
     if transport.rank == 0:
         write_summary(spec.out_dir, spec.model, settings, dataset.num_rows("train"), model.flat.numel())

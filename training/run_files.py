@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from training.checkpoints import CheckpointFolder
+from training.scalars import TensorBoardScalars
 from training.transport import Vector
 
 
@@ -41,17 +42,26 @@ class DiskFiles:
         world_size: Number of ranks.
         digest: Of the settings; see `training.checkpoints.settings_digest`.
         save_model: Writes the best model with the given parameters; called on rank 0.
+        scalars: Where rank 0 writes numbers for TensorBoard too.
     """
 
     keeps_checkpoints = True
 
     def __init__(
-        self, out_dir: Path, *, rank: int, world_size: int, digest: str, save_model: Callable[[Vector], None]
+        self,
+        out_dir: Path,
+        *,
+        rank: int,
+        world_size: int,
+        digest: str,
+        save_model: Callable[[Vector], None],
+        scalars: TensorBoardScalars | None = None,
     ) -> None:
         self._metrics = out_dir / "metrics" / f"rank-{rank}.jsonl"
         self._metrics.parent.mkdir(exist_ok=True)
         self._rank, self._world_size = rank, world_size
         self._save_model = save_model
+        self._scalars = scalars if rank == 0 else None
         self.checkpoints = CheckpointFolder(out_dir / "checkpoints", digest)
 
     def begin(self, history: Sequence[dict[str, Any]]) -> None:
@@ -66,6 +76,8 @@ class DiskFiles:
         """See `RunFiles`."""
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+        if self._scalars is not None:
+            self._scalars.write(record)
 
     def keep_best(self, parameters: Vector) -> None:
         """See `RunFiles`."""
@@ -80,6 +92,11 @@ class DiskFiles:
         """See `RunFiles`."""
         if self._rank == 0:
             self.checkpoints.complete(position, self._world_size)
+
+    def close(self) -> None:
+        """The run is over."""
+        if self._scalars is not None:
+            self._scalars.close()
 
 
 class MemoryFiles:

@@ -161,7 +161,7 @@ class TrainSettings(BaseModel):
     stall_seconds: float = Field(default=300.0, gt=0)
     """Without a step of any rank for so long, the run ends with a report of what each was doing."""
     tensorboard: bool = False
-    """Write scalars for TensorBoard too (needs the package tensorboard)."""
+    """Write scalars for TensorBoard too (`pip install tensorboardX`)."""
     launcher: Literal["mpirun", "srun"] = "mpirun"
     """What starts the ranks; `srun` within a SLURM allocation, with `--mpi=pmix`."""
     launcher_args: list[str] = []

@@ -52,7 +52,7 @@ class Trainer:
         transport: The others; what the algorithm does with it is booked on the meter.
         meter: The worker's time and bytes.
         files: Where records, models and checkpoints go.
-        on_progress: Called now and then.
+        on_progress: Called now and then; None for workers that nobody looks at.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Trainer:
         transport: MeteredTransport,
         meter: Meter,
         files: RunFiles,
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[Progress], None] | None,
     ) -> None:
         self._settings = settings
         self._rows = rows
@@ -162,6 +162,8 @@ class Trainer:
 
     def _tell(self, plan: EpochPlan, started: float) -> None:
         """Show progress, if it is time again or the epoch is over."""
+        if self._on_progress is None:
+            return
         now = time.monotonic()
         if now - self._last_progress < _SECONDS_BETWEEN_PROGRESS and self._step < plan.num_steps:
             return

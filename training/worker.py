@@ -89,7 +89,7 @@ def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles
     has_lost = False
     while True:
         try:
-            train(spec, transport, on_progress=_nothing if transport.rank else print_progress, watchdog=watchdog)
+            train(spec, transport, on_progress=None if transport.rank else print_progress, watchdog=watchdog)
         except Exception as error:
             if not (may_shrink and is_rank_loss(error)):
                 raise
@@ -135,10 +135,6 @@ def _report(error: BaseException, files: LaunchFiles, rank: int) -> None:
         "traceback": traceback.format_exc(),
     }
     files.report_error(rank, content)
-
-
-def _nothing(_: Progress) -> None:
-    pass
 
 
 def _exit_when_orphaned(parent: int) -> None:

@@ -299,7 +299,7 @@ def in_memory(num_rows: int, *, workers: int) -> tuple[MemoryRows, MemoryRows, n
 def simulator(workers: int) -> dict[str, Any]:
     """Item 7: steps of virtual workers per second of one core."""
     found = {}
-    batch, steps = 32, 20
+    batch, steps = 32, 60
     train, val, network = in_memory(workers * batch * steps, workers=workers)
     for algorithm in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd"):
         settings = TrainSettings.model_validate(

@@ -109,7 +109,7 @@ def train_settings(
     )
 
 
-def timing_settings(shared: TrainSettings, method: AlgorithmName, *, workers: int, epochs: int) -> TrainSettings:
+def timing_settings(shared: TrainSettings, method: AlgorithmName, *, workers: int, batch_size: int) -> TrainSettings:
     """A run of a bare method that only measures time, otherwise like another run."""
-    changed = {"algorithm": method, "workers": workers, "epochs": epochs, "slowmo": None}
+    changed = {"algorithm": method, "workers": workers, "batch_size": batch_size, "slowmo": None}
     return TrainSettings.model_validate({**shared.model_dump(mode="json"), **changed})

@@ -188,11 +188,12 @@ class ArrowSource:
     @contextmanager
     def _opened(self, split: str, group: int) -> Iterator[pq.ParquetFile]:
         """The file of a row group."""
+        name, expected = self._dataset.splits[split][group]
         with (
             self._reporting(split, group),
-            pq.ParquetFile(self._dataset.files(split)[group], buffer_size=_READ_BYTES) as file,
+            pq.ParquetFile(self._dataset.folder / name, buffer_size=_READ_BYTES) as file,
         ):
-            found, expected = file.metadata.num_rows, self._dataset.splits[split][group].rows
+            found = file.metadata.num_rows
             if found != expected:
                 raise ValueError(f"it has {found} rows, dataset.json says {expected}")
             yield file

@@ -48,7 +48,7 @@ def simulate(
     partners: Callable[[int], Partners] | None = None,
     files: Callable[[int], RunFiles] | None = None,
     resume: Checkpoint | None = None,
-    on_progress: Callable[[Progress], None] = lambda _: None,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
     """Train `settings.workers` virtual workers in this process; the same seed gives the same numbers.
 
@@ -99,7 +99,7 @@ def simulate(
             topology=topology,
             partners=partners(rank) if partners else None,
         )
-        tell = on_progress if rank == 0 else _nothing
+        tell = None if rank else on_progress
         trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], tell)
         clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
@@ -117,7 +117,3 @@ def samples_per_second(records: Sequence[Sequence[dict[str, Any]]]) -> float:
     samples: int = sum(record["samples"] for worker in records for record in worker)
     seconds: float = max(sum(record["seconds"] for record in worker) for worker in records)
     return samples / seconds
-
-
-def _nothing(_: Progress) -> None:
-    pass

@@ -19,7 +19,7 @@ from training.transport import Vector
 from training.work import Share
 
 #: Workers whose gradients are computed in one batched product; more do not fit into the cache.
-_CHUNK: Final = 128
+_CHUNK: Final = 512
 _VALIDATED_AT_ONCE: Final = 2048
 
 
@@ -45,9 +45,10 @@ class StackedModels:
 
     def _loss(
         self, parameters: dict[str, Tensor], inputs: tuple[Tensor, ...], labels: Tensor, weights: Tensor, scale: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         logits = functional_call(self.module, parameters, inputs)
-        return weighted_losses(logits, labels, weights).sum() * scale, logits
+        losses = weighted_losses(logits, labels, weights)
+        return losses.sum() * scale, (losses.detach(), logits.detach())
 
     def named(self, parameters: Tensor) -> dict[str, Tensor]:
         """A matrix or vector of parameters as the tensors of the network, behind the same leading shape."""
@@ -59,7 +60,7 @@ class StackedModels:
 
     def compute(
         self, ranks: list[int], inputs: tuple[Tensor, ...], labels: Tensor, weights: Tensor, sizes: Tensor
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """Gradients of some workers at their parameters, into `gradients`.
 
         Args:
@@ -70,34 +71,36 @@ class StackedModels:
             sizes: (k,) events of each batch.
 
         Returns:
-            Logits (k, batch, num_classes).
+            Weighted losses (k, batch) and logits (k, batch, num_classes).
         """
         index = torch.tensor(ranks)
         chosen = self.named(self.parameters[index])
         scales = 1.0 / sizes
         if self._can_stack:
-            gradients, logits = self._batched(chosen, inputs, labels, weights, scales)
+            gradients, outputs = self._batched(chosen, inputs, labels, weights, scales)
         else:
-            gradients, logits = self._one_by_one(chosen, inputs, labels, weights, scales)
+            gradients, outputs = self._one_by_one(chosen, inputs, labels, weights, scales)
         flat = [gradients[name].reshape(len(ranks), -1) for name, _, _ in self._shapes]
         self.gradients[index] = torch.cat(flat, dim=1)
-        computed: Tensor = logits
-        return computed
+        losses, logits = outputs
+        return losses, logits
 
     def _one_by_one(
         self, chosen: dict[str, Tensor], inputs: tuple[Tensor, ...], labels: Tensor, weights: Tensor, scales: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    ) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
         found: dict[str, list[Tensor]] = {name: [] for name, _, _ in self._shapes}
-        outputs = []
+        all_losses, all_logits = [], []
         for k in range(len(labels)):
             parameters = {name: values[k].detach().requires_grad_() for name, values in chosen.items()}
-            loss, logits = self._loss(
+            loss, (losses, logits) = self._loss(
                 parameters, tuple(column[k] for column in inputs), labels[k], weights[k], scales[k]
             )
             for name, gradient in zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True):
                 found[name].append(gradient)
-            outputs.append(logits.detach())
-        return {name: torch.stack(parts) for name, parts in found.items()}, torch.stack(outputs)
+            all_losses.append(losses)
+            all_logits.append(logits)
+        gradients = {name: torch.stack(parts) for name, parts in found.items()}
+        return gradients, (torch.stack(all_losses), torch.stack(all_logits))
 
 
 class RowModel:
@@ -190,8 +193,7 @@ class Evaluator:
         labels, weights = batch.labels.view(rows.shape), batch.weights.view(rows.shape)
         if sizes.min() < longest:
             weights = weights * torch.from_numpy(np.arange(longest) < sizes[:, None])
-        logits = self._stacked.compute(ranks, inputs, labels, weights, torch.from_numpy(sizes).to(weights.dtype))
-        losses = weighted_losses(logits.flatten(0, 1), labels.flatten(), weights.flatten()).view_as(weights)
+        losses, logits = self._stacked.compute(ranks, inputs, labels, weights, torch.from_numpy(sizes).to(weights.dtype))
         correct = (logits.argmax(dim=2) == labels) * weights
         self.sums[ranks, 0] += losses.sum(dim=1).numpy()
         self.sums[ranks, 1] += weights.sum(dim=1).numpy()

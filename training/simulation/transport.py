@@ -317,5 +317,9 @@ def half_difference(theirs: Vector, own: Vector) -> Vector:
         >>> half_difference(np.array([5.0]), np.array([0.0])).tolist()
         [2.5]
     """
-    difference = theirs - own
-    return difference // 2 if np.issubdtype(difference.dtype, np.integer) else difference * difference.dtype.type(0.5)
+    difference: Vector = theirs - own
+    if difference.dtype.kind in "iu":
+        difference //= 2
+    else:
+        difference *= 0.5
+    return difference

@@ -82,7 +82,7 @@ def stamps(protocol: Any, averages: int, size: int) -> dict[str, Any]:
     return {"torn": torn, "unnoticed": unnoticed, "mixed_reads": vector.counts.mixed_reads}
 
 
-def exclude(seconds: float, averages: int) -> list[tuple[float, float, list[int]]]:
+def exclude(nap: float, averages: int) -> list[tuple[float, float, list[int]]]:
     """Averages that take long: when they held the vectors of which ranks."""
     transport = MpiTransport(protocol="locked", overlap="thread")
     rng = np.random.default_rng([transport.rank, 3])
@@ -92,7 +92,7 @@ def exclude(seconds: float, averages: int) -> list[tuple[float, float, list[int]
 
     def slowly(averaging: locked_averaging.LockedAveraging) -> None:
         started = time.monotonic()
-        time.sleep(seconds)
+        time.sleep(nap)
         take_average(averaging)
         held.append((started, time.monotonic(), [transport.rank, partner]))
 
@@ -107,14 +107,14 @@ def exclude(seconds: float, averages: int) -> list[tuple[float, float, list[int]
     return held
 
 
-def straggle(protocol: Any, overlap: Any, seconds: float, averages: int) -> dict[str, float]:
+def straggle(protocol: Any, overlap: Any, nap: float, averages: int) -> dict[str, float]:
     """The last rank sleeps, the others average with all; when who was done."""
     transport = MpiTransport(protocol=protocol, overlap=overlap)
     rng = np.random.default_rng([transport.rank, 4])
     vector = run_now(transport.share(np.full(2013, float(transport.rank), np.float32)))
     run_now(transport.barrier())
     if transport.rank == transport.world_size - 1:
-        time.sleep(seconds)
+        time.sleep(nap)
     else:
         while vector.counts.begun < averages:
             vector.begin_average_with(random_partner(rng, transport))

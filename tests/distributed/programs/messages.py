@@ -117,9 +117,9 @@ def fail_to_start(why: str) -> str:
     """Reasons for which one-sided communication cannot be used; what the user gets to read."""
     wrong = self_test.SelfTest(["rank 0: locks: 20 times 1 was added, 19 is there"], "Some MPI", 0.0, False)
     if why == "self-test":
-        mpi.self_test = lambda comm: wrong
+        mpi.self_test = lambda _: wrong
     if why == "room":
-        window_memory.shutil.disk_usage = lambda folder: shutil_usage(100)
+        window_memory.shutil.disk_usage = lambda _: shutil_usage(100)
     try:
         run_now(MpiTransport().share(np.zeros(1000)))
     except LaunchError as error:
@@ -132,7 +132,6 @@ def shutil_usage(free: int) -> Any:
     return window_memory.shutil._ntuple_diskusage(10**6, 10**6 - free, free)
 
 
-def test_itself() -> dict[str, Any]:
-    """The start-up test."""
-    mpi.load_mpi()
+def start_up_test() -> dict[str, Any]:
+    """What it finds."""
     return self_test.self_test(mpi.load_mpi().COMM_WORLD)._asdict()

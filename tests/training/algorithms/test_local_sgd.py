@@ -84,7 +84,9 @@ def test_momentum_is_kept_averaged_or_reset_with_the_models(policy: str) -> None
         present = present - RATE * velocity
         if step % 2 == 1:
             present[:] = present.mean(axis=0)
-            velocity = {"keep": velocity, "reset": 0 * velocity, "average": 0 * velocity + velocity.mean(axis=0)}[policy]
+            velocity = {"keep": velocity, "reset": 0 * velocity, "average": 0 * velocity + velocity.mean(axis=0)}[
+                policy
+            ]
         np.testing.assert_allclose(found, present, atol=1e-13)
 
 

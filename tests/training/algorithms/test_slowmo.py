@@ -111,7 +111,9 @@ def test_around_workers_that_never_meet_it_is_local_sgd() -> None:
 
 def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:
     beta, alpha, given = 0.6, 0.8, problem()
-    found = drive(given, algorithm="ad-psgd", partners=matched([[]]), **slowmo(tau=6, alpha=alpha, beta=beta, exact=True))
+    found = drive(
+        given, algorithm="ad-psgd", partners=matched([[]]), **slowmo(tau=6, alpha=alpha, beta=beta, exact=True)
+    )
     # Chen and Huo 2016: D = eta D + zeta (mean - w); w = w + D.
     model, update = given.initial, np.zeros(5)
     present = np.tile(model, (4, 1))
@@ -138,7 +140,13 @@ def test_the_slow_momentum_does_not_hang_on_the_learning_rate(exact: bool) -> No
                 momenta.append(algorithm.state()["momentum"].numpy())  # noqa: B023
 
         given = LinearGradients(workers=4, steps=25, seed=3, hessian=0)
-        drive(given, algorithm="ad-psgd", partners=matched([[]]), before_step=watch, **slowmo(tau=6, beta=0.7, exact=exact))
+        drive(
+            given,
+            algorithm="ad-psgd",
+            partners=matched([[]]),
+            before_step=watch,
+            **slowmo(tau=6, beta=0.7, exact=exact),
+        )
         seen.append(np.array(momenta))
     assert abs(seen[0][1:]).min() > 0
     np.testing.assert_allclose(seen[0], seen[1], atol=1e-12)

@@ -54,10 +54,8 @@ def test_the_exact_average_ends_all_disagreement(algorithm: str) -> None:
 def inflation(base: dict[str, Any], beta: float) -> float:
     """Disagreement right after the outer steps, relative to that without SlowMo; gradients are noise alone."""
     # Many parameters at once make up for a short run.
-    problem = LinearGradients(workers=4, steps=40 * 12, seed=8, size=1000, hessian=0)
-    after = [
-        disagreement(problem.drive(**PLAIN, **base, **chosen))[11::12][20:] for chosen in (slowmo(beta), {})
-    ]
+    problem = LinearGradients(workers=4, steps=90 * 12, seed=8, size=1000, hessian=0)
+    after = [disagreement(problem.drive(**PLAIN, **base, **chosen))[11::12][45:] for chosen in (slowmo(beta), {})]
     return float(np.sqrt(np.square(after[0]).mean() / np.square(after[1]).mean()))
 
 
@@ -74,7 +72,7 @@ def known_inflation(beta: float) -> float:
 def test_noise_drives_workers_apart_by_the_known_factor(beta: float, expected: float) -> None:
     assert known_inflation(beta) == pytest.approx(expected, rel=0.03)
     found = inflation({"algorithm": "d-psgd", "topology": "complete"}, beta)
-    assert found == pytest.approx(known_inflation(beta), rel=0.03)
+    assert found == pytest.approx(known_inflation(beta), rel=0.04)
     # Random pairs forget more slowly.
     assert 0.98 * expected < inflation({"algorithm": "swarm-sgd", "local_steps": 3}, beta) < 1.5 * expected
 

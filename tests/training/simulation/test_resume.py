@@ -31,7 +31,13 @@ COUNTED = {"averages_begun", "averages_received", "averages_skipped", "mixed_rea
 
 def training(kept: KeptCheckpoints, resume: Any = None, **chosen: Any) -> Simulated:
     """Two epochs with a checkpoint after six steps of each."""
-    defaults = {"workers": 3, "batch_size": 4, "checkpoint_steps": 6, "cluster": ROUGH, "train": toy_rows(120, groups=6)}
+    defaults = {
+        "workers": 3,
+        "batch_size": 4,
+        "checkpoint_steps": 6,
+        "cluster": ROUGH,
+        "train": toy_rows(120, groups=6),
+    }
     return run(files=kept.files, resume=resume, **(defaults | chosen))
 
 

@@ -1,0 +1,80 @@
+"""Ranks that lose one of them, for test_ulfm.py."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from training.transport import Vector, run_now
+from training.transports import ulfm
+from training.transports.mpi import MpiTransport
+from training.transports.mpi_shared_vector import MpiSharedVector
+
+
+def lose(finish: Callable[[object], None], doing: str, victims: list[int], protocol: Any = "additive") -> NoReturn:
+    """Do something again and again, while ranks are killed one after the other; go on without them."""
+    transport = MpiTransport(protocol=protocol, overlap="inline")
+    world_rank, losses = transport.rank, []
+    vector = np.full(2013, float(transport.rank), np.float32)
+    for victim in victims:
+        shared = run_now(transport.share(vector))
+        run_now(transport.barrier())
+        if transport.rank == victim:
+            threading.Timer(0.05 + 0.2 * random.random(), os.kill, (os.getpid(), signal.SIGKILL)).start()
+        losses.append(until_lost(transport, shared, doing, vector))
+        transport = ulfm.survivors(transport)
+        vector.fill(1)
+        run_now(transport.all_reduce_sum(vector))
+    shared = run_now(transport.share(vector))
+    for _ in range(100):
+        run_now(shared.average_with((transport.rank + 1) % transport.world_size))
+    run_now(transport.count_samples(1))
+    run_now(transport.barrier())
+    finish(
+        {
+            "from": world_rank,
+            "rank": transport.rank,
+            "world": transport.world_size,
+            "losses": losses,
+            "sum": float(vector[0]),
+            "samples": run_now(transport.count_samples(0)),
+        }
+    )
+    ulfm.leave(transport)
+
+
+def until_lost(transport: MpiTransport, shared: MpiSharedVector, doing: str, vector: Vector) -> str:
+    """Go on until the loss of a rank shows, and how it did."""
+    rank, ranks = transport.rank, transport.world_size
+    neighbours = sorted({(rank + 1) % ranks, (rank - 1) % ranks})
+    out = np.empty_like(vector)
+    deadline = time.monotonic() + 20
+    try:
+        while time.monotonic() < deadline:
+            if doing == "all_reduce":
+                run_now(transport.all_reduce_sum(out))
+            elif doing == "broadcast":
+                run_now(transport.broadcast(out))
+            elif doing == "barrier":
+                run_now(transport.barrier())
+            elif doing == "exchange":
+                run_now(transport.begin_exchange(vector, neighbours))
+            else:
+                for _ in range(20):
+                    run_now(shared.add(vector))
+                    run_now(shared.average_with(neighbours[0]))
+                    time.sleep(1e-3)
+                if ulfm.num_lost(transport):
+                    return "num_lost"
+    except Exception as error:
+        if ulfm.is_rank_loss(error):
+            return "error"
+        raise
+    raise AssertionError("nothing showed that a rank was lost")

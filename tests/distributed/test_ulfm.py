@@ -1,0 +1,49 @@
+"""Ranks are killed, and the others go on without them (Open MPI's --with-ft ulfm)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rank_programs import IMPLEMENTATIONS, run_ranks
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+
+
+@pytest.mark.parametrize("doing", ["all_reduce", "broadcast", "barrier", "exchange"])
+@pytest.mark.parametrize("victims", [[0], [3], [2, 0]], ids=str)
+def test_survivors_of_calls_of_all_go_on_together(tmp_path: Path, doing: str, victims: list[int]) -> None:
+    outcome = run_ranks(
+        IMPLEMENTATIONS[0],
+        5,
+        "losses:lose",
+        tmp_path / "ranks",
+        options=("--with-ft", "ulfm"),
+        doing=doing,
+        victims=victims,
+    )
+    left = 5 - len(victims)
+    # The file carries the rank in MPI's first world, which those that are left keep.
+    assert len(outcome.results) == left, outcome.output
+    assert outcome.status == 0
+    assert victims[0] not in outcome.results
+    assert sorted(result["rank"] for result in outcome.results.values()) == list(range(left))
+    for result in outcome.results.values():
+        assert result["world"] == result["sum"] == result["samples"] == left
+        assert result["losses"] == ["error"] * len(victims)
+
+
+def test_additive_averages_do_not_notice_but_can_ask(tmp_path: Path) -> None:
+    # A rank that dies in the middle of an accumulation blocks the others, so averages here are few and far between.
+    outcome = run_ranks(
+        IMPLEMENTATIONS[0],
+        4,
+        "losses:lose",
+        tmp_path / "ranks",
+        options=("--with-ft", "ulfm"),
+        doing="average",
+        victims=[1],
+    )
+    assert sorted(outcome.results) == [0, 2, 3], outcome.output
+    assert {result["losses"][0] for result in outcome.results.values()} <= {"num_lost", "error"}
+    assert all(result["world"] == result["samples"] == 3 for result in outcome.results.values())

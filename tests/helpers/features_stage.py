@@ -1,0 +1,42 @@
+"""A run folder whose features stage has a made-up dataset, for what comes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from feature_datasets import write_dataset
+
+from features.dataset import FeatureDataset
+from pipeline.store import StageStore
+
+
+def made_features(run_dir: Path, *, rows: Mapping[str, Sequence[int]], **dataset: Any) -> FeatureDataset:
+    """Publish a dataset of these row groups as the output of the features stage.
+
+    Args:
+        run_dir: The run folder.
+        rows: See `feature_datasets.write_dataset`.
+        dataset: Further arguments of it.
+    """
+    store = StageStore(run_dir, "features")
+    folder = store.begin("0123456789")
+    made = write_dataset(folder, rows=rows, **dataset)
+    nothing: dict[str, Any] = {"inputs": {}, "config": {}, "code": {}, "digest": ""}
+    store.commit(folder, {"fingerprint": nothing, "counters": {"load_test": False}, "inputs": []})
+    return made
+
+
+def config_of(folder: Path, run_dir: Path, **changes: Any) -> Path:
+    """A config for this run folder; its samples do not exist."""
+    names = ("qcd", "ttbar", "wjets")
+    content = {
+        "run_dir": str(run_dir),
+        "samples": [{"name": name, "label": label, "files": [f"{name}.root"]} for label, name in enumerate(names)],
+        "report": {"sample_note": "technical sample"},
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({**content, **changes}))
+    return path

@@ -1,0 +1,54 @@
+"""Numbers of a run for TensorBoard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from training.errors import LaunchError
+
+_SHOWN: Final = (
+    "train_loss",
+    "train_accuracy",
+    "val_loss",
+    "val_accuracy",
+    "learning_rate",
+    "consensus_distance",
+    "wait_seconds",
+    "seconds",
+)
+
+
+class TensorBoardScalars:
+    """Writes an epoch's numbers; the file is made with the first.
+
+    Args:
+        folder: Where to; `tensorboard --logdir` takes it.
+
+    Raises:
+        LaunchError: The package tensorboardX is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from tensorboardX import SummaryWriter  # noqa: PLC0415 - an optional package
+        except ImportError as cause:
+            raise LaunchError(
+                "train.tensorboard needs the package tensorboardX: `pip install tensorboardX`, or set it to false."
+            ) from cause
+        self._folder = folder
+        self._make: Any = SummaryWriter
+        self._writer: Any = None
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add the numbers of an epoch."""
+        if self._writer is None:
+            self._writer = self._make(str(self._folder))
+        for name in _SHOWN:
+            self._writer.add_scalar(name, record[name], record["epoch"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Have everything on disk."""
+        if self._writer is not None:
+            self._writer.close()
