@@ -76,7 +76,7 @@ bench-exchange: setup ## Measure: pairwise averages between two ranks
 	$(BIN)/python tests/benchmarks/exchange.py $(BENCH)
 
 bench-workers: setup ## Measure: training on one and two workers, stragglers, the simulator (BENCH='--only simulator' is a part)
-	$(BIN)/python tests/benchmarks/workers.py $(BENCH)
+	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/workers.py $(BENCH)
 
 lint: setup ## Formatting, lint, types, layers, docstring examples
 	$(BIN)/ruff format --check .

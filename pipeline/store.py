@@ -101,7 +101,9 @@ class StageStore:
             # Counted before the removal: processes that a killed run left behind must not find its folder again.
             numbers = [int(path.name.split("-")[0]) for path in self._versions()]
             folder = self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
-            kept = [path for path in self._unfinished() if path.name.endswith(folder.name[4:]) and is_worth_keeping(path)]
+            kept = [
+                path for path in self._unfinished() if path.name.endswith(folder.name[4:]) and is_worth_keeping(path)
+            ]
             if kept:
                 max(kept).rename(folder)
             else:

@@ -171,7 +171,7 @@ class TrainSettings(BaseModel):
     def _workers_suit_algorithm(self) -> Self:
         if self.algorithm is AlgorithmName.SGD and self.workers != 1:
             raise ValueError(
-                f"algorithm sgd runs on one worker, not {self.workers}; use ar-sgd or another of the methods for several"
+                f"algorithm sgd runs on one worker, not {self.workers}; use ar-sgd or another method for several"
             )
         return self
 

@@ -152,7 +152,7 @@ class Trainer:
 
     @property
     def _counts_globally(self) -> bool:
-        """Whether the samples of all workers must be counted as they come: their rate hangs on it, their order varies."""
+        """Whether the samples of all workers must be counted as they come: the rate hangs on it, the order varies."""
         return not (self._settings.schedule.is_constant or self._algorithm.synchronous)
 
     async def _see_all_samples(self) -> None:

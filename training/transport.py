@@ -113,7 +113,7 @@ class SingleTransport:
     async def barrier(self) -> None:
         """Nobody to wait for."""
 
-    def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
+    def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:  # noqa: ARG002
         """There are no neighbours."""
         if neighbours:
             raise AssertionError(f"a single worker has no neighbours {neighbours}")

@@ -25,6 +25,7 @@ from training.launch_files import LaunchFiles
 from training.run import RunSpec, train
 from training.settings import GOSSIP
 from training.trainer import Progress
+from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
 from training.transports.ulfm import is_rank_loss, leave, survivors
 from training.watchdog import Watchdog
@@ -36,14 +37,16 @@ def main(argv: list[str]) -> int:
     """Run this rank to its end; returns the exit status."""
     spec_path = Path(argv[1])
     files = LaunchFiles(spec_path.parent)
-    first, *others = _specs(spec_path)
-    transport = _transport(first)
+    world = load_mpi().COMM_WORLD
+    transport: MpiTransport | None = None
     threading.Thread(target=_exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
-    if transport.rank == 0 and "--launched" in argv:
+    if world.rank == 0 and "--launched" in argv:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     torch.set_num_threads(1)
-    watchdog = Watchdog(files.stalls, rank=transport.rank, seconds=first.spec.train.stall_seconds)
     try:
+        first, *others = _specs(spec_path)
+        transport = _transport(first)
+        watchdog = Watchdog(files.stalls, rank=transport.rank, seconds=first.spec.train.stall_seconds)
         check_world_size(transport.world_size, first.spec.train.workers)
         if transport.rank == 0:
             files.say_started()
@@ -53,8 +56,11 @@ def main(argv: list[str]) -> int:
             transport = _transport(run)
             _train_with_survivors(run, transport, files, watchdog)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one for ever
-        _report(error, files, transport.rank)
-        transport.abort()
+        _report(error, files, world.rank)
+        if transport is None:
+            world.Abort(1)
+        else:
+            transport.abort()
     return 0
 
 

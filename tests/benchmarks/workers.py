@@ -23,11 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import nn
-
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "helpers")]
-
 from feature_datasets import CLASSES, write_dataset
+from torch import nn
 
 from features.dataset import FeatureDataset, RowGroup
 from features.scaling import ColumnStatistics
@@ -115,7 +112,9 @@ def working_rate(ranks: list[list[dict[str, Any]]]) -> float:
     """Events of all workers over the time that the slowest spent at work, after the first epoch."""
     samples = sum(record["samples"] for rank in ranks for record in rank[1:])
     kinds = ("read", "compute", "communicate")
-    seconds = max(sum(record["seconds_by_kind"].get(kind, 0.0) for record in rank[1:] for kind in kinds) for rank in ranks)
+    seconds = max(
+        sum(record["seconds_by_kind"].get(kind, 0.0) for record in rank[1:] for kind in kinds) for rank in ranks
+    )
     rate: float = samples / seconds
     return rate
 
@@ -167,9 +166,7 @@ def recurrent(repeats: int) -> dict[str, Any]:
         settings = TrainSettings(
             algorithm="sgd", reader="arrow", cache="memory", batch_size=128, epochs=2 if repeats < 3 else 3
         )
-        ours = ratios(
-            lambda: our_loop(dataset, model, settings), lambda: bare_loop(dataset, model, settings), repeats
-        )
+        ours = ratios(lambda: our_loop(dataset, model, settings), lambda: bare_loop(dataset, model, settings), repeats)
     return {"particles, one worker": ours}
 
 
@@ -313,6 +310,12 @@ def simulator(workers: int) -> dict[str, Any]:
     return found
 
 
+def show(line: str) -> None:
+    """A line of the result, at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Run all of it, or a part."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -333,12 +336,12 @@ def main() -> None:
         "stragglers": stragglers,
         "simulator": lambda: simulator(arguments.workers),
     }
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}")
+    show(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}")
     for name, part in parts.items():
         if arguments.only in (None, name):
-            print(f"{name}:")
+            show(f"{name}:")
             for key, value in part().items():
-                print(f"  {key}: {json.dumps(value)}")
+                show(f"  {key}: {json.dumps(value)}")
 
 
 if __name__ == "__main__":

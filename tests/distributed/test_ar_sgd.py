@@ -72,9 +72,7 @@ def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarra
 def test_n_ranks_give_the_model_of_one_worker_fed_their_batches(
     dataset: FeatureDataset, tmp_path: Path, workers: int, optimizer: dict[str, Any]
 ) -> None:
-    run = make_spec(
-        dataset, tmp_path / "out", workers=workers, learning_rate=0.01, precision="float64", **optimizer
-    )
+    run = make_spec(dataset, tmp_path / "out", workers=workers, learning_rate=0.01, precision="float64", **optimizer)
     launch(run, on_progress=lambda _: None)
     found = flat_weights(run.out_dir)
     epochs = json.loads((run.out_dir / "summary.json").read_text())["best_epoch"] + 1

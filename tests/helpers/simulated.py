@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,11 +48,12 @@ GOSSIP = {name: chosen for name, chosen in METHODS.items() if chosen["algorithm"
 
 
 def toy_rows(num_rows: int, *, groups: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64) -> MemoryRows:
-    """Events of three linearly separable classes with some noise; four features."""
+    """Events of three classes of equal size, but for some noise divided by planes; four features."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(num_rows, 4))
-    planes = np.random.default_rng(99).normal(size=(4, 3))
-    labels = (features @ planes + 0.3 * rng.normal(size=(num_rows, 3))).argmax(axis=1)
+    angles = 2 * np.pi / 3 * np.arange(3)
+    planes = np.stack([np.cos(angles), np.sin(angles)])
+    labels = (features[:, 1:3] @ planes + 0.1 * rng.normal(size=(num_rows, 3))).argmax(axis=1)
     weights = rng.uniform(0.5, 1.5, num_rows)
     rows = Rows((torch.tensor(features, dtype=dtype),), torch.tensor(labels), torch.tensor(weights, dtype=dtype))
     bounds = np.arange(groups + 1) * num_rows // groups
@@ -146,7 +148,7 @@ class VectorRow:
 
     def gradient_is_finite(self) -> bool:
         """See `VectorModel`."""
-        return bool(np.isfinite(self.gradient).all())
+        return math.isfinite(np.dot(self.gradient, self.gradient))
 
 
 def matched(rounds: Sequence[Sequence[tuple[int, int]]], begins: Callable[..., int] = min) -> Callable[[int], Pairs]:
@@ -211,7 +213,7 @@ class Watcher:
         self.algorithms: dict[int, Algorithm] = {}
         self.began: dict[int, list[float]] = {}
 
-    def __call__(self, rank: int, step: int, algorithm: Algorithm) -> None:
+    def __call__(self, rank: int, _step: int, algorithm: Algorithm) -> None:
         """See `LinearGradients.drive`."""
         self.algorithms[rank] = algorithm
         self.began.setdefault(rank, []).append(algorithm.transport.now())

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -22,9 +21,7 @@ def make_spec(dataset: FeatureDataset, out: Path, *, model: dict[str, Any] | Non
     """A short run of a small perceptron on two workers, unless told otherwise."""
     out.mkdir(exist_ok=True)
     chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8} | train
-    return RunSpec(
-        dataset.folder, ModelSettings(**({"hidden": [10, 5]} | (model or {}))), TrainSettings(**chosen), out
-    )
+    return RunSpec(dataset.folder, ModelSettings(**({"hidden": [10, 5]} | (model or {}))), TrainSettings(**chosen), out)
 
 
 def records(out_dir: Path) -> list[list[dict[str, Any]]]:

@@ -16,8 +16,8 @@ from models.scaling import Scaler
 from models.settings import ModelSettings
 from training.errors import DivergedError
 from training.launcher import launch
-from training.settings import TrainSettings
 from training.run import RunSpec
+from training.settings import TrainSettings
 from training.trainer import Progress
 
 ROWS = {"train": [32] * 6, "val": [30, 30], "test": [30]}

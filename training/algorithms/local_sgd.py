@@ -7,8 +7,8 @@ from typing import Any
 from torch.optim import Optimizer
 
 from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, treat_optimizer
-from training.settings import StatePolicy
 from training.flat_model import VectorModel
+from training.settings import StatePolicy
 from training.transport import Transport
 
 

@@ -113,7 +113,7 @@ def _finish_scaling(speed_up: Axes, batch: Axes, network: str, letters: str) -> 
         axes.set(xlabel="Workers", yscale="log")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
-        axes.text(0.04, 0.95, f"({letter}) {network}", transform=axes.transAxes, ha="left", va="top", fontsize=9)
+        axes.text(0.07, 0.92, f"({letter}) {network}", transform=axes.transAxes, ha="left", va="top", fontsize=9)
         _decimal_ticks(axes, "y")
     speed_up.set_ylabel("Speed-up t(1) / t(n)")
     batch.set_ylabel("Time per batch [ms]")

@@ -143,9 +143,15 @@ def make_plan(
         dataset: The features.
         folder: Where the comparison goes.
         cores: Cores of this machine: so many workers are timed at most.
+
+    Raises:
+        ShardError: The dataset has too few row groups for the workers.
     """
     maker = _Maker(settings, base, model, dataset, folder, dataset_digest(dataset.folder))
     converging = [maker.converging(name, each) for each in settings.models]
+    for job in converging:
+        # Too few row groups for the workers: better said now than after the timing runs.
+        job.runs[0].num_steps(dataset)
     counts = _timed_workers(min(cores, len(dataset.splits["train"])))
     timing = [maker.alone(each) for each in settings.models]
     timing += [maker.together(settings.models[0], workers) for workers in counts]

@@ -27,9 +27,9 @@ class EpochSettings(BaseModel):
 
     hlf: PositiveInt = 40
     """Epochs of every run with the HLF network."""
-    particles: PositiveInt = 10
+    particles: PositiveInt = 8
     """Epochs of every run with the particles network."""
-    inclusive: PositiveInt = 10
+    inclusive: PositiveInt = 8
     """Epochs of every run with the network on both."""
 
 

@@ -185,7 +185,8 @@ class Evaluator:
     def _evaluate_some(self, ranks: list[int]) -> None:
         sizes = np.array([len(self._pending[rank]) for rank in ranks])
         longest = int(sizes.max())
-        rows = np.zeros((len(ranks), longest), dtype=np.int64)
+        # Short batches are padded with one of their own events: 0 times what is not finite would be no 0.
+        rows = np.repeat([[self._pending[rank][0]] for rank in ranks], longest, axis=1)
         for place, rank in enumerate(ranks):
             rows[place, : sizes[place]] = self._pending[rank]
         batch = self.train.batch(rows.ravel())
@@ -193,7 +194,9 @@ class Evaluator:
         labels, weights = batch.labels.view(rows.shape), batch.weights.view(rows.shape)
         if sizes.min() < longest:
             weights = weights * torch.from_numpy(np.arange(longest) < sizes[:, None])
-        losses, logits = self._stacked.compute(ranks, inputs, labels, weights, torch.from_numpy(sizes).to(weights.dtype))
+        losses, logits = self._stacked.compute(
+            ranks, inputs, labels, weights, torch.from_numpy(sizes).to(weights.dtype)
+        )
         correct = (logits.argmax(dim=2) == labels) * weights
         self.sums[ranks, 0] += losses.sum(dim=1).numpy()
         self.sums[ranks, 1] += weights.sum(dim=1).numpy()

@@ -177,10 +177,16 @@ class MpiSharedVector:
                 self._under_way.release()
 
     def _next_partner(self) -> int | None:
-        while self._poke:
+        while self._poke and self._error is None:
             try:
                 return self._partners.get(timeout=_POKE_SECONDS)
             except queue.Empty:
-                with self._turn:
-                    self._process.poke()
+                self._serve_partners()
         return self._partners.get()
+
+    def _serve_partners(self) -> None:
+        try:
+            with self._turn:
+                self._process.poke()
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._error = error

@@ -1,14 +1,16 @@
 """Going on without the ranks that were lost: MPI's user-level failure mitigation (`mpirun --with-ft ulfm`).
 
 Where a rank dies, calls of the others on that communicator raise, or would wait for ever; one that has noticed revokes
-it, so that all notice, and those that are left make a new, smaller one. Measured with Open MPI 5.0.11:
+it, so that all notice, and those that are left make a new, smaller one. Measured with Open MPI 5.0.11 on one host, one
+of four ranks killed at a random moment while all did nothing else:
 
- * `all_reduce_sum`, `broadcast`, `barrier` and exchanges raise, and `survivors` goes on;
- * averages under the protocol `additive` do not even raise: what is sent to the lost rank is lost with it, `num_lost`
-   tells, and the next collective call raises;
- * averages under the protocol `locked` hang for ever once a rank died that held a lock. That is not to be mended: use
-   `additive`, or let a watchdog end the job;
- * MPI_Finalize hangs in one of three such jobs. So `leave` ends the process without it.
+ * `all_reduce_sum`, `barrier` and exchanges raised in all of 60 cases (`broadcast` in 8 of 8), and `survivors` went on;
+ * averages under the protocol `locked` hung for ever in all of 20: a lock of a dead rank is never given back;
+ * averages under the protocol `additive` went on in 39 of 40, without any error: what is sent to the lost rank is lost
+   with it, `num_lost` tells, and the next collective call raises. In the other one they hung, for Open MPI guards each
+   accumulation by a lock as well. So ranks that average need a watchdog, whatever the protocol;
+ * MPI_Finalize hung in 3 of 48 jobs that had lost a rank, in 7 of 20 that had windows. So `leave` ends the process
+   without it, which was well in 99 of 99.
 """
 
 from __future__ import annotations

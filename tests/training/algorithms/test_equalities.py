@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from simulated import LinearGradients, models, run, toy_network, toy_rows
+from simulated import LinearGradients, matched, models, run, toy_network, toy_rows
 from torch.optim import SGD, Adam, Optimizer
 
 from training.sharding import plan_epoch, step_bounds
@@ -19,6 +19,8 @@ OPTIMIZERS: list[dict[str, Any]] = [
     {"optimizer": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
     {"optimizer": "adam", "weight_decay": 0.01},
 ]
+#: Row groups of 40 and 41 rows.
+UNEVEN = toy_rows(323)
 SGD_ONLY: dict[str, Any] = {"optimizer": "sgd", "scale_learning_rate": False}
 
 
@@ -32,12 +34,14 @@ def torch_optimizer(chosen: dict[str, Any], parameters: Any, rate: float) -> Opt
 
 def sequential(chosen: dict[str, Any], *, workers: int, rate: float = 0.05, epochs: int = 2) -> NDArray[np.float64]:
     """A plain torch loop over one network that is fed the batches of all workers together."""
-    network, rows = toy_network(), toy_rows(320)
+    network, rows = toy_network(), UNEVEN
     optimizer = torch_optimizer(chosen, network.parameters(), rate)
     for epoch in range(epochs):
         plan = plan_epoch(rows.group_rows, world_size=workers, batch_size=10, seed=1, epoch=epoch)
         orders = [rows.row_order(plan, rank=rank, epoch=epoch) for rank in range(workers)]
         bounds = [step_bounds(len(order), plan.num_steps) for order in orders]
+        if workers > 1:
+            assert len({tuple(np.diff(each)) for each in bounds}) > 1, "batches of different sizes are wanted"
         for step in range(plan.num_steps):
             picked = np.concatenate([o[b[step] : b[step + 1]] for o, b in zip(orders, bounds, strict=True)])
             batch = rows.batch(picked)
@@ -55,14 +59,14 @@ def assert_all_equal(found: NDArray[np.float64], expected: NDArray[np.float64], 
 @pytest.mark.parametrize("chosen", OPTIMIZERS)
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_ar_sgd_is_one_worker_fed_all_batches(chosen: dict[str, Any], workers: int) -> None:
-    found = models(run(algorithm="ar-sgd", workers=workers, scale_learning_rate=False, **chosen))
+    found = models(run(algorithm="ar-sgd", workers=workers, scale_learning_rate=False, train=UNEVEN, **chosen))
     assert_all_equal(found, sequential(chosen, workers=workers))
 
 
 @pytest.mark.parametrize("algorithm", ["sgd", "ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
 @pytest.mark.parametrize("chosen", OPTIMIZERS)
 def test_with_one_worker_every_method_is_sequential(algorithm: str, chosen: dict[str, Any]) -> None:
-    found = models(run(algorithm=algorithm, workers=1, local_steps=1, **chosen))
+    found = models(run(algorithm=algorithm, workers=1, local_steps=1, train=UNEVEN, **chosen))
     assert_all_equal(found, sequential(chosen, workers=1))
 
 
@@ -71,3 +75,17 @@ def test_d_psgd_on_the_complete_graph_is_ar_sgd_in_the_mean_where_gradients_are_
     mixed = problem.drive(algorithm="d-psgd", topology="complete", **SGD_ONLY)
     together = problem.drive(algorithm="ar-sgd", **SGD_ONLY)
     np.testing.assert_allclose(mixed.mean(axis=1), together.mean(axis=1), atol=1e-12)
+
+
+def test_ad_psgd_and_swarm_sgd_of_the_same_pairs_move_the_mean_as_ar_sgd_but_not_the_workers() -> None:
+    problem = LinearGradients(workers=4, steps=30, seed=3)
+    pairs = [[(0, 1), (2, 3)], [(0, 2), (1, 3)]]
+    # Who begins is chosen so that both gradients of a pair are at models before the average (AD-PSGD: the later of the
+    # two begins), or both at models after it (SwarmSGD: the earlier); else one of each would move the mean differently.
+    ad = problem.drive(algorithm="ad-psgd", partners=matched(pairs, max), **SGD_ONLY)
+    swarm = problem.drive(algorithm="swarm-sgd", local_steps=1, partners=matched(pairs, min), **SGD_ONLY)
+    together = problem.drive(algorithm="ar-sgd", **SGD_ONLY)
+    for found in (ad, swarm):
+        assert_all_equal(found.mean(axis=1), together.mean(axis=1))
+        assert abs(found - together).max() > 1e-2
+    assert abs(ad - swarm).max() > 1e-2

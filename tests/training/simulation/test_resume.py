@@ -1,4 +1,4 @@
-"""A run that is taken up from a checkpoint gives the same numbers, to the last bit, as one that was never interrupted."""
+"""A run that is taken up from a checkpoint gives the same numbers, to the last bit, as one without interruption."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training.simulation.simulate import Simulated
 
 #: Steps of an epoch: 120 rows for 3 workers, in batches of 4.
 STEPS = 10
-WITHIN, BETWEEN = (0, 6), (1, 0)
+WITHIN, BETWEEN = (0, 7), (1, 0)
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": "adam", "learning_rate": 0.01},
     "momentum": {"optimizer": "sgd", "momentum": 0.8, "weight_decay": 1e-3},
@@ -30,11 +30,11 @@ COUNTED = {"averages_begun", "averages_received", "averages_skipped", "mixed_rea
 
 
 def training(kept: KeptCheckpoints, resume: Any = None, **chosen: Any) -> Simulated:
-    """Two epochs with a checkpoint after six steps of each."""
+    """Two epochs with a checkpoint after seven steps of each: within a window of SlowMo, between two averages."""
     defaults = {
         "workers": 3,
         "batch_size": 4,
-        "checkpoint_steps": 6,
+        "checkpoint_steps": 7,
         "cluster": ROUGH,
         "train": toy_rows(120, groups=6),
     }
@@ -55,6 +55,81 @@ def test_every_method_goes_on_from_a_checkpoint_bit_by_bit(method: str, optimize
     chosen = METHODS[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
     kept = KeptCheckpoints()
     whole = training(kept, **chosen)
-    assert sorted(kept.content) == [(0, 6), (1, 0), (1, 6), (2, 0)]
+    assert sorted(kept.content) == [(0, 7), (1, 0), (1, 7), (2, 0)]
     for position in (WITHIN, BETWEEN):
         assert_same(training(KeptCheckpoints(), kept.at(position), **chosen), whole, position)
+
+
+#: Steps that end at the same instant again and again.
+TIES = {
+    "even": CLUSTER,
+    "twice": CLUSTER.model_copy(update={"slow_ranks": {0: 2.0}}),
+    "odd": CLUSTER.model_copy(update={"step_seconds": 1.1e-3, "slow_ranks": {0: 3.0, 1: 1.5}, "latency_seconds": 1e-4}),
+}
+
+
+@pytest.mark.parametrize("cluster", TIES)
+@pytest.mark.parametrize("method", ["ad-psgd", "ad-psgd beside", "swarm-sgd geometric"])
+def test_what_happens_at_the_same_instant_happens_in_the_same_order(method: str, cluster: str) -> None:
+    chosen = METHODS[method] | {"cluster": TIES[cluster]}
+    kept = KeptCheckpoints()
+    whole = training(kept, **chosen)
+    for position in (WITHIN, BETWEEN):
+        assert_same(training(KeptCheckpoints(), kept.at(position), **chosen), whole, position)
+
+
+@pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
+def test_the_clock_of_the_learning_rate_goes_on(method: str) -> None:
+    # Rank 0 is ahead of the others: it has not seen all samples when it stops for a checkpoint.
+    chosen = METHODS[method] | {
+        "cluster": CLUSTER.model_copy(update={"slow_ranks": {2: 3.0}}),
+        "schedule": {"warmup_epochs": 1, "decay": "cosine"},
+    }
+    kept = KeptCheckpoints()
+    whole = training(kept, **chosen)
+    for position in (WITHIN, BETWEEN):
+        assert_same(training(KeptCheckpoints(), kept.at(position), **chosen), whole, position)
+    assert [record["samples_seen_by_all"] for records in whole.records for record in records] == [120, 240] * 3
+
+
+def test_checkpoints_change_no_numbers_of_a_synchronous_method_and_cost_no_time() -> None:
+    often, rarely = (training(KeptCheckpoints(), checkpoint_steps=steps) for steps in (2, 100))
+    np.testing.assert_array_equal(models(often), models(rarely))
+    for one, other in zip(often.records[0], rarely.records[0], strict=True):
+        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-14)
+        assert one["seconds"] == pytest.approx(other["seconds"], rel=1e-9)
+        assert one["seconds_by_kind"]["checkpoint"] > 0
+
+
+@pytest.mark.parametrize("position", [WITHIN, BETWEEN])
+@pytest.mark.parametrize("workers", [2, 5])
+@pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
+def test_another_number_of_workers_goes_on_from_the_average_model(
+    method: str, workers: int, position: tuple[int, int]
+) -> None:
+    chosen = METHODS[method] | SLOWMO["slowmo"]
+    kept = KeptCheckpoints()
+    training(kept, **chosen)
+    checkpoint = kept.at(position)
+    average = np.mean([checkpoint.load(rank)["current"].numpy() for rank in range(3)], axis=0)
+    (epoch, _), begun = position, KeptCheckpoints()
+    others = training(begun, checkpoint, workers=workers, checkpoint_steps=1, epochs=epoch + 1, **chosen)
+    # Nothing is left of an interrupted epoch but its models: it starts again.
+    assert [record["epoch"] for record in others.records[workers - 1]] == list(range(epoch + 1))
+    if position == WITHIN:
+        assert sum(records[0]["samples"] for records in others.records) == 120 // workers * workers
+        assert min(begun.content) == (0, 1)
+        return
+    still = training(KeptCheckpoints(), checkpoint, workers=workers, epochs=1, **chosen)
+    np.testing.assert_allclose(models(still), np.tile(average, (workers, 1)), atol=1e-15)
+    assert {record["rank"] for record in still.records[workers - 1]} == {workers - 1}
+
+
+def test_progress_that_is_shown_changes_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    runs = []
+    for seconds in (0.0, 1e9):
+        monkeypatch.setattr("training.trainer._SECONDS_BETWEEN_PROGRESS", seconds)
+        runs.append(training(KeptCheckpoints(), on_progress=lambda progress: seen.append(progress.loss)))
+    assert len(seen) == 2 * STEPS + 2
+    assert_same(runs[0], runs[1], (0, 0))

@@ -1,0 +1,117 @@
+"""Several runs, one after the other, in ranks that are started once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from feature_datasets import write_dataset
+from ranks import processes_of, wait_until
+from training_runs import flat_weights, make_spec, records, summary
+
+from features.dataset import FeatureDataset
+from training.errors import LaunchError
+from training.launcher import launch, launch_all
+from training.run import RunSpec
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+
+ROWS = {"train": [20] * 6, "val": [15, 15], "test": [10]}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS)
+
+
+def specs(dataset: FeatureDataset, folder: Path, *chosen: dict[str, Any]) -> list[RunSpec]:
+    folder.mkdir(exist_ok=True)
+    return [make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)]
+
+
+def test_runs_do_what_they_do_alone_whatever_ran_before(dataset: FeatureDataset, tmp_path: Path) -> None:
+    chosen = {"algorithm": "ar-sgd", "seed": 3}
+    others: list[dict[str, Any]] = [
+        {"algorithm": "ad-psgd", "overlap": "thread"},
+        {"algorithm": "swarm-sgd", "exchange": "additive", "slowmo": {"tau": 4, "exact_average": True}},
+        {"algorithm": "d-psgd", "seed": 2},
+    ]
+    runs = specs(dataset, tmp_path / "many", *others, chosen)
+    seen: list[int] = []
+    launch_all(runs, tmp_path / "job", on_progress=lambda number, _: seen.append(number))
+    assert sorted(set(seen)) == seen[:: len(seen) // 4] or sorted(set(seen)) == [0, 1, 2, 3]
+    assert seen == sorted(seen)
+    assert [summary(run.out_dir)["algorithm"] for run in runs] == ["ad-psgd", "swarm-sgd", "d-psgd", "ar-sgd"]
+    alone = make_spec(dataset, tmp_path / "alone", **chosen)
+    launch(alone, on_progress=lambda _: None)
+    np.testing.assert_array_equal(flat_weights(runs[3].out_dir), flat_weights(alone.out_dir))
+
+
+def test_one_worker_can_be_launched_like_several(dataset: FeatureDataset, tmp_path: Path) -> None:
+    runs = specs(dataset, tmp_path / "many", {"algorithm": "sgd", "workers": 1})
+    launch_all(runs, tmp_path / "job", on_progress=lambda *_: None)
+    assert summary(runs[0].out_dir)["workers"] == 1
+
+
+def test_an_error_names_its_run_and_what_is_done_stays_done(dataset: FeatureDataset, tmp_path: Path) -> None:
+    diverging = {"algorithm": "swarm-sgd", "optimizer": "sgd", "learning_rate": 1e30}
+    runs = specs(dataset, tmp_path / "many", {}, diverging, {"algorithm": "d-psgd"})
+    with pytest.raises(LaunchError, match=r"in the run .*run-1: .*training failed on rank") as caught:
+        launch_all(runs, tmp_path / "job", on_progress=lambda *_: None)
+    assert "training diverged" in str(caught.value)
+    assert [(run.out_dir / "summary.json").exists() for run in runs] == [True, False, False]
+    before = (runs[0].out_dir / "summary.json").stat().st_mtime_ns
+    mended = [runs[0], runs[1]._replace(train=runs[2].train), runs[2]]
+    seen: set[int] = set()
+    launch_all(mended, tmp_path / "job", on_progress=lambda number, _: seen.add(number))
+    assert seen == {1, 2}
+    assert (runs[0].out_dir / "summary.json").stat().st_mtime_ns == before
+    # Nothing is left to do: no rank is started.
+    launch_all(mended, tmp_path / "job", on_progress=lambda *_: pytest.fail("a run was done again"))
+
+
+def test_an_interrupted_launch_goes_on_within_the_run(dataset: FeatureDataset, tmp_path: Path) -> None:
+    long = {"algorithm": "local-sgd", "epochs": 60, "batch_size": 4}
+    runs = specs(dataset, tmp_path / "many", {}, long)
+
+    def interrupt(number: int, progress: Any) -> None:
+        if number == 1 and progress.epoch > 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        launch_all(runs, tmp_path / "job", on_progress=interrupt)
+    wait_until(lambda: not processes_of(tmp_path / "job"), seconds=30, what="all ranks are gone")
+    seen: list[tuple[int, int]] = []
+    launch_all(runs, tmp_path / "job", on_progress=lambda number, progress: seen.append((number, progress.epoch)))
+    assert seen[0][0] == 1
+    assert seen[0][1] > 1
+    assert [record["epoch"] for record in records(runs[1].out_dir)[0]] == list(range(60))
+
+
+def test_a_killed_rank_costs_only_the_run_it_was_in(dataset: FeatureDataset, tmp_path: Path) -> None:
+    long = {"algorithm": "ad-psgd", "epochs": 80, "batch_size": 4}
+    runs = specs(dataset, tmp_path / "many", {"algorithm": "d-psgd"}, long)
+
+    def kill() -> None:
+        wait_until(lambda: (runs[1].out_dir / "checkpoints").exists(), seconds=60, what="a checkpoint")
+        victims = [each for each in processes_of(tmp_path / "job") if "training.worker" in each.cmdline()]
+        os.kill(max(victims, key=psutil.Process.create_time).pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    losses: list[str] = []
+    try:
+        launch_all(runs, tmp_path / "job", on_progress=lambda *_: None, on_loss=losses.append)
+    finally:
+        thread.join()
+    assert len(losses) == 1
+    assert summary(runs[1].out_dir)["epochs"] == 80
+    # The list that the second start got.
+    assert [run["number"] for run in json.loads((tmp_path / "job" / "runs.json").read_text())["runs"]] == [1]

@@ -1,0 +1,59 @@
+"""Twenty steps of each method, as they were when last looked at; `pytest --update-golden` writes them anew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import METHODS, ROUGH, models, run
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "trajectories.json"
+SLOWMO: dict[str, dict[str, Any]] = {
+    f"{method} with {kind}": METHODS[method] | {"slowmo": {"tau": 4, "beta": 0.6, "exact_average": exact}}
+    for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd")
+    for kind, exact in (("exact slowmo", True), ("slowmo", False))
+    if exact or method not in ("ar-sgd", "local-sgd")
+}
+ALL = METHODS | SLOWMO
+KEYS = (
+    "train_loss",
+    "val_loss",
+    "consensus_distance",
+    "learning_rate",
+    "seconds",
+    "averages_begun",
+    "averages_received",
+)
+
+
+def trajectory(method: str) -> dict[str, Any]:
+    """Records of four epochs of five steps, and the parameters at the end, projected on waves."""
+    simulated = run(
+        **ALL[method],
+        epochs=4,
+        batch_size=16,
+        optimizer="adam",
+        cluster=ROUGH,
+        schedule={"warmup_epochs": 1, "decay": "cosine"},
+    )
+    parameters = models(simulated)
+    waves = np.cos(np.outer(np.arange(4), np.arange(parameters.shape[1])))
+    epochs = [{key: record[key] for key in KEYS} for record in simulated.records[0]]
+    return {"epochs": epochs, "parameters": (parameters @ waves.T).tolist()}
+
+
+def test_trajectories_are_the_golden_ones(update_golden: bool) -> None:
+    found = {method: trajectory(method) for method in ALL}
+    if update_golden:
+        GOLDEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        pytest.skip(f"{GOLDEN.name} was written anew; look at the difference before you commit it")
+    expected = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert found.keys() == expected.keys()
+    for method, golden in expected.items():
+        # Exponentials and batched products may round otherwise on another machine.
+        for epoch, (record, wanted) in enumerate(zip(found[method]["epochs"], golden["epochs"], strict=True)):
+            assert record == pytest.approx(wanted, rel=1e-8, abs=1e-12), f"{method}, epoch {epoch}"
+        np.testing.assert_allclose(found[method]["parameters"], golden["parameters"], rtol=1e-8, err_msg=method)

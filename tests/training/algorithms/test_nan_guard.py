@@ -1,0 +1,63 @@
+"""A gradient that is not finite stays with its worker: no other is poisoned, and the step is counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import METHODS, ROUGH, LinearGradients, Watcher, models, run, toy_rows
+
+from training.readers import MemoryRows
+
+SLOWMO = {"slowmo": {"tau": 4, "beta": 0.5}}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
+@pytest.mark.parametrize("slow", [{}, SLOWMO], ids=["plain", "slowmo"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_other_workers_go_on(method: str, slow: dict[str, Any], bad: float) -> None:
+    problem = LinearGradients(workers=4, steps=15, seed=1)
+    problem.pulls[2, 3:6] = bad
+    watcher = Watcher()
+    found = problem.drive(**METHODS[method], **slow, optimizer="sgd", momentum=0.5, cluster=ROUGH, before_step=watcher)
+    assert abs(found).max() < 100
+    assert [watcher.algorithms[rank].counts.skipped for rank in range(4)] == [0, 0, 3, 0]
+
+
+def test_without_a_gradient_a_worker_still_takes_part_in_the_average() -> None:
+    problem = LinearGradients(workers=2, steps=1, seed=1)
+    problem.pulls[1] = np.nan
+    chosen = {"optimizer": "sgd", "learning_rate": 0.1, "scale_learning_rate": False}
+    gradient = problem.gradient(0, 0, problem.initial)
+    # AR-SGD leaves the worker out of the mean of the gradients; LocalSGD and D-PSGD average models, of which one moved.
+    for algorithm, share in (("ar-sgd", 1), ("local-sgd", 1 / 2), ("d-psgd", 1 / 2)):
+        (found,) = problem.drive(algorithm=algorithm, local_steps=1, **chosen)
+        np.testing.assert_allclose(found.mean(axis=0), problem.initial - 0.1 * share * gradient, atol=1e-15)
+
+
+def test_no_worker_with_a_gradient_is_no_step() -> None:
+    problem = LinearGradients(workers=2, steps=2, seed=1)
+    problem.pulls[:, 0] = np.nan
+    found = problem.drive(algorithm="ar-sgd", optimizer="sgd", momentum=0.9)
+    np.testing.assert_array_equal(found[0], np.tile(problem.initial, (2, 1)))
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("row", [0, 77])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch(method: str, row: int) -> None:
+    # 323 rows: batches differ in size, so that the simulator pads some.
+    clean = toy_rows(323)
+    features = clean.inputs[0].clone()
+    features[row] = np.nan
+    poisoned: MemoryRows = replace(clean, rows=clean.rows._replace(inputs=(features,)))
+    simulated = run(train=poisoned, **METHODS[method], cluster=ROUGH)
+    assert np.isfinite(models(simulated)).all()
+    for epoch in range(2):
+        # The record counts from the beginning of the run.
+        records = [worker[epoch] for worker in simulated.records]
+        assert sum(record["steps_not_finite"] for record in records) == epoch + 1
+        assert np.isfinite(records[0]["val_loss"])
+    assert np.isnan(simulated.records[0][-1]["train_loss"]), "what could not be computed is not left out silently"
