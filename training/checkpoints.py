@@ -11,8 +11,9 @@ import json
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import torch
 
@@ -62,12 +63,30 @@ class CheckpointFolder:
         self._digest = digest
 
     def latest(self) -> Checkpoint | None:
-        """The newest complete checkpoint of these settings."""
-        for path in sorted(self.folder.glob("epoch-*/complete.json"), reverse=True):
-            content = json.loads(path.read_text(encoding="utf-8"))
+        """The newest complete checkpoint of these settings.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        for content, folder in self._complete():
             if content["version"] == _VERSION and content["digest"] == self._digest:
-                return Checkpoint(path.parent, content["epoch"], content["step"], content["world_size"])
+                return Checkpoint(folder, content["epoch"], content["step"], content["world_size"])
         return None
+
+    def _complete(self) -> list[tuple[dict[str, Any], Path]]:
+        """What the complete checkpoints say, and their folders, the newest first.
+
+        The newest need not be the furthest: with other settings or another number of workers, a run goes back to the
+        beginning, at least of the epoch.
+        """
+        found = []
+        for path in self.folder.glob("epoch-*/complete.json"):
+            try:
+                content = json.loads(path.read_text(encoding="utf-8"))
+                found.append((int(content["number"]), content, path.parent))
+            except (ValueError, LookupError, TypeError) as cause:
+                raise CheckpointError(f"{path} is damaged. Remove {path.parent} to start before it.") from cause
+        return [(content, folder) for _, content, folder in sorted(found, key=lambda each: each[0], reverse=True)]
 
     def write_rank(self, position: tuple[int, int], world_size: int, rank: int, content: dict[str, Any]) -> None:
         """Write one rank's part; it appears whole or not at all.
@@ -80,33 +99,40 @@ class CheckpointFolder:
         """
         folder = self._place(position, world_size)
         folder.mkdir(parents=True, exist_ok=True)
-        unfinished = folder / f".rank-{rank}.pt"
-        with unfinished.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(folder / f"rank-{rank}.pt")
+        _write(folder / f"rank-{rank}.pt", lambda file: torch.save(content, file))
 
     def complete(self, position: tuple[int, int], world_size: int) -> None:
         """Say that all ranks have written, and remove all but the newest checkpoints; rank 0 only."""
         folder = self._place(position, world_size)
         epoch, step = position
+        before = self._complete()
         content = {
             "version": _VERSION,
+            "number": before[0][0]["number"] + 1 if before else 0,
             "digest": self._digest,
             "epoch": epoch,
             "step": step,
             "world_size": world_size,
         }
-        unfinished = folder / ".complete.json"
-        unfinished.write_text(json.dumps(content), encoding="utf-8")
-        unfinished.replace(folder / "complete.json")
-        for old in sorted(self.folder.glob("epoch-*"))[:-_KEPT]:
-            shutil.rmtree(old)
+        _write(folder / "complete.json", lambda file: file.write(json.dumps(content).encode()))
+        kept = [path for _, path in self._complete()[:_KEPT]]
+        for old in self.folder.glob("epoch-*"):
+            if old not in kept:
+                shutil.rmtree(old)
 
     def _place(self, position: tuple[int, int], world_size: int) -> Path:
         epoch, step = position
         return self.folder / f"epoch-{epoch:05d}-step-{step:08d}-of-{world_size}"
+
+
+def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file that appears whole or not at all."""
+    unfinished = path.with_name(f".{path.name}")
+    with unfinished.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
 
 
 def settings_digest(model: ModelSettings, train: TrainSettings) -> str:

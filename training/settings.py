@@ -203,8 +203,8 @@ class TrainSettings(BaseModel):
     @field_validator("launcher_args")
     @classmethod
     def _no_number_of_ranks(cls, value: list[str]) -> list[str]:
-        for word in ("-n", "-np", "-c", "--n", "--np", "--ntasks"):
-            if word in value:
+        for word in value:
+            if word.split("=")[0] in ("-n", "-np", "-c", "--n", "--np", "--ntasks"):
                 raise ValueError(f"'{word}' sets the number of ranks; set train.workers instead")
         return value
 

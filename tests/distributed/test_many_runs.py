@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from feature_datasets import write_dataset
 from ranks import processes_of, wait_until
@@ -46,7 +45,7 @@ def test_runs_do_what_they_do_alone_whatever_ran_before(dataset: FeatureDataset,
     runs = specs(dataset, tmp_path / "many", *others, chosen)
     seen: list[int] = []
     launch_all(runs, tmp_path / "job", on_progress=lambda number, _: seen.append(number))
-    assert sorted(set(seen)) == seen[:: len(seen) // 4] or sorted(set(seen)) == [0, 1, 2, 3]
+    assert set(seen) == {0, 1, 2, 3}
     assert seen == sorted(seen)
     assert [summary(run.out_dir)["algorithm"] for run in runs] == ["ad-psgd", "swarm-sgd", "d-psgd", "ar-sgd"]
     alone = make_spec(dataset, tmp_path / "alone", **chosen)
@@ -100,9 +99,9 @@ def test_a_killed_rank_costs_only_the_run_it_was_in(dataset: FeatureDataset, tmp
     runs = specs(dataset, tmp_path / "many", {"algorithm": "d-psgd"}, long)
 
     def kill() -> None:
-        wait_until(lambda: (runs[1].out_dir / "checkpoints").exists(), seconds=60, what="a checkpoint")
-        victims = [each for each in processes_of(tmp_path / "job") if "training.worker" in each.cmdline()]
-        os.kill(max(victims, key=psutil.Process.create_time).pid, signal.SIGKILL)
+        wait_until((runs[1].out_dir / "checkpoints").exists, seconds=60, what="a checkpoint")
+        ranks = [each for each in processes_of(tmp_path / "job") if "training.worker" in each.cmdline()[:4]]
+        os.kill(ranks[-1].pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()

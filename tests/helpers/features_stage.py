@@ -13,19 +13,22 @@ from features.dataset import FeatureDataset
 from pipeline.store import StageStore
 
 
-def made_features(run_dir: Path, *, rows: Mapping[str, Sequence[int]], **dataset: Any) -> FeatureDataset:
+def made_features(
+    run_dir: Path, *, rows: Mapping[str, Sequence[int]], load_test: bool = False, **dataset: Any
+) -> FeatureDataset:
     """Publish a dataset of these row groups as the output of the features stage.
 
     Args:
         run_dir: The run folder.
         rows: See `feature_datasets.write_dataset`.
+        load_test: Whether its events pass for copies of few.
         dataset: Further arguments of it.
     """
     store = StageStore(run_dir, "features")
     folder = store.begin("0123456789")
     made = write_dataset(folder, rows=rows, **dataset)
     nothing: dict[str, Any] = {"inputs": {}, "config": {}, "code": {}, "digest": ""}
-    store.commit(folder, {"fingerprint": nothing, "counters": {"load_test": False}, "inputs": []})
+    store.commit(folder, {"fingerprint": nothing, "counters": {"load_test": load_test}, "inputs": []})
     return made
 
 

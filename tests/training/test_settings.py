@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
-from training.settings import TrainSettings
+from training.settings import AlgorithmName, SlowMoSettings, TrainSettings
+from training.topology import TopologyName
 
 
 def test_sgd_on_several_workers_is_refused_with_the_fix() -> None:
@@ -28,3 +31,92 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
         algorithm=algorithm, optimizer=optimizer, workers=4, learning_rate=0.1, scale_learning_rate=scale
     )
     assert settings.effective_learning_rate == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"cache": "memory"}, "needs reader: arrow"),
+        ({"nesterov": True, "optimizer": "sgd"}, "needs a momentum"),
+        ({"schedule": {"decay": "step"}}, "needs schedule.milestones"),
+        ({"algorithm": "ar-sgd", "slowmo": {"exact_average": False}}, "means nothing for ar-sgd"),
+        ({"algorithm": "local-sgd", "slowmo": {"exact_average": False}}, "means nothing for local-sgd"),
+        ({"algorithm": "d-psgd", "optimizer_state": "average"}, "needs exact averages"),
+        ({"algorithm": "ad-psgd", "slowmo": {}, "optimizer_state": "average"}, "needs exact averages"),
+        ({"launcher_args": ["-np", "4"]}, "set train.workers instead"),
+        ({"launcher_args": ["--ntasks=4"]}, "set train.workers instead"),
+        ({"learning_rate": float("nan")}, "finite number"),
+        ({"learning_rate": 0}, "greater than 0"),
+        ({"slowmo": {"beta": 1.0}}, "less than 1"),
+        ({"slowmo": {"tau": 0}}, "greater than or equal to 1"),
+        ({"slowmo": {"alpha": 0}}, "greater than 0"),
+        ({"topology": "star"}, "'complete', 'ring', 'torus', 'hypercube' or 'exponential'"),
+        ({"local_step": 3}, "Extra inputs are not permitted"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        TrainSettings.model_validate(chosen)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "exact"),
+    [
+        ("sgd", True),
+        ("ar-sgd", True),
+        ("local-sgd", True),
+        ("d-psgd", False),
+        ("ad-psgd", False),
+        ("swarm-sgd", False),
+    ],
+)
+def test_slowmo_averages_exactly_where_nothing_is_gained_by_not_doing_so(algorithm: str, exact: bool) -> None:
+    settings = TrainSettings(algorithm=AlgorithmName(algorithm), slowmo=SlowMoSettings())
+    assert settings.slowmo_is_exact is exact
+    if not exact:
+        forced = TrainSettings(algorithm=AlgorithmName(algorithm), slowmo=SlowMoSettings(exact_average=True))
+        assert forced.slowmo_is_exact
+
+
+def test_slowmo_has_the_values_of_the_thesis() -> None:
+    assert SlowMoSettings().model_dump() == {"tau": 12, "alpha": 1.0, "beta": 0.6, "exact_average": None}
+
+
+def test_a_ring_is_for_d_psgd_and_everybody_for_pairs() -> None:
+    graphs = {name: TrainSettings(algorithm=name).graph for name in AlgorithmName}
+    assert graphs[AlgorithmName.D_PSGD] == "ring"
+    assert graphs[AlgorithmName.AD_PSGD] == graphs[AlgorithmName.SWARM_SGD] == "complete"
+    assert TrainSettings(algorithm=AlgorithmName.AD_PSGD, topology=TopologyName.TORUS).graph == "torus"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "policy"),
+    [
+        ({"optimizer": "adam"}, "keep"),
+        ({"optimizer": "sgd", "momentum": 0.9}, "keep"),
+        ({"optimizer": "adam", "slowmo": {}}, "keep"),
+        ({"optimizer": "sgd", "momentum": 0.9, "slowmo": {}}, "reset"),
+        ({"optimizer": "sgd", "momentum": 0.9, "slowmo": {}, "optimizer_state": "keep"}, "keep"),
+        ({"optimizer": "adam", "slowmo": {}, "optimizer_state": "average"}, "average"),
+    ],
+)
+def test_momentum_of_sgd_starts_anew_in_slowmo_and_moments_of_adam_stay(chosen: dict[str, Any], policy: str) -> None:
+    assert TrainSettings.model_validate({"algorithm": "local-sgd", **chosen}).state_policy == policy
+
+
+@pytest.mark.parametrize(
+    ("chosen", "advice"),
+    [
+        ({"slowmo": None, "workers": 2}, []),
+        ({"slowmo": {}, "workers": 8}, []),
+        ({"slowmo": {"beta": 0.9}, "workers": 8}, ["slowmo.beta 0.9 without exact average"]),
+        ({"slowmo": {"beta": 0.9, "exact_average": True}, "workers": 8}, []),
+        ({"slowmo": {}, "workers": 2}, ["slowmo with 2 worker(s)"]),
+        ({"slowmo": {"tau": 4}, "workers": 8}, ["slowmo.tau 4 gives 1.3 averages per outer step"]),
+        ({"slowmo": {"tau": 4}, "workers": 8, "local_steps": 2}, []),
+    ],
+)
+def test_settings_that_may_well_be_meant_otherwise_are_named(chosen: dict[str, Any], advice: list[str]) -> None:
+    found = TrainSettings.model_validate({"algorithm": "swarm-sgd", **chosen}).advice()
+    assert len(found) == len(advice)
+    assert all(sentence.startswith(start) for sentence, start in zip(found, advice, strict=True))

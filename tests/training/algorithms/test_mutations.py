@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NamedTuple
 
-from training.algorithms import d_psgd, registry
-from training.simulation import transport
+import pytest
 
-TRAINING_TESTS = Path(__file__).resolve().parents[1]
+from training.algorithms.ad_psgd import AdPsgd
+from training.algorithms.ar_sgd import ArSgd
+from training.algorithms.base import Algorithm, mean_over_workers
+from training.algorithms.gossip import RandomPartners
+from training.algorithms.local_sgd import LocalSgd
+from training.algorithms.slowmo import SlowMo
+from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
+from training.errors import StalledError
+from training.simulation.row_optimizers import RowOptimizer
+from training.simulation.stacked import Evaluator, StackedWork
+from training.simulation.transport import SimVector, half_difference
+from training.topology import make_topology
+from training.trainer import Trainer
+
+TESTS = Path(__file__).resolve().parents[2]
 
 
 class Mutation(NamedTuple):
-    """A line that is wrong, and a test that must fail."""
+    """A line that is made wrong, and a test that must fail then."""
 
-    owner: Any
-    """The module or class whose attribute is replaced."""
-    name: str
+    function: Callable[..., Any]
     old: str
     new: str
     test: str
@@ -24,39 +40,157 @@ class Mutation(NamedTuple):
 
 
 AD_BY_HAND = (
-    "algorithms/test_ad_psgd.py::test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_meanwhile"
+    "training/algorithms/test_ad_psgd.py"
+    "::test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_meanwhile"
 )
-SWARM_BY_HAND = "algorithms/test_swarm_sgd.py::test_two_local_steps_then_the_average_of_updated_models"
-D_BY_HAND = "algorithms/test_d_psgd.py::test_models_are_mixed_before_the_gradient_at_the_unmixed_model_is_subtracted"
-HEAVY_BALL = "algorithms/test_slowmo.py::test_around_every_step_of_ar_sgd_it_is_heavy_ball"
-IS_BASE = "algorithms/test_slowmo.py::test_without_slow_momentum_and_average_it_is_the_base_method"
+SWARM_BY_HAND = "training/algorithms/test_swarm_sgd.py::test_two_local_steps_then_the_average_of_updated_models"
+LOCAL_BY_HAND = "training/algorithms/test_local_sgd.py::test_models_are_averaged_after_each_third_step"
+TOPOLOGY = "training/test_topology.py::test_weights_are_symmetric_doubly_stochastic_and_not_negative"
+AR_IS_SEQUENTIAL = "training/algorithms/test_equalities.py::test_ar_sgd_is_one_worker_fed_all_batches"
+HEAVY_BALL = "training/algorithms/test_slowmo.py::test_around_every_step_of_ar_sgd_it_is_heavy_ball"
 SAME_MEAN = (
-    "algorithms/test_slowmo_disagreement.py::test_the_mean_moves_as_with_the_exact_average_though_workers_differ"
+    "training/algorithms/test_slowmo_disagreement.py"
+    "::test_the_mean_moves_as_with_the_exact_average_though_workers_differ"
 )
-RESUME = "simulation/test_resume.py::test_every_method_goes_on_from_a_checkpoint_bit_by_bit"
-INLINE = {"overlap": "inline", "exchange": "locked"}
+RESUME = "training/simulation/test_resume.py::test_every_method_goes_on_from_a_checkpoint_bit_by_bit"
+CLOCK = "training/simulation/test_resume.py::test_the_clock_of_the_learning_rate_goes_on"
 RING = {"base": {"algorithm": "d-psgd", "topology": "ring"}, "beta": 0.6}
-SWARM = {"method": "swarm-sgd", "optimizer": "adam", "slowmo": "slowmo"}
+BY_HAND = {"overlap": "inline", "exchange": "locked"}
+#: Batches that differ in size between workers.
+UNEVEN = {"chosen": {"optimizer": "sgd"}, "workers": 3}
+
+
+def resumed(method: str, slowmo: str = "plain") -> dict[str, Any]:
+    return {"method": method, "optimizer": "adam", "slowmo": slowmo}
+
 
 MUTATIONS = {
-    "half of the difference is not half": Mutation(
-        transport, "half_difference", "difference *= 0.5", "difference *= 0.4", AD_BY_HAND, INLINE
+    "the half in an average": Mutation(half_difference, "*= 0.5", "*= 0.4", AD_BY_HAND, BY_HAND),
+    "the partner's side of an average": Mutation(
+        SimVector._apply, "theirs.values -= difference", "pass", SWARM_BY_HAND, {"exchange": "locked"}
     ),
-    "only one side of a pair moves": Mutation(
-        transport.SimVector, "_apply", "theirs.values -= difference", "pass", SWARM_BY_HAND, {"exchange": "locked"}
+    "weights that add up": Mutation(
+        make_topology, "1 - sum(given)", "0.9 - sum(given)", TOPOLOGY, {"name": "ring", "workers": 5}
     ),
-    "weights add up to less than 1": Mutation(
-        registry.make_topology, "", "1 - sum(given)", "0.9 - sum(given)", D_BY_HAND, {"workers": 5}
+    "symmetric weights": Mutation(
+        make_topology, "[1 / (1 +", "[(0.8 + 0.2 * (rank % 2)) / (1 +", TOPOLOGY, {"name": "ring", "workers": 5}
     ),
-    "weights are not symmetric": Mutation(
-        d_psgd.DPsgd, "step", "+= weight * vector", "+= weight * (1.1 if i else 0.9) * vector", SAME_MEAN, RING
+    "doubly stochastic mixing": Mutation(
+        make_topology, "[1 / (1 +", "[(0.8 + 0.2 * (rank % 2)) / (1 +", SAME_MEAN, RING
     ),
-    "the model is mixed after the step": Mutation(
-        d_psgd.DPsgd,
-        "step",
-        "self.model.read(self._sent)",
-        "self.model.read(self._sent); self._sent *= 1.01",
-        D_BY_HAND,
-        {"workers": 3},
+    "progress added and not written over": Mutation(
+        AdPsgd.step, "self.model.read(self._change)\n", "self.model.read(self._change)\n"
+        "        await self.shared.read(self._snapshot)\n", AD_BY_HAND, BY_HAND,
     ),
-}
+    "local steps before the average": Mutation(
+        SwarmSgd.step, "await self._publish()", "pass", SWARM_BY_HAND, {"exchange": "locked"}
+    ),
+    "the mean of local models": Mutation(mean_over_workers, "/= transport.world_size", "/= 4", LOCAL_BY_HAND),
+    "gradients weighted by samples": Mutation(
+        ArSgd.step, "gradient *= num_samples", "num_samples = 1", AR_IS_SEQUENTIAL, UNEVEN
+    ),
+    "slow momentum over the learning rate": Mutation(
+        SlowMo._outer_step, " / self._rate", "", HEAVY_BALL, {"beta": 0.5, "changing": False}
+    ),
+    "slow momentum times the learning rate of today": Mutation(
+        SlowMo._outer_step, "self._momentum *= self._beta", "self._momentum *= self._beta * 0.1 / self._rate",
+        HEAVY_BALL, {"beta": 0.5, "changing": True},
+    ),
+    "the rate at the start of the window": Mutation(
+        SlowMo.step, "if self._done == 0:", "if True:",
+        "training/algorithms/test_slowmo.py::test_the_rate_of_a_window_is_that_at_its_start",
+    ),
+    "streams of partners of their own": Mutation(
+        RandomPartners.__init__, '"partners", rank', '"partners"',
+        "training/algorithms/test_partners.py::test_choices_of_different_ranks_are_independent",
+    ),
+    "the mean of geometric numbers": Mutation(
+        LocalSteps.draw, "1 / self.mean", "1 / (self.mean + 1)",
+        "training/algorithms/test_swarm_sgd.py"
+        "::test_geometric_numbers_of_local_steps_have_the_right_mean_and_differ_between_ranks",
+    ),
+    "gradients that are not finite": Mutation(
+        Algorithm.has_gradient, "self.model.gradient_is_finite()", "True",
+        "training/algorithms/test_nan_guard.py::test_the_other_workers_go_on",
+        {"method": "d-psgd", "slow": {}, "bad": float("nan")},
+    ),
+    "padding": Mutation(
+        Evaluator._evaluate_some, "self._pending[rank][0]", "0",
+        "training/algorithms/test_nan_guard.py::test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch",
+        {"method": "ar-sgd", "row": 0},
+    ),
+    "locks in the order of the ranks": Mutation(
+        SimVector._average_locked, " if self._rank < theirs._rank else (theirs, self)", "",
+        "property/test_training_gossip.py::test_no_order_of_three_workers_ends_in_a_deadlock",
+    ),
+    "Adam's bias correction": Mutation(
+        RowOptimizer._adam, "(1 - beta1**step)", "(1 - beta1)",
+        "training/simulation/test_row_optimizers.py::test_rows_are_updated_as_by_torch",
+        {"chosen": {"optimizer": "adam"}},
+    ),
+    "slow momentum in a checkpoint": Mutation(
+        SlowMo.load_state, 'self._momentum[:] = state["momentum"].numpy()', "pass", RESUME, resumed("d-psgd", "slowmo")
+    ),
+    "the start of the window in a checkpoint": Mutation(
+        SlowMo.load_state, 'self._origin[:] = state["origin"].numpy()', "pass", RESUME, resumed("d-psgd", "slowmo")
+    ),
+    "steps of the window in a checkpoint": Mutation(
+        SlowMo.state, '"done": self._done', '"done": 0', RESUME, resumed("ar-sgd", "slowmo")
+    ),
+    "local steps in a checkpoint": Mutation(
+        LocalSgd.state, '"done": self._done', '"done": 0', RESUME, resumed("local-sgd")
+    ),
+    "the private model in a checkpoint": Mutation(
+        SwarmSgd.load_state, 'self.model.write(state["private"].numpy())', "pass", RESUME, resumed("swarm-sgd")
+    ),
+    "partners in a checkpoint": Mutation(
+        RandomPartners.load_state, "set_generator_state(self._rng, state)", "pass", RESUME, resumed("ad-psgd")
+    ),
+    "computing times in a checkpoint": Mutation(
+        StackedWork.load_state, 'self._times.load_state(state["times"])', "pass", RESUME, resumed("ad-psgd")
+    ),
+    "the optimizer in a checkpoint": Mutation(
+        Trainer._take_up, 'algorithm.optimizer.load_state_dict(content["optimizer"])', "pass", RESUME, resumed("ar-sgd")
+    ),
+    "samples of all workers in a checkpoint": Mutation(
+        Trainer._see_all_samples, "if self._counts_globally:", "if False:", CLOCK, {"method": "ad-psgd"}
+    ),
+}  # fmt: skip
+
+
+def named_test(test: str) -> Callable[..., None]:
+    """The function of a test, from its file."""
+    path, name = test.split("::")
+    spec = importlib.util.spec_from_file_location(f"mutated_{Path(path).stem}", TESTS / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: Callable[..., None] = getattr(module, name)
+    return function
+
+
+def mutated(function: Callable[..., Any], old: str, new: str) -> FunctionType:
+    """The function with some text replaced, made within its own module."""
+    source = inspect.getsource(function)
+    assert source.count(old) == 1, f"'{old}' is not in {function.__qualname__} once: the mutation must follow the code"
+    module = sys.modules[function.__module__]
+    whole = inspect.getsource(module).replace(source, source.replace(old, new))
+    namespace: dict[str, Any] = {"__name__": module.__name__}
+    exec(compile(whole, str(module.__file__), "exec"), namespace)  # noqa: S102 - our own code
+    owner, *names = function.__qualname__.split(".")
+    found = namespace[owner]
+    for name in names:
+        found = vars(found)[name]
+    return found
+
+
+@pytest.mark.parametrize("line", MUTATIONS)
+def test_a_wrong_line_makes_a_test_fail(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation = MUTATIONS[line]
+    test = named_test(mutation.test)
+    test(**mutation.arguments)
+    wrong = mutated(mutation.function, mutation.old, mutation.new)
+    monkeypatch.setattr(mutation.function, "__code__", wrong.__code__)
+    with pytest.raises((AssertionError, StalledError, ValueError, IndexError)):
+        test(**mutation.arguments)

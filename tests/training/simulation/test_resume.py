@@ -98,7 +98,6 @@ def test_checkpoints_change_no_numbers_of_a_synchronous_method_and_cost_no_time(
     for one, other in zip(often.records[0], rarely.records[0], strict=True):
         assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-14)
         assert one["seconds"] == pytest.approx(other["seconds"], rel=1e-9)
-        assert one["seconds_by_kind"]["checkpoint"] > 0
 
 
 @pytest.mark.parametrize("position", [WITHIN, BETWEEN])
@@ -117,7 +116,7 @@ def test_another_number_of_workers_goes_on_from_the_average_model(
     # Nothing is left of an interrupted epoch but its models: it starts again.
     assert [record["epoch"] for record in others.records[workers - 1]] == list(range(epoch + 1))
     if position == WITHIN:
-        assert sum(records[0]["samples"] for records in others.records) == 120 // workers * workers
+        assert sum(records[0]["samples"] for records in others.records) == 20 * (6 // workers * workers)
         assert min(begun.content) == (0, 1)
         return
     still = training(KeptCheckpoints(), checkpoint, workers=workers, epochs=1, **chosen)

@@ -1,0 +1,97 @@
+"""Gradients of many virtual workers at once are those of each alone; worker by worker where nothing can be stacked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from simulated import CLUSTER, models, run, settings, toy_network, toy_rows
+from torch import Tensor, nn
+
+from training.errors import DivergedError
+from training.simulation.simulate import simulate
+from training.simulation.stacked import RowModel, StackedModels
+
+
+class Recurrent(nn.Module):
+    """The last state of a recurrent layer, into three classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.GRU(3, 5, batch_first=True)
+        self.out = nn.Linear(5, 3)
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        states, _ = self.recurrent(sequences)
+        classes: Tensor = self.out(states[:, -1])
+        return classes
+
+
+def recurrent() -> nn.Module:
+    torch.manual_seed(3)
+    return Recurrent().double()
+
+
+CASES = {"perceptron": (toy_network, (4,)), "recurrent": (recurrent, (6, 3))}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stacked_gradients_are_those_of_each_worker_alone(name: str) -> None:
+    make, shape = CASES[name]
+    torch.manual_seed(5)
+    workers, sizes = 5, [7, 4, 7, 1, 6]
+    stacked = StackedModels(make(), workers + 1)
+    stacked.parameters += 0.3 * torch.randn_like(stacked.parameters)
+    ranks = [5, 0, 3, 1, 4]
+    inputs, labels = torch.randn(workers, 7, *shape).double(), torch.randint(3, (workers, 7))
+    weights = torch.rand(workers, 7).double()
+    for place, size in enumerate(sizes):
+        weights[place, size:] = 0
+    _, logits = stacked.compute(ranks, (inputs,), labels, weights, torch.tensor(sizes).double())
+    for place, rank in enumerate(ranks):
+        alone, size = make(), sizes[place]
+        nn.utils.vector_to_parameters(stacked.parameters[rank], alone.parameters())
+        outputs = alone(inputs[place])
+        losses = nn.functional.cross_entropy(outputs[:size], labels[place, :size], reduction="none")
+        ((losses * weights[place, :size]).sum() / size).backward()
+        expected = torch.cat([parameter.grad.reshape(-1) for parameter in alone.parameters()])
+        torch.testing.assert_close(stacked.gradients[rank], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(logits[place], outputs.detach(), rtol=0, atol=1e-12)
+    assert not stacked.gradients[2].any(), "the gradient of a worker that did not compute is left alone"
+
+
+def test_a_row_is_the_vector_of_one_worker() -> None:
+    stacked = StackedModels(toy_network(), 3)
+    row, out = RowModel(stacked, 1), stacked.parameters[1].numpy().copy()
+    row.write(out + 1)
+    row.write_gradient(2 * out)
+    assert (stacked.parameters[1] - stacked.parameters[0]).allclose(torch.ones(len(out)).double())
+    assert stacked.gradients[1].numpy().tolist() == (2 * out).tolist()
+    assert not stacked.gradients[0].any()
+    assert row.gradient_is_finite()
+    row.write_gradient(np.full_like(out, np.inf))
+    assert not row.gradient_is_finite()
+
+
+def test_a_recurrent_network_is_trained() -> None:
+    rows = toy_rows(40, groups=2)
+    sequences = rows.inputs[0].reshape(-1, 2, 2).repeat(1, 1, 2)[:, :, :3].contiguous()
+    lengths = np.full(40, 2)
+    particles = type(rows)(rows.rows._replace(inputs=(sequences,), lengths=lengths), 1, rows.group_rows)
+    found = simulate(recurrent(), particles, particles, settings(workers=2, epochs=3), CLUSTER)
+    losses = [record["train_loss"] for record in found.records[0]]
+    assert losses[-1] < losses[0]
+
+
+def test_more_workers_than_row_groups_cut_them_anew() -> None:
+    simulated = run(workers=12, train=toy_rows(246, groups=3), epochs=1)
+    samples = [records[0]["samples"] for records in simulated.records]
+    assert sum(samples) == 246
+    assert max(samples) - min(samples) <= 1
+    assert np.ptp(models(simulated), axis=0).max() == 0
+
+
+def test_divergence_is_said() -> None:
+    rows, network = toy_rows(320, dtype=torch.float32), toy_network(torch.float32)
+    with pytest.raises(DivergedError, match=r"diverged.*train\.learning_rate"):
+        simulate(network, rows, rows, settings(algorithm="d-psgd", optimizer="sgd", learning_rate=1e30), CLUSTER)

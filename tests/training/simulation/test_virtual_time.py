@@ -1,0 +1,196 @@
+"""The virtual clock, and how long things take on it; a run is a function of its seed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import METHODS, ROUGH, LinearGradients, Watcher, models, run
+
+from training.errors import StalledError
+from training.simulation.cluster import ClusterSettings, ComputeTimes
+from training.simulation.transport import SimNetwork, SimTransport
+from training.simulation.virtual_time import VirtualClock, VirtualLock
+
+LATENCY, BANDWIDTH, STEP = 1e-4, 1e6, 1e-2
+#: Vectors of the tests have 5 numbers of 8 bytes.
+LINK = ClusterSettings.sleeping(STEP, latency_seconds=LATENCY, bytes_per_second=BANDWIDTH)
+MESSAGE = LATENCY + 40 / BANDWIDTH
+
+
+def on_workers(workers: int, work: Callable[[SimTransport], Coroutine[Any, Any, None]]) -> float:
+    """Run something on each of some workers; the virtual time at the end."""
+    clock = VirtualClock()
+    for transport in SimNetwork(clock, LINK, workers).transports():
+        clock.spawn(work(transport), f"worker {transport.rank}")
+    clock.run()
+    return clock.now
+
+
+def test_a_lock_is_handed_on_in_the_order_of_asking() -> None:
+    clock, seen = VirtualClock(), []
+    lock = VirtualLock(clock)
+
+    async def hold(name: str, at: float) -> None:
+        await clock.sleep(at)
+        await lock.acquire()
+        seen.append((name, clock.now))
+        await clock.sleep(1.0)
+        lock.release()
+
+    for name, at in (("third", 0.3), ("first", 0.1), ("second", 0.2)):
+        clock.spawn(hold(name, at), name)
+    clock.run()
+    assert seen == [("first", 0.1), ("second", 1.1), ("third", 2.1)]
+
+
+def test_an_error_says_in_which_worker_it_was() -> None:
+    async def fail(transport: SimTransport) -> None:
+        if transport.rank == 2:
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as caught:
+        on_workers(3, fail)
+    assert caught.value.__notes__ == ["in the simulated worker 2"]
+
+
+@pytest.mark.parametrize("kind", ["all_reduce_sum", "broadcast", "barrier"])
+def test_a_worker_that_is_missing_in_a_collective_is_a_stall_with_the_names_of_those_who_wait(kind: str) -> None:
+    async def meet(transport: SimTransport) -> None:
+        if transport.rank != 1:
+            await getattr(transport, kind)(*([] if kind == "barrier" else [np.ones(3)]))
+
+    with pytest.raises(StalledError, match=r"these never ended: \['worker 0', 'worker 2', 'worker 3'\]"):
+        on_workers(4, meet)
+
+
+def test_a_neighbour_that_sends_nothing_is_a_stall() -> None:
+    async def exchange(transport: SimTransport) -> None:
+        if transport.rank:
+            await transport.begin_exchange(np.ones(3), [0])
+
+    with pytest.raises(StalledError, match="worker 1"):
+        on_workers(2, exchange)
+
+
+def test_workers_in_different_collectives_are_a_wrong_algorithm() -> None:
+    async def meet(transport: SimTransport) -> None:
+        await (transport.barrier() if transport.rank else transport.all_reduce_sum(np.ones(3)))
+
+    with pytest.raises(AssertionError, match=r"rank 1 is in a barrier, others are in an all-reduce"):
+        on_workers(2, meet)
+
+
+def test_collectives_give_everybody_the_sum_and_the_vector_of_rank_0() -> None:
+    async def meet(transport: SimTransport) -> None:
+        vector = np.full(5, float(transport.rank + 1))
+        await transport.broadcast(vector)
+        assert vector.tolist() == [1] * 5
+        vector += transport.rank
+        await transport.all_reduce_sum(vector)
+        assert vector.tolist() == [6] * 5
+        assert await transport.count_samples(0) == 0
+
+    # Broadcast: two rounds of latency; all-reduce of three: 4 messages and 2 * 2/3 of the vector.
+    assert on_workers(3, meet) == pytest.approx(2 * LATENCY + 4 * LATENCY + 4 / 3 * 40 / BANDWIDTH)
+
+
+def test_messages_of_one_link_arrive_in_order() -> None:
+    async def exchange(transport: SimTransport) -> None:
+        other = 1 - transport.rank
+        pending = [transport.begin_exchange(np.full(5, float(number)), [other]) for number in range(3)]
+        for number, exchanged in enumerate(pending):
+            ((got),) = await exchanged
+            assert got.tolist() == [number] * 5
+
+    assert on_workers(2, exchange) == pytest.approx(MESSAGE)
+
+
+def test_a_pairwise_average_takes_two_messages_and_the_next_waits_for_it() -> None:
+    async def average(transport: SimTransport) -> None:
+        shared = await transport.share(np.full(5, float(transport.rank)))
+        started = transport.now()
+        if transport.rank:
+            await shared.average_with(0)
+            assert transport.now() - started == pytest.approx(2 * MESSAGE * transport.rank)
+            assert shared.counts.wait_seconds == pytest.approx(2 * MESSAGE * (transport.rank - 1))
+            assert shared.counts.exchange_seconds == pytest.approx(2 * MESSAGE * transport.rank)
+
+    on_workers(4, average)
+
+
+def step_seconds(workers: int = 4, **chosen: Any) -> float:
+    """Mean length of a step of rank 0."""
+    watcher = Watcher()
+    problem = LinearGradients(workers=workers, steps=13, seed=1)
+    problem.drive(cluster=LINK, before_step=watcher, optimizer="sgd", **chosen)
+    return (watcher.began[0][12] - watcher.began[0][0]) / 12
+
+
+def test_steps_take_the_time_of_computing_and_of_what_must_be_waited_for() -> None:
+    # The gradient and, behind it, the number of samples: 6 numbers. Four workers: 4 messages, 2 * 3/4 of the vector.
+    assert step_seconds(algorithm="ar-sgd") == pytest.approx(STEP + 4 * LATENCY + 1.5 * 48 / BANDWIDTH)
+    assert step_seconds(algorithm="ar-sgd", workers=2) == pytest.approx(STEP + 2 * LATENCY + 48 / BANDWIDTH)
+    assert step_seconds(algorithm="local-sgd", local_steps=3) == pytest.approx(
+        STEP + (4 * LATENCY + 1.5 * 40 / BANDWIDTH) / 3
+    )
+    # The models travel while the gradient is computed.
+    assert step_seconds(algorithm="d-psgd") == pytest.approx(STEP)
+    assert step_seconds(algorithm="d-psgd", local_steps=1) == pytest.approx(STEP)
+    assert step_seconds(algorithm="ad-psgd", overlap="thread", exchange="additive") == pytest.approx(STEP)
+
+
+def test_models_that_travel_longer_than_the_gradient_takes_are_waited_for() -> None:
+    watcher = Watcher()
+    slow = LINK.model_copy(update={"latency_seconds": 3 * STEP})
+    problem = LinearGradients(workers=4, steps=5, seed=1)
+    problem.drive(cluster=slow, before_step=watcher, algorithm="d-psgd")
+    np.testing.assert_allclose(np.diff(watcher.began[0]), 3 * STEP + 40 / BANDWIDTH)
+
+
+def test_an_epoch_takes_the_time_of_its_steps_and_of_its_end() -> None:
+    cluster = ClusterSettings(
+        step_seconds=1e-3, event_seconds=1e-5, latency_seconds=LATENCY, bytes_per_second=BANDWIDTH
+    )
+    simulated = run(algorithm="ar-sgd", workers=2, batch_size=20, cluster=cluster, epochs=1)
+    size = 8 * simulated.parameters.shape[1]
+
+    def all_reduce(nbytes: int) -> float:
+        return 2 * LATENCY + nbytes / BANDWIDTH
+
+    # 160 rows each in 8 steps of 20. At the end: a barrier; the mean model, its distance, and two times four sums.
+    steps = 8 * (1e-3 + 20 * 1e-5 + all_reduce(size + 8))
+    end = LATENCY + all_reduce(size) + all_reduce(8) + 2 * all_reduce(32)
+    for (record,) in simulated.records:
+        assert record["seconds"] == pytest.approx(steps + end)
+        assert record["seconds_by_kind"]["compute"] == pytest.approx(8 * 1.2e-3)
+
+
+def test_computing_times_have_the_chosen_mean_spread_and_pauses() -> None:
+    cluster = ClusterSettings.sleeping(
+        1.0, jitter=0.5, slow_ranks={1: 3.0}, pause_probability=0.25, pause_seconds=2.0
+    )
+    drawn = []
+    for rank in range(2):
+        times = ComputeTimes(cluster, seed=1, rank=rank)
+        drawn.append(np.array([times.draw(10) for _ in range(20_000)]))
+    assert drawn[0].mean() == pytest.approx(1 + 0.25 * 2, rel=0.03)
+    assert drawn[1].mean() == pytest.approx(3 + 0.25 * 2, rel=0.03)
+    quiet = ComputeTimes(cluster.model_copy(update={"pause_probability": 0.0}), seed=1, rank=0)
+    logarithms = np.log([quiet.draw(10) for _ in range(20_000)])
+    assert (logarithms.mean(), logarithms.std()) == (pytest.approx(-0.125, abs=0.02), pytest.approx(0.5, abs=0.02))
+    assert abs(np.corrcoef(*drawn)[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(method: str) -> None:
+    runs = [run(**METHODS[method], cluster=ROUGH, seed=seed) for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(models(runs[0]), models(runs[1]))
+    assert runs[0].seconds == runs[1].seconds
+    for one, other in zip(itertools.chain(*runs[0].records), itertools.chain(*runs[1].records), strict=True):
+        assert one == other
+    assert (models(runs[0]) != models(runs[2])).any()
+    assert runs[0].seconds != runs[2].seconds
