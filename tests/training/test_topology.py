@@ -34,7 +34,9 @@ def test_weights_are_symmetric_doubly_stochastic_and_not_negative(name: str, wor
 def test_everybody_is_reached_from_everybody(name: str, workers: int) -> None:
     topology = make_topology(TopologyName(name), workers)
     assert all(rank not in others for rank, others in enumerate(topology.neighbours))
-    assert all(rank in topology.neighbours[other] for rank, others in enumerate(topology.neighbours) for other in others)
+    assert all(
+        rank in topology.neighbours[other] for rank, others in enumerate(topology.neighbours) for other in others
+    )
     reached = {0}
     while more := {other for rank in reached for other in topology.neighbours[rank]} - reached:
         reached |= more

@@ -54,7 +54,7 @@ class RowOptimizer:
             self._sgd(gradient)
 
     def _adam(self, gradient: Vector, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
-        """Kingma and Ba 2014, Algorithm 1, in the order of operations of torch.optim.Adam."""
+        """Kingma and Ba 2014, Algorithm 1."""
         first, second = self._vectors
         work, more, step = self._work, self._more, float(self._step)
         np.subtract(gradient, first, out=work)
@@ -64,11 +64,12 @@ class RowOptimizer:
         np.multiply(gradient, gradient, out=work)
         work *= 1 - beta2
         second += work
+        # The bias correction of the second moment stands in the factor: one pass over the vector less.
+        correction = math.sqrt(1 - beta2**step)
         np.sqrt(second, out=work)
-        work /= math.sqrt(1 - beta2**step)
-        work += epsilon
+        work += epsilon * correction
         np.divide(first, work, out=more)
-        more *= self.param_groups[0]["lr"] / (1 - beta1**step)
+        more *= self.param_groups[0]["lr"] * correction / (1 - beta1**step)
         self._parameters -= more
 
     def _sgd(self, gradient: Vector) -> None:

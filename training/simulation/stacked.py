@@ -64,7 +64,7 @@ class StackedModels:
         """Gradients of some workers at their parameters, into `gradients`.
 
         Args:
-            ranks: k workers.
+            ranks: k workers, in ascending order.
             inputs: (k, batch, ...) each; batches shorter than the longest are padded.
             labels: (k, batch).
             weights: (k, batch), 0 for padding.
@@ -73,15 +73,19 @@ class StackedModels:
         Returns:
             Weighted losses (k, batch) and logits (k, batch, num_classes).
         """
-        index = torch.tensor(ranks)
+        # All workers in a row are a view, others a copy.
+        in_a_row = ranks[-1] - ranks[0] == len(ranks) - 1
+        index: slice | Tensor = slice(ranks[0], ranks[-1] + 1) if in_a_row else torch.tensor(ranks)
         chosen = self.named(self.parameters[index])
         scales = 1.0 / sizes
         if self._can_stack:
             gradients, outputs = self._batched(chosen, inputs, labels, weights, scales)
         else:
             gradients, outputs = self._one_by_one(chosen, inputs, labels, weights, scales)
-        flat = [gradients[name].reshape(len(ranks), -1) for name, _, _ in self._shapes]
-        self.gradients[index] = torch.cat(flat, dim=1)
+        start = 0
+        for name, _, size in self._shapes:
+            self.gradients[index, start : start + size] = gradients[name].reshape(len(ranks), size)
+            start += size
         losses, logits = outputs
         return losses, logits
 
@@ -177,7 +181,7 @@ class Evaluator:
         await suspend(begin)
 
     def _evaluate(self) -> None:
-        ranks = list(self._pending)
+        ranks = sorted(self._pending)
         for start in range(0, len(ranks), _CHUNK):
             self._evaluate_some(ranks[start : start + _CHUNK])
         self._pending.clear()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from training.errors import StalledError
@@ -94,12 +96,25 @@ class VirtualClock:
             StalledError: Some task never ended: it waits for something that nobody will do.
         """
         events = self._events
-        while events:
-            self.now, _, what = heapq.heappop(events)
-            what()
+        with _without_garbage_collection():
+            while events:
+                self.now, _, what = heapq.heappop(events)
+                what()
         waiting = [task.name for task in self._tasks if not task.done]
         if waiting:
             raise StalledError(f"the simulation stands still at {self.now:g} s; these never ended: {waiting[:8]}")
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Looking for cycles among the suspended coroutines of thousands of workers took a seventh of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class VirtualLock:

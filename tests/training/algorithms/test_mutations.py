@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -36,7 +36,7 @@ class Mutation(NamedTuple):
     old: str
     new: str
     test: str
-    arguments: dict[str, Any] = {}
+    arguments: Mapping[str, Any] = MappingProxyType({})
 
 
 AD_BY_HAND = (

@@ -111,7 +111,7 @@ def test_other_events_make_all_runs_anew(dataset: FeatureDataset, tmp_path: Path
 
 
 def test_too_few_row_groups_are_refused_with_the_fix(dataset: FeatureDataset, tmp_path: Path) -> None:
-    with pytest.raises(ShardError, match="set features.feed_workers: 8"):
+    with pytest.raises(ShardError, match=r"set features\.feed_workers: 8"):
         planned(dataset, tmp_path, workers=8)
 
 

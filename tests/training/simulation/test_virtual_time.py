@@ -170,9 +170,7 @@ def test_an_epoch_takes_the_time_of_its_steps_and_of_its_end() -> None:
 
 
 def test_computing_times_have_the_chosen_mean_spread_and_pauses() -> None:
-    cluster = ClusterSettings.sleeping(
-        1.0, jitter=0.5, slow_ranks={1: 3.0}, pause_probability=0.25, pause_seconds=2.0
-    )
+    cluster = ClusterSettings.sleeping(1.0, jitter=0.5, slow_ranks={1: 3.0}, pause_probability=0.25, pause_seconds=2.0)
     drawn = []
     for rank in range(2):
         times = ComputeTimes(cluster, seed=1, rank=rank)

@@ -1,0 +1,187 @@
+"""Whatever the timing, the pairs and the protocol: nothing is lost in an average, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from simulated import LinearGradients, Pairs, Watcher
+
+from training.simulation.cluster import ClusterSettings
+from training.simulation.transport import SimNetwork, SimTransport
+from training.simulation.virtual_time import VirtualClock
+from training.transport import run_now
+
+RATE = 0.1
+FEW = hypothesis_settings(max_examples=80, deadline=None)
+
+clusters = st.builds(
+    ClusterSettings,
+    step_seconds=st.sampled_from([0.0, 1e-3]),
+    jitter=st.sampled_from([0.0, 0.3, 1.0]),
+    slow_ranks=st.dictionaries(st.integers(0, 7), st.sampled_from([0.5, 2.0, 10.0]), max_size=3),
+    pause_probability=st.sampled_from([0.0, 0.2]),
+    pause_seconds=st.just(5e-3),
+    latency_seconds=st.sampled_from([0.0, 1e-6, 5e-4, 2e-3]),
+)
+methods = st.one_of(
+    st.fixed_dictionaries({"algorithm": st.just("ad-psgd"), "overlap": st.sampled_from(["inline", "thread"])}),
+    st.fixed_dictionaries(
+        {
+            "algorithm": st.just("swarm-sgd"),
+            "local_steps": st.integers(1, 4),
+            "local_steps_law": st.sampled_from(["fixed", "geometric"]),
+        }
+    ),
+)
+protocols = st.sampled_from(["locked", "additive"])
+topologies = st.sampled_from(["complete", "ring", "exponential"])
+
+
+class Remembered(LinearGradients):
+    """Keeps the gradients that were computed."""
+
+    def __init__(self, **chosen: Any) -> None:
+        super().__init__(**chosen)
+        self.computed: list[NDArray[np.float64]] = []
+
+    def gradient(self, rank: int, step: int, at: NDArray[np.float64]) -> NDArray[np.float64]:
+        found = super().gradient(rank, step, at)
+        self.computed.append(found)
+        return found
+
+
+def mean_at_the_end(watcher: Watcher) -> NDArray[np.float64]:
+    """Of the models of all workers, with what SwarmSGD has not published yet."""
+    ends = []
+    for algorithm in watcher.algorithms.values():
+        ends.append(algorithm.model.empty())
+        run_now(algorithm.current(ends[-1]))
+    mean: NDArray[np.float64] = np.mean(ends, axis=0)
+    return mean
+
+
+@FEW
+@given(
+    workers=st.integers(2, 8),
+    seed=st.integers(0, 1000),
+    cluster=clusters,
+    method=methods,
+    exchange=protocols,
+    topology=topologies,
+)
+def test_the_mean_moves_by_the_gradients_alone(
+    workers: int, seed: int, cluster: ClusterSettings, method: dict[str, Any], exchange: str, topology: str
+) -> None:
+    problem, watcher = Remembered(workers=workers, steps=8, seed=seed), Watcher()
+    start = np.random.default_rng(seed).normal(size=(workers, 5))
+    problem.drive(
+        cluster=cluster,
+        initial=start,
+        before_step=watcher,
+        exchange=exchange,
+        topology=topology,
+        seed=seed,
+        optimizer="sgd",
+        learning_rate=RATE,
+        **method,
+    )
+    moved = mean_at_the_end(watcher) - start.mean(axis=0)
+    assert len(problem.computed) == 8 * workers
+    np.testing.assert_allclose(moved, -RATE * np.sum(problem.computed, axis=0) / workers, atol=1e-12)
+    counts = [algorithm.average_counts for algorithm in watcher.algorithms.values()]
+    assert sum(count.begun for count in counts) == sum(count.received for count in counts)
+
+
+@FEW
+@given(workers=st.integers(2, 8), seed=st.integers(0, 1000), cluster=clusters, method=methods, exchange=protocols)
+def test_gossip_alone_keeps_the_mean(
+    workers: int, seed: int, cluster: ClusterSettings, method: dict[str, Any], exchange: str
+) -> None:
+    problem, watcher = LinearGradients(workers=workers, steps=12, seed=seed, hessian=0, noise=0), Watcher()
+    start = np.random.default_rng(seed).normal(size=(workers, 5))
+    chosen = {"before_step": watcher, "exchange": exchange, "seed": seed, "optimizer": "sgd"}
+    problem.drive(cluster=cluster, initial=start, **chosen, **method)
+    np.testing.assert_allclose(mean_at_the_end(watcher), start.mean(axis=0), atol=1e-13)
+
+
+@FEW
+@given(
+    workers=st.integers(2, 6),
+    cluster=clusters,
+    additive=st.booleans(),
+    beside=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_integers_are_conserved_exactly_and_no_addition_is_lost(
+    workers: int, cluster: ClusterSettings, additive: bool, beside: bool, seed: int
+) -> None:
+    clock = VirtualClock()
+    network = SimNetwork(clock, cluster, workers, additive=additive)
+    start = np.random.default_rng(seed).integers(-1000, 1000, size=(workers, 3))
+
+    async def work(transport: SimTransport) -> None:
+        rng = np.random.default_rng([seed, transport.rank])
+        shared = await transport.share(start[transport.rank])
+        for _ in range(10):
+            await shared.add(np.ones(3, dtype=np.int64))
+            await clock.sleep(rng.choice([0.0, 1e-4, 1e-3]))
+            partner = int(rng.choice([rank for rank in range(workers) if rank != transport.rank]))
+            if beside:
+                shared.begin_average_with(partner)
+            else:
+                await shared.average_with(partner)
+        await shared.drain()
+
+    for transport in network.transports():
+        clock.spawn(work(transport), f"worker {transport.rank}")
+    clock.run()
+    ends = [network.vectors[rank][0].values for rank in range(workers)]
+    assert np.sum(ends, axis=0).tolist() == (start.sum(axis=0) + 10 * workers).tolist()
+    assert network.vectors[0][0].values.dtype == np.int64
+
+
+@FEW
+@given(data=st.data(), workers=st.integers(3, 8), cluster=clusters, method=methods, exchange=protocols)
+def test_no_list_of_pairs_ends_in_a_deadlock(
+    data: st.DataObject, workers: int, cluster: ClusterSettings, method: dict[str, Any], exchange: str
+) -> None:
+    def others(rank: int) -> list[int | None]:
+        return [None, *(other for other in range(workers) if other != rank)]
+
+    lists = [data.draw(st.lists(st.sampled_from(others(rank)), min_size=1, max_size=5)) for rank in range(workers)]
+    problem = LinearGradients(workers=workers, steps=6, seed=1)
+    chosen = {"partners": lambda rank: Pairs(lists[rank]), "exchange": exchange, "slowmo": {"tau": 2}}
+    assert np.isfinite(problem.drive(cluster=cluster, **chosen, **method)).all()
+
+
+def test_no_order_of_three_workers_ends_in_a_deadlock() -> None:
+    cluster = ClusterSettings.sleeping(0.0, latency_seconds=0.5)
+    choices = [[other for other in range(3) if other != rank] for rank in range(3)]
+    twice = [list(itertools.product(each, each)) for each in choices]
+    for partners in itertools.product(*twice):
+        for starts in itertools.product([0.0, 0.5, 1.0], repeat=3):
+            meet(cluster, partners, starts)
+
+
+def meet(cluster: ClusterSettings, partners: tuple[tuple[int, ...], ...], starts: tuple[float, ...]) -> None:
+    """Three workers begin their averages at some times, and each the next when the last is done."""
+    clock = VirtualClock()
+    network = SimNetwork(clock, cluster, 3)
+
+    async def work(transport: SimTransport) -> None:
+        rank = transport.rank
+        shared = await transport.share(np.array([float(rank)]))
+        await clock.sleep(starts[rank])
+        for partner in partners[rank]:
+            await shared.average_with(partner)
+
+    for transport in network.transports():
+        clock.spawn(work(transport), f"worker {transport.rank}")
+    clock.run()
+    assert sum(vectors[0].values[0] for vectors in network.vectors.values()) == 3

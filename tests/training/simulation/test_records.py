@@ -1,0 +1,78 @@
+"""What a run records: losses of the average model and of single workers, how far they are apart, the best model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from simulated import METHODS, ROUGH, models, run, toy_network, toy_rows
+from torch import nn
+
+from training.run_files import MemoryFiles
+from training.simulation.simulate import samples_per_second
+
+
+def validated(parameters: NDArray[np.float64]) -> tuple[float, float]:
+    """Weighted loss and accuracy of a model on the validation rows."""
+    network, rows = toy_network(), toy_rows(60, groups=1, seed=1)
+    nn.utils.vector_to_parameters(torch.from_numpy(parameters), network.parameters())
+    logits = network(rows.inputs[0]).detach()
+    losses = nn.functional.cross_entropy(logits, rows.labels, reduction="none")
+    right = (logits.argmax(dim=1) == rows.labels).double()
+    total = rows.weights.sum()
+    return float((losses * rows.weights).sum() / total), float((right * rows.weights).sum() / total)
+
+
+def test_the_average_model_and_single_workers_are_validated() -> None:
+    simulated = run(algorithm="d-psgd", topology="ring", workers=5)
+    parameters = models(simulated)
+    mean = parameters.mean(axis=0)
+    distance = np.sqrt(np.square(parameters - mean).sum(axis=1).mean())
+    for rank, records in enumerate(simulated.records):
+        last = records[-1]
+        assert (last["val_loss"], last["val_accuracy"]) == pytest.approx(validated(mean))
+        assert (last["worker_val_loss"], last["worker_val_accuracy"]) == pytest.approx(validated(parameters[rank]))
+        assert last["consensus_distance"] == pytest.approx(distance)
+        assert "worker_val_loss" not in records[0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_best_average_model_is_kept(method: str) -> None:
+    kept = [MemoryFiles() for _ in range(4)]
+    simulated = run(**METHODS[method], files=kept.__getitem__, epochs=4, learning_rate=0.3, cluster=ROUGH)
+    losses = [record["val_loss"] for record in simulated.records[0]]
+    assert losses != sorted(losses, reverse=True), "the test needs a run that gets worse now and then"
+    best = kept[0].best
+    assert best is not None
+    assert validated(best)[0] == pytest.approx(min(losses))
+    for rank, records in enumerate(simulated.records):
+        assert kept[rank].records == records
+        assert records[-1]["best_epoch"] == int(np.argmin(losses))
+
+
+def test_every_event_is_used_once_an_epoch_and_counted() -> None:
+    simulated = run(algorithm="ad-psgd", train=toy_rows(323), workers=3)
+    for epoch in range(2):
+        records: list[dict[str, Any]] = [worker[epoch] for worker in simulated.records]
+        seen = sum(record["samples"] for record in records)
+        # Eight row groups, of 40 and 41 rows, for three workers: two are left out, others in each epoch.
+        assert seen + records[0]["samples_left_out"] == 323
+        assert {record["samples_all_ranks"] for record in records} == {seen}
+        assert len({record["steps"] for record in records}) == 1
+    assert samples_per_second(simulated.records) == pytest.approx(
+        sum(record["samples"] for worker in simulated.records for record in worker) / simulated.seconds, rel=0.01
+    )
+
+
+def test_bytes_are_those_of_the_vectors_that_leave_a_worker() -> None:
+    size = 8 * models(run(epochs=1)).shape[1]
+    # The gradient and the number of samples in each of 8 steps; at the end of the epoch the model.
+    (record,) = run(algorithm="ar-sgd", epochs=1).records[0]
+    assert record["bytes_sent"] == 8 * (size + 8) + size
+    (record,) = run(algorithm="local-sgd", local_steps=4, epochs=1).records[0]
+    assert record["bytes_sent"] == 2 * size + size
+    (record,) = run(algorithm="d-psgd", topology="complete", epochs=1).records[0]
+    assert record["bytes_sent"] == 8 * 3 * size + size
