@@ -74,9 +74,11 @@ def mean_at_the_end(watcher: Watcher) -> NDArray[np.float64]:
     method=methods,
     exchange=protocols,
     topology=topologies,
+    # Outer steps that are none: alpha 1, beta 0.
+    tau=st.integers(0, 4),
 )
 def test_the_mean_moves_by_the_gradients_alone(
-    workers: int, seed: int, cluster: ClusterSettings, method: dict[str, Any], exchange: str, topology: str
+    workers: int, seed: int, cluster: ClusterSettings, method: dict[str, Any], exchange: str, topology: str, tau: int
 ) -> None:
     problem, watcher = Remembered(workers=workers, steps=8, seed=seed), Watcher()
     start = np.random.default_rng(seed).normal(size=(workers, 5))
@@ -89,6 +91,7 @@ def test_the_mean_moves_by_the_gradients_alone(
         seed=seed,
         optimizer="sgd",
         learning_rate=RATE,
+        slowmo={"tau": tau, "beta": 0} if tau else None,
         **method,
     )
     moved = mean_at_the_end(watcher) - start.mean(axis=0)

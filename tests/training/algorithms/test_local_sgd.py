@@ -96,6 +96,10 @@ def test_a_worker_without_a_first_gradient_takes_part_in_the_average_of_the_opti
 ) -> None:
     problem = LinearGradients(workers=3, steps=6, seed=4)
     problem.pulls[1, :3] = np.nan
-    found = problem.drive(**LOCAL, **optimizer, local_steps=2, optimizer_state="average")
+    watcher = Watcher()
+    found = problem.drive(**LOCAL, **optimizer, local_steps=2, optimizer_state="average", before_step=watcher)
     assert np.isfinite(found).all()
+    states = [next(iter(watcher.algorithms[rank].optimizer.state.values())) for rank in range(3)]
+    if "step" in states[0]:
+        assert [int(state["step"]) for state in states] == [6, 3, 6], "it corrects the bias of the own moments"
     np.testing.assert_allclose(found[1], np.broadcast_to(found[1].mean(axis=0), (3, 5)), atol=1e-14)

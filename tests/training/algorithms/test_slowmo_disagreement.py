@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simulated import LinearGradients, matched
+from simulated import CLUSTER, GOSSIP, METHODS, LinearGradients, matched
 
 PLAIN: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1}
 PAIRS = [[(0, 1), (2, 3)], [(0, 2), (1, 3)]]
@@ -43,10 +43,12 @@ def test_the_mean_moves_as_with_the_exact_average_though_workers_differ(base: di
     assert abs(without - exact).max() > 1e-2
 
 
-@pytest.mark.parametrize("algorithm", ["d-psgd", "ad-psgd", "swarm-sgd"])
-def test_the_exact_average_ends_all_disagreement(algorithm: str) -> None:
+@pytest.mark.parametrize("method", ["d-psgd", *GOSSIP])
+def test_the_exact_average_ends_all_disagreement_also_with_averages_under_way(method: str) -> None:
+    # An exchange of a pair takes two and a half steps.
+    slow = CLUSTER.model_copy(update={"latency_seconds": 1.25e-3, "jitter": 0.2})
     problem = LinearGradients(workers=4, steps=36, seed=8)
-    spread = disagreement(problem.drive(**PLAIN, algorithm=algorithm, **slowmo(0.6, exact=True)))
+    spread = disagreement(problem.drive(**PLAIN, **METHODS[method], cluster=slow, **slowmo(0.6, exact=True)))
     assert spread[11::12].max() < 1e-15
     assert spread[10::12].min() > 1e-3
 

@@ -92,6 +92,17 @@ def test_the_clock_of_the_learning_rate_goes_on(method: str) -> None:
     assert [record["samples_seen_by_all"] for records in whole.records for record in records] == [120, 240] * 3
 
 
+def test_steps_without_a_gradient_are_counted_over_the_whole_run() -> None:
+    rows = toy_rows(120, groups=6)
+    rows.inputs[0][17] = float("nan")
+    kept = KeptCheckpoints()
+    whole = training(kept, train=rows, algorithm="swarm-sgd")
+    assert sum(records[-1]["steps_not_finite"] for records in whole.records) == 2
+    resumed = training(KeptCheckpoints(), kept.at(BETWEEN), train=rows, algorithm="swarm-sgd")
+    for found, expected in zip(resumed.records, whole.records, strict=True):
+        assert found[-1]["steps_not_finite"] == expected[-1]["steps_not_finite"]
+
+
 def test_checkpoints_change_no_numbers_of_a_synchronous_method_and_cost_no_time() -> None:
     often, rarely = (training(KeptCheckpoints(), checkpoint_steps=steps) for steps in (2, 100))
     np.testing.assert_array_equal(models(often), models(rarely))

@@ -122,6 +122,28 @@ def test_a_pairwise_average_takes_two_messages_and_the_next_waits_for_it() -> No
     on_workers(4, average)
 
 
+@pytest.mark.parametrize(("additive", "mixed"), [(True, 1), (False, 0)])
+def test_a_change_during_an_average_without_locks_is_a_mixed_read_and_is_not_lost(additive: bool, mixed: int) -> None:
+    clock = VirtualClock()
+    network = SimNetwork(clock, LINK, 2, additive=additive)
+
+    async def work(transport: SimTransport) -> None:
+        shared = await transport.share(np.full(5, 2.0 * transport.rank))
+        if transport.rank:
+            await shared.average_with(0)
+            await shared.average_with(0)
+            assert shared.counts.mixed_reads == mixed
+        else:
+            # Between the reading and the writing of the other.
+            await clock.sleep(1.5 * MESSAGE)
+            await shared.add(np.full(5, 8.0))
+
+    for transport in network.transports():
+        clock.spawn(work(transport), f"worker {transport.rank}")
+    clock.run()
+    assert [vectors[0].values[0] for vectors in network.vectors.values()] == [5, 5]
+
+
 def step_seconds(workers: int = 4, **chosen: Any) -> float:
     """Mean length of a step of rank 0."""
     watcher = Watcher()
