@@ -147,5 +147,7 @@ def test_no_rank_outlives_its_launcher(dataset: FeatureDataset, tmp_path: Path, 
             launcher.wait(30)
         wait_until(lambda: not processes_of(run.out_dir), seconds=30, what="all ranks are gone")
     finally:
+        # First of all: it would start killed ranks again.
+        launcher.kill()
         for process in processes_of(run.out_dir):
             process.kill()

@@ -46,7 +46,7 @@ def test_the_mean_moves_as_with_the_exact_average_though_workers_differ(base: di
 @pytest.mark.parametrize("method", ["d-psgd", *GOSSIP])
 def test_the_exact_average_ends_all_disagreement_also_with_averages_under_way(method: str) -> None:
     # An exchange of a pair takes two and a half steps.
-    slow = CLUSTER.model_copy(update={"latency_seconds": 1.25e-3, "jitter": 0.2})
+    slow = CLUSTER.model_copy(update={"bytes_per_second": 40 / 1.25e-3, "jitter": 0.2})
     problem = LinearGradients(workers=4, steps=36, seed=8)
     spread = disagreement(problem.drive(**PLAIN, **METHODS[method], cluster=slow, **slowmo(0.6, exact=True)))
     assert spread[11::12].max() < 1e-15

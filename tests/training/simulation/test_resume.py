@@ -103,6 +103,16 @@ def test_steps_without_a_gradient_are_counted_over_the_whole_run() -> None:
         assert found[-1]["steps_not_finite"] == expected[-1]["steps_not_finite"]
 
 
+def test_the_best_model_so_far_is_remembered() -> None:
+    kept = KeptCheckpoints()
+    chosen: dict[str, Any] = {"algorithm": "d-psgd", "learning_rate": 0.4}
+    whole = training(kept, **chosen)
+    losses = [record["val_loss"] for record in whole.records[0]]
+    assert losses[0] < losses[1], "the test needs a run whose first epoch is its best"
+    resumed = training(KeptCheckpoints(), kept.at(BETWEEN), **chosen)
+    assert resumed.records[0][-1]["best_epoch"] == 0
+
+
 def test_checkpoints_change_no_numbers_of_a_synchronous_method_and_cost_no_time() -> None:
     often, rarely = (training(KeptCheckpoints(), checkpoint_steps=steps) for steps in (2, 100))
     np.testing.assert_array_equal(models(often), models(rarely))
