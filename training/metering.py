@@ -67,7 +67,9 @@ class Meter:
         if self._collectives % _SAMPLED == 0:
             self.lap("compute")
             started = self._now()
+            before, self.doing = self.doing, "waiting for the others"
             await barrier()
+            self.doing = before
             self._last_wait = self._now() - started
             self._waits.append(self._last_wait)
             self.lap("communicate")
