@@ -166,7 +166,7 @@ class Runner:
         found: Found,
         fingerprint: Fingerprint,
         *,
-        afresh: bool,
+        afresh: bool = False,
     ) -> None:
         """The transaction: a new folder, the work, its checks, the manifest, the pointer."""
         store = self.store(stage)
