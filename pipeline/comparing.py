@@ -13,8 +13,8 @@ from rich.table import Table
 from features.dataset import FeatureDataset
 from models.style import PlotLabels
 from pipeline.config import Config
-from pipeline.doctor import Severity, examine, read_machine, render
-from pipeline.errors import ConfigError, LoadTestError, MachineError, RunFolderError, nearest
+from pipeline.doctor import read_machine, refuse_unfit_machine
+from pipeline.errors import ConfigError, LoadTestError, RunFolderError, nearest
 from pipeline.progress import Bar
 from pipeline.provenance import code_version, now, package_versions
 from pipeline.runner import Runner
@@ -169,15 +169,13 @@ class Comparer(Runner):
         return read_machine(run_dir=self.config.run_dir).cores
 
     def _look_for_mpi(self) -> None:
-        findings = examine(
-            read_machine(run_dir=self.config.run_dir),
+        refuse_unfit_machine(
+            self.config.run_dir,
             Train.needs,
             workers=self.config.compare.workers,
             spark_master=self.config.spark.master,
+            what="optimisers cannot be compared",
         )
-        errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-        if errors:
-            raise MachineError(f"optimisers cannot be compared on this machine:\n{render(errors)}")
 
     def _refuse_load_test(self, features: Version) -> None:
         if features.manifest["counters"]["load_test"] and not self.config.allow_load_test:

@@ -8,11 +8,23 @@ somewhere.
 import shlex
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from pipeline.errors import MachineError
 from pipeline.machine import Machine, java_major, longest_temp_path, read_machine
 
-__all__ = ["Finding", "Machine", "Need", "Severity", "count_checks", "examine", "read_machine", "render"]
+__all__ = [
+    "Finding",
+    "Machine",
+    "Need",
+    "Severity",
+    "count_checks",
+    "examine",
+    "read_machine",
+    "refuse_unfit_machine",
+    "render",
+]
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
@@ -77,6 +89,25 @@ def examine(
     plan = _Plan(workers, spark_master, min_free_bytes)
     results = [check(machine, plan) for need, check in _CHECKS if need in {*needs, Need.ALWAYS}]
     return sorted((found for found in results if found is not None), key=lambda found: found.severity != Severity.ERROR)
+
+
+def refuse_unfit_machine(run_dir: Path, needs: Collection[Need], *, workers: int, spark_master: str, what: str) -> None:
+    """Raise where `examine` finds an error on this machine; warnings are for `doctor`.
+
+    Args:
+        run_dir: Where the run writes to.
+        needs: What is going to run.
+        workers: Training workers.
+        spark_master: Spark's master URL.
+        what: What cannot be done then, as the beginning of a sentence.
+
+    Raises:
+        MachineError: Something is wrong; all errors and their fixes.
+    """
+    findings = examine(read_machine(run_dir=run_dir), needs, workers=workers, spark_master=spark_master)
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if errors:
+        raise MachineError(f"{what} on this machine:\n{render(errors)}")
 
 
 def count_checks(needs: Collection[Need] = tuple(Need)) -> int:

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from rich.console import Console
 
 from pipeline.config import Config
-from pipeline.doctor import Severity, examine, read_machine, render
-from pipeline.errors import CheckFailedError, MachineError, MissingInputError, RunFolderError
+from pipeline.doctor import refuse_unfit_machine
+from pipeline.errors import CheckFailedError, MissingInputError, RunFolderError
 from pipeline.fingerprint import Fingerprint, Input, code_digests, reasons_to_run
 from pipeline.provenance import code_version, now, package_versions
 from pipeline.spark import SparkProvider
@@ -258,15 +258,13 @@ class Runner:
         return reasons_to_run(before, after)
 
     def _look_at_machine(self, stage: Stage) -> None:
-        findings = examine(
-            read_machine(run_dir=self.config.run_dir),
+        refuse_unfit_machine(
+            self.config.run_dir,
             stage.needs,
             workers=self.config.train.workers,
             spark_master=self.config.spark.master,
+            what=f"{stage.name} cannot run",
         )
-        errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-        if errors:
-            raise MachineError(f"{stage.name} cannot run on this machine:\n{render(errors)}")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
