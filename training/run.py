@@ -16,6 +16,7 @@ from models.saved_model import ModelSpec, build, model_spec, save_model
 from models.settings import ModelSettings
 from training.algorithms.registry import make_algorithm
 from training.checkpoints import settings_digest
+from training.determinism import be_deterministic
 from training.errors import LaunchError
 from training.flat_model import FlatModel
 from training.metering import Meter, MeteredTransport
@@ -93,7 +94,7 @@ def train(
     """
     settings = spec.train
     device = choose_device(settings.device)
-    torch.use_deterministic_algorithms(True)
+    be_deterministic()
     dataset = FeatureDataset.load(spec.dataset)
     described = model_spec(spec.model, dataset)
     model = make_model(described, settings, transport, device)

@@ -1,7 +1,8 @@
 """Adam and SGD on one row of parameters: the numbers of torch.optim without its overhead per step.
 
 torch.optim takes 20 to 40 microseconds per step, whatever the size of the vector: more than the gradient of a virtual
-worker. Real runs use torch.optim.
+worker; NumPy's passes over a row that is no longer in the cache take 15, one compiled pass takes 3. Real runs use
+torch.optim.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -33,7 +35,7 @@ class RowOptimizer:
         self._parameters: Vector = flat.detach().numpy()
         self._gradient: Vector = gradient.numpy()
         self._settings = settings
-        self._work, self._more = np.empty_like(self._parameters), np.empty_like(self._parameters)
+        self._work = np.empty_like(self._parameters)
         self.param_groups: list[dict[str, Any]] = [{"lr": settings.effective_learning_rate}]
         names = ("exp_avg", "exp_avg_sq") if settings.optimizer is OptimizerName.ADAM else ("momentum_buffer",)
         state: dict[str, Tensor] = {name: torch.zeros_like(flat.detach()) for name in names}
@@ -55,22 +57,12 @@ class RowOptimizer:
 
     def _adam(self, gradient: Vector, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         """Kingma and Ba 2014, Algorithm 1."""
-        first, second = self._vectors
-        work, more, step = self._work, self._more, float(self._step)
-        np.subtract(gradient, first, out=work)
-        work *= 1 - beta1
-        first += work
-        second *= beta2
-        np.multiply(gradient, gradient, out=work)
-        work *= 1 - beta2
-        second += work
-        # The bias correction of the second moment stands in the factor: one pass over the vector less.
+        step = float(self._step)
+        # The bias correction of the second moment stands in the rate and in epsilon: one division per element less.
         correction = math.sqrt(1 - beta2**step)
-        np.sqrt(second, out=work)
-        work += epsilon * correction
-        np.divide(first, work, out=more)
-        more *= self.param_groups[0]["lr"] * correction / (1 - beta1**step)
-        self._parameters -= more
+        rate = self.param_groups[0]["lr"] * correction / (1 - beta1**step)
+        first, second = self._vectors
+        _adam_update(self._parameters, gradient, first, second, beta1, beta2, rate, epsilon * correction)
 
     def _sgd(self, gradient: Vector) -> None:
         """As torch.optim.SGD: v <- momentum v + g; x <- x - lr v, or x - lr (g + momentum v) with Nesterov."""
@@ -93,6 +85,27 @@ class RowOptimizer:
         for name, value in content["state"].items():
             self.state[0][name].copy_(value)
         self.param_groups[0]["lr"] = content["lr"]
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _adam_update(
+    parameters: Vector,
+    gradient: Vector,
+    first: Vector,
+    second: Vector,
+    beta1: float,
+    beta2: float,
+    rate: float,
+    epsilon: float,
+) -> None:
+    """One pass over a row, in its own precision."""
+    real = parameters.dtype.type
+    new_first, old_second, new_second = real(1 - beta1), real(beta2), real(1 - beta2)
+    rate, epsilon = real(rate), real(epsilon)
+    for i in range(parameters.size):
+        first[i] += new_first * (gradient[i] - first[i])
+        second[i] = old_second * second[i] + new_second * gradient[i] * gradient[i]
+        parameters[i] -= rate * first[i] / (np.sqrt(second[i]) + epsilon)
 
 
 def make_row_optimizer(flat: nn.Parameter, settings: TrainSettings) -> Optimizer:

@@ -11,6 +11,7 @@ from torch import nn
 from training.algorithms.gossip import Partners
 from training.algorithms.registry import make_algorithm
 from training.checkpoints import Checkpoint
+from training.determinism import be_deterministic
 from training.metering import Meter, MeteredTransport
 from training.readers import MemoryRows
 from training.run_files import MemoryFiles, RunFiles
@@ -70,7 +71,7 @@ def simulate(
         DivergedError: The loss is no longer finite.
     """
     world_size = settings.workers
-    torch.use_deterministic_algorithms(True)
+    be_deterministic()
     if len(train.group_rows) < world_size:
         train = train.recut(world_size)
     clock = VirtualClock()
