@@ -61,18 +61,21 @@ class Meter:
         self.doing = before
         self.lap("communicate")
 
-    async def sampled(self, barrier: Callable[[], Awaitable[None]]) -> None:
-        """Before a collective: now and then, time how long the others take to get there."""
+    def is_sampled(self) -> bool:
+        """Count a collective; whether it is one of those before which waiting is timed."""
         self._collectives += 1
-        if self._collectives % _SAMPLED == 0:
-            self.lap("compute")
-            started = self._now()
-            before, self.doing = self.doing, "waiting for the others"
-            await barrier()
-            self.doing = before
-            self._last_wait = self._now() - started
-            self._waits.append(self._last_wait)
-            self.lap("communicate")
+        return self._collectives % _SAMPLED == 0
+
+    async def wait(self, barrier: Awaitable[None]) -> None:
+        """Time how long the others take to get to a barrier."""
+        self.lap("compute")
+        started = self._now()
+        before, self.doing = self.doing, "waiting for the others"
+        await barrier
+        self.doing = before
+        self._last_wait = self._now() - started
+        self._waits.append(self._last_wait)
+        self.lap("communicate")
 
     def wait_seconds(self, counts_wait: float) -> float:
         """Of the communication: an estimate of the time spent waiting for others.
@@ -96,7 +99,8 @@ class MeteredTransport:
 
     async def all_reduce_sum(self, vector: Vector) -> None:
         """See `Transport`."""
-        await self._meter.sampled(self._transport.barrier)
+        if self._meter.is_sampled():
+            await self._meter.wait(self._transport.barrier())
         self._meter.bytes += vector.nbytes
         await self._meter.timed("in an all-reduce", self._transport.all_reduce_sum(vector))
 

@@ -6,6 +6,7 @@ Petastorm's own sharding is `index % shard_count` whatever the seed, so we assig
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ class EpochPlan(NamedTuple):
     """Row groups that do not divide among the ranks; others in the next epoch."""
     num_steps: int
     """Steps that every rank takes."""
+    samples: NDArray[np.int64]
+    """(num_steps,) events of all ranks together at each step."""
 
 
 def plan_epoch(rows: Sequence[int], *, world_size: int, batch_size: int, seed: int, epoch: int) -> EpochPlan:
@@ -46,7 +49,15 @@ def plan_epoch(rows: Sequence[int], *, world_size: int, batch_size: int, seed: i
         >>> plan = plan_epoch([10] * 5, world_size=2, batch_size=8, seed=1, epoch=0)
         >>> plan.groups.shape, len(plan.left_out), plan.num_steps
         ((2, 2), 1, 3)
+        >>> plan_epoch([3, 4], world_size=2, batch_size=2, seed=1, epoch=0).samples.tolist()
+        [3, 4]
     """
+    return _plan_epoch(tuple(rows), world_size, batch_size, seed, epoch)
+
+
+# Thousands of simulated workers ask for the same plan.
+@lru_cache(maxsize=4)
+def _plan_epoch(rows: tuple[int, ...], world_size: int, batch_size: int, seed: int, epoch: int) -> EpochPlan:
     num_groups = len(rows)
     if num_groups < world_size:
         raise ShardError(
@@ -58,8 +69,14 @@ def plan_epoch(rows: Sequence[int], *, world_size: int, batch_size: int, seed: i
     turned = np.roll(fixed, -epoch * remainder)
     left_out, used = turned[:remainder], turned[remainder:]
     groups = random_stream(seed, "groups", epoch).permutation(used).reshape(world_size, -1)
-    most_rows = int(np.asarray(rows)[groups].sum(axis=1).max())
-    return EpochPlan(groups, left_out, -(-most_rows // batch_size))
+    shard_rows = np.asarray(rows)[groups].sum(axis=1)
+    num_steps = -(-int(shard_rows.max()) // batch_size)
+    samples = np.zeros(num_steps, dtype=np.int64)
+    for size, times in zip(*np.unique(shard_rows, return_counts=True), strict=True):
+        samples += times * np.diff(step_bounds(int(size), num_steps))
+    for array in (groups, left_out, samples):
+        array.flags.writeable = False
+    return EpochPlan(groups, left_out, num_steps, samples)
 
 
 class Share(NamedTuple):
@@ -86,7 +103,7 @@ def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, first_step: int
         ValueError: The epoch has fewer steps.
 
     Examples:
-        >>> plan = EpochPlan(np.array([[2, 0]]), np.array([1]), 4)
+        >>> plan = EpochPlan(np.array([[2, 0]]), np.array([1]), 4, np.array([5] * 4))
         >>> share_of(plan, [10, 10, 10], rank=0)
         Share(groups=[2, 0], skipped=0, sizes=[5, 5, 5, 5])
         >>> share_of(plan, [10, 10, 10], rank=0, first_step=3)

@@ -60,10 +60,10 @@ def make_topology(name: TopologyName, world_size: int) -> Topology:
         [0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
     """
     neighbours = [sorted(_reached(name, rank, world_size) - {rank}) for rank in range(world_size)]
-    degrees = [len(others) for others in neighbours]
+    degrees = np.array([len(others) for others in neighbours])
     weights = []
     for rank, others in enumerate(neighbours):
-        given = [1 / (1 + max(degrees[rank], degrees[other])) for other in others]
+        given = (1 / (1 + np.maximum(degrees[rank], degrees[others]))).tolist() if others else []
         own = 1 / world_size if degrees[rank] == world_size - 1 else 1 - sum(given)
         weights.append([own, *given])
     return Topology(name, neighbours, weights)

@@ -20,7 +20,7 @@ from training.metering import Meter, MeteredTransport
 from training.run_files import RunFiles
 from training.schedule import learning_rate
 from training.settings import TrainSettings
-from training.sharding import EpochPlan, plan_epoch, step_bounds
+from training.sharding import EpochPlan, plan_epoch
 from training.sums import Sums, reduce_sums
 from training.transport import Vector
 from training.work import Share, Work
@@ -67,7 +67,7 @@ class Trainer:
         on_progress: Callable[[Progress], None] | None,
     ) -> None:
         self._settings = settings
-        self._rows = rows
+        self._rows = tuple(rows)
         self._work = work
         self._algorithm = algorithm
         self._transport = transport
@@ -123,7 +123,7 @@ class Trainer:
     async def _steps(self, plan: EpochPlan, started: float) -> float:
         """All steps of the epoch that are not done yet; returns when it started, or went on from a checkpoint."""
         settings, work, algorithm, meter = self._settings, self._work, self._algorithm, self._meter
-        per_step = samples_per_step(self._rows, plan)
+        per_step = plan.samples.tolist()
         first_step = self._step
         work.begin_epoch(plan, epoch=self._epoch, first_step=first_step)
         groups = algorithm.optimizer.param_groups
@@ -137,7 +137,7 @@ class Trainer:
             if counts_globally:
                 self._samples = await self._transport.count_samples(num_samples)
             else:
-                self._samples += int(per_step[step])
+                self._samples += per_step[step]
             if not settings.schedule.is_constant:
                 groups[0]["lr"] = learning_rate(settings, self._samples / num_rows)
             await algorithm.step(work.compute_gradient, num_samples)
@@ -321,18 +321,3 @@ async def consensus_distance(own: Vector, mean: Vector, transport: MeteredTransp
     square = np.array([np.square(own.astype(np.float64) - mean).sum()])
     await transport.all_reduce_sum(square)
     return float(np.sqrt(square[0] / transport.world_size))
-
-
-def samples_per_step(rows: Sequence[int], plan: EpochPlan) -> Vector:
-    """Events of all workers together at each step of an epoch, (num_steps,).
-
-    Examples:
-        >>> plan = plan_epoch([3, 4], world_size=2, batch_size=2, seed=1, epoch=0)
-        >>> samples_per_step([3, 4], plan).tolist()
-        [3, 4]
-    """
-    shard_rows = np.asarray(rows)[plan.groups].sum(axis=1)
-    total = np.zeros(plan.num_steps, dtype=np.int64)
-    for size, times in zip(*np.unique(shard_rows, return_counts=True), strict=True):
-        total += times * np.diff(step_bounds(int(size), plan.num_steps))
-    return total

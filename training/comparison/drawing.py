@@ -116,10 +116,11 @@ def _scaling(comparison: Comparison, model: str, labels: PlotLabels) -> tuple[Dr
         f"fig_4_2_{model}",
         model,
         "Speed-up and time per batch (thesis, figure 4.2)",
-        f"Points: measured, up to {most} workers. Lines: simulated, with equal work for each worker; a step takes "
-        f"{1e3 * cluster['step_seconds']:.3g} ms + {1e6 * cluster['event_seconds']:.3g} us per event with a log-normal "
-        f"spread of {cluster['jitter']:.2g}, calibrated on one core. Upper row: messages as between processes of this "
-        f"machine (latency {1e6 * cluster['latency_seconds']:.3g} us); lower: the thesis' 10 Gb/s ethernet (50 us). "
+        f"Points: measured (medians of the epochs), up to {most} workers. Lines: simulated, with equal work for each "
+        f"worker; a step takes {1e3 * cluster['step_seconds']:.3g} ms + {1e6 * cluster['event_seconds']:.3g} us per "
+        f"event with a log-normal spread of {cluster['jitter']:.2g}, calibrated on one core. Upper row: messages as "
+        f"between processes of this machine (latency {1e6 * cluster['latency_seconds']:.3g} us); lower: the thesis' "
+        f"10 Gb/s ethernet (50 us). "
         f"t(1) is sequential SGD on one worker. Validation and checkpoints are left out.",
     )
     return about, lambda: plot_scaling(timing.measured, timing.scaling, labels)

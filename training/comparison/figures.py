@@ -28,6 +28,8 @@ _COLOUR: Final = dict(zip(METHODS, COLOURS, strict=False))
 _DASH: Final = dict(zip(Column, DASHES, strict=False))
 _METHOD_DASH: Final = dict(zip(METHODS, DASHES, strict=False))
 _FEW_DECADES: Final = 300
+#: Below this ratio of the highest to the lowest, a logarithmic axis has room for one or two of its labels only.
+_NARROW: Final = 10
 _MARKER: Final = dict(zip(METHODS, "osD", strict=True))
 _COLUMN_COLOUR: Final = dict(zip(Column, (COLOURS[4], COLOURS[3], COLOURS[5]), strict=True))
 _BAND: Final = 0.2
@@ -58,8 +60,13 @@ def plot_epoch_times(times: Mapping[AlgorithmName, Times], labels: PlotLabels) -
                 medianprops={"color": "black"},
             )
             boxes["boxes"][0].set(facecolor=_COLOUR[method], alpha=0.7)
-        axes.set(xlabel=f"Time per epoch, {words} [s]", xscale="log")
-        _decimal_ticks(axes, "x")
+        axes.set_xlabel(f"Time per epoch, {words} [s]")
+        low, high = axes.dataLim.intervalx
+        if high < _NARROW * low:
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+        else:
+            axes.set_xscale("log")
+            _decimal_ticks(axes, "x")
         axes.tick_params(axis="y", which="both", length=0)
         axes.yaxis.set_minor_locator(NullLocator())
     first.set_yticks(range(len(times)), [METHOD_NAMES[method] for method in times])

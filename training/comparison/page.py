@@ -16,6 +16,7 @@ from training.comparison.tables import (
     overall,
     pairs,
     sentence,
+    still_learning,
     work_table,
 )
 
@@ -84,6 +85,7 @@ def _results(comparison: Comparison, model: str) -> list[str]:
         f"### Test accuracy{_TABLE[model]}",
         accuracy_table(comparison, model),
         binomial_note(comparison, model),
+        still_learning(comparison, model),
         "Differences to AR-SGD, seed by seed on the same test events (the events are means over the seeds):",
         difference_table(comparison, model),
         "### What may be said",

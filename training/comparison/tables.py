@@ -143,6 +143,18 @@ def overall(comparison: Comparison, model: str) -> str:
     )
 
 
+def still_learning(comparison: Comparison, model: str) -> str:
+    """How many runs had not learnt all that they could, in a sentence."""
+    told = [run.summary for run in comparison.runs if run.model == model]
+    at_end = sum(each["best_epoch"] == each["epochs"] - 1 for each in told)
+    if not at_end:
+        return "In none of the runs the validation loss was lowest in the last epoch: they had learnt what they could."
+    return (
+        f"In {at_end} of the {len(told)} runs the validation loss was lowest in the last epoch: they had not learnt "
+        f"all that they could, and the table says how far each method gets in this number of epochs."
+    )
+
+
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A table in Markdown.
 

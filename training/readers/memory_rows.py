@@ -33,7 +33,7 @@ class MemoryRows:
 
     Examples:
         >>> rows = MemoryRows(Rows((torch.ones(5, 14),), torch.zeros(5, dtype=torch.int64), torch.ones(5)), 1, [3, 2])
-        >>> rows.row_order(EpochPlan(np.array([[1], [0]]), np.array([]), 2), rank=0, epoch=0).tolist()
+        >>> rows.row_order(EpochPlan(np.array([[1], [0]]), np.array([]), 2, np.array([2, 3])), rank=0, epoch=0).tolist()
         [3, 4]
         >>> rows.recut(5).group_rows
         [1, 1, 1, 1, 1]

@@ -20,7 +20,7 @@ from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.row_optimizers import make_row_optimizer
 from training.simulation.stacked import Evaluator, RowModel, StackedModels, StackedWork
 from training.simulation.transport import SimNetwork
-from training.simulation.virtual_time import VirtualClock
+from training.simulation.virtual_time import VirtualClock, without_garbage_collection
 from training.topology import make_topology
 from training.trainer import Progress, Trainer
 
@@ -39,6 +39,7 @@ class Simulated(NamedTuple):
     """Virtual time that the run took."""
 
 
+@without_garbage_collection()
 def simulate(
     module: nn.Module,
     train: MemoryRows,

@@ -187,12 +187,13 @@ class Evaluator:
         self._pending.clear()
 
     def _evaluate_some(self, ranks: list[int]) -> None:
-        sizes = np.array([len(self._pending[rank]) for rank in ranks])
+        pending = [self._pending[rank] for rank in ranks]
+        sizes = np.array([len(rows) for rows in pending])
         longest = int(sizes.max())
-        # Short batches are padded with one of their own events: 0 times what is not finite would be no 0.
-        rows = np.repeat([[self._pending[rank][0]] for rank in ranks], longest, axis=1)
-        for place, rank in enumerate(ranks):
-            rows[place, : sizes[place]] = self._pending[rank]
+        if sizes.min() < longest:
+            # Short batches are padded with one of their own events: 0 times what is not finite would be no 0.
+            pending = [np.append(rows, [rows[0]] * (longest - len(rows))) for rows in pending]
+        rows = np.concatenate(pending).reshape(len(ranks), longest)
         batch = self.train.batch(rows.ravel())
         inputs = tuple(column.view(*rows.shape, *column.shape[1:]) for column in batch.inputs)
         labels, weights = batch.labels.view(rows.shape), batch.weights.view(rows.shape)
@@ -251,8 +252,9 @@ class StackedWork:
 
     def next_batch(self) -> int:
         """See `Work`."""
-        start, stop = self._bounds[self._step : self._step + 2]
+        start = self._bounds[self._step]
         self._step += 1
+        stop = self._bounds[self._step]
         self._rows = self._order[start:stop]
         return stop - start
 

@@ -130,9 +130,10 @@ class SimTransport:
         network = self._network
 
         def add_up(payloads: dict[int, Vector]) -> float:
-            vectors = [payloads[rank] for rank in range(network.world_size)]
-            total = np.add.reduce(vectors)
-            for each in vectors:
+            total = payloads[0].copy()
+            for rank in range(1, network.world_size):
+                total += payloads[rank]
+            for each in payloads.values():
                 each[...] = total
             return network.cluster.all_reduce_seconds(vector.nbytes, network.world_size)
 

@@ -115,7 +115,7 @@ MUTATIONS = {
         {"method": "d-psgd", "slow": {}, "bad": float("nan")},
     ),
     "padding": Mutation(
-        Evaluator._evaluate_some, "self._pending[rank][0]", "0",
+        Evaluator._evaluate_some, "[rows[0]]", "[0]",
         "training/algorithms/test_nan_guard.py::test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch",
         {"method": "ar-sgd", "row": 0},
     ),

@@ -13,6 +13,7 @@ from training.comparison.tables import (
     overall,
     pairs,
     sentence,
+    still_learning,
     work_table,
 )
 from training.comparison.variants import ALL_VARIANTS, REFERENCE, Variant
@@ -78,3 +79,12 @@ def test_one_seed_is_shown_as_such() -> None:
     comparison = made_comparison({variant.key: [900] for variant in ALL_VARIANTS})
     assert "(one seed)" in accuracy_table(comparison, "hlf")
     assert "± ? points over 1 seed(s): not distinguishable" in sentence(comparison, "hlf", PAIR)
+
+
+def test_runs_that_were_best_at_their_end_are_counted() -> None:
+    comparison = made_comparison()
+    total = sum(run.model == "hlf" for run in comparison.runs)
+    assert still_learning(comparison, "hlf").startswith(f"In {total} of the {total} runs")
+    for run in comparison.runs:
+        run.summary["best_epoch"] = 0
+    assert still_learning(comparison, "hlf").startswith("In none of the runs")

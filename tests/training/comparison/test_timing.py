@@ -56,6 +56,11 @@ def test_rates_leave_validation_and_the_first_epoch_out() -> None:
     assert (found["seconds_per_batch"], found["samples_per_second"]) == (0.5, 64.0)
 
 
+def test_an_epoch_in_which_the_machine_did_something_else_does_not_change_the_rate() -> None:
+    epochs = [{"steps": 4, "samples": 64, "seconds_by_kind": {"compute": seconds}} for seconds in (9.0, 2.0, 2.0, 11.0)]
+    assert rates(settings(workers=1, batch_size=16), [epochs])["seconds_per_batch"] == 0.5
+
+
 def test_times_of_threads_count_as_communication() -> None:
     record = {"seconds": 2.0, "seconds_by_kind": {"compute": 1.0, "communicate": 0.25}, "exchange_seconds": 0.5}
     inline, beside = (settings(algorithm="ad-psgd", overlap=overlap) for overlap in ("inline", "thread"))
