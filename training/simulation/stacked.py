@@ -191,8 +191,8 @@ class Evaluator:
         sizes = np.array([len(rows) for rows in pending])
         longest = int(sizes.max())
         if sizes.min() < longest:
-            # Short batches are padded with one of their own events: 0 times what is not finite would be no 0.
-            pending = [np.append(rows, [rows[0]] * (longest - len(rows))) for rows in pending]
+            # Short batches are padded with events of their own: 0 times what is not finite would be no 0.
+            pending = [np.resize(rows, longest) for rows in pending]
         rows = np.concatenate(pending).reshape(len(ranks), longest)
         batch = self.train.batch(rows.ravel())
         inputs = tuple(column.view(*rows.shape, *column.shape[1:]) for column in batch.inputs)

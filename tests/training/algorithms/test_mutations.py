@@ -73,10 +73,10 @@ MUTATIONS = {
         make_topology, "1 - sum(given)", "0.9 - sum(given)", TOPOLOGY, {"name": "ring", "workers": 5}
     ),
     "symmetric weights": Mutation(
-        make_topology, "[1 / (1 +", "[(0.8 + 0.2 * (rank % 2)) / (1 +", TOPOLOGY, {"name": "ring", "workers": 5}
+        make_topology, "(1 / (1 +", "((0.8 + 0.2 * (rank % 2)) / (1 +", TOPOLOGY, {"name": "ring", "workers": 5}
     ),
     "doubly stochastic mixing": Mutation(
-        make_topology, "[1 / (1 +", "[(0.8 + 0.2 * (rank % 2)) / (1 +", SAME_MEAN, RING
+        make_topology, "(1 / (1 +", "((0.8 + 0.2 * (rank % 2)) / (1 +", SAME_MEAN, RING
     ),
     "progress added and not written over": Mutation(
         AdPsgd.step, "self.model.read(self._change)\n", "self.model.read(self._change)\n"
@@ -115,7 +115,7 @@ MUTATIONS = {
         {"method": "d-psgd", "slow": {}, "bad": float("nan")},
     ),
     "padding": Mutation(
-        Evaluator._evaluate_some, "[rows[0]]", "[0]",
+        Evaluator._evaluate_some, "np.resize(rows, longest)", "np.pad(rows, (0, longest - len(rows)))",
         "training/algorithms/test_nan_guard.py::test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch",
         {"method": "ar-sgd", "row": 0},
     ),

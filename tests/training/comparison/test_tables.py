@@ -81,10 +81,9 @@ def test_one_seed_is_shown_as_such() -> None:
     assert "± ? points over 1 seed(s): not distinguishable" in sentence(comparison, "hlf", PAIR)
 
 
-def test_runs_that_were_best_at_their_end_are_counted() -> None:
+def test_runs_that_were_best_near_their_end_are_counted() -> None:
     comparison = made_comparison()
-    total = sum(run.model == "hlf" for run in comparison.runs)
-    assert still_learning(comparison, "hlf").startswith(f"In {total} of the {total} runs")
-    for run in comparison.runs:
-        run.summary["best_epoch"] = 0
-    assert still_learning(comparison, "hlf").startswith("In none of the runs")
+    found = [run for run in comparison.runs if run.model == "hlf"]
+    assert still_learning(comparison, "hlf").startswith(f"In {len(found)} of the {len(found)} runs")
+    found[0].summary["best_epoch"] = 0
+    assert still_learning(comparison, "hlf").startswith(f"In {len(found) - 1} of the {len(found)} runs")
