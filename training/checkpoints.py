@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import shutil
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,9 @@ from training.errors import CheckpointError
 from training.settings import TrainSettings
 
 _KEPT: Final = 2
-_VERSION: Final = 1
+_VERSION: Final = 2
+_SECONDS_TO_APPEAR: Final = 60.0
+_SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: What may differ between the run that wrote a checkpoint and the one that takes it up, beside speed.
 _FREE: Final = frozenset({"workers", "epochs", "device"})
 
@@ -72,6 +76,23 @@ class CheckpointFolder:
             if content["version"] == _VERSION and content["digest"] == self._digest:
                 return Checkpoint(folder, content["epoch"], content["step"], content["world_size"])
         return None
+
+    def await_complete(self, epoch: int, step: int, world_size: int) -> Checkpoint:
+        """A checkpoint that another rank has found; on shared storage it may take a moment until all see it.
+
+        Raises:
+            CheckpointError: It does not appear.
+        """
+        folder = self._place((epoch, step), world_size)
+        deadline = time.monotonic() + _SECONDS_TO_APPEAR
+        while not (folder / "complete.json").exists():
+            if time.monotonic() > deadline:
+                raise CheckpointError(
+                    f"rank 0 goes on from {folder}, which is not there on {platform.node()}. All ranks need the same "
+                    f"run folder: put run_dir on storage that all hosts share."
+                )
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        return Checkpoint(folder, epoch, step, world_size)
 
     def _complete(self) -> list[tuple[dict[str, Any], Path]]:
         """What the complete checkpoints say, and their folders, the newest first.

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class LaunchFiles:
-    """`started`, `errors/rank-<n>.json`, `stalls/rank-<n>.json`, `losses.jsonl`.
+    """`started`, `errors/rank-<n>.json`, `signs/rank-<n>`, `stalls/rank-<n>.json`, `losses.jsonl`.
 
     Args:
         folder: Of the run.
@@ -19,12 +19,18 @@ class LaunchFiles:
         self._started = folder / "started"
         self._errors = folder / "errors"
         self.stalls = folder / "stalls"
+        self.signs = folder / "signs"
         self._losses = folder / "losses.jsonl"
 
     def clear(self) -> None:
         """Before each attempt; the losses stay."""
         self._started.unlink(missing_ok=True)
-        for path in (self._errors, self.stalls):
+        shutil.rmtree(self._errors, ignore_errors=True)
+        self.clear_stalls()
+
+    def clear_stalls(self) -> None:
+        """Before the ranks begin to watch: a report that is there already would end them at once."""
+        for path in (self.stalls, self.signs):
             shutil.rmtree(path, ignore_errors=True)
 
     def say_started(self) -> None:

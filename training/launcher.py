@@ -206,7 +206,9 @@ def rank_command(settings: TrainSettings, spec_path: Path) -> list[str]:
         srun = shutil.which("srun")
         if srun is None:
             raise LaunchError("srun is not there; set train.launcher: mpirun, or run inside a SLURM allocation.")
-        return [srun, "--mpi=pmix", f"--ntasks={settings.workers}", *settings.launcher_args, *worker]
+        # Else SLURM would let the others wait for a lost rank.
+        how = ["--mpi=pmix", "--kill-on-bad-exit=1", f"--ntasks={settings.workers}"]
+        return [srun, *how, *settings.launcher_args, *worker]
     mpirun = find_mpirun()
     if mpirun is None:
         raise LaunchError(

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
+import numpy as np
 import torch
 
 from features.dataset import FeatureDataset
 from models.saved_model import ModelSpec, build, model_spec, save_model
 from models.settings import ModelSettings
 from training.algorithms.registry import make_algorithm
-from training.checkpoints import settings_digest
+from training.checkpoints import Checkpoint, CheckpointFolder, settings_digest
 from training.determinism import be_deterministic
 from training.errors import LaunchError
 from training.flat_model import FlatModel
@@ -130,12 +131,25 @@ def train(
         on_progress,
     )
     with without_denormals():
-        run_now(trainer.run(files.checkpoints.latest()))
+        run_now(trainer.run(agreed_checkpoint(files.checkpoints, transport)))
     files.close()
     run_now(transport.barrier())
     if transport.rank == 0:
         write_summary(spec.out_dir, spec.model, settings, dataset.num_rows("train"), model.flat.numel())
     run_now(transport.barrier())
+
+
+def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Checkpoint | None:
+    """The newest checkpoint that rank 0 sees: storage may show different ranks different ones, seconds after a crash.
+
+    Raises:
+        CheckpointError: It is damaged, or not there for this rank.
+    """
+    found = checkpoints.latest() if transport.rank == 0 else None
+    place = np.array([found.epoch, found.step, found.world_size] if found else [0.0, 0.0, 0.0])
+    run_now(transport.broadcast(place))
+    epoch, step, world_size = (int(number) for number in place)
+    return checkpoints.await_complete(epoch, step, world_size) if world_size else None
 
 
 @contextmanager

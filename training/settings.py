@@ -186,6 +186,19 @@ class TrainSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _survivors_can_go_on(self) -> Self:
+        if self.on_rank_loss != "shrink":
+            return self
+        if self.launcher == "srun":
+            raise ValueError("on_rank_loss: shrink needs a fault-tolerant mpirun, not srun; use restart")
+        if self.algorithm is AlgorithmName.D_PSGD and self.graph in (TopologyName.HYPERCUBE, TopologyName.TORUS):
+            raise ValueError(
+                f"on_rank_loss: shrink needs a topology for any number of workers; there is no {self.graph} for most. "
+                f"Use restart, or topology ring or exponential"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _slowmo_means_something(self) -> Self:
         together = self.algorithm in (AlgorithmName.AR_SGD, AlgorithmName.LOCAL_SGD)
         if self.slowmo is not None and self.slowmo.exact_average is False and together:

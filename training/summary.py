@@ -53,7 +53,7 @@ def write_summary(
         "best_val_accuracy": best["val_accuracy"],
         "seconds": sum(record["seconds"] for record in history),
         "consensus_distance": history[-1]["consensus_distance"],
-        "per_rank": [summary_of_rank(records) for records in ranks],
+        "per_rank": [summary_of_rank(records) for records in ranks if records],
     }
     unfinished = out_dir / ".summary.json"
     unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")

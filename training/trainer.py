@@ -77,7 +77,7 @@ class Trainer:
         self._epoch = self._step = 0
         self._samples = 0
         self._sums = Sums()
-        self._best: dict[str, Any] = {"epoch": -1, "val_loss": math.inf}
+        self._best: dict[str, Any] = {"epoch": -1, "val_loss": math.inf, "model": None}
         self._seconds_before = 0.0
         self._last_progress = 0.0
         self.history: list[dict[str, Any]] = []
@@ -242,7 +242,8 @@ class Trainer:
 
     async def _keep_best(self, record: dict[str, Any], mean: Vector) -> None:
         if record["val_loss"] < self._best["val_loss"]:
-            self._best = {"epoch": self._epoch, "val_loss": record["val_loss"]}
+            kept = torch.from_numpy(mean.copy()) if self._transport.rank == 0 else None
+            self._best = {"epoch": self._epoch, "val_loss": record["val_loss"], "model": kept}
             self._files.keep_best(mean)
         record["best_epoch"] = self._best["epoch"]
 
@@ -291,6 +292,9 @@ class Trainer:
         model, algorithm, transport = self._work.model, self._algorithm, self._transport
         content = resume.load(transport.rank if resume.world_size == transport.world_size else 0)
         self._epoch = resume.epoch
+        if content["best"]["model"] is not None:
+            # What stands in the model's folder may come from epochs behind the checkpoint, which are done again now.
+            self._files.keep_best(content["best"]["model"].numpy())
         self._samples, self._best, self.history = content["samples"], content["best"], content["history"]
         if transport.rank == 0 and self._counts_globally:
             # Before anybody can take a step: start() is for all workers together.
@@ -307,10 +311,15 @@ class Trainer:
             self._seconds_before = content["seconds_before"]
         else:
             # The rest of the epoch cannot be shared out anew: it starts again, and so do momentum and moments.
-            models = [resume.load(rank)["current"].numpy() for rank in range(resume.world_size)]
+            parts = [resume.load(rank) for rank in range(resume.world_size)]
+            models = [part["current"].numpy() for part in parts]
             model.write(np.mean(models, axis=0, dtype=np.float64).astype(models[0].dtype))
             await algorithm.start()
-            self.history = [{**record, "rank": transport.rank} for record in self.history]
+            # A rank goes on as that of the same number; one that was not there has done nothing so far.
+            own: dict[str, Any] = (
+                parts[transport.rank] if transport.rank < len(parts) else {"history": [], "skipped": 0}
+            )
+            self.history, algorithm.counts.skipped = own["history"], own["skipped"]
 
 
 async def consensus_distance(own: Vector, mean: Vector, transport: MeteredTransport) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -17,20 +18,26 @@ _GRACE_SECONDS: Final = 3.0
 
 
 class Watchdog:
-    """A thread that looks at a worker's meter; when nothing is booked for too long, all ranks report and the job ends.
+    """A thread that looks at a worker's meter; when no rank books anything for too long, all report and the job ends.
 
-    Reports go to `<folder>/rank-<n>.json`: what the rank was doing, for how long, and its stack.
+    A rank that waits for slower ones books nothing either. So every rank whose meter moves touches a file, and only
+    when nobody's file moves is the run at a standstill. Reports go to `<folder>/rank-<n>.json`: what the rank was
+    doing, for how long, and its stack.
 
     Args:
-        folder: Where reports go; shared by all ranks, so that those who still get on report too.
+        folder: Where reports go; shared by all ranks.
+        signs: Where each rank touches its file; shared by all ranks.
         rank: Which rank.
         seconds: How long is too long.
     """
 
-    def __init__(self, folder: Path, *, rank: int, seconds: float) -> None:
+    def __init__(self, folder: Path, signs: Path, *, rank: int, seconds: float) -> None:
         self.rank = rank
         self._folder = folder
+        self._signs = signs
         self._seconds = seconds
+        self._seen: dict[str, int] = {}
+        self._seen_change = 0.0
         self._main = threading.get_ident()
         self._meter: Meter | None = None
 
@@ -42,9 +49,14 @@ class Watchdog:
             threading.Thread(target=self._look, daemon=True).start()
 
     def _look(self) -> None:
-        pause = min(self._seconds / 4, 1.0)
+        pause, between_signs = min(self._seconds / 4, 1.0), self._seconds / 10
+        last_look = -math.inf
         meter = self._meter
-        while meter is not None and meter.seconds_without_sign < self._seconds and not self._folder.exists():
+        while meter is not None and not self._folder.exists():
+            if time.monotonic() - last_look >= between_signs:
+                last_look = time.monotonic()
+                if self._is_standstill(meter):
+                    break
             time.sleep(pause)
             meter = self._meter
         if meter is not None:
@@ -52,6 +64,18 @@ class Watchdog:
         # The other ranks see the folder and report too; then this one ends the job.
         time.sleep(_GRACE_SECONDS)
         os._exit(1)
+
+    def _is_standstill(self, meter: Meter) -> bool:
+        """Whether neither this rank nor any other got on for too long; says to the others whether this one did."""
+        now = time.monotonic()
+        if meter.seconds_without_sign < self._seconds / 4:
+            self._signs.mkdir(exist_ok=True)
+            (self._signs / f"rank-{self.rank}").touch()
+        # Their times may be those of another machine's clock: whether they change is what counts.
+        seen = {path.name: path.stat().st_mtime_ns for path in self._signs.glob("rank-*")}
+        if seen != self._seen:
+            self._seen, self._seen_change = seen, now
+        return min(meter.seconds_without_sign, now - self._seen_change) >= self._seconds
 
     def _report(self, meter: Meter) -> None:
         self._folder.mkdir(exist_ok=True)

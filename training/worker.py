@@ -25,6 +25,7 @@ from training.launch_files import LaunchFiles
 from training.run import RunSpec, train
 from training.settings import GOSSIP
 from training.trainer import Progress
+from training.transport import run_now
 from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
 from training.transports.ulfm import is_rank_loss, leave, survivors
@@ -46,17 +47,22 @@ def main(argv: list[str]) -> int:
     try:
         first, *others = _specs(spec_path)
         transport = _transport(first)
-        watchdog = Watchdog(files.stalls, rank=transport.rank, seconds=first.spec.train.stall_seconds)
+        seconds = first.spec.train.stall_seconds
+        watchdog = Watchdog(files.stalls, files.signs, rank=transport.rank, seconds=seconds)
         check_world_size(transport.world_size, first.spec.train.workers)
         if transport.rank == 0:
+            files.clear_stalls()
             files.say_started()
+        run_now(transport.barrier())
         _train_with_survivors(first, transport, files, watchdog)
         for run in others:
             transport.close()
             transport = _transport(run)
             _train_with_survivors(run, transport, files, watchdog)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one for ever
-        _report(error, files, world.rank)
+        if not is_rank_loss(error):
+            # Of a lost rank the launcher hears anyway, and it is no error of this one.
+            _report(error, files, world.rank)
         if transport is None:
             world.Abort(1)
         else:
@@ -104,7 +110,10 @@ def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles
             lost = spec.train.workers - transport.world_size
             spec = spec._replace(train=spec.train.model_copy(update={"workers": transport.world_size}))
             if transport.rank == 0:
-                files.note_loss(f"{lost} rank(s) lost; {transport.world_size} went on from the last checkpoint")
+                files.note_loss(
+                    f"{lost} rank(s) lost; {transport.world_size} went on"
+                    " from the last checkpoint, or from the beginning where there was none"
+                )
         else:
             if has_lost:
                 leave(transport)

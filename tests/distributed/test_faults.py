@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
 from training.errors import LaunchError, StalledError
-from training.launcher import launch
+from training.launcher import launch, rank_command, rank_environment
 from training.run import RunSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
@@ -111,6 +112,17 @@ def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: Fea
     )
     assert list((run.out_dir / "stalls").glob("rank-*.json"))
     wait_until(lambda: not processes_of(run.out_dir), seconds=30, what="all ranks are gone")
+
+
+def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
+    run = make_spec(dataset, tmp_path / "out", epochs=1, stall_seconds=1.0)
+    run.save(run.out_dir / "run.json")
+    (run.out_dir / "stalls").mkdir()
+    command = [word for word in rank_command(run.train, run.out_dir / "run.json") if word != "--launched"]
+    subprocess.run(command, env=rank_environment(), check=True, stdin=subprocess.DEVNULL, timeout=120)
+    assert summary(run.out_dir)["epochs"] == 1
 
 
 def test_a_second_launch_goes_on_where_an_interrupted_one_was(dataset: FeatureDataset, tmp_path: Path) -> None:

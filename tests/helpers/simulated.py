@@ -174,10 +174,16 @@ class KeptCheckpoints:
 
     def __init__(self) -> None:
         self.content: dict[tuple[int, int], dict[int, bytes]] = {}
+        self._files: dict[int, _CheckpointFiles] = {}
 
     def files(self, rank: int) -> RunFiles:
         """The files of a rank of the run."""
-        return _CheckpointFiles(rank, self.content)
+        self._files[rank] = _CheckpointFiles(rank, self.content)
+        return self._files[rank]
+
+    def best(self, rank: int) -> NDArray[Any] | None:
+        """What a rank kept as the best model."""
+        return self._files[rank].best
 
     def at(self, position: tuple[int, int]) -> Any:
         """To go on after so many epochs and steps of the next; stands in for a `Checkpoint`."""

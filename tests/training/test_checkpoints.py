@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from simulated import ROUGH, models, run, settings, toy_rows
 from models.settings import ModelSettings
 from training.checkpoints import Checkpoint, CheckpointFolder, settings_digest
 from training.errors import CheckpointError
+from training.run import agreed_checkpoint
 from training.run_files import DiskFiles
 from training.settings import TrainSettings
 from training.simulation.simulate import Simulated
 from training.trainer import Progress
+from training.transport import SingleTransport
 
 WORKERS = 3
 CHOSEN: dict[str, Any] = {"algorithm": "swarm-sgd", "slowmo": {"tau": 4}, "epochs": 3, "batch_size": 8}
@@ -236,3 +239,38 @@ def test_the_digest_is_of_everything_that_the_numbers_hang_on() -> None:
     ]
     assert len({same, *others}) == 7
     assert TrainSettings.SPEED_ONLY.issubset(TrainSettings.model_fields)
+
+
+def test_a_checkpoint_that_storage_shows_late_is_waited_for(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    thread = threading.Timer(0.6, written, (folder, (2, 5)))
+    thread.start()
+    assert folder.await_complete(2, 5, 2) == folder.latest()
+    thread.join()
+
+
+def test_a_checkpoint_that_only_rank_0_sees_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.checkpoints._SECONDS_TO_APPEAR", 0.1)
+    with pytest.raises(CheckpointError, match=r"rank 0 goes on from .*epoch-00002.*storage that all hosts share"):
+        CheckpointFolder(tmp_path, "d").await_complete(2, 0, 2)
+
+
+class _Rank1(SingleTransport):
+    """Rank 1 of two, whose rank 0 broadcasts this."""
+
+    rank, world_size = 1, 2
+
+    def __init__(self, sent: list[int]) -> None:
+        super().__init__()
+        self._sent = sent
+
+    async def broadcast(self, vector: Any) -> None:
+        vector[:] = self._sent
+
+
+def test_all_ranks_go_on_from_the_checkpoint_that_rank_0_found(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    first, second = written(folder, (1, 0)), written(folder, (2, 0))
+    assert agreed_checkpoint(folder, SingleTransport()) == second
+    assert agreed_checkpoint(folder, _Rank1([1, 0, 2])) == first
+    assert agreed_checkpoint(folder, _Rank1([0, 0, 0])) is None

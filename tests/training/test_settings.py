@@ -45,6 +45,8 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
         ({"algorithm": "ad-psgd", "slowmo": {}, "optimizer_state": "average"}, "needs exact averages"),
         ({"launcher_args": ["-np", "4"]}, "set train.workers instead"),
         ({"launcher_args": ["--ntasks=4"]}, "set train.workers instead"),
+        ({"on_rank_loss": "shrink", "launcher": "srun"}, "not srun; use restart"),
+        ({"algorithm": "d-psgd", "topology": "torus", "on_rank_loss": "shrink"}, "no torus for most"),
         ({"learning_rate": float("nan")}, "finite number"),
         ({"learning_rate": 0}, "greater than 0"),
         ({"slowmo": {"beta": 1.0}}, "less than 1"),

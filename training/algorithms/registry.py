@@ -15,7 +15,7 @@ from training.algorithms.sgd import Sgd
 from training.algorithms.slowmo import SlowMo
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
 from training.flat_model import VectorModel
-from training.settings import AlgorithmName, OptimizerName, TrainSettings
+from training.settings import AlgorithmName, OptimizerName, StatePolicy, TrainSettings
 from training.sharding import random_stream
 from training.topology import Topology, make_topology
 from training.transport import Transport
@@ -96,9 +96,9 @@ def _base(
     if name is AlgorithmName.AR_SGD:
         return ArSgd(model, optimizer, transport)
     if name is AlgorithmName.LOCAL_SGD:
-        return LocalSgd(
-            model, optimizer, transport, local_steps=settings.local_steps, state_policy=settings.state_policy
-        )
+        # What SlowMo does by default at its outer steps is not what the averages in between do.
+        policy = settings.optimizer_state or StatePolicy.KEEP
+        return LocalSgd(model, optimizer, transport, local_steps=settings.local_steps, state_policy=policy)
     topology = topology or make_topology(settings.graph, transport.world_size)
     if name is AlgorithmName.D_PSGD:
         return DPsgd(model, optimizer, transport, topology=topology)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
-#: Student's t, two-sided 95 %, for 1, 2, ... degrees of freedom; few seeds tell little of their own spread.
-_STUDENT: Final = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-_NORMAL: Final = 2.0
+#: A two-sided interval of 95 % ends where so much lies below.
+_BELOW: Final = 0.975
 
 
 class Mean(NamedTuple):
@@ -93,13 +93,13 @@ def difference(this: Sequence[float], other: Sequence[float], num_events: int) -
 
 
 def student(degrees: int) -> float:
-    """How many standard errors a mean must be away from zero, at 95 %.
+    """How many standard errors a mean must be away from zero, at 95 %; few seeds tell little of their own spread.
 
     Examples:
-        >>> student(2), student(40)
-        (4.3, 2.0)
+        >>> round(student(2), 2), round(student(40), 2)
+        (4.3, 2.02)
     """
-    return _STUDENT[degrees - 1] if 0 < degrees <= len(_STUDENT) else _NORMAL
+    return float(stdtrit(degrees, _BELOW))
 
 
 def points(share: float) -> str:

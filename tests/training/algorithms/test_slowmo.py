@@ -185,3 +185,11 @@ def test_moments_are_averaged_with_the_models_if_so_chosen() -> None:
     for state in states:
         np.testing.assert_array_equal(state["exp_avg"].numpy(), states[0]["exp_avg"].numpy())
         assert abs(state["exp_avg"]).max() > 0
+
+
+def test_slowmo_leaves_the_averages_between_its_outer_steps_as_they_are_without_it() -> None:
+    # LocalSGD within SlowMo once forgot its momentum at every average, and not at the outer steps only.
+    given = problem(steps=11)
+    chosen = {"algorithm": "local-sgd", "local_steps": 3, "momentum": 0.9}
+    within = drive(given, **chosen, slowmo={"tau": 12, "beta": 0.6})
+    np.testing.assert_array_equal(within, drive(given, **chosen))
