@@ -146,7 +146,7 @@ def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Ch
         CheckpointError: It is damaged, or not there for this rank.
     """
     found = checkpoints.latest() if transport.rank == 0 else None
-    place = np.array([found.epoch, found.step, found.world_size] if found else [0.0, 0.0, 0.0])
+    place = np.array([found.epoch, found.step, found.world_size] if found else [0, 0, 0], dtype=np.int64)
     run_now(transport.broadcast(place))
     epoch, step, world_size = (int(number) for number in place)
     return checkpoints.await_complete(epoch, step, world_size) if world_size else None
