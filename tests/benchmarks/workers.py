@@ -36,7 +36,7 @@ from training.algorithms.registry import make_algorithm
 from training.flat_model import FlatModel
 from training.launcher import launch, rank_command, rank_environment
 from training.readers import MemoryRows
-from training.run import RunSpec
+from training.run import RunSpec, without_denormals
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import simulate
@@ -86,17 +86,18 @@ def bare_loop(dataset: FeatureDataset, model: ModelSettings, settings: TrainSett
     rows = MemoryRows.load(dataset, "train", network.inputs, seed=settings.seed)
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
     num_rows, started, count = len(rows), 0.0, 0
-    for epoch in range(settings.epochs):
-        if epoch == 1:
-            started = time.perf_counter()
-        order = np.random.default_rng(epoch).permutation(num_rows)
-        for start in range(0, num_rows, settings.batch_size):
-            batch = rows.batch(order[start : start + settings.batch_size])
-            optimizer.zero_grad()
-            losses = weighted_losses(network(*batch.inputs), batch.labels, batch.weights)
-            losses.mean().backward()
-            optimizer.step()
-            count += len(batch) if epoch else 0
+    with without_denormals():
+        for epoch in range(settings.epochs):
+            if epoch == 1:
+                started = time.perf_counter()
+            order = np.random.default_rng(epoch).permutation(num_rows)
+            for start in range(0, num_rows, settings.batch_size):
+                batch = rows.batch(order[start : start + settings.batch_size])
+                optimizer.zero_grad()
+                losses = weighted_losses(network(*batch.inputs), batch.labels, batch.weights)
+                losses.mean().backward()
+                optimizer.step()
+                count += len(batch) if epoch else 0
     return count / (time.perf_counter() - started)
 
 
