@@ -19,6 +19,10 @@ class DamagedDatasetError(TrainingError):
     """A file of the features dataset is missing or cannot be read."""
 
 
+class CacheError(TrainingError):
+    """A split does not fit into memory."""
+
+
 class DivergedError(TrainingError):
     """The loss or the parameters are no longer finite."""
 

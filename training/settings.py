@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -29,6 +29,16 @@ class AlgorithmName(StrEnum):
 
 #: Methods of random pairs, whose workers do not wait for each other.
 GOSSIP = (AlgorithmName.AD_PSGD, AlgorithmName.SWARM_SGD)
+
+
+#: Keys of `TrainSettings` that only some methods look at.
+_METHODS_OF: Final = {
+    "local_steps": (AlgorithmName.LOCAL_SGD, AlgorithmName.SWARM_SGD),
+    "local_steps_law": (AlgorithmName.SWARM_SGD,),
+    "topology": (AlgorithmName.D_PSGD, *GOSSIP),
+    "exchange": GOSSIP,
+    "overlap": (AlgorithmName.AD_PSGD,),
+}
 
 
 class OptimizerName(StrEnum):
@@ -255,6 +265,19 @@ class TrainSettings(BaseModel):
 
     def advice(self) -> list[str]:
         """What may well be meant otherwise; a sentence each."""
+        return self._without_effect() + self._about_slowmo()
+
+    def _without_effect(self) -> list[str]:
+        """Keys that were changed, and that this method does not look at."""
+        fields = type(self).model_fields
+        changed = [key for key in _METHODS_OF if getattr(self, key) != fields[key].default]
+        return [
+            f"{key} has no effect on {self.algorithm}, only on {', '.join(_METHODS_OF[key])}."
+            for key in changed
+            if self.algorithm not in _METHODS_OF[key]
+        ]
+
+    def _about_slowmo(self) -> list[str]:
         if self.slowmo is None:
             return []
         found = []

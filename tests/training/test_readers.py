@@ -15,9 +15,8 @@ from feature_datasets import write_dataset
 from particle_datasets import write_particle_dataset
 
 from features.dataset import FeatureDataset, RowGroup
-from training.errors import HostileDatasetError
+from training.errors import CacheError, HostileDatasetError
 from training.readers import Batch, batch, open_reader
-from training.readers.memory_rows import CacheError
 from training.sharding import EpochPlan, plan_epoch
 
 ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 7, 3], "test": [4]}

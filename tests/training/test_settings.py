@@ -122,3 +122,19 @@ def test_settings_that_may_well_be_meant_otherwise_are_named(chosen: dict[str, A
     found = TrainSettings.model_validate({"algorithm": "swarm-sgd", **chosen}).advice()
     assert len(found) == len(advice)
     assert all(sentence.startswith(start) for sentence, start in zip(found, advice, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "advice"),
+    [
+        ({"algorithm": "ar-sgd", "local_steps": 4}, ["local_steps has no effect on ar-sgd, only on local-sgd"]),
+        ({"algorithm": "swarm-sgd", "local_steps": 4, "overlap": "thread"}, ["overlap has no effect on swarm-sgd"]),
+        ({"algorithm": "d-psgd", "topology": "ring", "exchange": "additive"}, ["exchange has no effect on d-psgd"]),
+        ({"algorithm": "ad-psgd", "topology": "ring", "exchange": "additive", "overlap": "thread"}, []),
+        ({"algorithm": "ar-sgd", "local_steps": 3}, []),
+    ],
+)
+def test_keys_that_the_method_does_not_look_at_are_named(chosen: dict[str, Any], advice: list[str]) -> None:
+    found = TrainSettings.model_validate(chosen).advice()
+    assert len(found) == len(advice)
+    assert all(sentence.startswith(start) for sentence, start in zip(found, advice, strict=True))

@@ -13,15 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from features.dataset import FeatureDataset
-from training.errors import ShardError, TrainingError
+from training.errors import CacheError, ShardError
 from training.readers.batch import Batch, Layout, Rows
 from training.readers.hostile import refuse_pickled_schema
 from training.readers.sources import ArrowSource
 from training.sharding import EpochPlan, shuffled, step_bounds
-
-
-class CacheError(TrainingError):
-    """A split does not fit into memory."""
 
 
 @dataclass(frozen=True, eq=False)
