@@ -1,0 +1,1 @@
+"""Grid search over architectures of the classifier on high-level features."""
