@@ -83,20 +83,26 @@ def reasons_to_run(before: Fingerprint, now: Fingerprint) -> list[str]:
 
 
 def code_digests(names: Iterable[str]) -> dict[str, str]:
-    """Digest of the source of each package (`features`) or module (`features/schema.py`)."""
-    return {name: _source_digest(ROOT / name) for name in names}
+    """Digest of the source of each name; see `source_files`."""
+    return {name: _source_digest(name) for name in names}
 
 
-def _source_digest(path: Path) -> str:
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is named as code of a stage and does not exist")
-    files = (
-        [path]
-        if path.is_file()
-        else sorted(file for file in path.rglob("*") if file.suffix in {".py", ".html", ".css"})
-    )
+def source_files(name: str) -> list[Path]:
+    """Files of a package (`features`), a module (`features/schema.py`) or a folder alone (`training/*.py`).
+
+    Raises:
+        FileNotFoundError: There are none.
+    """
+    found = [file for path in ROOT.glob(name) for file in ([path] if path.is_file() else path.rglob("*"))]
+    files = sorted(file for file in found if file.suffix in {".py", ".html", ".css"})
+    if not files:
+        raise FileNotFoundError(f"{ROOT / name} is named as code of a stage and does not exist")
+    return files
+
+
+def _source_digest(name: str) -> str:
     digest = hashlib.sha256()
-    for file in files:
+    for file in source_files(name):
         digest.update(file.relative_to(ROOT).as_posix().encode())
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()

@@ -21,7 +21,11 @@ class Train(Stage):
     name: ClassVar[str] = "train"
     upstream: ClassVar[tuple[str, ...]] = ("features",)
     code: ClassVar[tuple[str, ...]] = (
-        "training",
+        # Not those that compare, simulate or search.
+        "training/*.py",
+        "training/algorithms",
+        "training/readers",
+        "training/transports",
         "models/classifier.py",
         "models/hlf.py",
         "models/inclusive.py",

@@ -1,0 +1,109 @@
+"""Which settings a search tries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from training.gridsearch.settings import GridSearchSettings
+from training.gridsearch.trials import Job, Trial, all_trials, first_trials, promoted, rungs
+
+SMALL: dict[str, Any] = {"hidden": [[4, 8], [2, 3]], "batch_size": [16, 32]}
+
+
+def test_the_default_grid_is_the_one_of_cern() -> None:
+    trials = all_trials(GridSearchSettings())
+    assert len(trials) == len(set(trials)) == 81
+    assert len({trial.hidden for trial in trials}) == 27
+    assert Trial((50, 20, 10), 64, 1e-3, 20) in trials
+
+
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [
+        ("hidden", [[4], [2, 3]]),
+        ("batch_size", [16]),
+        ("learning_rate", [0.1, 0.2, 0.3]),
+        ("epochs", [5, 10]),
+        ("depths", [1, 2]),
+    ],
+)
+def test_every_axis_changes_the_trials(axis: str, values: Any) -> None:
+    before, after = (
+        all_trials(GridSearchSettings.model_validate(chosen)) for chosen in (SMALL, SMALL | {axis: values})
+    )
+    assert set(before) != set(after)
+    assert len(after) == len({trial.key for trial in after})
+
+
+def test_trials_that_differ_in_epochs_only_are_one_training() -> None:
+    trials = all_trials(GridSearchSettings.model_validate(SMALL | {"epochs": [5, 10, 20]}))
+    assert len(trials) == 3 * len({Job.of(trial) for trial in trials})
+
+
+def test_a_random_search_draws_without_replacement_and_by_the_seed() -> None:
+    settings = GridSearchSettings(search="random", num_trials=30)
+    trials = first_trials(settings, seed=1)
+    assert len(set(trials)) == 30
+    assert set(trials) <= set(all_trials(settings))
+    assert trials == first_trials(settings, seed=1) != first_trials(settings, seed=2)
+
+
+def test_more_random_trials_than_there_are_settings_are_all_of_them() -> None:
+    settings = GridSearchSettings.model_validate(SMALL | {"search": "random", "num_trials": 1000})
+    assert first_trials(settings, seed=1) == all_trials(settings)
+
+
+@pytest.mark.parametrize(
+    ("num_trials", "epochs", "factor"), [(81, 20, 3), (27, 27, 3), (5, 2, 2), (1, 9, 3), (4, 1, 2)]
+)
+def test_halving_ends_with_the_full_number_of_epochs(num_trials: int, epochs: int, factor: int) -> None:
+    found = rungs(num_trials, epochs, factor)
+    assert found[-1] == epochs
+    assert found == sorted(set(found))
+    left = num_trials
+    for _ in found[1:]:
+        left = max(1, left // factor)
+    assert left >= 1
+
+
+def test_the_best_go_on() -> None:
+    trials = all_trials(GridSearchSettings.model_validate(SMALL))
+    scores = [(trial, float(place % 5)) for place, trial in enumerate(trials)]
+    going = promoted(scores, 9, 3)
+    assert len(going) == len(trials) // 3
+    assert {trial.epochs for trial in going} == {9}
+    worst = min(dict(scores)[trial._replace(epochs=20)] for trial in going)
+    left = [value for trial, value in scores if trial._replace(epochs=9) not in going]
+    assert worst >= max(left)
+    assert promoted(scores[:2], 9, 3) == [scores[1][0]._replace(epochs=9)]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"hidden": []}, "at least 1 item"),
+        ({"hidden": [[]]}, "at least 1 item"),
+        ({"hidden": [[0]]}, "greater than 0"),
+        ({"hidden": [[5, 5]]}, r"hidden\[0\]: \[5\] is given twice"),
+        ({"batch_size": [64, 64]}, "given twice"),
+        ({"learning_rate": [0.0]}, "greater than 0"),
+        ({"depths": [4]}, "4 layers, but hidden has widths for 3"),
+        ({"search": "random"}, "needs num_trials"),
+        ({"num_trials": 4}, "means nothing for search: grid"),
+        ({"search": "halving", "epochs": [5, 10]}, "the highest number only"),
+        ({"folds": 1}, "greater than or equal to 2"),
+        ({"width": [4]}, "Extra inputs"),
+    ],
+)
+def test_an_impossible_grid_is_refused(chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        GridSearchSettings.model_validate(chosen)
+
+
+def test_a_trial_survives_json() -> None:
+    trial = Trial((50, 20), 64, 0.003, 20)
+    assert Trial.from_json({**trial._asdict(), "hidden": [50, 20]}) == trial
+    assert trial.key == "50-20_batch-64_rate-0.003_epochs-20"

@@ -1,0 +1,83 @@
+"""What a search found: scores of the trials, the best, and those that no smaller network beats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from training.gridsearch.stacked_training import Curves
+from training.gridsearch.trials import Trial
+
+
+class Score(NamedTuple):
+    """Of one trial, over its folds."""
+
+    trial: Trial
+    num_parameters: int
+    accuracy: float
+    """Validation accuracy by weights: mean over the folds."""
+    accuracy_spread: float
+    """Standard deviation over the folds."""
+    loss: float
+    """Validation loss: mean over the folds."""
+    best_epochs: list[int]
+    """Of each fold the epoch of the lowest validation loss, from 1."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the result's JSON."""
+        return {**self._asdict(), "trial": self.trial._asdict()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """From `to_json`."""
+        return cls(**{**content, "trial": Trial.from_json(content["trial"])})
+
+
+def score(trial: Trial, num_parameters: int, folds: Sequence[Curves]) -> Score | None:
+    """The score of a trial from the curves of its folds, which may go beyond its epochs.
+
+    Of each fold the epoch of the lowest loss counts, as in a training.
+
+    Returns:
+        None where a fold has no epoch with a finite loss.
+    """
+    best = []
+    for curves in folds:
+        losses = np.asarray(curves.val_loss[: trial.epochs])
+        if not np.isfinite(losses).any():
+            return None
+        best.append(int(np.nanargmin(np.where(np.isfinite(losses), losses, np.nan))))
+    accuracies = [curves.val_accuracy[epoch] for curves, epoch in zip(folds, best, strict=True)]
+    losses_at_best = [curves.val_loss[epoch] for curves, epoch in zip(folds, best, strict=True)]
+    return Score(
+        trial,
+        num_parameters,
+        float(np.mean(accuracies)),
+        float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else math.nan,
+        float(np.mean(losses_at_best)),
+        [epoch + 1 for epoch in best],
+    )
+
+
+def ranked(scores: Sequence[Score]) -> list[Score]:
+    """The highest accuracy first; among equals the lower loss, then the smaller network."""
+    return sorted(scores, key=lambda each: (-each.accuracy, each.loss, each.num_parameters, each.trial))
+
+
+def pareto_front(scores: Sequence[Score]) -> list[Score]:
+    """Those that no other beats with as few or fewer parameters, from the smallest network on.
+
+    Examples:
+        >>> trial = Trial((4,), 16, 0.1, 1)
+        >>> found = [Score(trial, size, accuracy, 0.0, 0.0, [1]) for size, accuracy in [(9, 0.8), (5, 0.8), (20, 0.9)]]
+        >>> [each.num_parameters for each in pareto_front(found)]
+        [5, 20]
+    """
+    front: list[Score] = []
+    for each in sorted(scores, key=lambda one: (one.num_parameters, -one.accuracy, one.loss, one.trial)):
+        if not front or each.accuracy > front[-1].accuracy:
+            front.append(each)
+    return front
