@@ -1,0 +1,115 @@
+"""A grid search under Spark: rounds, failures, and going on after an interruption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from feature_datasets import write_dataset
+from pyspark import SparkContext
+
+from features.dataset import FeatureDataset
+from training.gridsearch import job as module
+from training.gridsearch.job import Found, num_trainings, search
+from training.gridsearch.results import ranked
+from training.gridsearch.running import GridSearchError, Search
+from training.gridsearch.settings import GridSearchSettings
+from training.settings import TrainSettings
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+SMALL: dict[str, Any] = {"hidden": [[4, 8], [3]], "batch_size": [16, 32], "epochs": [3], "folds": 3}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    rows = {"train": [60, 60], "val": [20], "test": [20]}
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=rows)
+
+
+def common(dataset: FeatureDataset, **chosen: Any) -> Search:
+    settings = GridSearchSettings.model_validate(SMALL | chosen)
+    return Search(dataset.folder, settings, TrainSettings.model_validate({"algorithm": "sgd"}))
+
+
+def run(spark: SparkContext, made: Search, folder: Path, rounds: list[str] | None = None) -> tuple[Found, int]:
+    """What was found, and what the counter says."""
+    folder.mkdir(exist_ok=True)
+    done = spark.accumulator(0)
+    said = [] if rounds is None else rounds
+    return search(spark, made, folder, done=done, on_round=said.append), done.value
+
+
+def test_every_setting_of_the_grid_gets_a_score(spark: SparkContext, dataset: FeatureDataset, tmp_path: Path) -> None:
+    made = common(dataset, epochs=[1, 3])
+    found, count = run(spark, made, tmp_path / "found")
+    assert len(found.scores) == 2 * 2 * 2
+    assert found.failed == []
+    # Settings that differ in epochs only are one training.
+    assert count == num_trainings(made) == len(list((tmp_path / "found").glob("*.json"))) == 4
+    assert found.task_seconds > 0
+    by_epochs = {epochs: [one for one in found.scores if one.trial.epochs == epochs] for epochs in (1, 3)}
+    assert by_epochs[1][0].loss > by_epochs[3][0].loss
+    assert ranked(found.scores)[0].accuracy == max(one.accuracy for one in found.scores)
+
+
+def test_what_is_there_is_not_trained_again(
+    spark: SparkContext, dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = common(dataset)
+    first, _ = run(spark, made, tmp_path / "found")
+    gone = min((tmp_path / "found").glob("*.json"))
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "found").glob("*.json") if path != gone}
+    # As an interrupted search leaves it.
+    gone.rename(gone.with_name(f".{gone.name}"))
+    sent: list[int] = []
+    parallelize = spark.parallelize
+
+    def noted(jobs: list[Any], tasks: int) -> Any:
+        sent.append(len(jobs))
+        return parallelize(jobs, tasks)
+
+    monkeypatch.setattr(spark, "parallelize", noted)
+    again, count = run(spark, made, tmp_path / "found")
+    assert sent == [1]
+    assert count == 4
+    assert again.scores == first.scores
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_halving_gives_the_best_more_epochs(spark: SparkContext, dataset: FeatureDataset, tmp_path: Path) -> None:
+    made = common(dataset, search="halving", epochs=[6], halving_factor=2, learning_rate=[0.001, 0.01])
+    rounds: list[str] = []
+    found, count = run(spark, made, tmp_path / "found", rounds)
+    assert rounds == [
+        "round 1 of 4: 8 settings, 1 epochs",
+        "round 2 of 4: 4 settings, 2 epochs",
+        "round 3 of 4: 2 settings, 3 epochs",
+        "round 4 of 4: 1 settings, 6 epochs",
+    ]
+    assert count == num_trainings(made) == 8 + 4 + 2 + 1
+    (last,) = (one for one in found.scores if one.trial.epochs == 6)
+    third = [one for one in found.scores if one.trial.epochs == 3]
+    assert last.trial._replace(epochs=3) == max(third, key=lambda one: one.accuracy).trial
+    again, _ = run(spark, made, tmp_path / "found")
+    assert again.scores == found.scores
+
+
+def test_a_setting_that_fails_is_listed_and_the_others_go_on(
+    spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
+) -> None:
+    found, _ = run(spark, common(dataset, learning_rate=[0.01, 1e30]), tmp_path / "found")
+    assert {one.trial.learning_rate for one in found.scores} == {0.01}
+    assert {one.trial.learning_rate for one in found.failed} == {1e30}
+    assert all("never finite" in one.reason for one in found.failed)
+
+
+def test_a_search_in_which_all_fail_says_why(spark: SparkContext, dataset: FeatureDataset, tmp_path: Path) -> None:
+    with pytest.raises(GridSearchError, match=r"all 4 trainings of the grid search failed.*n_splits=100"):
+        run(spark, common(dataset, folds=100), tmp_path / "found")
+
+
+def test_long_trainings_come_first() -> None:
+    jobs = [module.Job((150, 100), 16, 0.1), module.Job((50, 20), 16, 0.1), module.Job((50, 20), 200, 0.1)]
+    assert sorted([jobs[1], jobs[2], jobs[0]], key=module._cost, reverse=True) == jobs
