@@ -12,7 +12,7 @@ COMMANDS := validate plan status
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java run $(STAGES) compare $(COMMANDS) doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers lint format
+.PHONY: help setup java run $(STAGES) compare $(COMMANDS) doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch lint format
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-12s%s\n", $$1, $$2}'
@@ -63,8 +63,8 @@ test: setup ## Run all tests
 test-fast: setup ## Run the tests that start no JVM, no MPI and no command line
 	$(BIN)/python -m pytest -m "not spark and not distributed and not end_to_end"
 
-bench: setup ## Measure everything (an hour; bench-data, bench-reading, bench-exchange, bench-workers are its parts)
-	$(MAKE) BENCH= bench-workers bench-exchange bench-reading bench-data
+bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -workers, -gridsearch are its parts)
+	$(MAKE) BENCH= bench-workers bench-exchange bench-gridsearch bench-reading bench-data
 
 bench-data: setup ## Measure: ROOT to features (half an hour; BENCH='--events 2000 12000 --repeats 3' is quicker)
 	$(BIN)/python tests/benchmarks/root_to_features.py $(BENCH)
@@ -74,6 +74,9 @@ bench-reading: setup ## Measure: petastorm and arrow readers
 
 bench-exchange: setup ## Measure: pairwise averages between two ranks
 	$(BIN)/python tests/benchmarks/exchange.py $(BENCH)
+
+bench-gridsearch: setup ## Measure: trainings side by side against one after the other
+	$(BIN)/python tests/benchmarks/gridsearch.py $(BENCH)
 
 bench-workers: setup ## Measure: training on one and two workers, stragglers, the simulator (BENCH='--only simulator' is a part)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/workers.py $(BENCH)
