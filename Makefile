@@ -15,7 +15,7 @@ COMMANDS := validate plan status
 .PHONY: help setup java run $(STAGES) compare $(COMMANDS) doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch lint format
 
 help: ## Show what there is to make
-	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-12s%s\n", $$1, $$2}'
+	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
 	@echo
 	@echo "  CONFIG=my.yaml chooses a config (default: demo), SET='train.epochs=5 train.workers=1' overrides values."
 
