@@ -62,7 +62,9 @@ SetOption = Annotated[
 ForceOption = Annotated[bool, typer.Option("--force", help="Run even if up to date.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
-WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="MPI ranks; sets train.workers.")]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", min=1, help="MPI ranks; sets train.workers, with --compare compare.workers.")
+]
 CompareOption = Annotated[
     str | None,
     typer.Option("--compare", metavar="NAME", help="Compare optimisers instead: thesis (its tables and figures)."),
@@ -249,6 +251,8 @@ def doctor(config: ConfigOption = "demo", overrides: SetOption = None, debug: De
             list(Need),
             workers=loaded.train.workers,
             spark_master=loaded.spark.master,
+            launcher=loaded.train.launcher,
+            launcher_args=loaded.train.launcher_args,
         )
         is_bad = any(finding.severity is Severity.ERROR for finding in findings)
         _out.print(escape(render(findings)))

@@ -174,6 +174,7 @@ class Comparer(Runner):
             Train.needs,
             workers=self.config.compare.workers,
             spark_master=self.config.spark.master,
+            launcher=self.config.train.launcher,
             what="optimisers cannot be compared",
         )
 

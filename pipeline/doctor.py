@@ -73,6 +73,8 @@ def examine(
     workers: int = 1,
     spark_master: str = "local[*]",
     min_free_bytes: int = _GIB,
+    launcher: str = "mpirun",
+    launcher_args: Sequence[str] = (),
 ) -> list[Finding]:
     """Make the checks.
 
@@ -82,16 +84,20 @@ def examine(
         workers: Training workers; with one no MPI is started, so what is wrong with MPI does not matter.
         spark_master: Spark's master URL.
         min_free_bytes: What the run needs on its disk.
+        launcher: What starts the workers: mpirun or srun.
+        launcher_args: Its further arguments, which may name other hosts.
 
     Returns:
         The findings, errors first.
     """
-    plan = _Plan(workers, spark_master, min_free_bytes)
+    plan = _Plan(workers, spark_master, min_free_bytes, launcher, bool(launcher_args))
     results = [check(machine, plan) for need, check in _CHECKS if need in {*needs, Need.ALWAYS}]
     return sorted((found for found in results if found is not None), key=lambda found: found.severity != Severity.ERROR)
 
 
-def refuse_unfit_machine(run_dir: Path, needs: Collection[Need], *, workers: int, spark_master: str, what: str) -> None:
+def refuse_unfit_machine(
+    run_dir: Path, needs: Collection[Need], *, workers: int, spark_master: str, launcher: str, what: str
+) -> None:
     """Raise where `examine` finds an error on this machine; warnings are for `doctor`.
 
     Args:
@@ -99,12 +105,14 @@ def refuse_unfit_machine(run_dir: Path, needs: Collection[Need], *, workers: int
         needs: What is going to run.
         workers: Training workers.
         spark_master: Spark's master URL.
+        launcher: What starts the workers.
         what: What cannot be done then, as the beginning of a sentence.
 
     Raises:
         MachineError: Something is wrong; all errors and their fixes.
     """
-    findings = examine(read_machine(run_dir=run_dir), needs, workers=workers, spark_master=spark_master)
+    machine = read_machine(run_dir=run_dir)
+    findings = examine(machine, needs, workers=workers, spark_master=spark_master, launcher=launcher)
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if errors:
         raise MachineError(f"{what} on this machine:\n{render(errors)}")
@@ -258,7 +266,7 @@ def check_nested_mpi(machine: Machine, *, workers: int) -> Finding | None:
     return Finding("nested-mpi", Severity.ERROR if workers > 1 else Severity.WARNING, problem, fix)
 
 
-def check_slurm(machine: Machine, *, workers: int) -> Finding | None:
+def check_slurm(machine: Machine, *, workers: int, launcher: str = "mpirun") -> Finding | None:
     """Inside a SLURM step, or an allocation of several nodes.
 
     In a step of several tasks (srun) each task is a whole pipeline. In an allocation, mpirun takes nodes and
@@ -274,10 +282,10 @@ def check_slurm(machine: Machine, *, workers: int) -> Finding | None:
         return Finding("slurm", Severity.ERROR if workers > 1 else Severity.WARNING, problem, fix)
     job = env.get("SLURM_JOB_ID")
     nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES")
-    if workers == 1 or job is None or nodes == "1":
+    if workers == 1 or job is None or nodes == "1" or launcher == "srun":
         return None
     problem = f"This runs inside SLURM job {job}, over all whose nodes mpirun would spread the workers."
-    fix = f"Ask for one node: `salloc --nodes=1 --ntasks=1 --cpus-per-task={workers}`."
+    fix = f"Set train.launcher: srun, or ask for one node: `salloc --nodes=1 --ntasks=1 --cpus-per-task={workers}`."
     return _warning("slurm", problem, fix)
 
 
@@ -390,6 +398,18 @@ class _Plan(NamedTuple):
     workers: int
     spark_master: str
     min_free_bytes: int
+    launcher: str
+    has_launcher_args: bool
+
+
+def _started_by_mpirun(plan: _Plan) -> int:
+    """Workers that mpirun starts; 1 where it starts none."""
+    return plan.workers if plan.launcher == "mpirun" else 1
+
+
+def _on_this_machine(plan: _Plan) -> int:
+    """Workers that share the cores of this machine for sure: further arguments may name other hosts."""
+    return 1 if plan.has_launcher_args else _started_by_mpirun(plan)
 
 
 _CHECKS: Final[tuple[tuple[Need, Callable[[Machine, _Plan], Finding | None]], ...]] = (
@@ -401,11 +421,11 @@ _CHECKS: Final[tuple[tuple[Need, Callable[[Machine, _Plan], Finding | None]], ..
     (Need.SPARK, lambda machine, plan: check_spark_home(machine, spark_master=plan.spark_master)),
     (Need.SPARK, lambda machine, plan: check_spark_python(machine, spark_master=plan.spark_master)),
     (Need.SPARK, lambda machine, plan: check_host_name(machine, spark_master=plan.spark_master)),
-    (Need.MPI, lambda machine, plan: check_mpirun(machine, workers=plan.workers)),
-    (Need.MPI, lambda machine, plan: check_slots(machine, workers=plan.workers)),
-    (Need.MPI, lambda machine, plan: check_root(machine, workers=plan.workers)),
+    (Need.MPI, lambda machine, plan: check_mpirun(machine, workers=_started_by_mpirun(plan))),
+    (Need.MPI, lambda machine, plan: check_slots(machine, workers=_on_this_machine(plan))),
+    (Need.MPI, lambda machine, plan: check_root(machine, workers=_started_by_mpirun(plan))),
     (Need.MPI, lambda machine, plan: check_nested_mpi(machine, workers=plan.workers)),
-    (Need.MPI, lambda machine, plan: check_slurm(machine, workers=plan.workers)),
+    (Need.MPI, lambda machine, plan: check_slurm(machine, workers=plan.workers, launcher=plan.launcher)),
     (Need.MPI, lambda machine, plan: check_shared_memory(machine, workers=plan.workers)),
     (Need.MPI, lambda machine, plan: check_temp_length(machine, workers=plan.workers)),
     (Need.MPI, lambda machine, plan: check_temp_usable(machine, workers=plan.workers)),

@@ -263,6 +263,7 @@ class Runner:
             stage.needs,
             workers=self.config.train.workers,
             spark_master=self.config.spark.master,
+            launcher=self.config.train.launcher,
             what=f"{stage.name} cannot run",
         )
 

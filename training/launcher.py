@@ -54,6 +54,8 @@ def launch(
         return
     spec_path = spec.out_dir / "run.json"
     spec.save(spec_path)
+    # Those of an earlier command do not count.
+    (spec.out_dir / "losses.jsonl").unlink(missing_ok=True)
     job = _Job(spec.out_dir, spec_path, spec.train)
 
     def tell(_: int, progress: Progress | None) -> None:
@@ -150,9 +152,14 @@ def _attempt_until_done(
         count = len(files.losses())
         may_restart = settings.on_rank_loss != "stop" and count <= settings.max_restarts
         if not may_restart:
+            advice = (
+                "train.on_rank_loss is stop: the same command goes on from the last checkpoint"
+                if settings.on_rank_loss == "stop"
+                else f"Raise train.max_restarts (now {settings.max_restarts})"
+            )
             raise LaunchError(
-                f"a rank was lost, {count} time(s) so far ({files.losses()[-1]}). Raise train.max_restarts (now "
-                f"{settings.max_restarts}) or look why: out of memory, a machine that fails?"
+                f"a rank was lost, {count} time(s) so far ({files.losses()[-1]}). {advice}; or look why: out of "
+                f"memory, a machine that fails?"
             )
         on_loss(f"a rank was lost ({files.losses()[-1]}); all start again from the last checkpoint")
 
@@ -297,7 +304,8 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Pa
     if files.stalls.exists():
         raise StalledError(
             f"no progress for {settings.stall_seconds:g} s (train.stall_seconds):\n"
-            f"{read_reports(files.stalls, settings.workers)}\nTheir stacks are in {files.stalls}."
+            f"{read_reports(files.stalls, settings.workers)}\nIf a step may take so long, raise train.stall_seconds; "
+            f"else look at `python -m pipeline doctor`. The same command goes on from the last checkpoint."
         )
     if not files.has_started:
         raise LaunchError(

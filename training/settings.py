@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from training.topology import TopologyName
 
@@ -223,13 +223,13 @@ class TrainSettings(BaseModel):
             )
         return self
 
-    @field_validator("launcher_args")
-    @classmethod
-    def _no_number_of_ranks(cls, value: list[str]) -> list[str]:
-        for word in value:
-            if word.split("=")[0] in ("-n", "-np", "-c", "--n", "--np", "--ntasks"):
-                raise ValueError(f"'{word}' sets the number of ranks; set train.workers instead")
-        return value
+    @model_validator(mode="after")
+    def _no_number_of_ranks(self) -> Self:
+        numbers = ("-n", "-np", "-c", "--n", "--np") if self.launcher == "mpirun" else ("-n", "--ntasks")
+        for word in self.launcher_args:
+            if word.split("=")[0] in (*numbers, "--ntasks"):
+                raise ValueError(f"launcher_args: '{word}' sets the number of ranks; set train.workers instead")
+        return self
 
     @property
     def effective_learning_rate(self) -> float:
@@ -271,11 +271,16 @@ class TrainSettings(BaseModel):
         """Keys that were changed, and that this method does not look at."""
         fields = type(self).model_fields
         changed = [key for key in _METHODS_OF if getattr(self, key) != fields[key].default]
-        return [
+        found = [
             f"{key} has no effect on {self.algorithm}, only on {', '.join(_METHODS_OF[key])}."
             for key in changed
             if self.algorithm not in _METHODS_OF[key]
         ]
+        if self.momentum and self.optimizer is not OptimizerName.SGD:
+            found.append(f"momentum has no effect on the optimizer {self.optimizer}, only on sgd.")
+        if self.schedule.milestones and self.schedule.decay != "step":
+            found.append(f"schedule.milestones have no effect on the decay {self.schedule.decay}, only on step.")
+        return found
 
     def _about_slowmo(self) -> list[str]:
         if self.slowmo is None:

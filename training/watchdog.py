@@ -97,7 +97,8 @@ def read_reports(folder: Path, world_size: int) -> str:
         path = folder / f"rank-{rank}.json"
         if path.exists():
             content = json.loads(path.read_text(encoding="utf-8"))
-            lines.append(f"  rank {rank}: {content['doing']}, for {content['seconds']:g} s")
+            where = content["stack"][-1].strip().splitlines()[0] if content["stack"] else "no stack"
+            lines.append(f"  rank {rank}: {content['doing']}, for {content['seconds']:g} s ({where})")
         else:
             lines.append(f"  rank {rank}: no word; it is stopped, or its machine is gone")
     return "\n".join(lines)

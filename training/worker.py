@@ -138,14 +138,16 @@ def check_world_size(started: int, configured: int) -> None:
     """
     if started != configured:
         raise LaunchError(
-            f"{started} MPI processes run together, {configured} workers are configured. If srun started them, it "
-            f"needs --mpi=pmix; by hand, give mpirun -n {configured}."
+            f"{started} MPI processes run together, {configured} workers are configured. If srun started them, its "
+            f"PMIx does not work here (`srun --mpi=list` names what there is): set train.launcher: mpirun, or start by "
+            f"hand with --mpi=pmix or mpirun -n {configured}."
         )
 
 
 def _report(error: BaseException, files: LaunchFiles, rank: int) -> None:
     content = {
-        "known": isinstance(error, TrainingError | ModelError | FeatureError),
+        # A full disk, for one, is no bug of ours.
+        "known": isinstance(error, TrainingError | ModelError | FeatureError | OSError),
         "message": str(error) or type(error).__name__,
         "traceback": traceback.format_exc(),
     }

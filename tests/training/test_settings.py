@@ -45,6 +45,7 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
         ({"algorithm": "ad-psgd", "slowmo": {}, "optimizer_state": "average"}, "needs exact averages"),
         ({"launcher_args": ["-np", "4"]}, "set train.workers instead"),
         ({"launcher_args": ["--ntasks=4"]}, "set train.workers instead"),
+        ({"launcher": "srun", "launcher_args": ["-n", "4"]}, "set train.workers instead"),
         ({"on_rank_loss": "shrink", "launcher": "srun"}, "not srun; use restart"),
         ({"algorithm": "d-psgd", "topology": "torus", "on_rank_loss": "shrink"}, "no torus for most"),
         ({"learning_rate": float("nan")}, "finite number"),
@@ -132,9 +133,16 @@ def test_settings_that_may_well_be_meant_otherwise_are_named(chosen: dict[str, A
         ({"algorithm": "d-psgd", "topology": "ring", "exchange": "additive"}, ["exchange has no effect on d-psgd"]),
         ({"algorithm": "ad-psgd", "topology": "ring", "exchange": "additive", "overlap": "thread"}, []),
         ({"algorithm": "ar-sgd", "local_steps": 3}, []),
+        ({"momentum": 0.9}, ["momentum has no effect on the optimizer adam"]),
+        ({"momentum": 0.9, "optimizer": "sgd"}, []),
+        ({"schedule": {"milestones": [3]}}, ["schedule.milestones have no effect on the decay constant"]),
     ],
 )
 def test_keys_that_the_method_does_not_look_at_are_named(chosen: dict[str, Any], advice: list[str]) -> None:
     found = TrainSettings.model_validate(chosen).advice()
     assert len(found) == len(advice)
     assert all(sentence.startswith(start) for sentence, start in zip(found, advice, strict=True))
+
+
+def test_srun_may_be_told_the_cores_of_a_rank() -> None:
+    assert TrainSettings(launcher="srun", launcher_args=["-c", "4"]).launcher_args == ["-c", "4"]

@@ -54,7 +54,7 @@ class CompareSettings(BaseModel):
     models: list[ModelName] = Field(default=["hlf", "particles"], min_length=1)
     """The networks that the methods are compared with; their widths come from `model`."""
     workers: int = Field(default=8, ge=2)
-    """MPI ranks of every run; `features.feed_workers` must be a multiple."""
+    """MPI ranks of every run; needs as many training row groups at least; a multiple leaves none out."""
     batch_size: PositiveInt = 16
     """Events per worker and step."""
     local_steps: PositiveInt = 3

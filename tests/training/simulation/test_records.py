@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,3 +82,9 @@ def test_bytes_are_those_that_leave_a_worker() -> None:
     assert record["bytes_sent"] == 3 * all_reduced(size)
     (record,) = run(algorithm="d-psgd", topology="complete", epochs=1).records[0]
     assert record["bytes_sent"] == 8 * (workers - 1) * size + all_reduced(size)
+
+
+def test_every_key_of_a_record_is_explained() -> None:
+    words = (Path(__file__).parents[3] / "docs" / "records.md").read_text(encoding="utf-8")
+    keys = {key for record in run(algorithm="ad-psgd", epochs=2).records[0] for key in record}
+    assert {key for key in keys if f"`{key}`" not in words} == set()
