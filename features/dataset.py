@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Self
 from features.errors import DatasetError
 from features.schema import HLF_NAMES, MAX_PARTICLES, PARTICLE_FEATURE_NAMES, SPLITS
 
-DATASET_VERSION: Final = 2
+DATASET_VERSION: Final = 3
 
 
 class RowGroup(NamedTuple):
@@ -36,6 +36,8 @@ class FeatureDataset(NamedTuple):
     counts: dict[str, list[int]]
     load_test: bool = False
     """Whether its events are copies of few: for timing only."""
+    definitions: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    """The settings of selection and physics that its features were computed with."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -64,6 +66,7 @@ class FeatureDataset(NamedTuple):
             },
             counts=content["counts"],
             load_test=content["load_test"],
+            definitions=content["definitions"],
         )
 
     def save(self, *, columns: dict[str, Any]) -> None:
@@ -80,6 +83,7 @@ class FeatureDataset(NamedTuple):
             "particles": {"rows": MAX_PARTICLES, "features": list(PARTICLE_FEATURE_NAMES)},
             "counts": self.counts,
             "load_test": self.load_test,
+            "definitions": self.definitions,
             "splits": {split: [group._asdict() for group in groups] for split, groups in self.splits.items()},
         }
         (self.folder / "dataset.json").write_text(json.dumps(content, indent=1), encoding="utf-8")

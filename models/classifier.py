@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import nn
+
+from models.inputs import input_tensors
 
 
 class Classifier(nn.Module):
@@ -22,3 +28,11 @@ class Classifier(nn.Module):
 
     #: Columns of the features Parquet that `forward` takes, in this order.
     inputs: ClassVar[tuple[str, ...]]
+
+    def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Softmax of the logits, (num_events, num_classes), of columns as `models.inputs.input_tensors` takes them."""
+        self.eval()
+        weights = next(self.parameters())
+        inputs = [tensor.to(weights.device) for tensor in input_tensors(columns, self.inputs, dtype=weights.dtype)]
+        with torch.inference_mode():
+            return np.asarray(torch.softmax(self(*inputs), dim=1).cpu().numpy(), dtype=np.float32)

@@ -72,12 +72,29 @@ def efficiency(passing: NDArray[np.bool_], weights: Floats, *, outside: float = 
     if not total > 0:
         raise UndefinedMetricError("an efficiency is not defined: no events, or their weights add up to 0 or less")
     value = float(weights[passing].sum() / total)
-    size = effective_size(weights)
-    passed = min(max(value, 0.0), 1.0) * size
+    low, high = intervals(np.array(value), effective_size(weights), outside=outside)
+    return Efficiency(value, float(low), float(high))
+
+
+def intervals(values: Floats, size: float, *, outside: float = ONE_SIGMA) -> tuple[Floats, Floats]:
+    """Lower and upper ends of Clopper and Pearson's intervals (1934) of several shares of the same events.
+
+    Args:
+        values: Shares, of any shape; below 0 and above 1 they count as 0 and 1.
+        size: How many unweighted events the weighted ones count as; above 0, need not be whole.
+        outside: Probability outside each interval.
+
+    Examples:
+        >>> low, high = intervals(np.array([0.0, 1.0]), 10.0)
+        >>> low.round(3).tolist(), high.round(3).tolist()
+        ([0.0, 0.832], [0.168, 1.0])
+    """
+    passed = np.clip(values, 0.0, 1.0) * size
     failed = size - passed
-    low = float(beta.ppf(outside / 2, passed, failed + 1)) if passed > 0 else 0.0
-    high = float(beta.ppf(1 - outside / 2, passed + 1, failed)) if failed > 0 else 1.0
-    return Efficiency(value, low, high)
+    # Where none or all pass, the quantile is not defined and the end is that of the range.
+    low = np.where(passed > 0, beta.ppf(outside / 2, passed, failed + 1), 0.0)
+    high = np.where(failed > 0, beta.ppf(1 - outside / 2, passed + 1, failed), 1.0)
+    return low, high
 
 
 def working_point(
@@ -105,28 +122,49 @@ def working_point(
     """
     if not 0 < wanted <= 1:
         raise ValueError(f"a signal efficiency lies above 0 and is at most 1, not {wanted}")
-    if not np.isfinite(scores).all():
-        raise UndefinedMetricError("a score is not finite; the model or its input is damaged")
+    refuse_not_finite(scores)
     is_signal = labels == signal
-    threshold = _threshold(scores[is_signal], weights[is_signal], wanted)
+    threshold = float(thresholds(scores[is_signal], weights[is_signal], np.array([wanted]))[0])
     passing = scores >= threshold
     found = {each: efficiency(passing[labels == each], weights[labels == each]) for each in classes}
     failing = (1 - wanted) * effective_size(weights[is_signal])
     return WorkingPoint(wanted, threshold, found.pop(signal), found, failing)
 
 
-def _threshold(scores: Floats, weights: Floats, wanted: float) -> float:
-    """The highest score above which, itself included, at least the wanted share of the weight lies."""
+def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:
+    """For each wanted share the highest score above which, itself included, at least so much of the weight lies.
+
+    With negative weights the share that lies above a score need not fall with the score; the highest one counts.
+
+    Args:
+        scores: (num_events,), finite.
+        weights: (num_events,); some may be negative.
+        wanted: (num_points,), above 0 and at most 1, in any order.
+
+    Raises:
+        UndefinedMetricError: The weights do not add up to more than 0.
+
+    Examples:
+        >>> thresholds(np.array([0.9, 0.8, 0.8, 0.1]), np.ones(4), np.array([0.5, 1.0])).tolist()
+        [0.8, 0.1]
+    """
     total = weights.sum()
     if not total > 0:
         raise UndefinedMetricError("there is no signal, or its weights add up to 0 or less: no threshold keeps any")
     values, place = np.unique(scores, return_inverse=True)
     # Events of one score pass or fail together.
     per_value = np.bincount(place, weights, minlength=len(values))
-    kept = np.cumsum(per_value[::-1])[::-1] / total
-    # Sums of many weights: 1 may come out as 1 - 1e-16.
-    enough = np.flatnonzero(kept >= wanted - 1e-12)
-    return float(values[enough[-1]])
+    # The most that any threshold down to this one keeps: unlike the share itself it always rises.
+    most_kept = np.maximum.accumulate(np.cumsum(per_value[::-1])) / total
+    # Sums of many weights: 1 may come out as 1 - 1e-16, or as still less, but the lowest score keeps all.
+    first = np.minimum(np.searchsorted(most_kept, wanted - 1e-12), len(values) - 1)
+    return np.asarray(values[::-1][first], dtype=np.float64)
+
+
+def refuse_not_finite(scores: Floats) -> None:
+    """Raise `UndefinedMetricError` if a score is infinite or not a number."""
+    if not np.isfinite(scores).all():
+        raise UndefinedMetricError("a score is not finite; the model or its input is damaged")
 
 
 def rate(cross_section_pb: float, efficiency_before: float, passing: float, *, per_pb_second: float) -> float:

@@ -1,105 +1,193 @@
-"""One evaluation: predictions, numbers and figures of a model on a set of events."""
+"""One evaluation: predictions, numbers and figures of one or more models on the same events."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.errors import ModelError
-from models.metrics import accuracy, auc_one_vs_rest, confusion_matrix, effective_size, roc_one_vs_rest
-from models.plots import plot_confusion, plot_learning_curve, plot_roc, plot_scores
-from models.predict import predict
-from models.saved_model import load_model
+from models import plots
+from models.curves import EfficiencyCurve, background_curve, likelihood_ratio
+from models.measure import Events, Rates, importance, measure
+from models.metrics import roc_one_vs_rest
+from models.plots_side_by_side import plot_background_efficiency, plot_rejection
+from models.predict import Predictor, predict
+from models.prediction_files import write_root
+from models.reference import BoostedTrees
 from models.style import PlotLabels, save_figure
+
+#: What importance is measured on at most: shuffled and predicted 70 times.
+_IMPORTANCE_EVENTS: Final = 20_000
+ALL_BACKGROUNDS: Final = "all backgrounds"
+
+
+class Candidate(NamedTuple):
+    """A model to evaluate."""
+
+    name: str
+    """A word of letters, digits, `-` and `_`: it names a folder too."""
+    model: Predictor
+    history: Sequence[Mapping[str, Any]] = ()
+    """Records of its training, one an epoch, where there are any."""
+
+
+class Task(NamedTuple):
+    """What is asked of an evaluation."""
+
+    classes: Sequence[str]
+    signal: int
+    """The class that working points keep."""
+    working_points: Sequence[float]
+    """Signal efficiencies."""
+    rates: Rates | None
+    """Rates before the classifier, where cross-sections are known."""
+    labels: PlotLabels
+    seed: int
+
+
+class Predicted(NamedTuple):
+    """Predictions of one model."""
+
+    candidate: Candidate
+    test: Events
+    train: Events | None
 
 
 def evaluate(
-    model_dir: Path,
-    files: Sequence[Path],
-    classes: Sequence[str],
-    history: Sequence[dict[str, Any]],
-    labels: PlotLabels,
+    candidates: Sequence[Candidate],
+    test_files: Sequence[Path],
+    train_files: Sequence[Path],
+    task: Task,
     out_dir: Path,
+    *,
+    train_events: int,
 ) -> dict[str, Any]:
-    """Evaluate a model; writes `predictions.parquet`, `metrics.json` and `plots/*.png, *.pdf`.
+    """Evaluate models side by side.
+
+    Writes `metrics.json`, `plots/*.png, *.pdf`, and in a folder of each model's name `predictions.parquet`,
+    `predictions.root` and `plots/`.
 
     Args:
-        model_dir: Folder of the model.
-        files: Features Parquet files of the events to evaluate on.
-        classes: Names of the classes that the labels in the files mean.
-        history: Metrics records of the training epochs, for the learning curve.
-        labels: Words on the plots.
+        candidates: The models, in the order in which they are shown.
+        test_files: Features Parquet files to evaluate on.
+        train_files: Those of the training split, whose scores are compared with these; may be none.
+        task: What is asked.
         out_dir: An existing folder.
+        train_events: At most so many training events are predicted.
 
     Returns:
         The content of `metrics.json`.
 
     Raises:
-        SavedModelError: The model is damaged.
-        ModelError: The model was made for other classes.
-        UndefinedMetricError: A class has no events.
+        InputError: A model takes other features than the files hold.
+        UndefinedMetricError: A class has no events, or no weight.
     """
-    model, spec = load_model(model_dir)
-    if list(classes) != spec.classes:
-        raise ModelError(
-            f"{model_dir} was trained for the classes {spec.classes}, the events have {list(classes)}. Train again."
-        )
-    predictions = predict(model, files)
-    pq.write_table(predictions, out_dir / "predictions.parquet", compression="zstd")
-    metrics = measure(predictions, classes)
+    predicted = []
+    runs: dict[str, Any] = {}
+    for candidate in candidates:
+        folder = out_dir / candidate.name
+        folder.mkdir()
+        predictions = predict(candidate.model, test_files, also=["hlf"])
+        write_predictions(predictions, task.classes, folder)
+        train = None
+        if train_files:
+            train = Events.of(predict(candidate.model, train_files, also=["hlf"], at_most=train_events))
+        found = Predicted(candidate, Events.of(predictions), train)
+        runs[candidate.name] = _measure(found, task)
+        _plot(found, runs[candidate.name], task, folder / "plots")
+        predicted.append(found)
+    metrics = {
+        "classes": list(task.classes),
+        "signal": task.classes[task.signal],
+        "num_events": runs[candidates[0].name]["num_events"],
+        "rates_before": task.rates.per_second if task.rates else None,
+        "runs": runs,
+    }
     (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
-    _plot(predictions, metrics, classes, history, labels, out_dir / "plots")
+    _plot_side_by_side(predicted, runs, task, out_dir / "plots")
     return metrics
 
 
-def measure(predictions: pa.Table, classes: Sequence[str]) -> dict[str, Any]:
-    """All numbers of an evaluation, ready for JSON; class weights do not enter, event weights do."""
-    truth, scores, weights = _arrays(predictions)
-    return {
-        "num_events": predictions.num_rows,
-        "num_events_effective": effective_size(weights),
-        "events_per_class": dict(zip(classes, np.bincount(truth, minlength=len(classes)).tolist(), strict=True)),
-        "accuracy": accuracy(truth, scores, weights)._asdict(),
-        "auc": {
-            name: auc_one_vs_rest(truth, scores[:, index], weights, signal=index)._asdict()
-            for index, name in enumerate(classes)
-        },
-        "confusion": {
-            "classes": list(classes),
-            "by_truth": confusion_matrix(truth, scores, weights).tolist(),
-        },
-    }
+def write_predictions(predictions: pa.Table, classes: Sequence[str], folder: Path, *, has_truth: bool = True) -> None:
+    """Write `predictions.parquet` and `predictions.root`; without the label where the true class is not known."""
+    kept = predictions.drop_columns(["hlf"] if has_truth else ["hlf", "label"])
+    pq.write_table(kept, folder / "predictions.parquet", compression="zstd")
+    write_root(kept, classes, folder / "predictions.root")
 
 
-def _plot(
-    predictions: pa.Table,
-    metrics: dict[str, Any],
-    classes: Sequence[str],
-    history: Sequence[dict[str, Any]],
-    labels: PlotLabels,
-    folder: Path,
-) -> None:
-    truth, scores, weights = _arrays(predictions)
+def boosted_trees(
+    files: Sequence[Path], classes: Sequence[str], class_weights: Sequence[float], *, seed: int
+) -> Candidate:
+    """The reference: gradient-boosted trees on the high-level features, fitted to the training split."""
+    table = pa.concat_tables([pq.read_table(file, columns=["hlf", "label", "weight"]) for file in files])
+    labels = table["label"].to_numpy()
+    weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
+    hlf = np.stack(table["hlf"].to_numpy())
+    return Candidate("boosted-trees", BoostedTrees.fit(hlf, labels, weights, classes=list(classes), seed=seed))
+
+
+def _measure(found: Predicted, task: Task) -> dict[str, Any]:
+    numbers = measure(
+        found.test,
+        found.train,
+        task.classes,
+        signal=task.signal,
+        working_points=task.working_points,
+        rates=task.rates,
+    )
+    if tuple(found.candidate.model.inputs) == ("hlf",):
+        events = found.test.first(_IMPORTANCE_EVENTS)
+        generator = np.random.default_rng(task.seed)
+        numbers["importance"] = importance(found.candidate.model, events, signal=task.signal, generator=generator)
+    return numbers
+
+
+def _plot(found: Predicted, numbers: Mapping[str, Any], task: Task, folder: Path) -> None:
+    """Figures of one model."""
+    test, classes, labels = found.test, task.classes, task.labels
+    folder.mkdir()
     curves = {
-        f"{name} vs rest (AUC {metrics['auc'][name]['value']:.3f} ± {metrics['auc'][name]['error']:.3f})": (
-            roc_one_vs_rest(truth, scores[:, index], weights, signal=index)
+        f"{name} vs rest (AUC {numbers['auc'][name]['value']:.3f} ± {numbers['auc'][name]['error']:.3f})": (
+            roc_one_vs_rest(test.labels, test.probabilities[:, index], test.weights, signal=index)
         )
         for index, name in enumerate(classes)
     }
+    figures = {
+        "roc": plots.plot_roc(curves, labels),
+        "confusion": plots.plot_confusion(np.array(numbers["confusion"]["by_truth"]), classes, labels),
+        "scores": plots.plot_scores(test, found.train, numbers["train_against_test"], classes, labels),
+        "calibration": plots.plot_calibration(numbers["calibration"], labels),
+    }
+    if task.working_points:
+        signal, point = classes[task.signal], task.working_points[0]
+        figures["efficiencies"] = plots.plot_efficiencies(numbers["efficiency_against"], signal, point, labels)
+    if found.candidate.history:
+        figures["learning_curve"] = plots.plot_learning_curve(found.candidate.history, labels)
+    for name, figure in figures.items():
+        save_figure(figure, folder / name)
+
+
+def _plot_side_by_side(predicted: Sequence[Predicted], runs: Mapping[str, Any], task: Task, folder: Path) -> None:
+    """Figures of all models together."""
     folder.mkdir()
-    save_figure(plot_roc(curves, labels), folder / "roc")
-    save_figure(plot_confusion(np.array(metrics["confusion"]["by_truth"]), classes, labels), folder / "confusion")
-    save_figure(plot_scores(truth, scores, weights, classes, labels), folder / "scores")
-    save_figure(plot_learning_curve(history, labels), folder / "learning_curve")
-
-
-def _arrays(predictions: pa.Table) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Truth (num_events,), probabilities (num_events, num_classes) and weights (num_events,)."""
-    scores = np.stack(predictions["probability"].to_numpy()).astype(np.float64)
-    return predictions["label"].to_numpy(), scores, predictions["weight"].to_numpy().astype(np.float64)
+    signal = task.classes[task.signal]
+    curves: dict[str, dict[str, EfficiencyCurve]] = {ALL_BACKGROUNDS: {}}
+    for candidate, (labels, scores, weights, _), _ in predicted:
+        curves[ALL_BACKGROUNDS][candidate.name] = background_curve(
+            labels, scores[:, task.signal], weights, signal=task.signal
+        )
+        for index, name in enumerate(task.classes):
+            if index != task.signal:
+                ratio = likelihood_ratio(scores, signal=task.signal, background=index)
+                curve = background_curve(labels, ratio, weights, signal=task.signal, background=[index])
+                curves.setdefault(name, {})[candidate.name] = curve
+    save_figure(plot_background_efficiency(curves, signal, task.labels), folder / "background_efficiency")
+    save_figure(plot_rejection(curves, signal, task.labels), folder / "rejection")
+    important = {name: each["importance"] for name, each in runs.items() if "importance" in each}
+    if important:
+        save_figure(plots.plot_importance(important, signal, task.labels), folder / "importance")

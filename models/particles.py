@@ -39,7 +39,7 @@ class ParticleEncoder(nn.Module):
         states, _ = self.gru(self.scaling(particles).masked_fill(is_padding[..., None], 0.0))
         last = (num_particles.clamp(min=1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
         # Not take_along_dim: it takes indices modulo L, so that too short a list would go unnoticed.
-        found: Tensor = states.gather(1, last).squeeze(1)
+        found: Tensor = states.gather(1, last)[:, 0]
         return found
 
 

@@ -20,7 +20,7 @@ from models.particles import ParticlesClassifier
 from models.scaling import Scaler
 from models.settings import ModelName, ModelSettings
 
-MODEL_VERSION: Final = 2
+MODEL_VERSION: Final = 3
 
 CLASSIFIERS: Final[dict[ModelName, type[Classifier]]] = {
     "hlf": HlfClassifier,
@@ -38,14 +38,20 @@ class ModelSpec(NamedTuple):
     classes: list[str]
     scalers: dict[str, Scaler]
     """Of each input column that is scaled."""
+    definitions: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    """How the features that it was trained on were computed."""
 
 
 class Dataset(Protocol):
-    """What a network must know of a dataset: of `features.dataset.FeatureDataset` the two things below."""
+    """What a network must know of a dataset: of `features.dataset.FeatureDataset` what is below."""
 
     @property
     def classes(self) -> list[str]:
         """Names of the classes, in the order of the labels."""
+
+    @property
+    def definitions(self) -> dict[str, Any]:
+        """How its features were computed."""
 
     def scaler(self) -> dict[str, Any]:
         """For each column its `mean` and `std` on the training split, one number per feature."""
@@ -67,7 +73,7 @@ def model_spec(settings: ModelSettings, dataset: Dataset) -> ModelSpec:
     if missing:
         raise InputError(f"the dataset has no scaler for {missing}. Make the features again.")
     scalers = {name: Scaler(content[name]["mean"], content[name]["std"]) for name in scaled}
-    return ModelSpec(settings, list(dataset.classes), scalers)
+    return ModelSpec(settings, list(dataset.classes), scalers, dataset.definitions)
 
 
 def build(spec: ModelSpec) -> Classifier:
@@ -98,8 +104,9 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
         "version": MODEL_VERSION,
         "settings": spec.settings.model_dump(mode="json"),
         "classes": spec.classes,
-        "inputs": _inputs_json(spec.settings.name),
+        "inputs": inputs_json(spec.settings.name),
         "scalers": {name: scaler._asdict() for name, scaler in spec.scalers.items()},
+        "definitions": spec.definitions,
     }
     description = folder / ".model.json"
     description.write_text(json.dumps(content, indent=1), encoding="utf-8")
@@ -131,14 +138,17 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
 
 def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
     settings = ModelSettings(**content["settings"])
-    if content["inputs"] != _inputs_json(settings.name):
+    if content["inputs"] != inputs_json(settings.name):
         raise InputError("it was made for other features than this code computes")
     return ModelSpec(
-        settings, content["classes"], {name: Scaler(**scaler) for name, scaler in content["scalers"].items()}
+        settings,
+        content["classes"],
+        {name: Scaler(**scaler) for name, scaler in content["scalers"].items()},
+        content["definitions"],
     )
 
 
-def _inputs_json(name: ModelName) -> dict[str, Any]:
+def inputs_json(name: ModelName) -> dict[str, Any]:
     """Shapes, names and units of a network's inputs, in the order of its `forward`."""
     return {column: INPUT_COLUMNS[column].to_json() for column in INPUTS_OF[name]}
 

@@ -28,7 +28,8 @@ class PlotLabels(NamedTuple):
 
 def new_figure(labels: PlotLabels, *, panels: int = 1) -> tuple[Figure, Axes]:
     """A figure of panels side by side that share their y axis, and the first of them."""
-    with mpl.rc_context(style()):
+    # Panels side by side are shown smaller.
+    with mpl.rc_context({**style(), "font.size": 15 if panels == 1 else 19}):
         figure = Figure(figsize=(1.5 + 5.5 * panels, 6.2), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
@@ -59,12 +60,16 @@ def put_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
 def save_figure(figure: Figure, stem: Path) -> None:
     """Write `stem.png` and `stem.pdf`; no creation time inside, so that the same figure gives the same bytes."""
     figure.savefig(stem.with_suffix(".png"), dpi=110)
+    # The places of everything are found; finding them anew would take as long as drawing.
+    figure.set_layout_engine("none")
     figure.savefig(stem.with_suffix(".pdf"), metadata={"CreationDate": None})
 
 
 def plain(words: str) -> str:
-    """Words that matplotlib does not take for a formula."""
-    return words.replace("$", r"\$")
+    """Words that matplotlib takes neither for a formula nor, with an underscore first, for no words at all."""
+    # A zero-width space: labels that begin with an underscore are left out of legends.
+    hidden = "\u200b" if words.startswith("_") else ""
+    return hidden + words.replace("$", r"\$")
 
 
 def style() -> Any:

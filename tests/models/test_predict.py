@@ -16,7 +16,7 @@ from torch import Tensor
 from features.dataset import FeatureDataset
 from features.schema import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.errors import InputError
-from models.predict import predict, probabilities
+from models.predict import predict
 from models.settings import ModelName
 
 every_network = pytest.mark.parametrize("name", NAMES)
@@ -85,7 +85,7 @@ def test_probabilities_are_the_softmax_of_the_logits() -> None:
     model, hlf = made_network("hlf"), np.random.default_rng(1).normal(size=(4, 14))
     logits = model(torch.from_numpy(hlf)).detach().numpy()
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(probabilities(model, {"hlf": hlf}), expected, rtol=1e-6)
+    np.testing.assert_allclose(model.probabilities({"hlf": hlf}), expected, rtol=1e-6)
 
 
 def test_no_events_are_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+"""Predictions as ROOT files, for analyses that do not read Parquet."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import awkward as ak
+import numpy as np
+import pyarrow as pa
+import uproot
+
+from models.errors import InputError, ModelError
+
+TREE_NAME: Final = "predictions"
+#: Events that are converted and written at once, one basket of each branch.
+CHUNK_ROWS: Final = 100_000
+
+_PLAIN_TYPES: Final = {"entry": "int64", "label": "int64", "weight": "float32"}
+
+
+def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chunk_rows: int = CHUNK_ROWS) -> None:
+    """Write predictions as a TTree named `predictions`; the file appears whole or not at all.
+
+    Branches, one entry per event: `file_uuid` (text, a TLeafC) and `entry` say where the event comes from, `label` is
+    its true and `predicted` its most probable class, `weight` its event weight, and `probability_<class>` are the
+    class probabilities. The title of the tree is the JSON list of the classes, in the order of the labels. To join, in
+    Python::
+
+        events = uproot.open("ttbar_0.root")
+        rows = uproot.open("predictions.root:predictions").arrays()
+        rows = rows[rows.file_uuid == str(events.file.uuid)]
+        pt = events["Delphes/Jet/Jet.PT"].array()[rows.entry]
+
+    In ROOT `file_uuid` is a `char[37]`, to be compared with `TFile::GetUUID().AsString()`; an RDataFrame gives it as
+    `std::string(file_uuid.begin(), file_uuid.begin() + 36)`.
+
+    Args:
+        predictions: As from `models.predict.predict`; without `label` where true classes are not known.
+        classes: Names of the classes, in the order of the labels.
+        path: Where to; an existing file is replaced.
+        chunk_rows: Events that are converted and written at once.
+
+    Raises:
+        ModelError: Two classes would have the same branch, or one a branch without name.
+        InputError: An event has not one probability per class.
+    """
+    branches = probability_branches(classes)
+    plain = {name: kind for name, kind in _PLAIN_TYPES.items() if name in predictions.column_names}
+    types = {"file_uuid": "string", **plain, "predicted": "int64", **dict.fromkeys(branches, "float32")}
+    unfinished = path.with_name(f".{path.name}")
+    with uproot.recreate(unfinished) as file:
+        tree = file.mktree(TREE_NAME, types, title=json.dumps(list(classes)))
+        for batch in predictions.to_batches(chunk_rows):
+            tree.extend(_columns(batch, branches))
+    unfinished.replace(path)
+
+
+def probability_branches(classes: Sequence[str]) -> list[str]:
+    """Names of the branches with the classes' probabilities: what is no ASCII letter, digit or underscore is dropped.
+
+    Raises:
+        ModelError: Two classes would have the same branch, or one a branch without name.
+
+    Examples:
+        >>> probability_branches(["QCD", "W+jets"])
+        ['probability_QCD', 'probability_Wjets']
+    """
+    plain = [re.sub(r"[^0-9A-Za-z_]", "", name) for name in classes]
+    if not all(plain) or len(set(plain)) < len(plain):
+        raise ModelError(
+            f"the classes {list(classes)} cannot be told apart in ROOT, where of their names only letters, digits and "
+            f"underscores stay: {plain}. Name them otherwise."
+        )
+    return [f"probability_{name}" for name in plain]
+
+
+def read_root(path: Path) -> pa.Table:
+    """The predictions that `write_root` has written, in the columns of `models.predict.predict`.
+
+    Raises:
+        InputError: The file is no such file.
+    """
+    try:
+        with uproot.open({path: TREE_NAME}) as tree:
+            branches = probability_branches(json.loads(tree.title))
+            plain = [name for name in _PLAIN_TYPES if name in tree]
+            columns = tree.arrays(["file_uuid", *plain, *branches], library="np")
+    except (OSError, ValueError, KeyError) as cause:
+        raise InputError(f"{path} holds no predictions that can be read ({cause}). Write it again.") from cause
+    scores = np.stack([columns[name] for name in branches], axis=1)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(scores.ravel()), len(branches))
+    return pa.table(
+        {
+            "file_uuid": pa.array(columns["file_uuid"], pa.string()),
+            **{name: columns[name] for name in plain},
+            "probability": lists.cast(pa.list_(pa.float32())),
+        }
+    )
+
+
+def _columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str, Any]:
+    """What a TTree takes."""
+    lists = batch.column("probability")
+    if lists.value_lengths().unique().to_pylist() != [len(branches)]:
+        raise InputError(f"an event has not {len(branches)} probabilities, one per class. Predict again.")
+    scores = lists.flatten().to_numpy().reshape(batch.num_rows, len(branches))
+    return {
+        "file_uuid": ak.Array(batch.column("file_uuid").to_pylist()),
+        **{
+            name: batch.column(name).to_numpy().astype(kind, copy=False)
+            for name, kind in _PLAIN_TYPES.items()
+            if name in batch.schema.names
+        },
+        "predicted": scores.argmax(axis=1),
+        **{name: scores[:, index] for index, name in enumerate(branches)},
+    }

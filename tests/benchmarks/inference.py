@@ -1,0 +1,93 @@
+"""Benchmark: one event, and batches, through the exported networks in onnxruntime and in torch, on one core."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from features.schema import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
+from models.classifier import Classifier
+from models.latency import measure_latency, measure_throughput
+from models.onnx_classifier import OnnxClassifier
+from models.onnx_export import export_onnx
+from models.saved_model import ModelSpec, build
+from models.scaling import Scaler
+from models.settings import ModelName, ModelSettings
+
+EVENTS = 64
+#: As in the bundled events.
+MEAN_PARTICLES, SPREAD = 700, 60
+SCALERS = {
+    "hlf": Scaler([0.0] * NUM_HLF, [1.0] * NUM_HLF),
+    "particles": Scaler([0.0] * NUM_PARTICLE_FEATURES, [1.0] * NUM_PARTICLE_FEATURES),
+}
+
+
+def make_columns() -> dict[str, NDArray[Any]]:
+    """Events without meaning, as long as real ones."""
+    rng = np.random.default_rng(1)
+    return {
+        "hlf": rng.normal(size=(EVENTS, NUM_HLF)).astype(np.float32),
+        "particles": rng.normal(size=(EVENTS, MAX_PARTICLES * NUM_PARTICLE_FEATURES)).astype(np.float32),
+        "num_particles": np.clip(rng.normal(MEAN_PARTICLES, SPREAD, EVENTS), 1, MAX_PARTICLES).astype(np.int64),
+    }
+
+
+def torch_median(model: Classifier, columns: dict[str, NDArray[Any]], calls: int) -> float:
+    """Median time of one event in torch [us], arrays to probabilities."""
+    times = []
+    for call in range(calls):
+        event = {name: values[call % EVENTS][None] for name, values in columns.items()}
+        started = time.perf_counter()
+        model.probabilities(event)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times) * 1e6
+
+
+def bench(name: ModelName, folder: Path, repeats: int) -> None:
+    """Print the numbers of one network, medians over repeats that alternate between the two."""
+    spec = ModelSpec(ModelSettings(name=name), ["QCD", "ttbar", "W+jets"], SCALERS)
+    torch.manual_seed(1)
+    model = build(spec)
+    export_onnx(model, spec, folder / f"{name}.onnx")
+    exported = OnnxClassifier.load(folder / f"{name}.onnx")
+    columns = make_columns()
+    calls = 2000 if name == "hlf" else 300
+    single, batches, in_torch = [], [], []
+    for _ in range(repeats):
+        single.append(measure_latency(exported, columns, calls=calls))
+        batches.append(measure_throughput(exported, columns))
+        in_torch.append(torch_median(model, columns, calls // 4))
+    percentiles = ", ".join(
+        f"{words} {statistics.median(getattr(each, key) for each in single):,.1f}"
+        for words, key in (("median", "p50"), ("90 %", "p90"), ("99 %", "p99"), ("99.9 %", "p99_9"))
+    )
+    ratio = statistics.median(one / each.p50 for one, each in zip(in_torch, single, strict=True))
+    sys.stdout.write(
+        f"{name}: one event in onnxruntime [us]: {percentiles}; torch takes {ratio:.1f} times as long; "
+        f"batches of 256: {statistics.median(batches):,.0f} events/s\n"
+    )
+
+
+def main() -> None:
+    """Measure all networks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    repeats = parser.parse_args().repeats
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in get_args(ModelName):
+            bench(name, Path(folder), repeats)
+
+
+if __name__ == "__main__":
+    main()

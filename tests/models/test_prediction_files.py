@@ -1,0 +1,144 @@
+"""Predictions as ROOT files, read back with uproot and joined to where they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import awkward as ak
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import uproot
+
+from models.errors import InputError, ModelError
+from models.prediction_files import probability_branches, read_root, write_root
+
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
+CLASSES = ["QCD", "ttbar", "W+jets"]
+
+
+def made(uuids: list[str], *, seed: int = 1) -> pa.Table:
+    """Predictions of an event of each UUID, entries shuffled."""
+    rng = np.random.default_rng(seed)
+    scores = rng.dirichlet([1, 1, 1], len(uuids)).astype(np.float32)
+    return pa.table(
+        {
+            "file_uuid": pa.array(uuids, pa.string()),
+            "entry": rng.permutation(len(uuids)),
+            "label": rng.integers(0, 3, len(uuids)),
+            "weight": rng.normal(1, 1, len(uuids)).astype(np.float32),
+            "probability": pa.array(list(scores), pa.list_(pa.float32())),
+        }
+    )
+
+
+@pytest.fixture
+def predictions() -> pa.Table:
+    rng = np.random.default_rng(2)
+    uuids = [str(UUID(bytes=rng.bytes(16))) for _ in range(3)]
+    return made([uuids[index] for index in rng.integers(0, 3, 250)])
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 40, 250, 10_000])
+def test_what_is_written_in_chunks_is_read_back_whole(tmp_path: Path, predictions: pa.Table, chunk_rows: int) -> None:
+    some = predictions.slice(0, 60) if chunk_rows == 1 else predictions
+    write_root(some, CLASSES, tmp_path / "a.root", chunk_rows=chunk_rows)
+    back = read_root(tmp_path / "a.root")
+    assert back.schema == some.schema
+    assert back.to_pylist() == some.to_pylist()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.root"]
+
+
+def test_the_tree_says_all_of_each_event(tmp_path: Path, predictions: pa.Table) -> None:
+    write_root(predictions, CLASSES, tmp_path / "a.root", chunk_rows=100)
+    with uproot.open(tmp_path / "a.root") as file:
+        assert file.classnames() == {"predictions;1": "TTree"}
+        tree = file["predictions"]
+        assert tree.title == '["QCD", "ttbar", "W+jets"]'
+        assert tree.typenames() == {
+            "file_uuid": "char*",
+            **dict.fromkeys(["entry", "label"], "int64_t"),
+            "weight": "float",
+            "predicted": "int64_t",
+            **dict.fromkeys(["probability_QCD", "probability_ttbar", "probability_Wjets"], "float"),
+        }
+        columns = tree.arrays(library="np")
+    scores = np.stack(predictions["probability"].to_numpy())
+    np.testing.assert_array_equal(columns["predicted"], scores.argmax(axis=1))
+    np.testing.assert_array_equal(columns["probability_Wjets"], scores[:, 2])
+    np.testing.assert_array_equal(columns["weight"], predictions["weight"].to_numpy())
+
+
+def test_it_joins_to_the_parquet_predictions_and_to_the_root_files_of_the_events(tmp_path: Path) -> None:
+    sources = sorted(SAMPLES.glob("*_0.root"))
+    uuids = []
+    for source in sources:
+        with uproot.open(source) as file:
+            uuids.append(str(file.file.uuid))
+    predictions = pa.concat_tables([made([uuid] * 50, seed=seed) for seed, uuid in enumerate(uuids)])
+    pq.write_table(predictions, tmp_path / "p.parquet")
+    write_root(predictions, CLASSES, tmp_path / "p.root", chunk_rows=70)
+    with uproot.open(tmp_path / "p.root") as file:
+        rows = file["predictions"].arrays()
+    parquet = {(row["file_uuid"], row["entry"]): row for row in pq.read_table(tmp_path / "p.parquet").to_pylist()}
+    assert len(parquet) == len(rows) == 150
+    for row in rows.to_list():
+        match = parquet[row["file_uuid"], row["entry"]]
+        assert [row[name] for name in probability_branches(CLASSES)] == match["probability"]
+        assert (row["label"], row["weight"]) == (match["label"], match["weight"])
+    # As the documentation of `write_root` joins.
+    for source in sources:
+        with uproot.open(source) as events:
+            chosen = rows[rows.file_uuid == str(events.file.uuid)]
+            assert sorted(chosen.entry.to_list()) == list(range(50))
+            met = events["Delphes/MissingET/MissingET.MET"].array()[chosen.entry]
+            assert ak.num(met).to_list() == [1] * 50
+
+
+def test_a_file_without_events_is_a_file(tmp_path: Path, predictions: pa.Table) -> None:
+    write_root(predictions.slice(0, 0), CLASSES, tmp_path / "a.root")
+    back = read_root(tmp_path / "a.root")
+    assert back.num_rows == 0
+    assert back.schema == predictions.schema
+
+
+def test_an_older_file_is_replaced_whole_or_not_at_all(tmp_path: Path, predictions: pa.Table) -> None:
+    path = tmp_path / "a:b.root"
+    write_root(predictions, CLASSES, path)
+    write_root(predictions.slice(0, 10), CLASSES, path)
+    assert read_root(path).num_rows == 10
+    lists = [[0.5, 0.25, 0.25]] * 249 + [[0.5, 0.5]]
+    damaged = predictions.set_column(4, "probability", pa.array(lists, pa.list_(pa.float32())))
+    with pytest.raises(InputError, match="not 3 probabilities"):
+        write_root(damaged, CLASSES, path, chunk_rows=100)
+    assert read_root(path).num_rows == 10
+
+
+def test_predictions_of_other_classes_are_refused(tmp_path: Path, predictions: pa.Table) -> None:
+    with pytest.raises(InputError, match="not 2 probabilities"):
+        write_root(predictions, CLASSES[:2], tmp_path / "a.root")
+
+
+@pytest.mark.parametrize("classes", [["W+jets", "W-jets"], ["Wjets", "W jets"], ["QCD", "+"], ["QCD", "QCD"]])
+def test_classes_that_root_cannot_tell_apart_are_refused(
+    tmp_path: Path, predictions: pa.Table, classes: list[str]
+) -> None:
+    with pytest.raises(ModelError, match="cannot be told apart"):
+        write_root(predictions, classes, tmp_path / "a.root")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_files_are_no_predictions(tmp_path: Path) -> None:
+    (tmp_path / "text.root").write_text("no ROOT file at all")
+    with uproot.recreate(tmp_path / "tree.root") as file:
+        file.mktree("predictions", {"x": "int64"})
+    for path in (
+        tmp_path / "none.root",
+        tmp_path / "text.root",
+        tmp_path / "tree.root",
+        SAMPLES / "qcd_13TeV_PU20_0.root",
+    ):
+        with pytest.raises(InputError, match="no predictions that can be read"):
+            read_root(path)
