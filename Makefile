@@ -7,12 +7,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIPELINE = $(BIN)/python -m pipeline
 OPTIONS = --config $(CONFIG) $(foreach each,$(SET),--set $(each))
-STAGES := ingest features train evaluate report
-COMMANDS := validate plan status
+STAGES := ingest features gridsearch train evaluate export report
+COMMANDS := validate plan status promote clean
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java run $(STAGES) compare $(COMMANDS) doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch lint format
+.PHONY: help setup java run $(STAGES) compare $(COMMANDS) doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch bench-inference browser lint format
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
@@ -37,8 +37,10 @@ run: setup ## Run all stages, as far as they are stale
 
 ingest: setup ## ROOT files to events Parquet
 features: setup ## Events to features Parquet
-train: setup ## Train the network
+gridsearch: setup ## Try perceptrons by cross-validation: table, plot, best.json
+train: setup ## Train the networks
 evaluate: setup ## Predict the test split; metrics and plots
+export: setup ## The networks as ONNX for the trigger
 report: setup ## One HTML page of the whole run
 $(STAGES):
 	$(PIPELINE) $@ $(OPTIONS)
@@ -51,20 +53,25 @@ compare: setup ## Compare optimisers on the same events: tables and figures of t
 validate: setup ## Check the config and its input files
 plan: setup ## Say what would run, and why
 status: setup ## Say what is there
+promote: setup ## Put the trained networks in use, if they are better than those that are
+clean: setup ## Remove old versions that nothing in use needs
 $(COMMANDS):
 	$(PIPELINE) $@ $(OPTIONS)
 
 doctor: setup ## Say what is wrong with this machine
 	$(PIPELINE) doctor $(OPTIONS)
 
-test: setup ## Run all tests
+browser:
+	@sh tests/ensure_browser.sh
+
+test: setup browser ## Run all tests
 	$(BIN)/python -m pytest
 
 test-fast: setup ## Run the tests that start no JVM, no MPI and no command line
 	$(BIN)/python -m pytest -m "not spark and not distributed and not end_to_end"
 
-bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -workers, -gridsearch are its parts)
-	$(MAKE) BENCH= bench-workers bench-exchange bench-gridsearch bench-reading bench-data
+bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -workers, -gridsearch, -inference are its parts)
+	$(MAKE) BENCH= bench-workers bench-exchange bench-gridsearch bench-inference bench-reading bench-data
 
 bench-data: setup ## Measure: ROOT to features (half an hour; BENCH='--events 2000 12000 --repeats 3' is quicker)
 	$(BIN)/python tests/benchmarks/root_to_features.py $(BENCH)
@@ -77,6 +84,9 @@ bench-exchange: setup ## Measure: pairwise averages between two ranks
 
 bench-gridsearch: setup ## Measure: trainings side by side against one after the other
 	$(BIN)/python tests/benchmarks/gridsearch.py $(BENCH)
+
+bench-inference: setup ## Measure: one event and batches through the exported networks
+	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/inference.py $(BENCH)
 
 bench-workers: setup ## Measure: training on one and two workers, stragglers, the simulator (BENCH='--only simulator' is a part)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/workers.py $(BENCH)

@@ -18,7 +18,16 @@ from pyspark import Accumulator, SparkContext
 from features.dataset import FeatureDataset, RowGroup
 from features.distributions import Histograms, add
 from features.errors import EmptySelectionError
-from features.kernel_pass import EventKeys, EventsFile, KernelOutput, keys_of, read_unmixed, run_kernels, take_over
+from features.kernel_pass import (
+    EventKeys,
+    EventsFile,
+    KernelOutput,
+    kernel_items,
+    keys_of,
+    read_unmixed,
+    run_kernels,
+    take_over,
+)
 from features.memory import keep_freed_memory
 from features.mixing import class_weights, group_size, kept_fractions, layout, refuse_empty_classes
 from features.mixing_pass import EVENTS_PER_TASK, GroupWritten, Plan, TaskWritten, group_file, scatter, write_groups
@@ -90,7 +99,7 @@ def make_features(
             # Of a task whose executor was lost; its work was done by another.
             unfinished.unlink(missing_ok=True)
     dataset = _describe(written, [keys for _, keys, _ in made], plan, weights, classes, out_dir)
-    dataset = dataset._replace(load_test=load_test)
+    dataset = dataset._replace(load_test=load_test, definitions=kernel_items(settings))
     dataset.save(columns=_scaler(written))
     return FeaturesResult(dataset, outputs, sum(old for _, _, old in made), add(task.histograms for task in tasks))
 

@@ -70,6 +70,18 @@ CompareOption = Annotated[
     typer.Option("--compare", metavar="NAME", help="Compare optimisers instead: thesis (its tables and figures)."),
 ]
 
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="[NAME=]PATH", help="Training folder or ONNX file; may be given often."),
+]
+InputsOption = Annotated[
+    list[str] | None,
+    typer.Option("--inputs", metavar="[CLASS=]GLOB", help="ROOT files instead of the test split; may be given often."),
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="New folder of a result beside the run [run_dir/evaluations/...].")
+]
+
 
 @app.command()
 def run(
@@ -79,9 +91,7 @@ def run(
     debug: DebugOption = False,
 ) -> None:
     """Run all stages, as far as they are stale."""
-    from pipeline.runner import STAGE_NAMES
-
-    _guard(partial(_run_stages, config, overrides, STAGE_NAMES, force=force), debug=debug)
+    _guard(partial(_run_stages, config, overrides, None, force=force), debug=debug)
 
 
 @app.command()
@@ -107,6 +117,17 @@ def features(
 
 
 @app.command()
+def gridsearch(
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    force: ForceOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Try perceptrons on high-level features by cross-validation (Spark)."""
+    _guard(partial(_run_stages, config, overrides, ["gridsearch"], force=force), debug=debug)
+
+
+@app.command()
 def train(
     config: ConfigOption = "demo",
     workers: WorkersOption = None,
@@ -125,13 +146,30 @@ def train(
 
 @app.command()
 def evaluate(
+    model: ModelOption = None,
+    inputs: InputsOption = None,
+    out: OutOption = None,
     config: ConfigOption = "demo",
     overrides: SetOption = None,
     force: ForceOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Predict the test split; metrics and plots."""
+    """Predict the test split; metrics and plots. Or other models, or new ROOT files, beside the run."""
+    if model or inputs or out:
+        _guard(partial(_evaluate_others, config, overrides or [], model or [], inputs or [], out), debug=debug)
+        return
     _guard(partial(_run_stages, config, overrides, ["evaluate"], force=force), debug=debug)
+
+
+@app.command()
+def export(
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    force: ForceOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """The trained networks as ONNX and as torch programs, checked and timed."""
+    _guard(partial(_run_stages, config, overrides, ["export"], force=force), debug=debug)
 
 
 @app.command()
@@ -143,6 +181,66 @@ def report(
 ) -> None:
     """One self-contained HTML page of the whole run."""
     _guard(partial(_run_stages, config, overrides, ["report"], force=force), debug=debug)
+
+
+@app.command()
+def promote(
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Promote whatever the comparison says.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Put the trained networks in use, if they are better than those that are."""
+
+    def work() -> None:
+        from pipeline.promoting import Promoter
+
+        for verdict in Promoter(load_config(config, overrides or []), _err).promote(force=force):
+            words = "promoted" if verdict.promoted else "not promoted"
+            _out.print(escape(f"{verdict.network}: {words}: {verdict.reason}"))
+
+    _guard(work, debug=debug)
+
+
+@app.command()
+def rollback(
+    network: Annotated[str, typer.Argument(help="hlf, particles or inclusive.")],
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Put the model that was in use before back."""
+
+    def work() -> None:
+        from pipeline.promoting import Promoter
+
+        withdrawn, current = Promoter(load_config(config, overrides or []), _err).rollback(network)
+        _out.print(f"{network}: {current} is in use again instead of {withdrawn}")
+
+    _guard(work, debug=debug)
+
+
+@app.command()
+def clean(
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Versions of each stage to keep.")] = 3,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    config: ConfigOption = "demo",
+    overrides: SetOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Remove old versions; those in use, and what they were made from, stay."""
+
+    def work() -> None:
+        from pipeline.cleaning import Cleaner
+
+        found = Cleaner(load_config(config, overrides or []), _err).clean(keep, dry_run=dry_run)
+        for each in found:
+            _out.print(escape(f"{each.folder} ({each.freed_bytes / 1e6:,.1f} MB)"))
+        total = sum(each.freed_bytes for each in found)
+        words = "would be removed" if dry_run else "removed"
+        _out.print(f"{len(found)} versions {words}, {total / 1e6:,.1f} MB")
+
+    _guard(work, debug=debug)
 
 
 @app.command("load-test")
@@ -285,13 +383,22 @@ def main() -> None:
     app()
 
 
-def _run_stages(config: str, overrides: list[str] | None, names: list[str] | tuple[str, ...], *, force: bool) -> None:
+def _run_stages(config: str, overrides: list[str] | None, names: list[str] | None, *, force: bool) -> None:
+    """Run the named stages; None: all that the config wants."""
     from pipeline.runner import Runner
 
-    loaded: Config = load_config(config, overrides or [])
-    Runner(loaded, _err).run(names, force=force)
-    if "report" in names:
-        _err.print(f"report: {_report_path(loaded.run_dir)}")
+    runner = Runner(load_config(config, overrides or []), _err)
+    chosen = names or [stage.name for stage in runner.wanted()]
+    runner.run(chosen, force=force)
+    if "report" in chosen:
+        _err.print(f"report: {_report_path(runner.config.run_dir)}")
+
+
+def _evaluate_others(config: str, overrides: list[str], models: list[str], inputs: list[str], out: Path | None) -> None:
+    from pipeline.evaluating import Evaluator
+
+    folder = Evaluator(load_config(config, overrides), _err).evaluate(models, inputs, out)
+    _err.print(f"evaluation: {folder}")
 
 
 def _compare(name: str, config: str, overrides: list[str], workers: int | None, *, force: bool) -> None:

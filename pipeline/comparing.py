@@ -86,7 +86,7 @@ class Comparer(Runner):
             name,
             config.compare,
             base=config.train,
-            model=config.model,
+            networks=config.model,
             dataset=dataset,
             folder=folder,
             cores=self._cores(),

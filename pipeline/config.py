@@ -5,17 +5,18 @@ from __future__ import annotations
 import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Self, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from features.settings import FeatureSettings
 from ingestion.settings import IngestSettings, SampleSettings
-from models.settings import ModelSettings
+from models.settings import ModelName, NetworksSettings
 from pipeline.errors import ConfigError, nearest
 from pipeline.fingerprint import PACKAGES, ROOT
 from training.comparison.settings import CompareSettings
+from training.gridsearch.settings import GridSearchSettings
 from training.settings import TrainSettings
 
 #: Configs that come with the code, by name.
@@ -49,6 +50,32 @@ class SparkSettings(BaseModel):
     """Any further Spark properties."""
 
 
+class EvaluateSettings(BaseModel):
+    """What is asked of an evaluation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    signal: str | None = None
+    """The class that working points keep; by default ttbar where there is such a class, else the second."""
+    working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.90, 0.95, 0.99], min_length=1)
+    """Signal efficiencies at which backgrounds and rates are told; plots against kinematics are at the first."""
+    luminosity: float = Field(default=2e34, gt=0)
+    """Instantaneous luminosity [1/(cm2 s)] for rates, where all samples have a cross-section."""
+    reference: bool = True
+    """Gradient-boosted trees on the high-level features beside the networks."""
+    train_events: PositiveInt = 20_000
+    """Scores are compared with those of at most so many training events."""
+
+
+class PromoteSettings(BaseModel):
+    """When a new model takes the place of the one in use."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    min_sigma: float = Field(default=1.0, ge=0)
+    """Its mean cross-entropy on the test split is lower by more than so many standard errors of the difference."""
+
+
 class ReportSettings(BaseModel):
     """Words on plots and in the report."""
 
@@ -77,9 +104,14 @@ class Config(BaseModel):
     """The input files by physics process."""
     ingest: IngestSettings = IngestSettings()
     features: FeatureSettings = FeatureSettings()
-    model: ModelSettings = ModelSettings()
+    gridsearch: GridSearchSettings = GridSearchSettings()
+    model: NetworksSettings = NetworksSettings()
     train: TrainSettings = TrainSettings()
+    train_by_network: dict[ModelName, dict[str, Any]] = {}
+    """Keys of `train` that are different for one network."""
     compare: CompareSettings = CompareSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    promote: PromoteSettings = PromoteSettings()
     allow_load_test: bool = False
     """Train and evaluate on a load-test sample too, whose events are copies of few: for timing only."""
     report: ReportSettings = ReportSettings()
@@ -107,6 +139,17 @@ class Config(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _signal_is_a_class(self) -> Self:
+        if self.signal not in self.classes:
+            raise ValueError(f"evaluate.signal: there is no class '{self.signal}'.{nearest(self.signal, self.classes)}")
+        return self
+
+    @property
+    def signal(self) -> str:
+        """Name of the class that working points keep."""
+        return self.evaluate.signal or ("ttbar" if "ttbar" in self.classes else self.classes[1])
+
+    @model_validator(mode="after")
     def _run_dir_holds_no_code(self) -> Self:
         folder = self.run_dir.resolve()
         if folder in {ROOT, *ROOT.parents} or any(folder.is_relative_to(ROOT / name) for name in PACKAGES):
@@ -121,6 +164,33 @@ class Config(BaseModel):
                 f"({self.ingest.min_lepton_pt:g}): events between the two are already gone; lower the latter"
             )
         return self
+
+    @field_validator("train_by_network")
+    @classmethod
+    def _overrides_are_keys_of_train(cls, value: dict[ModelName, dict[str, Any]]) -> dict[ModelName, dict[str, Any]]:
+        for network, changes in value.items():
+            for key in changes:
+                if key not in TrainSettings.model_fields:
+                    raise ValueError(
+                        f"{network}: 'train' has no key '{key}'.{nearest(key, TrainSettings.model_fields)}"
+                    )
+        return value
+
+    @model_validator(mode="after")
+    def _every_network_can_be_trained(self) -> Self:
+        for name in self.train_by_network:
+            try:
+                self.training_of(name)
+            except ValidationError as cause:
+                mistakes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in cause.errors())
+                raise ValueError(f"train_by_network.{name}: {mistakes}") from None
+        return self
+
+    def training_of(self, name: ModelName) -> TrainSettings:
+        """How a network is trained, but for what a grid search decides."""
+        return TrainSettings.model_validate(
+            {**self.train.model_dump(exclude_unset=True), **self.train_by_network.get(name, {})}
+        )
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> Config:

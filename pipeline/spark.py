@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pipeline.progress import Bar
 
-_PACKAGES: Final = ("ingestion", "features")
+_PACKAGES: Final = ("ingestion", "features", "models", "training")
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 

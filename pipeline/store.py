@@ -84,13 +84,23 @@ class StageStore:
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
-    def begin(self, digest: str, *, is_worth_keeping: Callable[[Path], bool] = lambda _: False) -> Path:
-        """A new version folder; what earlier killed runs left unfinished is removed.
-
-        It is empty, or, under a new name, the newest unfinished one of the same digest that is worth keeping.
+    def next_folder(self, digest: str) -> Path:
+        """Where the next version goes; nothing is made yet.
 
         Args:
             digest: Of what the version is made from; becomes part of its name.
+        """
+        # Unfinished ones count: processes that a killed run left behind must not find its folder again.
+        numbers = [int(path.name.split("-")[0]) for path in self._versions()]
+        return self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
+
+    def begin(self, folder: Path, *, is_worth_keeping: Callable[[Path], bool] = lambda _: False) -> None:
+        """Make a version folder; what earlier killed runs left unfinished is removed.
+
+        It is empty, or, under its new name, the newest unfinished one of the same digest that is worth keeping.
+
+        Args:
+            folder: From `next_folder`.
             is_worth_keeping: Whether the work in an unfinished folder can go on.
 
         Raises:
@@ -98,9 +108,6 @@ class StageStore:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Counted before the removal: processes that a killed run left behind must not find its folder again.
-            numbers = [int(path.name.split("-")[0]) for path in self._versions()]
-            folder = self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
             kept = [
                 path for path in self._unfinished() if path.name.endswith(folder.name[4:]) and is_worth_keeping(path)
             ]
@@ -113,14 +120,29 @@ class StageStore:
             raise RunFolderError(
                 f"{self.folder} cannot be written ({cause}). Choose another run_dir, or mend its permissions or space."
             ) from cause
-        return folder
 
     def commit(self, folder: Path, manifest: dict[str, Any]) -> Version:
         """Publish a finished version: manifest first, then the pointer."""
         manifest = {"manifest_version": MANIFEST_VERSION, **manifest}
         write_atomically(folder / MANIFEST, manifest)
-        write_atomically(self.folder / POINTER, {"version": folder.name})
+        self.point_to(folder.name)
         return Version(folder.name, folder, manifest)
+
+    def complete(self) -> list[str]:
+        """Names of all complete versions, the oldest first."""
+        return sorted(path.name for path in self._versions() if (path / MANIFEST).exists())
+
+    def manifest_of(self, name: str) -> dict[str, Any] | None:
+        """Manifest of a version; None if it is gone or damaged."""
+        try:
+            manifest: dict[str, Any] = json.loads((self.folder / name / MANIFEST).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return manifest
+
+    def point_to(self, name: str) -> None:
+        """Put a complete version in use."""
+        write_atomically(self.folder / POINTER, {"version": name})
 
     def rewrite_manifest(self, version: Version, manifest: dict[str, Any]) -> None:
         """Replace the manifest of a version (`plan --accept`)."""
@@ -136,6 +158,8 @@ class StageStore:
         return [path for path in self._versions() if not (path / MANIFEST).exists()]
 
     def _versions(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
         return [path for path in self.folder.iterdir() if path.is_dir() and path.name.split("-")[0].isdigit()]
 
 

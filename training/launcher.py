@@ -49,11 +49,12 @@ def launch(
         TrainingError: Training itself failed (one worker).
     """
     _refuse_impossible(spec)
+    # Also what says, later, what a model was trained on.
+    spec_path = spec.out_dir / "run.json"
+    spec.save(spec_path)
     if spec.train.workers == 1:
         train(spec, SingleTransport(), on_progress=on_progress)
         return
-    spec_path = spec.out_dir / "run.json"
-    spec.save(spec_path)
     # Those of an earlier command do not count.
     (spec.out_dir / "losses.jsonl").unlink(missing_ok=True)
     job = _Job(spec.out_dir, spec_path, spec.train)

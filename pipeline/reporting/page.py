@@ -12,17 +12,42 @@ from typing import Any, Final
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pipeline.fingerprint import ROOT
 from pipeline.reporting.card import CAPTIONS
 from pipeline.reporting.cutflow import Efficiency, as_json, cutflow
 from pipeline.store import Version
 
 _HERE: Final = Path(__file__).parent
-_PLOTS: Final = {
-    "roc": "One-vs-rest ROC curves on the test split: how much background of all other classes passes (down is better) "
-    "when a share of the signal is kept.",
-    "confusion": "Confusion matrix on the test split, normalised by the true class.",
-    "scores": "Distribution of each output of the network, by true class.",
+_BUNDLED: Final = ROOT / "samples"
+#: Fewer test events than this are pointed out.
+_FEW_EVENTS: Final = 1000
+#: Probability below which two samples are said to differ.
+_DIFFERENT: Final = 0.01
+_SIDE_BY_SIDE: Final = {
+    "background_efficiency": "ROC curves on the test split: how much background passes (down is better) when a share "
+    "of the signal is kept; against all backgrounds together, and against each alone by the ratio of the two "
+    "probabilities. Bands: Clopper-Pearson intervals of one standard deviation at fixed thresholds.",
+    "rejection": "The same as background rejection (up is better).",
+    "importance": "Permutation importance: area under the signal's ROC curve that is lost when the values of one "
+    "feature are shuffled among the test events; bars are standard deviations over the shuffles.",
+}
+_SMALL: Final = {
     "learning_curve": "Loss of the training and validation splits; the model of the lowest validation loss is kept.",
+    "roc": "One-vs-rest ROC curves on the test split.",
+    "confusion": "Confusion matrix on the test split, normalised by the true class.",
+}
+_WIDE: Final = {
+    "scores": "Outputs by true class, training split (lines) and test split (points); p is of a Kolmogorov-Smirnov "
+    "test of the two.",
+    "calibration": "Calibration: share of true events of a class among those that were given a probability, classes "
+    "counting alike.",
+    "efficiencies": "Efficiency of each class at the first working point against kinematics, with Clopper-Pearson "
+    "intervals; the first and last bin hold what lies beyond.",
+}
+_GRIDSEARCH: Final = {
+    "pareto": "Cross-validated accuracy against the number of parameters and the time of one event, and what nothing "
+    "cheaper beats.",
+    "speed_up": "Speed-up of the search on several task slots: expected from the times of the trainings, and measured.",
 }
 
 
@@ -30,22 +55,22 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     """The report as HTML.
 
     Args:
-        versions: Current versions of ingest, features, train and evaluate.
+        versions: Current versions of ingest, features, train and evaluate, and of gridsearch and export if there are.
         report: The report section of the config.
         card: Folder of the dataset card's figures.
     """
     # autoescape for every file: names of samples and paths come from users and files.
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
     environment.filters["share"] = _share
+    environment.filters["interval"] = _interval
     environment.filters["estimate"] = lambda each: f"{each['value']:.3f} ± {each['error']:.3f}"
     return environment.get_template("report.html").render(
-        **content(versions, report),
-        card={name: {"caption": caption, "png": _inline(card / f"{name}.png")} for name, caption in CAPTIONS.items()},
+        **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS)
     )
 
 
 def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
-    """What the template shows; also written as JSON beside the page."""
+    """What the template shows, pictures apart; also written as JSON beside the page."""
     ingest, features, train, evaluate = (
         versions[name].manifest for name in ("ingest", "features", "train", "evaluate")
     )
@@ -53,36 +78,39 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
     config = {
         **{key: ingest["config"][key] for key in ("samples", "ingest")},
         **{key: features["config"][key] for key in ("classes", "features")},
-        **{key: train["config"][key] for key in ("model", "train")},
+        **{key: train["config"][key] for key in ("model", "train", "train_by_network")},
+        "evaluate": evaluate["config"]["evaluate"],
         "report": report,
     }
-    samples = [sample["name"] for sample in config["samples"]]
+    if "gridsearch" in versions:
+        config["gridsearch"] = versions["gridsearch"].manifest["config"]["gridsearch"]
     steps = cutflow(ingest["counters"], features["counters"], config)
-    plots = versions["evaluate"].folder / "plots"
+    metrics = evaluate["counters"]
     return {
         "title": config["report"]["title"],
         "sample_note": config["report"]["sample_note"],
         "created": evaluate["created"],
-        "samples": samples,
+        "warnings": warnings(versions),
+        "samples": [sample["name"] for sample in config["samples"]],
         "classes": config["classes"],
         "labels": {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]},
         "cutflow": steps,
         "weighted": any(each.weight != each.events for step in steps for each in step.yields.values()),
         "bad_files": ingest["counters"]["bad_files"],
-        "load_test": features["counters"]["load_test"],
-        "negative_weights": sum(
-            counts["events_of_negative_weight"] for counts in ingest["counters"]["samples"].values()
-        ),
         "feeds_evenly": features["counters"]["feeds_evenly"],
-        "convention": config["features"]["convention"],
         "splits": features["counters"]["splits"],
         "dropped_by_balancing": features["counters"]["dropped_by_balancing"],
         "balance": config["features"]["balance"],
-        "training": train["counters"],
-        "metrics": evaluate["counters"],
-        "plots": {
-            name: {"caption": caption, "png": _inline(plots / f"{name}.png")} for name, caption in _PLOTS.items()
-        },
+        "gridsearch": versions["gridsearch"].manifest["counters"] if "gridsearch" in versions else None,
+        "networks": train["counters"]["networks"],
+        "num_events": metrics["num_events"],
+        "signal": metrics["signal"],
+        "runs": metrics["runs"],
+        "rates_before": metrics["rates_before"],
+        "luminosity": config["evaluate"]["luminosity"],
+        "num_point_columns": len(config["classes"]) * (2 if metrics["rates_before"] else 1)
+        + (1 if metrics["rates_before"] else 0),
+        "export": versions["export"].manifest["counters"]["networks"] if "export" in versions else {},
         "files": ingest["inputs"],
         "config_yaml": yaml.safe_dump(config, sort_keys=False),
         "stages": [
@@ -92,7 +120,6 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
                 "created": version.manifest["created"],
                 "seconds": version.manifest["seconds"],
                 "checks": version.manifest["checks"],
-                "accepted": version.manifest.get("accepted"),
             }
             for name, version in versions.items()
         ],
@@ -101,9 +128,67 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
     }
 
 
+def warnings(versions: Mapping[str, Version]) -> list[str]:
+    """What a reader must know before a number of the page is quoted."""
+    ingest, features, evaluate = (versions[name].manifest for name in ("ingest", "features", "evaluate"))
+    metrics = evaluate["counters"]
+    found = []
+    if features["counters"]["load_test"]:
+        found.append("Load-test sample: copies of few events. No number on this page means anything but the times.")
+    if any(Path(file["path"]).is_relative_to(_BUNDLED) for file in ingest["inputs"]):
+        found.append("Technical sample: the bundled events show that everything works, not how well such models do.")
+    if metrics["num_events"] < _FEW_EVENTS:
+        found.append(f"Only {metrics['num_events']} test events: small differences between models mean nothing.")
+    if features["config"]["features"]["convention"] != "correct":
+        found.append("Features are those of CERN's published notebooks, mistakes included.")
+    negative = sum(counts["events_of_negative_weight"] for counts in ingest["counters"]["samples"].values())
+    if negative:
+        found.append(
+            f"{negative} of the ingested events have negative weights: they enter sums, losses and metrics with their "
+            f"sign, and so may a bin of a histogram or a share of the cutflow."
+        )
+    bad = len(ingest["counters"]["bad_files"])
+    if bad:
+        found.append(f"Input files that could not be read and were skipped: {bad}. Nothing of them is in the numbers.")
+    for name, run in metrics["runs"].items():
+        values = [test["p_value"] for tests in run["train_against_test"].values() for test in tests.values()]
+        # The smallest of several is small by chance more often (Bonferroni).
+        lowest = min(values, default=1.0) * len(values)
+        if values and lowest < _DIFFERENT:
+            found.append(f"{name}: scores of training and test events differ (p = {lowest:.1g}): overtrained.")
+    for name, version in versions.items():
+        if "accepted" in version.manifest:
+            reasons = "; ".join(version.manifest["accepted"]["reasons"])
+            found.append(f"{name} was stale and accepted as it is: {reasons}.")
+    return found
+
+
+def _pictures(versions: Mapping[str, Version]) -> dict[str, Any]:
+    evaluated = versions["evaluate"]
+    found: dict[str, Any] = {
+        "plots": dict.fromkeys(_SIDE_BY_SIDE) | _plots(evaluated.folder / "plots", _SIDE_BY_SIDE),
+        "run_plots": {
+            name: {
+                "small": list(_plots(evaluated.folder / name / "plots", _SMALL).values()),
+                "wide": list(_plots(evaluated.folder / name / "plots", _WIDE).values()),
+            }
+            for name in evaluated.manifest["counters"]["runs"]
+        },
+    }
+    if "gridsearch" in versions:
+        found["gridsearch_plots"] = _plots(versions["gridsearch"].folder / "plots", _GRIDSEARCH)
+    return found
+
+
+def _plots(folder: Path, captions: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The figures of a folder that are there, with their captions."""
+    paths = {name: folder / f"{name}.png" for name in captions}
+    return {name: {"caption": captions[name], "png": _inline(path)} for name, path in paths.items() if path.exists()}
+
+
 def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     """The numbers of the report as JSON, without pictures."""
-    shown = {key: value for key, value in content(versions, report).items() if key not in {"plots", "config_yaml"}}
+    shown = {key: value for key, value in content(versions, report).items() if key != "config_yaml"}
     shown["cutflow"] = as_json(shown["cutflow"])
     return json.dumps(shown, indent=1)
 
@@ -111,6 +196,12 @@ def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
 def _share(each: Efficiency) -> str:
     """A share of the cutflow in per cent."""
     return f"{100 * each.value:.1f} ± {100 * each.error:.1f} %" if math.isfinite(each.value) else "not defined"
+
+
+def _interval(each: Mapping[str, float]) -> str:
+    """An efficiency with its interval in per cent."""
+    low, value, high = each["low"], each["value"], each["high"]
+    return f"{100 * value:.2f} % (+{100 * (high - value):.2f} −{100 * (value - low):.2f})"  # noqa: RUF001 - a minus
 
 
 def _inline(path: Path) -> str:

@@ -93,10 +93,20 @@ class Stage(ABC):
     name: ClassVar[str]
     upstream: ClassVar[tuple[str, ...]] = ()
     """Stages whose output it reads."""
+    optional_upstream: ClassVar[tuple[str, ...]] = ()
+    """Stages whose output it reads if it is there and was made from the same as the rest."""
     code: ClassVar[tuple[str, ...]]
     """Packages and modules that it runs; a change in them makes it stale."""
     needs: ClassVar[tuple[Need, ...]] = ()
     """What `doctor` looks at before it starts."""
+
+    def is_wanted(self, config: Config) -> bool:  # noqa: ARG002
+        """Whether `run` includes it."""
+        return True
+
+    def upstream_of(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
+        """Stages whose output it needs, under this config."""
+        return self.upstream
 
     @abstractmethod
     def config_items(self, config: Config) -> dict[str, Any]:

@@ -13,6 +13,7 @@ class Report(Stage):
 
     name: ClassVar[str] = "report"
     upstream: ClassVar[tuple[str, ...]] = ("ingest", "features", "train", "evaluate")
+    optional_upstream: ClassVar[tuple[str, ...]] = ("gridsearch", "export")
     code: ClassVar[tuple[str, ...]] = (
         "pipeline/reporting",
         "models/style.py",
@@ -39,10 +40,13 @@ class Report(Stage):
             context.out_dir / "card",
         )
         section = context.config.report.model_dump(mode="json")
-        html = render(context.upstream, section, context.out_dir / "card")
+        # In the order in which they run.
+        order = ("ingest", "features", "gridsearch", "train", "evaluate", "export")
+        versions = {name: context.upstream[name] for name in order if name in context.upstream}
+        html = render(versions, section, context.out_dir / "card")
         page = context.out_dir / "report.html"
         page.write_text(html, encoding="utf-8")
-        (context.out_dir / "report.json").write_text(numbers(context.upstream, section), encoding="utf-8")
+        (context.out_dir / "report.json").write_text(numbers(versions, section), encoding="utf-8")
         outside = [word for word in ('src="http', 'href="http', "url(http") if word in html]
         return Result(
             summary=str(page),

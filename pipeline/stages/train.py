@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from rich.table import Table
 
+from models.settings import ModelName
 from pipeline.config import Config, flat_items
 from pipeline.doctor import Need
 from pipeline.stages.base import Check, Context, Result, Stage
@@ -16,7 +17,7 @@ from training.settings import TrainSettings
 
 
 class Train(Stage):
-    """Trains the configured network; see `training.launcher`."""
+    """Trains the configured networks, one after the other, each in a folder of its name; see `training.launcher`."""
 
     name: ClassVar[str] = "train"
     upstream: ClassVar[tuple[str, ...]] = ("features",)
@@ -24,6 +25,7 @@ class Train(Stage):
         # Not those that compare, simulate or search.
         "training/*.py",
         "training/algorithms",
+        "training/gridsearch/choice.py",
         "training/readers",
         "training/transports",
         "models/classifier.py",
@@ -39,64 +41,94 @@ class Train(Stage):
     )
     needs: ClassVar[tuple[Need, ...]] = (Need.MPI,)
 
+    def upstream_of(self, config: Config) -> tuple[str, ...]:
+        """The features, and the grid search where a network is to be what it found."""
+        return ("features", "gridsearch") if config.model.searched else self.upstream
+
     def config_items(self, config: Config) -> dict[str, Any]:
-        """Network and training."""
-        return {**flat_items(config.model, "model"), **flat_items(config.train, "train")}
+        """Networks and training."""
+        items = {"model.names": config.model.names, **flat_items(config.train, "train")}
+        for network in config.model.names:
+            items |= flat_items(getattr(config.model, network), f"model.{network}")
+            if network in config.train_by_network:
+                items |= flat_items(config.training_of(network), f"train_by_network.{network}")
+        return items
 
     def can_go_on(self, folder: Path) -> bool:
         """Whether an interrupted run left a checkpoint."""
-        return any((folder / "checkpoints").glob("*/complete.json"))
+        return any(folder.glob("*/checkpoints/*/complete.json"))
 
     def run(self, context: Context) -> Result:
         """Train in this process or under mpirun."""
-        from training.launcher import launch
-        from training.run import RunSpec
-        from training.trainer import Progress
-
         context.refuse_load_test()
-        settings = context.config.train
-        for sentence in (describe(settings), *settings.advice()):
-            context.console.print(f"  {sentence}", highlight=False, markup=False)
         if self.can_go_on(context.out_dir):
             context.console.print("  an interrupted run left a checkpoint: going on from there", highlight=False)
-        spec = RunSpec(
-            dataset=context.upstream["features"].folder.absolute(),
-            model=context.config.model,
-            train=settings,
-            out_dir=context.out_dir.absolute(),
+        summaries = {network: _train(context, network) for network in context.config.model.names}
+        best = ", ".join(
+            f"{network} {each['best_val_loss']:.4f} (accuracy {each['best_val_accuracy']:.3f}, epoch "
+            f"{each['best_epoch'] + 1} of {each['epochs']})"
+            for network, each in summaries.items()
         )
-        with context.bar("train", "steps") as bar:
-
-            def show(progress: Progress) -> None:
-                done = (progress.epoch - 1) * progress.num_steps + progress.step
-                apart = progress.consensus_distance
-                note = (
-                    f"epoch {progress.epoch}/{progress.num_epochs}, loss {progress.loss:.3f}, "
-                    f"{progress.samples_per_second:,.0f} events/s"
-                    f"{f', consensus distance {apart:.2g}' if apart and math.isfinite(apart) else ''}"
-                )
-                bar(done, progress.num_epochs * progress.num_steps, note)
-
-            launch(
-                spec,
-                on_progress=show,
-                on_loss=lambda words: context.console.print(f"  {words}", highlight=False, markup=False),
-            )
-        summary: dict[str, Any] = json.loads((context.out_dir / "summary.json").read_text(encoding="utf-8"))
-        context.console.print(table_of_ranks(summary))
-        used = summary["samples"] + summary["samples_left_out"]
-        expected = summary["train_rows"] * settings.epochs
         return Result(
-            summary=(
-                f"best epoch {summary['best_epoch'] + 1} of {settings.epochs}: validation loss "
-                f"{summary['best_val_loss']:.4f}, accuracy {summary['best_val_accuracy']:.3f}"
-            ),
-            counters=summary,
-            checks=[
-                Check("loss is finite", math.isfinite(summary["best_val_loss"]), f"{summary['best_val_loss']}"),
-                Check("events trained on + left out = epochs x rows", used == expected, f"{used} = {expected}"),
-            ],
+            summary=f"validation loss of {best}",
+            counters={"networks": summaries},
+            checks=[check for network, summary in summaries.items() for check in _checks(network, summary)],
         )
+
+
+def _train(context: Context, network: ModelName) -> dict[str, Any]:
+    """Train one network; returns its summary."""
+    from training.gridsearch.choice import Choice
+    from training.launcher import launch
+    from training.run import RunSpec
+    from training.trainer import Progress
+
+    def say(words: str) -> None:
+        context.console.print(f"  {words}", highlight=False, markup=False)
+
+    config = context.config
+    model, settings = config.model.of(network), config.training_of(network)
+    if network == "hlf" and config.model.searched:
+        best = Choice.load(context.upstream["gridsearch"].folder / "best.json")
+        model, settings = best.applied_to(model, settings)
+        say(
+            f"from the grid search: layers {'-'.join(map(str, best.hidden))}, learning rate {best.learning_rate:g}, "
+            f"{best.epochs} epochs, {settings.batch_size} events a step and worker"
+        )
+    for sentence in (f"{network}: {describe(settings)}", *settings.advice()):
+        say(sentence)
+    spec = RunSpec(
+        dataset=context.upstream["features"].folder.absolute(),
+        model=model,
+        train=settings,
+        out_dir=context.out_dir.absolute() / network,
+    )
+    spec.out_dir.mkdir(exist_ok=True)
+    with context.bar(f"train {network}", "steps") as bar:
+
+        def show(progress: Progress) -> None:
+            done = (progress.epoch - 1) * progress.num_steps + progress.step
+            apart = progress.consensus_distance
+            note = (
+                f"epoch {progress.epoch}/{progress.num_epochs}, loss {progress.loss:.3f}, "
+                f"{progress.samples_per_second:,.0f} events/s"
+                f"{f', consensus distance {apart:.2g}' if apart and math.isfinite(apart) else ''}"
+            )
+            bar(done, progress.num_epochs * progress.num_steps, note)
+
+        launch(spec, on_progress=show, on_loss=say)
+    summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
+    context.console.print(table_of_ranks(summary))
+    return summary
+
+
+def _checks(network: ModelName, summary: dict[str, Any]) -> list[Check]:
+    used = summary["samples"] + summary["samples_left_out"]
+    expected = summary["train_rows"] * summary["epochs"]
+    return [
+        Check(f"{network}: loss is finite", math.isfinite(summary["best_val_loss"]), f"{summary['best_val_loss']}"),
+        Check(f"{network}: events trained on + left out = epochs x rows", used == expected, f"{used} = {expected}"),
+    ]
 
 
 def describe(settings: TrainSettings) -> str:

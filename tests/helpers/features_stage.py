@@ -25,10 +25,12 @@ def made_features(
         dataset: Further arguments of it.
     """
     store = StageStore(run_dir, "features")
-    folder = store.begin("0123456789")
+    folder = store.next_folder("0123456789")
+    store.begin(folder)
     made = write_dataset(folder, rows=rows, **dataset)
     nothing: dict[str, Any] = {"inputs": {}, "config": {}, "code": {}, "digest": ""}
-    store.commit(folder, {"fingerprint": nothing, "counters": {"load_test": load_test}, "inputs": []})
+    told = {"created": "2026-01-01T00:00:00+00:00", "seconds": 1.0, "counters": {"load_test": load_test}, "inputs": []}
+    store.commit(folder, {"fingerprint": nothing, **told})
     return made
 
 

@@ -59,7 +59,12 @@ def stages_shown(plan: str) -> dict[str, str]:
 def test_the_first_run_makes_everything(finished: Finished) -> None:
     assert finished.first.returncode == 0, finished.first.stderr
     assert all(versions(finished.run_dir).values())
-    for name in ("train/*/model/weights.pt", "evaluate/*/predictions.parquet", "report/*/report.html"):
+    for name in (
+        "train/*/hlf/model/weights.pt",
+        "evaluate/*/hlf/predictions.parquet",
+        "export/*/hlf/model.onnx",
+        "report/*/report.html",
+    ):
         assert list(finished.run_dir.glob(name)), name
 
 
@@ -78,9 +83,9 @@ def test_counters_in_the_manifests_add_up_along_the_chain(finished: Finished) ->
     splits = manifests["features"]["counters"]["splits"]
     selected = sum(each["selected"] for each in manifests["features"]["counters"]["samples"].values())
     assert sum(map(sum, splits.values())) == selected
-    assert manifests["evaluate"]["counters"]["num_events"] == sum(splits["test"])
+    assert manifests["evaluate"]["counters"]["runs"]["hlf"]["num_events"] == sum(splits["test"])
     assert manifests["evaluate"]["upstream"] == {
-        name: versions(finished.run_dir)[name] for name in ("features", "train")
+        name: versions(finished.run_dir)[name] for name in ("ingest", "features", "train")
     }
     for stage, manifest in manifests.items():
         assert all(check["passed"] for check in manifest["checks"]), stage
@@ -88,7 +93,7 @@ def test_counters_in_the_manifests_add_up_along_the_chain(finished: Finished) ->
 
 
 def test_predictions_are_keyed_by_events_of_the_test_split(finished: Finished) -> None:
-    (path,) = finished.run_dir.glob("evaluate/*/predictions.parquet")
+    (path,) = finished.run_dir.glob("evaluate/*/hlf/predictions.parquet")
     predicted = {(row["file_uuid"], row["entry"]) for row in pq.read_table(path).to_pylist()}
     test = {
         (row["file_uuid"], row["entry"])
@@ -112,8 +117,10 @@ def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
     [
         ("features.isolation_cone=0.4", "config features.isolation_cone changed (0.3 -> 0.4)", STAGES[1:]),
         ("train.seed=5", "config train.seed changed (1 -> 5)", STAGES[2:]),
-        ("report.title=Other", "config report.title changed", STAGES[4:]),
-        ("report.energy_tev=14", "config report.energy_tev changed (13.0 -> 14.0)", STAGES[3:]),
+        ("evaluate.train_events=9", "config evaluate.train_events changed (20000 -> 9)", ("evaluate", "report")),
+        ("report.title=Other", "config report.title changed", ("report",)),
+        ("report.energy_tev=14", "config report.energy_tev changed (13.0 -> 14.0)", ("evaluate", "report")),
+        ("gridsearch.folds=3", "", ()),
         ("spark.master=local[1]", "", ()),
         ("ingest.entries_per_task=7", "", ()),
     ],
@@ -159,6 +166,7 @@ def test_accept_blesses_what_is_there(finished: Finished) -> None:
 
 def test_status_tells_what_is_there(finished: Finished) -> None:
     shown = json.loads(invoke("status", "--json", "--config", finished.config).stdout)
+    assert shown.pop("gridsearch") is None
     assert {name: each["version"] for name, each in shown.items()} == versions(finished.run_dir)
     text = invoke("status", "--config", finished.config).stdout
     assert str(versions(finished.run_dir)["train"]) in text

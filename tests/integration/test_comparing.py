@@ -43,7 +43,9 @@ class Compared:
         self.dataset: FeatureDataset = made_features(
             self.run_dir, rows={"train": [24] * 4, "val": [30], "test": [60]}, separation=0.6, most_particles=5
         )
-        self.config = config_of(folder, self.run_dir, compare=SMALL, model={"hidden": [10], "gru_width": 4})
+        self.config = config_of(
+            folder, self.run_dir, compare=SMALL, model={"hlf": {"hidden": [10]}, "particles": {"gru_width": 4}}
+        )
         self.folder = self.run_dir / "compare" / "thesis"
         self.first = self.again()
 

@@ -76,7 +76,7 @@ def test_after_all_interruptions_the_result_is_that_of_an_undisturbed_run(config
         stage, _, *rest = path.parts
         here = run_dir / stage / str(versions(run_dir)[stage]) / Path(*rest)
         assert pq.read_table(here).equals(pq.read_table(undisturbed / path))
-    models = [next(folder.glob("train/*/model/weights.pt")).read_bytes() for folder in (run_dir, undisturbed)]
+    models = [next(folder.glob("train/*/hlf/model/weights.pt")).read_bytes() for folder in (run_dir, undisturbed)]
     assert models[0] == models[1]
 
 

@@ -36,17 +36,18 @@ def test_counts_in_the_readme_are_those_of_the_demo(counters: dict[str, Any]) ->
 
 
 def test_accuracy_and_areas_in_the_readme_are_those_of_the_demo(counters: dict[str, Any]) -> None:
-    # Within half their errors: other processors round otherwise.
+    # Within their errors: other processors round otherwise, and the grid search may choose other layers there.
     found = re.search(r"Accuracy ([\d.]+) ± ([\d.]+); AUC ((?:[\d.]+ ± [\d.]+ \([^)]+\)(?:, )?)+)", README)
     assert found
-    accuracy = counters["evaluate"]["accuracy"]
-    assert accuracy["value"] == pytest.approx(float(found[1]), abs=accuracy["error"] / 2)
+    network = counters["evaluate"]["runs"]["hlf"]
+    accuracy = network["accuracy"]
+    assert accuracy["value"] == pytest.approx(float(found[1]), abs=accuracy["error"])
     areas = re.findall(r"([\d.]+) ± ([\d.]+) \(([^)]+)\)", found[3])
     assert len(areas) == 3
     for value, error, name in areas:
-        area = counters["evaluate"]["auc"][name]
-        assert area["value"] == pytest.approx(float(value), abs=area["error"] / 2)
-        assert area["error"] == pytest.approx(float(error), rel=0.3, abs=0.002)
+        area = network["auc"][name]
+        assert area["value"] == pytest.approx(float(value), abs=area["error"])
+        assert area["error"] == pytest.approx(float(error), rel=0.5, abs=0.003)
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))

@@ -110,6 +110,24 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
         ({"run_dir": str(ROOT)}, "holds the code of the pipeline"),
         ({"run_dir": str(ROOT / "features" / "x")}, "holds the code of the pipeline"),
         ({"ingest": {"branch_map": {"moons": "Muon"}}}, "'moons' is no collection or field"),
+        ({"model": {"names": ["hlf", "hlf"]}}, "'hlf' is given twice"),
+        ({"model": {"names": ["hfl"]}}, "'model.names.0'"),
+        ({"model": {"hlf": {"hiden": [5]}}}, "'model.hlf.hiden'. Did you mean 'hidden'?"),
+        ({"train_by_network": {"hfl": {"epochs": 3}}}, "'train_by_network.hfl"),
+        (
+            {"train_by_network": {"particles": {"epoch": 3}}},
+            "train_by_network: particles: 'train' has no key 'epoch'. Did you mean 'epochs'?",
+        ),
+        ({"train_by_network": {"particles": {"epochs": 0}}}, "train_by_network.particles: epochs: "),
+        (
+            {"train": {"workers": 2}, "train_by_network": {"particles": {"algorithm": "sgd"}}},
+            "train_by_network.particles: ",
+        ),
+        ({"evaluate": {"signal": "ttbra"}}, "there is no class 'ttbra'. Did you mean 'ttbar'?"),
+        ({"gridsearch": {"hidden": [[0]]}}, "'gridsearch.hidden.0.0'"),
+        ({"gridsearch": {"folds": 1}}, "'gridsearch.folds'"),
+        ({"gridsearch": {"learning_rate": [-0.1]}}, "'gridsearch.learning_rate.0'"),
+        ({"gridsearch": {"search": "halving", "epochs": [3, 9]}}, "give epochs the highest number only"),
     ],
 )
 def test_contradictions_are_named_with_the_fix(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -123,8 +141,24 @@ def test_sample_names_cannot_be_paths_or_markup(tmp_path: Path, name: str) -> No
 
 
 def test_overrides_are_read_as_yaml_and_win(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, train={"epochs": 3}), ["train.epochs=7", "model.hidden=[5, 4]", "run_dir=y"])
-    assert (config.train.epochs, config.model.hidden, config.run_dir) == (7, [5, 4], Path("y"))
+    config = load_config(
+        write(tmp_path, train={"epochs": 3}), ["train.epochs=7", "model.hlf.hidden=[5, 4]", "run_dir=y"]
+    )
+    assert (config.train.epochs, config.model.hlf.hidden, config.run_dir) == (7, [5, 4], Path("y"))
+
+
+def test_a_network_is_trained_as_all_are_but_for_its_own_keys(tmp_path: Path) -> None:
+    config = load_config(
+        write(
+            tmp_path,
+            model={"names": ["hlf", "particles"]},
+            train={"epochs": 9, "seed": 4},
+            train_by_network={"particles": {"epochs": 2, "learning_rate": 0.5}},
+        )
+    )
+    assert config.training_of("hlf") == config.train
+    changed = {"epochs": 2, "learning_rate": 0.5}
+    assert config.training_of("particles") == config.train.model_copy(update=changed)
 
 
 @pytest.mark.parametrize(

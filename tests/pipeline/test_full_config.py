@@ -24,6 +24,7 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> set[str]:
 def keys_in(content: dict[str, Any], prefix: str = "") -> set[str]:
     found = set()
     for name, value in content.items():
+        # An empty one is the value of a key that holds a mapping, such as `spark.conf`.
         is_section = isinstance(value, dict) and value
         found |= keys_in(value, f"{prefix}{name}.") if is_section else {prefix + name}
     return found

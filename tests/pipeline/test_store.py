@@ -12,7 +12,8 @@ from pipeline.store import StageStore
 
 
 def make(store: StageStore, digest: str = "abcdef0123456789") -> Path:
-    folder = store.begin(digest)
+    folder = store.next_folder(digest)
+    store.begin(folder)
     (folder / "data").write_text(folder.name)
     return folder
 
@@ -67,7 +68,7 @@ def test_a_damaged_pointer_is_named_with_the_fix(tmp_path: Path, content: str) -
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "ingest").write_text("a file is in the way")
     with pytest.raises(RunFolderError, match="cannot be written"):
-        StageStore(tmp_path, "ingest").begin("abc")
+        make(StageStore(tmp_path, "ingest"))
 
 
 def test_the_pointer_is_valid_json_naming_the_version(tmp_path: Path) -> None:

@@ -9,5 +9,6 @@ from pipeline.store import StageStore
 
 def test_the_name_of_an_unfinished_version_is_not_used_again(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "ingest")
-    killed = store.begin("abcdef0123")
-    assert store.begin("abcdef0123").name != killed.name
+    killed = store.next_folder("abcdef0123")
+    store.begin(killed)
+    assert store.next_folder("abcdef0123").name != killed.name

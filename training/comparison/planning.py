@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from features.dataset import FeatureDataset
-from models.settings import ModelName, ModelSettings
+from models.settings import ModelName, NetworksSettings
 from training.comparison.settings import CompareSettings
 from training.comparison.variants import (
     COMPARISONS,
@@ -128,7 +128,7 @@ def make_plan(
     settings: CompareSettings,
     *,
     base: TrainSettings,
-    model: ModelSettings,
+    networks: NetworksSettings,
     dataset: FeatureDataset,
     folder: Path,
     cores: int,
@@ -139,7 +139,7 @@ def make_plan(
         name: One of `COMPARISONS`.
         settings: What the user chose.
         base: The section `train`: what all methods share; its seed is the first.
-        model: The section `model`: widths.
+        networks: The section `model`: widths.
         dataset: The features.
         folder: Where the comparison goes.
         cores: Cores of this machine: so many workers are timed at most.
@@ -147,7 +147,7 @@ def make_plan(
     Raises:
         ShardError: The dataset has too few row groups for the workers.
     """
-    maker = _Maker(settings, base, model, dataset, folder, dataset_digest(dataset.folder))
+    maker = _Maker(settings, base, networks, dataset, folder, dataset_digest(dataset.folder))
     converging = [maker.converging(name, each) for each in settings.models]
     for job in converging:
         # Too few row groups for the workers: better said now than after the timing runs.
@@ -165,7 +165,7 @@ class _Maker(NamedTuple):
 
     settings: CompareSettings
     base: TrainSettings
-    model: ModelSettings
+    networks: NetworksSettings
     dataset: FeatureDataset
     folder: Path
     data: str
@@ -203,7 +203,7 @@ class _Maker(NamedTuple):
         return self._run(model, Variant(method, Column.BASELINE), train, where)
 
     def _run(self, model: ModelName, variant: Variant, train: TrainSettings, where: str) -> PlannedRun:
-        chosen = ModelSettings.model_validate({**self.model.model_dump(), "name": model})
+        chosen = self.networks.of(model)
         spec = RunSpec(self.dataset.folder.absolute(), chosen, train, (self.folder / where).absolute())
         content = [
             _VERSION,

@@ -1,29 +1,55 @@
-"""The figure of a grid search: accuracy against size, and what no smaller network beats."""
+"""The figures of a grid search: accuracy against cost, and how much faster it is on several task slots."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from models.style import COLOURS, PlotLabels, new_figure
-from training.gridsearch.results import Score, pareto_front
+from training.gridsearch.results import Score, latency, num_parameters, pareto_front
+
+_COSTS: Final[dict[str, Callable[[Score], float]]] = {
+    "Parameters": num_parameters,
+    "Time for one event [µs]": latency,
+}
 
 
 def plot_pareto(scores: Sequence[Score], labels: PlotLabels) -> Figure:
-    """Validation accuracy against the number of parameters; the front as a line, its networks by their layers.
+    """Validation accuracy against the number of parameters and against the inference time, each with its front.
 
     Of the settings of one architecture all are shown. Bars: standard deviation over the folds, of the front only.
     """
-    figure, axes = new_figure(labels)
-    sizes, accuracies = np.array([(each.num_parameters, each.accuracy) for each in scores]).T
-    axes.plot(sizes, accuracies, "o", color=COLOURS[4], markersize=4, alpha=0.7, label="settings tried")
-    front = pareto_front(scores)
-    across = [each.num_parameters for each in front]
+    figure, first = new_figure(labels, panels=len(_COSTS))
+    for axes, (words, cost) in zip(figure.axes, _COSTS.items(), strict=True):
+        _plot_front(axes, scores, cost)
+        axes.set(xlabel=words)
+        axes.margins(x=0.1, y=0.1)
+    first.set(ylabel="Validation accuracy, mean over the folds", xscale="log")
+    first.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    first.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    first.xaxis.set_minor_formatter(NullFormatter())
+    first.legend(loc="lower right", fontsize="small", frameon=True)
+    return figure
+
+
+def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], float]) -> None:
+    axes.plot(
+        [cost(each) for each in scores],
+        [each.accuracy for each in scores],
+        "o",
+        color=COLOURS[4],
+        markersize=4,
+        alpha=0.7,
+        label="settings tried",
+    )
+    front = pareto_front(scores, cost)
     axes.errorbar(
-        across,
+        [cost(each) for each in front],
         [each.accuracy for each in front],
         yerr=[0.0 if np.isnan(each.accuracy_spread) else each.accuracy_spread for each in front],
         color=COLOURS[0],
@@ -31,20 +57,37 @@ def plot_pareto(scores: Sequence[Score], labels: PlotLabels) -> Figure:
         markersize=6,
         capsize=3,
         drawstyle="steps-post",
-        label="not beaten by a smaller one",
+        label="not beaten at less cost",
     )
-    for each in front:
+    # Below and above in turn: neighbours on the front are close.
+    for place, each in enumerate(front):
         axes.annotate(
             "-".join(map(str, each.trial.hidden)),
-            (each.num_parameters, each.accuracy),
-            xytext=(5, -14),
+            (cost(each), each.accuracy),
+            xytext=(5, -14 if place % 2 else 8),
             textcoords="offset points",
             fontsize="x-small",
         )
-    axes.set(xlabel="Parameters", ylabel="Validation accuracy, mean over the folds", xscale="log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.margins(x=0.1, y=0.1)
-    axes.legend(loc="lower right", fontsize="small", frameon=True)
+
+
+def plot_speed_up(expected: Mapping[int, float], measured: tuple[int, float] | None, labels: PlotLabels) -> Figure:
+    """How many times faster the search is on several task slots than on one.
+
+    Args:
+        expected: By slots, from the measured times of the trainings alone (`training.gridsearch.slots`).
+        measured: Slots and speed-up of this search; None if parts of it were done before.
+        labels: Words on the plot.
+    """
+    figure, axes = new_figure(labels)
+    slots = list(expected)
+    axes.plot(slots, slots, color="#717581", linewidth=1, label="ideal")
+    axes.plot(slots, list(expected.values()), "o--", color=COLOURS[0], label="from the times of the trainings")
+    if measured is not None:
+        axes.plot(*measured, "D", color=COLOURS[1], markersize=10, label="this search, start-up included")
+    axes.set(xlabel="Task slots", ylabel="Speed-up", xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(base=2))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    axes.legend(fontsize="small")
     return figure

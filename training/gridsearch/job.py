@@ -1,4 +1,4 @@
-"""The Spark job of a search: one task a training, rounds one after the other."""
+"""The Spark job of a search: rounds of trainings, dealt to few tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from pyspark import Accumulator, SparkContext
 
 from training.gridsearch.results import Score, score
-from training.gridsearch.running import JobResult, Search, finished, refuse_all_failed, run_job
+from training.gridsearch.running import GridSearchError, JobResult, Search, finished, refuse_all_failed, run_job
 from training.gridsearch.trials import Job, Trial, first_trials, promoted, rungs
 
 _NO_FINITE_LOSS: Final = "the validation loss of a fold was never finite; lower the learning rate"
@@ -27,8 +27,10 @@ class Found(NamedTuple):
 
     scores: list[Score]
     failed: list[Failed]
-    task_seconds: float
-    """Of all trainings together, those of an interrupted search included."""
+    training_seconds: list[float]
+    """Of each training, those of an interrupted search included."""
+    num_taken_over: int
+    """Trainings that an interrupted search had left."""
 
 
 def search(
@@ -37,6 +39,7 @@ def search(
     folder: Path,
     *,
     done: Accumulator[int],
+    num_tasks: Callable[[int], int],
     on_round: Callable[[str], None] = lambda _: None,
 ) -> Found:
     """Run a search; trainings that an interrupted one left in `folder` are not repeated.
@@ -46,6 +49,7 @@ def search(
         common: Data and settings.
         folder: For one small file a training, within reach of every task.
         done: Counts trainings as they end.
+        num_tasks: Number of Spark tasks for so many trainings.
         on_round: Gets a sentence when a round of successive halving begins.
 
     Raises:
@@ -56,6 +60,7 @@ def search(
     scores: dict[Trial, Score] = {}
     failed: list[Failed] = []
     results: dict[tuple[Job, int], JobResult] = {}
+    taken_over = 0
     rounds = rungs(len(trials), settings.epochs[0], settings.halving_factor) if settings.search == "halving" else [0]
     for place, epochs in enumerate(rounds):
         if place:
@@ -63,14 +68,19 @@ def search(
             trials = promoted(best, epochs, settings.halving_factor)
         if len(rounds) > 1:
             on_round(f"round {place + 1} of {len(rounds)}: {len(trials)} settings, {trials[0].epochs} epochs")
-        _run_round(spark, common, folder, trials, results, done)
+        taken_over += _run_round(spark, common, folder, trials, results, done, num_tasks)
         for trial in trials:
             outcome = _outcome(trial, results)
             if isinstance(outcome, Failed):
                 failed.append(outcome)
             else:
                 scores[trial] = outcome
-    return Found(list(scores.values()), failed, sum(result.seconds for result in results.values()))
+        if not any(trial in scores for trial in trials):
+            first = failed[-len(trials)]
+            raise GridSearchError(
+                f"all {len(trials)} settings of the grid search failed; the first, {first.trial.key}: {first.reason}"
+            )
+    return Found(list(scores.values()), failed, [result.seconds for result in results.values()], taken_over)
 
 
 def num_trainings(common: Search) -> int:
@@ -102,12 +112,13 @@ def _run_round(
     trials: Sequence[Trial],
     results: dict[tuple[Job, int], JobResult],
     done: Accumulator[int],
-) -> None:
-    """Train what is not there yet; all results of the round go to `results`."""
+    num_tasks: Callable[[int], int],
+) -> int:
+    """Train what is not there yet; all results of the round go to `results`. Returns how many were there."""
     epochs_of = _epochs_of(trials)
     there = {job: finished(folder, job, epochs) for job, epochs in epochs_of.items()}
     done.add(sum(result is not None for result in there.values()))
-    # The longest first, so that no core waits for one of them at the end.
+    # The longest first, and dealt out, so that no core waits for one of them at the end.
     missing = sorted((job for job, result in there.items() if result is None), key=_cost, reverse=True)
     path = str(folder)
 
@@ -116,11 +127,15 @@ def _run_round(
         done.add(1)
         return result
 
-    new = spark.parallelize(missing, len(missing)).map(run).collect() if missing else []
+    new: list[JobResult] = []
+    if missing:
+        packs = [missing[place :: num_tasks(len(missing))] for place in range(num_tasks(len(missing)))]
+        new = spark.parallelize(packs, len(packs)).flatMap(lambda jobs: [run(job) for job in jobs]).collect()
     found = [*(result for result in there.values() if result is not None), *new]
     refuse_all_failed(found)
     for result in found:
         results[result.job, epochs_of[result.job]] = result
+    return len(found) - len(new)
 
 
 def _cost(job: Job) -> float:

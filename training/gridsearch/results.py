@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -25,6 +25,8 @@ class Score(NamedTuple):
     """Validation loss: mean over the folds."""
     best_epochs: list[int]
     """Of each fold the epoch of the lowest validation loss, from 1."""
+    latency: float = math.nan
+    """Of one event in onnxruntime: median [us]; not a number before it is measured."""
 
     def to_json(self) -> dict[str, Any]:
         """For the result's JSON."""
@@ -67,8 +69,18 @@ def ranked(scores: Sequence[Score]) -> list[Score]:
     return sorted(scores, key=lambda each: (-each.accuracy, each.loss, each.num_parameters, each.trial))
 
 
-def pareto_front(scores: Sequence[Score]) -> list[Score]:
-    """Those that no other beats with as few or fewer parameters, from the smallest network on.
+def num_parameters(each: Score) -> float:
+    """The cost in memory."""
+    return each.num_parameters
+
+
+def latency(each: Score) -> float:
+    """The cost in time."""
+    return each.latency
+
+
+def pareto_front(scores: Sequence[Score], cost: Callable[[Score], float] = num_parameters) -> list[Score]:
+    """Those that no other beats at the same cost or less, from the cheapest on.
 
     Examples:
         >>> trial = Trial((4,), 16, 0.1, 1)
@@ -77,7 +89,7 @@ def pareto_front(scores: Sequence[Score]) -> list[Score]:
         [5, 20]
     """
     front: list[Score] = []
-    for each in sorted(scores, key=lambda one: (one.num_parameters, -one.accuracy, one.loss, one.trial)):
+    for each in sorted(scores, key=lambda one: (cost(one), -one.accuracy, one.loss, one.trial)):
         if not front or each.accuracy > front[-1].accuracy:
             front.append(each)
     return front

@@ -88,6 +88,9 @@ def run_job(search: Search, job: Job, epochs: int, folder: Path) -> JobResult:
     started = time.perf_counter()
     num_parameters, folds, error = 0, list[Curves](), ""
     try:
+        _load(search.dataset, search.train.seed)
+        # Once for all trainings of a process: it would make the first look slow.
+        started = time.perf_counter()
         num_parameters, folds = _train(search, job, epochs)
     except Exception as problem:  # noqa: BLE001 - whatever it is, it is told in the table, and the other jobs go on
         error = f"{type(problem).__name__}: {problem}"

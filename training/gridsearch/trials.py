@@ -51,7 +51,7 @@ class Job(NamedTuple):
     def key(self) -> str:
         """Its name, which can be that of a file."""
         widths = "-".join(map(str, self.hidden))
-        return f"{widths}_batch-{self.batch_size}_rate-{self.learning_rate:g}"
+        return f"{widths}_batch-{self.batch_size}_rate-{self.learning_rate:.15g}"
 
 
 def all_trials(settings: GridSearchSettings) -> list[Trial]:

@@ -9,7 +9,7 @@ import pytest
 from feature_datasets import write_dataset
 
 from features.dataset import FeatureDataset
-from models.settings import ModelSettings
+from models.settings import HlfSettings, NetworksSettings
 from training.comparison.planning import Plan, make_plan
 from training.comparison.settings import CompareSettings
 from training.errors import ShardError
@@ -31,7 +31,7 @@ def planned(
         "thesis",
         settings,
         base=TrainSettings(**(base or {})),
-        model=ModelSettings(hidden=[7]),
+        networks=NetworksSettings(hlf=HlfSettings(hidden=[7])),
         dataset=dataset,
         folder=folder,
         cores=cores,

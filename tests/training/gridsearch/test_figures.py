@@ -1,29 +1,63 @@
-"""The figure of a search shows every setting, and the front by its layers."""
+"""The figures of a search: every setting and both fronts by their layers; the speed-up, measured where it was."""
 
 from __future__ import annotations
 
 import math
 
+import pytest
+from matplotlib.figure import Figure
+
 from models.style import PlotLabels
-from training.gridsearch.figures import plot_pareto
-from training.gridsearch.results import Score, pareto_front
+from training.gridsearch.figures import plot_pareto, plot_speed_up
+from training.gridsearch.results import Score, latency, pareto_front
 from training.gridsearch.trials import Trial
 
-
-def test_all_settings_are_points_and_the_front_is_named() -> None:
-    scores = [
-        Score(Trial((width, 2), 16, rate, 3), 50 * width, accuracy, spread, 0.3, [1])
-        for width, rate, accuracy, spread in [
-            (2, 0.1, 0.7, 0.01),
-            (2, 0.2, 0.6, 0.01),
-            (4, 0.1, 0.65, math.nan),
-            (8, 0.1, 0.8, math.nan),
-        ]
+LABELS = PlotLabels("", "toy", 13)
+#: The second layer of all has 2 nodes; the widest is the fastest but one.
+SCORES = [
+    Score(Trial((width, 2), 16, rate, 3), 50 * width, accuracy, spread, 0.3, [1], time)
+    for width, rate, accuracy, spread, time in [
+        (2, 0.1, 0.7, 0.01, 5.0),
+        (2, 0.2, 0.6, 0.01, 5.0),
+        (4, 0.1, 0.65, math.nan, 3.0),
+        (8, 0.1, 0.8, math.nan, 4.0),
     ]
-    figure = plot_pareto(scores, PlotLabels("", "toy", 13))
+]
+
+
+@pytest.fixture(scope="module")
+def pareto() -> Figure:
+    return plot_pareto(SCORES, LABELS)
+
+
+def test_all_settings_are_points_in_both_panels(pareto: Figure) -> None:
+    sizes, times = pareto.axes
+    assert sorted(sizes.lines[0].get_xdata()) == [100, 100, 200, 400]
+    assert sorted(times.lines[0].get_xdata()) == [3, 4, 5, 5]
+    for axes in (sizes, times):
+        assert sorted(axes.lines[0].get_ydata()) == [0.6, 0.65, 0.7, 0.8]
+    pareto.canvas.draw()
+
+
+def test_each_panel_names_its_own_front(pareto: Figure) -> None:
+    sizes, times = pareto.axes
+    assert [text.get_text() for text in sizes.texts if "-" in text.get_text()] == ["2-2", "8-2"]
+    assert [text.get_text() for text in times.texts if "-" in text.get_text()] == ["4-2", "8-2"]
+    assert len(pareto_front(SCORES)) == len(pareto_front(SCORES, latency)) == 2
+
+
+def test_the_axes_say_what_they_are(pareto: Figure) -> None:
+    assert [axes.get_xlabel() for axes in pareto.axes] == ["Parameters", "Time for one event [µs]"]
+    assert [axes.get_xscale() for axes in pareto.axes] == ["log", "linear"]
+
+
+@pytest.mark.parametrize("measured", [(2, 1.6), None], ids=["measured", "parts were there"])
+def test_the_speed_up_shows_what_was_expected_and_what_was_measured(measured: tuple[int, float] | None) -> None:
+    figure = plot_speed_up({1: 1.0, 2: 1.9, 4: 2.5}, measured, LABELS)
     (axes,) = figure.axes
-    points = axes.lines[0]
-    assert sorted(points.get_xdata()) == [100, 100, 200, 400]
-    assert [text.get_text() for text in axes.texts] == ["2-2", "8-2"]
-    assert len(pareto_front(scores)) == 2
+    lines = {str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
+    assert lines["ideal"] == ([1, 2, 4], [1, 2, 4])
+    assert lines["from the times of the trainings"] == ([1, 2, 4], [1.0, 1.9, 2.5])
+    found = lines.get("this search, start-up included")
+    assert found == (None if measured is None else ([2], [1.6]))
     figure.canvas.draw()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.gridsearch.results import Score, pareto_front, ranked, score
+from training.gridsearch.results import Score, latency, pareto_front, ranked, score
 from training.gridsearch.stacked_training import Curves
 from training.gridsearch.trials import Trial
 
@@ -55,23 +55,34 @@ def test_among_equal_accuracies_the_lower_loss_and_then_the_smaller_network_is_b
     assert [(each.num_parameters, each.loss) for each in ranked(scores)] == [(99, 0.9), (9, 0.4), (5, 0.5), (9, 0.5)]
 
 
-@given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 10)), min_size=1, max_size=30))
-def test_the_front_is_what_no_other_beats(points: list[tuple[int, int]]) -> None:
-    scores = [Score(TRIAL, size, value / 10, 0.0, 0.0, [1]) for size, value in points]
-    front = [(each.num_parameters, each.accuracy) for each in pareto_front(scores)]
+POINTS = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 10), st.integers(1, 20)), min_size=1, max_size=30)
 
-    def is_beaten(size: int, accuracy: float) -> bool:
+
+@pytest.mark.parametrize("cost", ["num_parameters", "latency"])
+@given(points=POINTS)
+def test_the_front_is_what_no_other_beats(cost: str, points: list[tuple[int, int, int]]) -> None:
+    scores = [Score(TRIAL, size, value / 10, 0.0, 0.0, [1], float(time)) for size, value, time in points]
+    found = pareto_front(scores) if cost == "num_parameters" else pareto_front(scores, latency)
+
+    def place(each: Score) -> tuple[float, float]:
+        return getattr(each, cost), each.accuracy
+
+    def is_beaten(price: float, accuracy: float) -> bool:
         return any(
-            (other.num_parameters <= size and other.accuracy > accuracy)
-            or (other.num_parameters < size and other.accuracy >= accuracy)
-            for other in scores
+            (other[0] <= price and other[1] > accuracy) or (other[0] < price and other[1] >= accuracy)
+            for other in map(place, scores)
         )
 
-    expected = {(each.num_parameters, each.accuracy) for each in scores}
-    assert front == sorted(point for point in expected if not is_beaten(*point))
+    expected = {place(each) for each in scores}
+    assert [place(each) for each in found] == sorted(point for point in expected if not is_beaten(*point))
+
+
+def test_what_a_setting_costs_is_not_known_before_it_is_measured() -> None:
+    found = score(TRIAL, 9, [curves([0.5], [0.7])] * 2)
+    assert found is not None
+    assert math.isnan(found.latency)
 
 
 def test_a_score_survives_json() -> None:
-    made = Score(TRIAL, 9, 0.5, 0.1, 0.3, [1, 2])
-    assert Score.from_json({**made.to_json(), "trial": {**TRIAL._asdict(), "hidden": [5, 4]}}) == made
-    assert np.isclose(made.to_json()["accuracy"], 0.5)
+    made = Score(TRIAL, 9, 0.5, 0.1, 0.3, [1, 2], 4.5)
+    assert Score.from_json(json.loads(json.dumps(made.to_json(), allow_nan=False))) == made

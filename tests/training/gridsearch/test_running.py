@@ -117,6 +117,24 @@ def test_the_number_of_epochs_changes_the_score(dataset: FeatureDataset, tmp_pat
     assert scores[0] != scores[1]
 
 
+def test_every_axis_of_the_grid_changes_the_score(dataset: FeatureDataset, tmp_path: Path) -> None:
+    trials = {
+        "the others": Trial((6, 4), 16, 0.01, 3),
+        "widths": Trial((7, 4), 16, 0.01, 3),
+        "depth": Trial((6,), 16, 0.01, 3),
+        "batch": Trial((6, 4), 32, 0.01, 3),
+        "rate": Trial((6, 4), 16, 0.02, 3),
+        "epochs": Trial((6, 4), 16, 0.01, 4),
+    }
+    losses = {}
+    for name, trial in trials.items():
+        found = run_job(search_on(dataset), Job.of(trial), trial.epochs, tmp_path)
+        scored = score(trial, found.num_parameters, found.folds)
+        assert scored is not None
+        losses[name] = scored.loss
+    assert len(set(losses.values())) == len(trials), losses
+
+
 def test_a_result_survives_json() -> None:
     made = JobResult(JOB, 5, 9, [], 1.5, "")
     assert JobResult.from_json(json.loads(json.dumps(made.to_json()))) == made

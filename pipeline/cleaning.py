@@ -1,0 +1,89 @@
+"""`clean`: old versions are removed, those that something in use was made from stay."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.errors import RunFolderError
+from pipeline.promoting import REGISTRY
+from pipeline.runner import STAGES, Runner
+from pipeline.store import StageStore
+
+
+class Removable(NamedTuple):
+    """A version that nothing in use needs."""
+
+    folder: Path
+    freed_bytes: int
+    """Files that other versions share (hard links) count nothing."""
+
+
+class Cleaner(Runner):
+    """Removes old versions of a run folder."""
+
+    def clean(self, keep: int, *, dry_run: bool = False) -> list[Removable]:
+        """Remove all versions but the newest `keep` of each stage, those in use, and what these were made from.
+
+        Of each network in the registry the newest `keep` stay too, so that a rollback has somewhere to go, and of the
+        one in use the training, features and events that it came from. What killed runs left unfinished goes with the
+        next run of its stage, and results of `evaluate --model` and `train --compare` are the user's.
+
+        Args:
+            keep: At least 1.
+            dry_run: Only look.
+
+        Returns:
+            What was, or would be, removed.
+
+        Raises:
+            RunFolderError: A version cannot be removed.
+        """
+        with self._locked():
+            found = self._removable(keep)
+            for each in () if dry_run else found:
+                try:
+                    shutil.rmtree(each.folder)
+                except OSError as cause:
+                    raise RunFolderError(f"{each.folder} cannot be removed ({cause}). Mend its permissions.") from cause
+        return found
+
+    def _removable(self, keep: int) -> list[Removable]:
+        stores = [self.store(stage) for stage in STAGES]
+        registry = self.config.run_dir / REGISTRY
+        networks = [StageStore(registry, path.name) for path in sorted(registry.glob("*")) if path.is_dir()]
+        needed = self._needed([*stores, *networks])
+        found = []
+        for store in (*stores, *networks):
+            names = store.complete()
+            for name in names[: max(0, len(names) - keep)]:
+                if (store.folder, name) not in needed:
+                    folder = store.folder / name
+                    found.append(Removable(folder, _freed(folder)))
+        return found
+
+    def _needed(self, stores: Iterable[StageStore]) -> set[tuple[Path, str]]:
+        """Versions in use, and those that they were made from, all the way up."""
+        waiting = [(store.folder, current.name) for store in stores if (current := store.current())]
+        needed: set[tuple[Path, str]] = set()
+        while waiting:
+            folder, name = waiting.pop()
+            if (folder, name) in needed:
+                continue
+            needed.add((folder, name))
+            manifest = StageStore(folder.parent, folder.name).manifest_of(name)
+            if manifest is None:
+                continue
+            upstream = dict(manifest.get("upstream", {}))
+            if folder.parent.name == REGISTRY:
+                upstream = {"train": manifest["train"]}
+            waiting += [(self.config.run_dir / stage, version) for stage, version in upstream.items()]
+        return needed
+
+
+def _freed(folder: Path) -> int:
+    return sum(
+        status.st_size for path in folder.rglob("*") if path.is_file() and (status := path.lstat()).st_nlink == 1
+    )

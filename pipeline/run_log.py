@@ -1,0 +1,80 @@
+"""What runs did, for machines: a line of JSON an event, and a textfile for Prometheus' node exporter.
+
+<run_dir>/logs/<run id>.jsonl       events of one command
+<run_dir>/metrics.prom              state of the stages after the last one
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+
+from pipeline.errors import RunFolderError
+
+METRICS: Final = "metrics.prom"
+_LOGS: Final = "logs"
+
+
+class RunLog:
+    """The events of one command.
+
+    Args:
+        run_dir: The run folder.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        started = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
+        self.run_id = f"{started}-{os.getpid()}"
+        self.path = run_dir / _LOGS / f"{self.run_id}.jsonl"
+
+    def event(self, name: str, **details: Any) -> None:
+        """Append an event; the last line of a killed run says where it was.
+
+        Raises:
+            RunFolderError: It cannot be written.
+        """
+        time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": time, "run": self.run_id, "event": name, **details}, default=str)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as cause:
+            raise RunFolderError(f"{self.path} cannot be written ({cause}). Check space and permissions.") from cause
+
+    def write_metrics(self, stages: dict[str, dict[str, Any] | None], *, failed: str | None) -> None:
+        """Replace `metrics.prom`.
+
+        Args:
+            stages: For each stage the manifest of its version in use, None before the first.
+            failed: The stage that failed in this run, if one did.
+
+        Raises:
+            RunFolderError: It cannot be written.
+        """
+        registry = CollectorRegistry()
+
+        def gauge(name: str, words: str) -> Gauge:
+            return Gauge(f"hep_pipeline_{name}", words, ["stage"], registry=registry)
+
+        made = gauge("stage_made_timestamp_seconds", "When the version in use was made")
+        seconds = gauge("stage_duration_seconds", "How long that took")
+        failures = gauge("stage_failed", "1 if the last run failed in this stage")
+        for name, manifest in stages.items():
+            failures.labels(name).set(float(name == failed))
+            if manifest is not None:
+                made.labels(name).set(dt.datetime.fromisoformat(manifest["created"]).timestamp())
+                seconds.labels(name).set(manifest["seconds"])
+        last = Gauge("hep_pipeline_last_run_timestamp_seconds", "When the last run ended", registry=registry)
+        last.set_to_current_time()
+        path = self._run_dir / METRICS
+        try:
+            write_to_textfile(str(path), registry)
+        except OSError as cause:
+            raise RunFolderError(f"{path} cannot be written ({cause}). Check space and permissions.") from cause

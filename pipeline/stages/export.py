@@ -1,0 +1,101 @@
+"""The trained networks as files that other programs run: ONNX, and torch's own exported program."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar, Final
+
+from rich.table import Table
+
+from pipeline.config import Config
+from pipeline.stages.base import Check, Context, Result, Stage
+
+#: Events of the test split that parity and latency are measured on.
+_EVENTS: Final = 64
+
+
+class Export(Stage):
+    """Exports, checks against torch and times; see `models.onnx_export` and docs/trigger.md."""
+
+    name: ClassVar[str] = "export"
+    upstream: ClassVar[tuple[str, ...]] = ("features", "train")
+    code: ClassVar[tuple[str, ...]] = ("models", "features/dataset.py", "features/schema.py")
+
+    def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
+        """Nothing but the networks themselves."""
+        return {}
+
+    def run(self, context: Context) -> Result:
+        """Write `<network>/model.onnx`, `<network>/model.pt2` and `export.json`."""
+        trained = context.upstream["train"]
+        found = {
+            network: _export(context, network, f"train {trained.name}")
+            for network in trained.manifest["counters"]["networks"]
+        }
+        (context.out_dir / "export.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        context.console.print(table_of(found))
+        return Result(
+            summary=", ".join(
+                f"{network}: {each['bytes'] / 1000:,.0f} kB, {each['latency_us']['p50']:,.0f} us an event"
+                for network, each in found.items()
+            ),
+            counters={"networks": found},
+            checks=[
+                Check(
+                    f"{network}: ONNX gives what torch gives",
+                    each["largest_difference"] <= each["tolerance"],
+                    f"largest difference of probabilities {each['largest_difference']:.1e} <= {each['tolerance']:g}",
+                )
+                for network, each in found.items()
+            ],
+        )
+
+
+def _export(context: Context, network: str, run_id: str) -> dict[str, Any]:
+    """Export one network; what was measured."""
+    import pyarrow.parquet as pq
+
+    from features.dataset import FeatureDataset
+    from models.latency import measure_latency, measure_throughput
+    from models.onnx_classifier import OnnxClassifier
+    from models.onnx_export import export_onnx
+    from models.parity import PARITY_TOLERANCE, largest_difference
+    from models.predict import rows_of
+    from models.program_export import export_program
+    from models.saved_model import load_model
+
+    dataset = FeatureDataset.load(context.upstream["features"].folder)
+    model, spec = load_model(context.upstream["train"].folder / network / "model")
+    folder = context.out_dir / network
+    folder.mkdir()
+    export_onnx(model, spec, folder / "model.onnx", run_id=run_id)
+    export_program(model, spec, folder / "model.pt2")
+    with pq.ParquetFile(dataset.files("test")[0]) as parquet:
+        batch = next(parquet.iter_batches(_EVENTS, columns=list(model.inputs)))
+    columns = {name: rows_of(batch, name) for name in model.inputs}
+    exported = OnnxClassifier.load(folder / "model.onnx")
+    return {
+        "bytes": (folder / "model.onnx").stat().st_size,
+        "inputs": list(exported.inputs),
+        "classes": exported.classes,
+        "tolerance": PARITY_TOLERANCE,
+        "largest_difference": largest_difference(model, exported, columns),
+        "latency_us": measure_latency(exported, columns, calls=200 if "particles" in columns else 2000)._asdict(),
+        "events_per_second": measure_throughput(exported, columns),
+        "mean_particles": float(columns["num_particles"].mean()) if "particles" in columns else None,
+    }
+
+
+def table_of(found: dict[str, Any]) -> Table:
+    """Sizes, parity and times."""
+    table = Table("network", "size [kB]", "differs by", "median [us]", "99 % [us]", "99.9 % [us]", "events/s")
+    for network, each in found.items():
+        times = each["latency_us"]
+        table.add_row(
+            network,
+            f"{each['bytes'] / 1000:,.1f}",
+            f"{each['largest_difference']:.1e}",
+            *(f"{times[name]:,.1f}" for name in ("p50", "p99", "p99_9")),
+            f"{each['events_per_second']:,.0f}",
+        )
+    return table

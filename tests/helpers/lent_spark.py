@@ -1,0 +1,30 @@
+"""The command line in this process, with a Spark that outlives it: starting one takes longer than most commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.spark import SparkProvider
+
+
+class Lent:
+    """In the place of a runner's own `SparkProvider`: one that others use too."""
+
+    def __init__(self, provider: SparkProvider) -> None:
+        self.context = provider.context
+        self.num_tasks = provider.num_tasks
+
+    def stop(self) -> None:
+        """Others use it too."""
+
+
+def command(provider: SparkProvider, *arguments: str | Path) -> Any:
+    """`python -m pipeline ...` here; returns typer's result, with `exit_code`, `stdout` and `stderr`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.runner.SparkProvider", lambda _: Lent(provider))
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -1,0 +1,243 @@
+"""Finished stages with made-up numbers, as the report reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from pipeline.store import Version
+
+REPORT = {"title": "A title", "sample_note": "made up"}
+#: Figures by the folder they lie in, wide ones first.
+WIDE = ("background_efficiency", "rejection", "scores", "calibration", "efficiencies", "hlf", "particles", "pareto")
+SMALL = ("importance", "learning_curve", "roc", "confusion", "speed_up")
+_SIDE_BY_SIDE = ("background_efficiency", "rejection", "importance")
+_OF_RUN = ("learning_curve", "roc", "confusion", "scores", "calibration", "efficiencies")
+_NO_PICTURE = {True: b"not really a picture", False: b"nor this"}
+
+
+def made_versions(
+    folder: Path,
+    *,
+    after: str = "",
+    rates: bool = True,
+    optional: tuple[str, ...] = ("gridsearch", "export"),
+    pictures: Mapping[bool, bytes] = _NO_PICTURE,
+) -> dict[str, Version]:
+    """Versions of all stages, with nothing in them to warn of; the figures of the dataset card lie in `folder/card`.
+
+    Args:
+        folder: Where their figures go.
+        after: Stands behind every name that comes from a user or a file.
+        rates: Whether cross-sections were known.
+        optional: Which of the stages that a run can do without there are.
+        pictures: Content of the figures, wide ones by True.
+    """
+    samples, classes = (f"qcd{after}", f"tt&bar{after}"), (f"QCD{after}", f"top{after}")
+    counters = {
+        "ingest": _ingested(samples, after),
+        "features": _selected(samples),
+        "gridsearch": _searched(after),
+        "train": {"networks": {f"hlf{after}": _trained(after)}},
+        "evaluate": _evaluated(classes, (f"hlf{after}", f"boosted-trees{after}"), rates=rates),
+        "export": {"networks": {f"hlf{after}": _exported()}},
+    }
+    kept = [name for name in counters if name in optional or name not in {"gridsearch", "export"}]
+    versions = {
+        name: Version(f"0001-{name}", folder / name, {**_manifest(samples, classes, after), "counters": counters[name]})
+        for name in kept
+    }
+    places = {folder / "card": ("hlf", "particles"), folder / "evaluate" / "plots": _SIDE_BY_SIDE}
+    places[folder / "gridsearch" / "plots"] = ("pareto", "speed_up")
+    places |= {folder / "evaluate" / name / "plots": _OF_RUN for name in counters["evaluate"]["runs"]}
+    for place, names in places.items():
+        place.mkdir(parents=True)
+        for name in names:
+            (place / f"{name}.png").write_bytes(pictures[name in WIDE])
+    return versions
+
+
+def _manifest(samples: tuple[str, str], classes: tuple[str, str], after: str) -> dict[str, Any]:
+    """What every stage says of itself."""
+    return {
+        "created": "2026-01-01T00:00:00+00:00",
+        "seconds": 1.5,
+        "checks": [{"name": f"sum{after}", "passed": True, "detail": f"1 = 1{after}"}],
+        "config": {
+            "samples": [{"name": name, "label": label} for label, name in enumerate(samples)],
+            "classes": list(classes),
+            "ingest": {"min_lepton_pt": 23.0},
+            "features": {
+                "min_lepton_pt": 25.0,
+                "max_lepton_isolation": 0.45,
+                "balance": "weights",
+                "convention": "correct",
+            },
+            "model": {},
+            "train": {},
+            "train_by_network": {},
+            "gridsearch": {"folds": 4},
+            "evaluate": {"luminosity": 2e34},
+        },
+        "code_version": f"commit abc{after}",
+        "packages": {"numpy": f"1.26.4{after}"},
+        "inputs": [{"path": f"/data/{after}.root", "sample": samples[0], "entries": 10, "uuid": f"u{after}"}],
+    }
+
+
+def _ingested(samples: tuple[str, str], after: str) -> dict[str, Any]:
+    counts = {
+        "entries": 10,
+        "rejected_nonfinite": 1,
+        "rejected_no_lepton": 2,
+        "events": 7,
+        "events_of_negative_weight": 0,
+    }
+    bad = {"sample": samples[0], "path": f"/data/bad{after}", "reason": f"DamagedFileError{after}", "message": after}
+    return {**_counted(samples, counts), "bad_files": [bad] if after else []}
+
+
+def _selected(samples: tuple[str, str]) -> dict[str, Any]:
+    counts = {
+        "rejected_lacks_a_kind": 0,
+        "events": 7,
+        "rejected_no_isolated_lepton": 3,
+        "rejected_nonfinite_features": 0,
+        "selected": 4,
+    }
+    return {
+        **_counted(samples, counts),
+        "splits": {"train": [3, 4], "val": [1, 1], "test": [2, 2]},
+        "dropped_by_balancing": 0,
+        "load_test": False,
+        "feeds_evenly": [1, 2],
+    }
+
+
+def _counted(samples: tuple[str, str], counts: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "samples": {name: dict(counts) for name in samples},
+        "weights": {name: {step: [float(each), float(each)] for step, each in counts.items()} for name in samples},
+    }
+
+
+def _searched(after: str) -> dict[str, Any]:
+    trial = {"hidden": [50, 20], "batch_size": 64, "learning_rate": 0.001, "epochs": 20}
+    score = {
+        "trial": trial,
+        "num_parameters": 2013,
+        "accuracy": 0.871,
+        "accuracy_spread": 0.045,
+        "loss": 0.399,
+        "latency": 7.8,
+    }
+    return {
+        "search": f"grid{after}",
+        "folds": 4,
+        "scores": [score] * 12,
+        "failed": [{"trial": trial, "reason": f"the loss is not finite{after}"}],
+        "train_events": 419,
+        "seconds": 14.2,
+        "slots": 2,
+    }
+
+
+def _trained(after: str) -> dict[str, Any]:
+    return {
+        "num_parameters": 2013,
+        "algorithm": f"ar-sgd{after}",
+        "optimizer": f"adam{after}",
+        "workers": 2,
+        "best_epoch": 3,
+        "epochs": 10,
+        "best_val_loss": 0.31,
+        "best_val_accuracy": 0.9,
+        "learning_rate_in_effect": 0.001,
+        "steps": 9,
+    }
+
+
+def _exported() -> dict[str, Any]:
+    return {
+        "bytes": 53431,
+        "largest_difference": 1.2e-7,
+        "latency_us": {"p50": 8.693, "p90": 10.5, "p99": 13.1, "p99_9": 57.8},
+        "events_per_second": 3276569.1,
+    }
+
+
+def _evaluated(classes: tuple[str, str], models: tuple[str, str], *, rates: bool) -> dict[str, Any]:
+    """Of 5000 events; the second working point of each model is not measurable."""
+    share = {"value": 0.1, "low": 0.08, "high": 0.13}
+    point = {
+        "wanted": 0.9,
+        "threshold": 0.71234,
+        "measurable": True,
+        "num_failing": 250.0,
+        "signal": share,
+        "backgrounds": {classes[0]: share},
+        **({"rates": {classes[0]: 120.0, classes[1]: 7.25}, "purity": 0.057} if rates else {}),
+    }
+    run = {
+        "num_events": 5000,
+        "accuracy": {"value": 0.9, "error": 0.01},
+        "auc": {classes[0]: {"value": 0.95, "error": 0.005}, classes[1]: {"value": 0.94, "error": 0.006}},
+        "working_points": [point, {**point, "wanted": 0.999, "measurable": False, "num_failing": 2.5}],
+        "train_against_test": {
+            name: {truth: {"distance": 0.1, "p_value": 0.02} for truth in classes} for name in classes
+        },
+    }
+    return {
+        "classes": list(classes),
+        "signal": classes[1],
+        "num_events": 5000,
+        "rates_before": {classes[0]: 1200.0, classes[1]: 8.0} if rates else None,
+        "runs": {name: _copied(run) for name in models},
+    }
+
+
+def _copied(run: Mapping[str, Any]) -> dict[str, Any]:
+    """So that a test can change the numbers of one model."""
+    tests = run["train_against_test"]
+    return {
+        **run,
+        "train_against_test": {name: {key: dict(each) for key, each in tests[name].items()} for name in tests},
+    }
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its tags, what it loads, and its tables."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, list[str]]] = []
+        """Each with the names of its attributes."""
+        self.loaded: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        """Cells of the rows; one over several columns is repeated."""
+        self.words: str = ""
+        self._cell: list[str] | None = None
+        self._span = 1
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, [name for name, _ in attrs]))
+        self.loaded += [value or "" for name, value in attrs if name in {"src", "href", "srcset", "data", "action"}]
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in {"td", "th"}:
+            self._cell, self._span = [], int(dict(attrs).get("colspan") or 1)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+        if self._cell is not None:
+            self._cell.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in {"td", "th"} and self._cell is not None:
+            self.tables[-1][-1] += [" ".join("".join(self._cell).split())] * self._span
+            self._cell = None

@@ -1,0 +1,310 @@
+"""The stage `gridsearch` and what training takes over from it; several networks in one run folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from command_line import versions
+from features_stage import config_of, made_features
+from lent_spark import command
+from ranks import wait_until
+
+from pipeline.cli import Exit
+from pipeline.spark import SparkProvider
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+
+GRID: dict[str, Any] = {
+    "hidden": [[6, 3], [4]],
+    "depths": [1, 2],
+    "batch_size": [16, 32],
+    "learning_rate": [0.01, 1e30],
+    "epochs": [2, 4],
+    "folds": 3,
+}
+#: Trainings that take long enough to be killed between.
+LONG: dict[str, Any] = {"hidden": [[5, 6, 7, 8, 9, 10], [4, 5]], "batch_size": [8], "epochs": [40], "folds": 3}
+NETWORKS: dict[str, Any] = {
+    "model": {"names": ["hlf", "particles"], "hlf": {"hidden": [6]}, "particles": {"gru_width": 5}},
+    "train": {"epochs": 2, "batch_size": 16, "reader": "arrow"},
+    "train_by_network": {"particles": {"epochs": 40, "learning_rate": 0.004}},
+}
+
+
+class Analysis:
+    """A run folder with made features, and a config for it."""
+
+    def __init__(self, provider: SparkProvider, folder: Path, **config: Any) -> None:
+        folder.mkdir(exist_ok=True)
+        self.provider = provider
+        self.folder = folder
+        self.run_dir = folder / "run"
+        made_features(self.run_dir, rows={"train": [50, 50], "val": [20], "test": [20]}, most_particles=5)
+        self.config = config_of(folder, self.run_dir, **{"gridsearch": GRID, **config})
+
+    def run(self, stage: str, *options: str) -> Any:
+        return command(self.provider, stage, "--config", self.config, *options)
+
+    def done(self, stage: str, *options: str) -> str:
+        """What a stage says that works."""
+        result = self.run(stage, *options)
+        assert result.exit_code == 0, result.stderr
+        return str(result.stderr)
+
+    def current(self, stage: str) -> Path:
+        pointer = json.loads((self.run_dir / stage / "current.json").read_text())
+        return self.run_dir / stage / str(pointer["version"])
+
+    def found(self) -> dict[str, Any]:
+        """Result of the search; JSON as the standard has it."""
+        return strict(self.current("gridsearch") / "search.json")
+
+    def scores(self) -> list[dict[str, Any]]:
+        """Of the search, but for the measured times, by setting."""
+        kept = [{key: value for key, value in each.items() if key != "latency"} for each in self.found()["scores"]]
+        return sorted(kept, key=lambda each: str(each["trial"]))
+
+    @contextmanager
+    def started(self, stage: str) -> Iterator[Path]:
+        """A stage in processes of its own; gives its version folder once that is there, kills all at the end."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline", stage, "--config", str(self.config), "--set", "spark.master=local[2]"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            wait_until(lambda: any(self.run_dir.glob(f"{stage}/0*")), seconds=60, what=f"{stage} has begun")
+            yield next(self.run_dir.glob(f"{stage}/0*"))
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate(timeout=60)
+
+
+def strict(path: Path) -> dict[str, Any]:
+    def refuse(word: str) -> None:
+        raise ValueError(word)
+
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+    return content
+
+
+class Searched(Analysis):
+    """With a finished search."""
+
+    def __init__(self, provider: SparkProvider, folder: Path) -> None:
+        super().__init__(provider, folder, train={"algorithm": "ar-sgd", "workers": 2, "batch_size": 9, "epochs": 9})
+        self.said = self.done("gridsearch")
+
+
+@pytest.fixture(scope="module")
+def searched(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    return Searched(provider, tmp_path_factory.mktemp("searched"))
+
+
+def test_a_search_leaves_its_result_in_files(searched: Searched) -> None:
+    folder, found = searched.current("gridsearch"), searched.found()
+    best, scores = strict(folder / "best.json"), found["scores"]
+    assert best == scores[0]["trial"]
+    assert scores[0]["accuracy"] == max(each["accuracy"] for each in scores) > 0.6
+    # Half of the settings cannot work; those that differ in epochs only are one training.
+    assert (len(scores), len(found["failed"]), found["trainings"]) == (16, 16, 16)
+    assert len(list((folder / "trainings").glob("*.json"))) == 16
+    assert {path.name for path in (folder / "plots").iterdir()} == {
+        f"{name}.{kind}" for name in ("pareto", "speed_up") for kind in ("png", "pdf")
+    }
+    assert strict(folder / "manifest.json")["counters"] == found
+
+
+def test_times_are_told(searched: Searched) -> None:
+    found = searched.found()
+    assert (found["slots"], found["trainings_taken_over"], found["train_events"]) == (2, 0, 100)
+    assert found["speed_up"] == pytest.approx(found["training_seconds"] / found["seconds"])
+    times = {(tuple(each["trial"]["hidden"]), each["latency"]) for each in found["scores"]}
+    assert len(times) == len({hidden for hidden, _ in times}) == 4
+    assert all(time > 0 for _, time in times)
+
+
+def test_settings_that_fail_are_listed_with_the_reason_and_printed(searched: Searched) -> None:
+    failed = searched.found()["failed"]
+    assert {each["trial"]["learning_rate"] for each in failed} == {1e30}
+    assert all("validation loss of a fold was never finite; lower the learning rate" in x["reason"] for x in failed)
+    assert searched.said.count("failed: ") == len(failed)
+    assert "failed: 6-4_batch-16_rate-1e+30_epochs-4: the validation loss" in searched.said
+    assert "best of 32 settings" in searched.said
+    assert "16 failed" in searched.said
+
+
+def test_the_second_time_there_is_nothing_to_do(searched: Searched) -> None:
+    assert "gridsearch: up to date" in searched.done("gridsearch")
+
+
+def test_a_search_never_reads_an_event_of_the_other_splits(
+    searched: Searched, tmp_path: Path, provider: SparkProvider
+) -> None:
+    other = Analysis(provider, tmp_path / "other")
+    for split in ("test", "val"):
+        for path in (other.current("features") / split).iterdir():
+            # Readers look into the footers of all files for hostile metadata, so there must be some.
+            pq.write_table(pa.table({"nothing": pa.array([], pa.int64())}), path)
+    other.done("gridsearch")
+    assert other.scores() == searched.scores()
+
+
+def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searched: Searched) -> None:
+    taken = ("--set", "model.hlf.from_gridsearch=true")
+    best = strict(searched.current("gridsearch") / "best.json")
+    said = searched.done("train", *taken)
+    assert f"from the grid search: layers {'-'.join(map(str, best['hidden']))}, learning rate 0.01" in said
+    run = strict(searched.current("train") / "hlf" / "run.json")
+    assert run["model"]["hidden"] == best["hidden"]
+    kept = {key: run["train"][key] for key in ("batch_size", "learning_rate", "epochs", "workers", "algorithm")}
+    assert kept == {
+        "batch_size": best["batch_size"] // 2,
+        "learning_rate": best["learning_rate"],
+        "epochs": best["epochs"],
+        "workers": 2,
+        "algorithm": "ar-sgd",
+    }
+    summary = strict(searched.current("train") / "hlf" / "summary.json")
+    (size,) = {each["num_parameters"] for each in searched.found()["scores"] if each["trial"] == best}
+    assert (summary["epochs"], summary["num_parameters"]) == (best["epochs"], size)
+    state = torch.load(searched.current("train") / "hlf" / "model" / "weights.pt", weights_only=True)
+    assert sum(each.numel() for name, each in state.items() if not name.startswith("scale")) >= size
+    assert "train: up to date" in searched.done("train", *taken)
+    # One worker now: ranks take seconds to start.
+    other = ("--set", "gridsearch.hidden=[[5]]", "--set", "gridsearch.depths=[1]", "--set", "gridsearch.epochs=[3]")
+    searched.done("gridsearch", *other)
+    said = searched.done("train", *taken, *other, "--set", "train.workers=1")
+    assert "output of gridsearch" in said
+    run = strict(searched.current("train") / "hlf" / "run.json")
+    assert (run["model"]["hidden"], run["train"]["epochs"]) == ([5], 3)
+
+
+def test_training_that_waits_for_a_search_says_so(provider: SparkProvider, tmp_path: Path) -> None:
+    result = Analysis(provider, tmp_path / "new").run("train", "--set", "model.hlf.from_gridsearch=true")
+    assert result.exit_code == Exit.USER_ERROR
+    assert "train needs the output of gridsearch" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "is_wanted"),
+    [
+        ([], False),
+        (["model.hlf.from_gridsearch=true"], True),
+        (["model.hlf.from_gridsearch=true", "model.names=[particles]"], False),
+    ],
+)
+def test_the_plan_has_a_search_only_where_a_network_is_to_be_found(
+    provider: SparkProvider, tmp_path: Path, options: list[str], *, is_wanted: bool
+) -> None:
+    words = [word for each in options for word in ("--set", each)]
+    shown = Analysis(provider, tmp_path / "new").run("plan", *words).stdout
+    stages = [line.split()[0] for line in shown.splitlines() if not line.startswith(" ")]
+    assert ("gridsearch" in stages) == is_wanted
+    assert stages[-1] == "report"
+
+
+@pytest.mark.parametrize("search", ["grid", "halving"])
+def test_a_search_in_which_no_setting_works_says_why(provider: SparkProvider, tmp_path: Path, search: str) -> None:
+    grid = {"hidden": [[4]], "batch_size": [16, 32], "learning_rate": [1e30], "epochs": [4], "folds": 2}
+    made = Analysis(provider, tmp_path / "new", gridsearch={**grid, "search": search, "halving_factor": 2})
+    result = made.run("gridsearch")
+    assert result.exit_code == Exit.USER_ERROR, result.stderr
+    assert "all 2 settings of the grid search failed; the first, 4_batch-16_rate-1e+30" in result.stderr
+    assert "lower the learning rate" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("hidden=[[0]]", "'gridsearch.hidden.0.0'"),
+        ("hidden=[]", "'gridsearch.hidden'"),
+        ("folds=1", "'gridsearch.folds'"),
+        ("learning_rate=[-0.1]", "'gridsearch.learning_rate.0'"),
+        ("epochs=[0]", "'gridsearch.epochs.0'"),
+        ("batch_size=[x]", "'gridsearch.batch_size.0'"),
+        ("search=halving", "gridsearch: search: halving raises the epochs by itself"),
+        ("serach=grid", "unknown key 'gridsearch.serach'. Did you mean 'search'?"),
+    ],
+)
+def test_impossible_grids_are_refused_with_the_key(searched: Searched, change: str, words: str) -> None:
+    result = searched.run("gridsearch", "--set", f"gridsearch.{change}")
+    assert result.exit_code == Exit.USAGE
+    assert words in result.stderr
+
+
+def test_a_killed_search_goes_on_where_it_was(provider: SparkProvider, tmp_path: Path) -> None:
+    undisturbed = Analysis(provider, tmp_path / "undisturbed", gridsearch=LONG)
+    undisturbed.done("gridsearch")
+    killed = Analysis(provider, tmp_path / "killed", gridsearch=LONG)
+    with killed.started("gridsearch") as folder:
+        trainings = folder / "trainings"
+        wait_until(lambda: len(list(trainings.glob("*.json"))) >= 3, seconds=60, what="three trainings are done")
+    times = {path.name: path.stat().st_mtime_ns for path in trainings.glob("[!.]*.json")}
+    assert 3 <= len(times) < 12
+    assert versions(killed.run_dir)["train"] is None
+    killed.done("gridsearch")
+    found = killed.found()
+    assert (found["trainings"], found["trainings_taken_over"], found["speed_up"]) == (12, len(times), None)
+    after = killed.current("gridsearch") / "trainings"
+    assert {name: (after / name).stat().st_mtime_ns for name in times} == times
+    assert killed.scores() == undisturbed.scores()
+    assert [path.name for path in (killed.run_dir / "gridsearch").glob("0*")] == [after.parent.name]
+
+
+def weights(made: Analysis) -> list[bytes]:
+    return [(made.current("train") / name / "model" / "weights.pt").read_bytes() for name in ("hlf", "particles")]
+
+
+@pytest.fixture(scope="module")
+def networks(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    made = Analysis(provider, tmp_path_factory.mktemp("networks"), **NETWORKS)
+    said = made.done("train")
+    assert said.index("hlf: ar-sgd") < said.index("particles: ar-sgd")
+    return made
+
+
+def test_each_network_is_trained_as_it_is_to_be(networks: Analysis) -> None:
+    runs = {name: strict(networks.current("train") / name / "run.json") for name in ("hlf", "particles")}
+    assert [run["model"]["name"] for run in runs.values()] == ["hlf", "particles"]
+    differing = {key for key, value in runs["hlf"]["train"].items() if value != runs["particles"]["train"][key]}
+    assert differing == {"epochs", "learning_rate"}
+    assert runs["hlf"]["train"]["epochs"] == 2
+    counters = strict(networks.current("train") / "manifest.json")["counters"]["networks"]
+    assert {name: each["epochs"] for name, each in counters.items()} == {"hlf": 2, "particles": 40}
+    assert "train: up to date" in networks.done("train")
+
+
+def test_a_training_killed_in_the_second_network_ends_as_if_undisturbed(
+    networks: Analysis, provider: SparkProvider, tmp_path: Path
+) -> None:
+    killed = Analysis(provider, tmp_path / "killed", **NETWORKS)
+    with killed.started("train") as folder:
+        second = folder / "particles"
+        wait_until(
+            lambda: any(second.glob("checkpoints/*/complete.json")), seconds=60, what="the second network learns"
+        )
+    assert (folder / "hlf" / "summary.json").exists()
+    assert not (second / "summary.json").exists()
+    said = killed.done("train")
+    assert "an interrupted run left a checkpoint: going on from there" in said
+    assert weights(killed) == weights(networks)
+
+
+def test_an_override_that_does_not_exist_names_the_nearest(networks: Analysis) -> None:
+    result = networks.run("train", "--set", "train_by_network={particles: {lerning_rate: 1}}")
+    assert result.exit_code == Exit.USAGE
+    assert "'train' has no key 'lerning_rate'. Did you mean 'learning_rate'?" in result.stderr

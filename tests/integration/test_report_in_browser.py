@@ -1,0 +1,221 @@
+"""The report in a real browser: at a desk, on a phone, in the dark, and printed."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from made_manifests import REPORT, made_versions
+from matplotlib.figure import Figure
+from PIL import Image
+
+from pipeline.reporting.page import render
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+
+#: Widths of windows [CSS pixels].
+DESK: Final = 1200
+PHONE: Final = 375
+LIGHT_BACK, DARK_BACK = (255, 255, 255), (20, 24, 28)
+DARK: Final = "--blink-settings=preferredColorScheme=0"
+#: Longer names than a phone is wide.
+LONG = "_a_very_long_name_that_somebody_gave_without_thinking_of_phones"
+
+#: Says in the DOM what only a script can know.
+MEASURE = """
+<script>
+addEventListener("load", () => {
+  const found = document.createElement("pre"), root = document.documentElement;
+  const sizes = [...document.images].map(each => each.naturalWidth);
+  const measured = {window: innerWidth, page: root.scrollWidth, visible: root.clientWidth, images: sizes};
+  found.id = "measured";
+  found.textContent = JSON.stringify(measured);
+  document.body.append(found);
+  parent.postMessage(found.textContent, "*");
+});
+</script>
+"""
+#: A window cannot be narrower than 500 pixels, a frame can; to the page inside it is the window.
+FRAME = """<!doctype html><style>body {{ margin: 0 }} iframe {{ border: 0 }}</style>
+<script>
+addEventListener("message", event => {{
+  const found = document.createElement("pre");
+  found.id = "measured";
+  found.textContent = event.data;
+  document.body.append(found);
+}});
+</script>
+<iframe src="{page}" width="{width}" height="1500"></iframe>
+"""
+
+
+class Seen(NamedTuple):
+    """What a browser said."""
+
+    dom: str
+    console: list[str]
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """What `MEASURE` found out."""
+        found = re.search(r'<pre id="measured">(.*?)</pre>', self.dom)
+        assert found, self.dom[-1000:]
+        content: dict[str, Any] = json.loads(found[1])
+        return content
+
+
+class Browser:
+    """A headless Chromium with a profile of its own.
+
+    Args:
+        folder: Of the profile.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        names = ("chromium", "chromium-browser", "google-chrome")
+        self.command = next(filter(None, map(shutil.which, names)), None)
+        if self.command is None:
+            pytest.fail("no browser: none of " + ", ".join(names) + " is on the PATH. `make browser` installs one.")
+        self.folder = folder
+
+    def open(self, page: Path, *flags: str, width: int = DESK, height: int = 1500) -> Seen:
+        """Load a page; the flags say what to make of it."""
+        always = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=10000"]
+        size, profile = f"--window-size={width},{height}", f"--user-data-dir={self.folder}"
+        log = ["--enable-logging=stderr", "--v=0"]
+        done = subprocess.run(
+            [str(self.command), *always, size, profile, *log, *flags, page.as_uri()],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return Seen(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])
+
+    def screenshot(self, page: Path, *flags: str, width: int = DESK, height: int = 1500) -> Image.Image:
+        """The page as it looks at the top."""
+        path = page.with_name("screenshot.png")
+        self.open(page, f"--screenshot={path}", *flags, width=width, height=height)
+        with Image.open(path) as image:
+            return image.convert("RGB")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    return Browser(tmp_path_factory.mktemp("browser"))
+
+
+def picture(width: float) -> bytes:
+    """A figure so many inches wide."""
+    content = io.BytesIO()
+    figure = Figure(figsize=(width, 5.6))
+    figure.subplots().plot([0, 1], [0, 1])
+    figure.savefig(content, format="png", dpi=110)
+    return content.getvalue()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with all its sections, figures of the usual widths, and a script that measures."""
+    folder = tmp_path_factory.mktemp("report")
+    versions = made_versions(folder, after=LONG, pictures={True: picture(18), False: picture(7)})
+    html = render(versions, REPORT, folder / "card")
+    (folder / "report.html").write_text(html, encoding="utf-8")
+    (folder / "measured.html").write_text(html + MEASURE, encoding="utf-8")
+    return folder / "report.html"
+
+
+def framed(page: Path, width: int) -> Path:
+    """A page that shows another one in a window so wide."""
+    path = page.with_name(f"frame-{page.name}")
+    path.write_text(FRAME.format(page=page.name, width=width), encoding="utf-8")
+    return path
+
+
+def num_colours(image: Image.Image) -> int:
+    return len(image.getcolors(maxcolors=1 << 24) or [])
+
+
+def darkness(image: Image.Image) -> float:
+    """Share of the pixels that are darker than grey."""
+    histogram = image.convert("L").histogram()
+    return sum(histogram[:128]) / sum(histogram)
+
+
+def test_a_desk_sees_the_page_with_all_figures_and_nothing_beside_it(browser: Browser, report: Path) -> None:
+    seen = browser.open(report.with_name("measured.html"), "--dump-dom")
+    assert seen.console == []
+    assert seen.measured["window"] == DESK
+    assert seen.measured["page"] == seen.measured["visible"]
+    assert sorted(set(seen.measured["images"])) == [770, 1980]
+    assert len(seen.measured["images"]) == 19
+    image = browser.screenshot(report)
+    assert image.size == (DESK, 1500)
+    assert image.getpixel((2, 2)) == LIGHT_BACK
+    assert num_colours(image) > 50
+
+
+def test_a_phone_needs_no_scrolling_sideways_but_in_tables_and_panels(browser: Browser, report: Path) -> None:
+    seen = browser.open(framed(report.with_name("measured.html"), PHONE), "--dump-dom")
+    assert seen.console == []
+    assert seen.measured["window"] == PHONE
+    assert seen.measured["page"] == seen.measured["visible"] == PHONE
+    image = browser.screenshot(framed(report, PHONE), width=600)
+    assert num_colours(image.crop((0, 0, PHONE, 1500))) > 50
+    assert num_colours(image.crop((PHONE, 0, 600, 1500))) == 1
+
+
+def test_a_page_that_is_too_wide_for_a_phone_is_noticed(browser: Browser, report: Path) -> None:
+    page = report.with_name("wide.html")
+    html = report.with_name("measured.html").read_text(encoding="utf-8")
+    page.write_text(html.replace("<h2>", '<p style="width: 500px">wide</p><h2>', 1), encoding="utf-8")
+    measured = browser.open(framed(page, PHONE), "--dump-dom").measured
+    assert measured["page"] > measured["visible"] == PHONE
+
+
+def test_the_dark_gets_a_dark_page(browser: Browser, report: Path) -> None:
+    dark = browser.screenshot(report, DARK)
+    assert dark.getpixel((2, 2)) == DARK_BACK
+    assert num_colours(dark) > 50
+    # The heading is light on dark, and dark on light elsewhere.
+    heading = dark.crop((0, 0, DESK, 100))
+    assert darkness(heading) > 0.8
+    assert heading.convert("L").getextrema()[1] > 200
+    assert darkness(browser.screenshot(report).crop((0, 0, DESK, 100))) < 0.2
+
+
+def test_the_page_can_be_printed(browser: Browser, report: Path) -> None:
+    path = report.with_name("report.pdf")
+    browser.open(report, f"--print-to-pdf={path}", DARK)
+    content = path.read_bytes()
+    assert content.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", content)) > 1
+
+
+def test_errors_on_the_console_are_noticed(browser: Browser, report: Path) -> None:
+    page = report.with_name("broken.html")
+    page.write_text(report.read_text(encoding="utf-8") + "<script>noSuchFunction()</script>", encoding="utf-8")
+    (line,) = browser.open(page, "--dump-dom").console
+    assert "noSuchFunction is not defined" in line
+
+
+def test_a_figure_that_is_damaged_is_noticed(browser: Browser, report: Path) -> None:
+    page = report.with_name("damaged.html")
+    html = report.with_name("measured.html").read_text(encoding="utf-8")
+    page.write_text(re.sub(r"base64,[^\"]{100}", "base64,", html, count=1), encoding="utf-8")
+    assert browser.open(page, "--dump-dom").measured["images"].count(0) == 1
+
+
+def test_without_a_browser_the_tests_fail_and_say_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(pytest.fail.Exception, match="`make browser` installs one"):
+        Browser(tmp_path)

@@ -1,0 +1,126 @@
+"""Which versions `clean` removes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from command_line import SAMPLES, small_config
+from rich.console import Console
+
+from pipeline.cleaning import Cleaner
+from pipeline.config import load_config
+from pipeline.promoting import REGISTRY
+from pipeline.runner import Runner
+from pipeline.store import StageStore
+
+CHAIN = {"ingest": (), "features": ("ingest",), "train": ("features",), "evaluate": ("features", "train")}
+
+
+def publish(store: StageStore, **manifest: object) -> str:
+    folder = store.next_folder("0123456789")
+    store.begin(folder)
+    (folder / "data").write_bytes(b"x" * 1000)
+    return store.commit(folder, dict(manifest)).name
+
+
+def night(run_dir: Path) -> dict[str, str]:
+    """A new version of every stage, each made from the new ones before it."""
+    made: dict[str, str] = {}
+    for stage, sources in CHAIN.items():
+        made[stage] = publish(StageStore(run_dir, stage), upstream={each: made[each] for each in sources})
+    return made
+
+
+@pytest.fixture
+def cleaner(tmp_path: Path) -> Cleaner:
+    return Cleaner(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+
+
+def left(run_dir: Path, stage: str) -> list[str]:
+    return [name[:4] for name in StageStore(run_dir, stage).complete()]
+
+
+def test_the_newest_stay(cleaner: Cleaner) -> None:
+    run_dir = cleaner.config.run_dir
+    for _ in range(5):
+        night(run_dir)
+    removed = cleaner.clean(2)
+    assert {stage: left(run_dir, stage) for stage in CHAIN} == {key: ["0004", "0005"] for key in CHAIN}
+    assert len(removed) == 3 * len(CHAIN)
+    assert all(each.freed_bytes > 1000 and not each.folder.exists() for each in removed)
+    assert cleaner.clean(2) == []
+
+
+def test_a_dry_run_only_looks(cleaner: Cleaner) -> None:
+    for _ in range(3):
+        night(cleaner.config.run_dir)
+    planned = cleaner.clean(1, dry_run=True)
+    assert all(each.folder.exists() for each in planned)
+    assert [each.folder for each in cleaner.clean(1)] == [each.folder for each in planned]
+
+
+def test_what_the_versions_in_use_were_made_from_stays(cleaner: Cleaner) -> None:
+    run_dir = cleaner.config.run_dir
+    night(run_dir)
+    # The features are made again and again, and nothing is trained on them.
+    for _ in range(3):
+        publish(StageStore(run_dir, "features"), upstream={"ingest": left_name(run_dir, "ingest")})
+    cleaner.clean(1)
+    assert left(run_dir, "features") == ["0001", "0004"]
+    assert left(run_dir, "train") == ["0001"]
+
+
+def left_name(run_dir: Path, stage: str) -> str:
+    return StageStore(run_dir, stage).complete()[-1]
+
+
+def test_the_model_in_use_keeps_all_that_it_came_from(cleaner: Cleaner) -> None:
+    run_dir = cleaner.config.run_dir
+    nights = [night(run_dir) for _ in range(4)]
+    registry = StageStore(run_dir / REGISTRY, "hlf")
+    for each in nights[:2]:
+        publish(registry, train=each["train"], digest="d")
+    cleaner.clean(1)
+    assert registry.complete() == [registry.current().name]  # type: ignore[union-attr]
+    for stage in ("ingest", "features", "train"):
+        assert left(run_dir, stage) == ["0002", "0004"]
+    assert left(run_dir, "evaluate") == ["0004"]
+
+
+def test_after_a_rollback_the_model_in_use_stays_though_it_is_old(cleaner: Cleaner) -> None:
+    run_dir = cleaner.config.run_dir
+    registry = StageStore(run_dir / REGISTRY, "hlf")
+    names = [publish(registry, train=night(run_dir)["train"], digest=str(place)) for place in range(3)]
+    registry.point_to(names[0])
+    cleaner.clean(1)
+    assert registry.complete() == [names[0], names[2]]
+
+
+def test_shared_files_free_no_space(cleaner: Cleaner) -> None:
+    run_dir = cleaner.config.run_dir
+    first, second = night(run_dir), night(run_dir)
+    (run_dir / "features" / second["features"] / "data").unlink()
+    os.link(run_dir / "features" / first["features"] / "data", run_dir / "features" / second["features"] / "data")
+    freed = {each.folder.parent.name: each.freed_bytes for each in cleaner.clean(1)}
+    assert freed["features"] < 1000 < freed["train"]
+
+
+def test_unfinished_versions_and_results_of_the_user_are_left_alone(cleaner: Cleaner) -> None:
+    run_dir = cleaner.config.run_dir
+    night(run_dir)
+    unfinished = run_dir / "train" / "0002-0123abcd"
+    for folder in (unfinished, run_dir / "evaluations" / "0001", run_dir / "compare" / "thesis"):
+        folder.mkdir(parents=True)
+    cleaner.clean(1)
+    assert unfinished.exists()
+    assert (run_dir / "evaluations" / "0001").exists()
+    assert (run_dir / "compare" / "thesis").exists()
+
+
+def test_nothing_is_removed_while_a_run_is_under_way(cleaner: Cleaner) -> None:
+    for _ in range(2):
+        night(cleaner.config.run_dir)
+    with Runner(cleaner.config, Console(quiet=True))._locked(), pytest.raises(Exception, match="in use by another run"):
+        cleaner.clean(1)

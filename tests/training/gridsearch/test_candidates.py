@@ -1,0 +1,45 @@
+"""The time of one event through each network of a search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from feature_datasets import write_dataset
+
+from features.dataset import FeatureDataset
+from models.onnx_classifier import OnnxClassifier
+from training.gridsearch import candidates
+from training.gridsearch.candidates import latencies
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows={"train": [20], "val": [5], "test": [5]})
+
+
+def test_each_architecture_is_measured_once(dataset: FeatureDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[list[int]] = []
+    measure = candidates.measure_latency
+
+    def noted(exported: OnnxClassifier, columns: Any, **chosen: Any) -> Any:
+        measured.append(exported.settings.hidden)
+        assert exported.classes == dataset.classes
+        return measure(exported, columns, **chosen)
+
+    monkeypatch.setattr(candidates, "measure_latency", noted)
+    asked = [(8, 4), (5,), (8, 4), (3, 3, 3), (5,)]
+    found = latencies(iter(asked), dataset, generator=np.random.default_rng(1))
+    assert measured == [[3, 3, 3], [5], [8, 4]]
+    assert found.keys() == set(asked)
+    assert all(np.isfinite(each) and each > 0 for each in found.values())
+
+
+def test_a_network_with_a_hundred_times_the_work_takes_longer(dataset: FeatureDataset) -> None:
+    found = latencies([(4,), (700, 700)], dataset, generator=np.random.default_rng(1))
+    assert found[4,] < found[700, 700]
+
+
+def test_nothing_to_measure_is_fine(dataset: FeatureDataset) -> None:
+    assert latencies([], dataset, generator=np.random.default_rng(1)) == {}

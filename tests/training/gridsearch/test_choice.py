@@ -1,0 +1,82 @@
+"""What a search decides reaches a training whole, and nothing else of it changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.settings import ModelSettings
+from training.errors import TrainingError
+from training.gridsearch.choice import Choice
+from training.settings import TrainSettings
+
+BEST = Choice([9, 5], 64, 0.02, 7)
+
+
+def trained_as(choice: Choice, **train: Any) -> TrainSettings:
+    return choice.applied_to(ModelSettings(), TrainSettings.model_validate(train))[1]
+
+
+def test_a_choice_survives_its_file(tmp_path: Path) -> None:
+    BEST.save(tmp_path / "best.json")
+    assert Choice.load(tmp_path / "best.json") == BEST
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"hidden": [9',
+        "[]",
+        "null",
+        '{"hidden": [9], "batch_size": 64, "learning_rate": 0.1}',
+        '{"hidden": [9], "batch_size": 64, "learning_rate": 0.1, "epochs": 3, "momentum": 0.9}',
+    ],
+    ids=["empty", "cut off", "a list", "nothing", "a key is missing", "a key too many"],
+)
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "best.json"
+    path.write_text(content)
+    with pytest.raises(TrainingError, match=r"best\.json holds no result .* gridsearch --force"):
+        Choice.load(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"best\.json holds no result"):
+        Choice.load(tmp_path / "best.json")
+
+
+@pytest.mark.parametrize(
+    ("train", "batch_size"),
+    [
+        ({"algorithm": "sgd", "workers": 1}, 64),
+        ({"algorithm": "ar-sgd", "workers": 1}, 64),
+        ({"algorithm": "ar-sgd", "workers": 3}, 21),
+        ({"algorithm": "ar-sgd", "workers": 100}, 1),
+        ({"algorithm": "local-sgd", "workers": 4}, 64),
+        ({"algorithm": "d-psgd", "workers": 4}, 64),
+        ({"algorithm": "ad-psgd", "workers": 4}, 64),
+        ({"algorithm": "swarm-sgd", "workers": 4}, 64),
+    ],
+    ids=lambda each: f"{each['algorithm']}-{each['workers']}" if isinstance(each, dict) else None,
+)
+def test_workers_share_the_batch_only_where_they_average_gradients(train: dict[str, Any], batch_size: int) -> None:
+    assert trained_as(BEST, **train).batch_size == batch_size
+
+
+def test_everything_else_stays() -> None:
+    model = ModelSettings(name="hlf", hidden=[1, 2, 3], gru_width=8, dense_width=6)
+    train = TrainSettings.model_validate(
+        {"algorithm": "ad-psgd", "workers": 2, "seed": 5, "epochs": 99, "weight_decay": 0.1, "topology": "ring"}
+    )
+    applied, settings = BEST.applied_to(model, train)
+    assert applied == model.model_copy(update={"hidden": [9, 5]})
+    assert settings == train.model_copy(update={"batch_size": 64, "learning_rate": 0.02, "epochs": 7})
+
+
+def test_defaults_that_hang_on_other_settings_still_do() -> None:
+    # Dumped whole, a default of one method would count as the user's choice and be refused for another.
+    settings = trained_as(BEST, algorithm="local-sgd", workers=2, slowmo={"tau": 6})
+    assert settings.model_fields_set == {"algorithm", "workers", "slowmo", "batch_size", "learning_rate", "epochs"}

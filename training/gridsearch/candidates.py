@@ -1,0 +1,46 @@
+"""How long the networks of a search take for one event."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.dataset import FeatureDataset
+from features.schema import NUM_HLF
+from models.latency import measure_latency
+from models.onnx_classifier import OnnxClassifier
+from models.onnx_export import export_onnx
+from models.saved_model import build, model_spec
+from models.settings import ModelSettings
+
+_CALLS: Final = 500
+_EVENTS: Final = 64
+
+
+def latencies(
+    architectures: Iterable[tuple[int, ...]], dataset: FeatureDataset, *, generator: np.random.Generator
+) -> dict[tuple[int, ...], float]:
+    """Median time [us] of one event through each network in onnxruntime, on one core.
+
+    Untrained networks: what the weights are does not change how long they take.
+
+    Args:
+        architectures: Widths of the hidden layers.
+        dataset: For the scaling and the number of classes.
+        generator: Of the events' features.
+    """
+    columns = {"hlf": generator.normal(size=(_EVENTS, NUM_HLF)).astype(np.float32)}
+    with tempfile.TemporaryDirectory() as folder:
+        return {hidden: _latency(hidden, dataset, columns, Path(folder)) for hidden in sorted(set(architectures))}
+
+
+def _latency(hidden: tuple[int, ...], dataset: FeatureDataset, columns: dict[str, NDArray[Any]], folder: Path) -> float:
+    spec = model_spec(ModelSettings(name="hlf", hidden=list(hidden)), dataset)
+    path = folder / "candidate.onnx"
+    export_onnx(build(spec), spec, path)
+    return measure_latency(OnnxClassifier.load(path), columns, calls=_CALLS).p50

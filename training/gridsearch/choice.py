@@ -1,0 +1,63 @@
+"""What a search decides, and how a training takes it over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from models.settings import ModelSettings
+from training.errors import TrainingError
+from training.settings import AlgorithmName, TrainSettings
+
+_AVERAGE_GRADIENTS: Final = (AlgorithmName.SGD, AlgorithmName.AR_SGD)
+
+
+class Choice(NamedTuple):
+    """The best setting of a search."""
+
+    hidden: list[int]
+    """Widths of the hidden layers."""
+    batch_size: int
+    """Events per step."""
+    learning_rate: float
+    epochs: int
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(self._asdict(), indent=1), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            TrainingError: It is not there or damaged.
+        """
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as cause:
+            raise TrainingError(
+                f"{path} holds no result of a grid search ({cause}). Run `python -m pipeline gridsearch --force`."
+            ) from cause
+
+    def applied_to(self, model: ModelSettings, train: TrainSettings) -> tuple[ModelSettings, TrainSettings]:
+        """Network and training as the search found best; everything else stays.
+
+        The batch of the search is what one optimiser step sees. Where workers average their gradients they share it;
+        where each steps for itself, it is each worker's.
+
+        Examples:
+            >>> best = Choice([8, 4], 64, 0.01, 20)
+            >>> _, settings = best.applied_to(ModelSettings(), TrainSettings(algorithm="ar-sgd", workers=2))
+            >>> settings.batch_size, settings.learning_rate
+            (32, 0.01)
+        """
+        sharing = train.workers if train.algorithm in _AVERAGE_GRADIENTS else 1
+        changes = {
+            "batch_size": max(1, self.batch_size // sharing),
+            "learning_rate": self.learning_rate,
+            "epochs": self.epochs,
+        }
+        settings = TrainSettings.model_validate({**train.model_dump(exclude_unset=True), **changes})
+        return ModelSettings.model_validate({**model.model_dump(), "hidden": self.hidden}), settings
