@@ -23,6 +23,7 @@ from rich.table import Table
 
 from pipeline.config import Config, load_config
 from pipeline.errors import USER_ERRORS, ConfigError, RunFolderError
+from pipeline.interrupts import requested
 
 app = typer.Typer(
     name="hep-pipeline",
@@ -32,7 +33,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _SECONDS_BEFORE_AGAIN = 0.05
-_interrupted = threading.Event()
 _out = Console(highlight=False, soft_wrap=True)
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -298,7 +298,7 @@ def plan(
             return
         for each in runner.plan():
             will = "would run" if each.state is not State.FRESH else ""
-            _out.print(f"{each.stage.name:<10}{each.state:<15}{will}")
+            _out.print(f"{each.stage.name:<12}{each.state:<15}{will}")
             for reason in each.reasons:
                 _out.print(f"            - {escape(reason)}")
 
@@ -445,8 +445,11 @@ def _guard(work: Callable[[], None], *, debug: bool) -> None:
 
 def _explain(error: BaseException) -> Exit:
     """Say what went wrong; returns the exit code."""
-    if isinstance(error, KeyboardInterrupt) or _interrupted.is_set():
+    if isinstance(error, KeyboardInterrupt) or requested.is_set():
         # A terminal interrupts Spark's workers too: their end may reach us as an error before our own interrupt does.
+        # Whatever comes now must not end the process otherwise.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         _err.print("\ninterrupted; finished stages stay, the same command goes on from there")
         return Exit.INTERRUPTED
     if isinstance(error, USER_ERRORS):
@@ -474,5 +477,5 @@ def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
-    _interrupted.set()
+    requested.set()
     raise KeyboardInterrupt

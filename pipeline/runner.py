@@ -21,6 +21,7 @@ from pipeline.config import Config
 from pipeline.doctor import refuse_unfit_machine
 from pipeline.errors import CheckFailedError, MissingInputError, RunFolderError
 from pipeline.fingerprint import Fingerprint, Input, code_digests, reasons_to_run
+from pipeline.interrupts import stop_if_requested
 from pipeline.provenance import code_version, now, package_versions
 from pipeline.run_log import RunLog
 from pipeline.spark import SparkProvider
@@ -227,6 +228,7 @@ class Runner:
             if result.own_inputs is not None:
                 fingerprint = self._fingerprint(stage, Found(result.own_inputs), upstream)
             seconds = time.monotonic() - started
+            stop_if_requested()
             store.commit(folder, self._manifest(stage, fingerprint, upstream, result, seconds))
         except BaseException as error:
             # Ctrl-C too: only a kill leaves an unfinished folder, and the next run removes that, unless it can go on
