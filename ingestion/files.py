@@ -29,6 +29,7 @@ from ingestion.errors import (
 from ingestion.retrying import patiently
 from ingestion.schema import OPTIONAL_SCALARS, ORIGIN_BRANCHES
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
+from ingestion.waiting import Waiting, arrived_late, is_recent
 
 _INSPECTORS: Final = 8
 _BIG_FILE_VERSION: Final = 1_000_000
@@ -89,10 +90,11 @@ class BadFile(NamedTuple):
 
 
 class Inventory(NamedTuple):
-    """The files that can be read, and those that are skipped."""
+    """The files that can be read, those that are skipped, and those that are left for another run."""
 
     infos: list[FileInfo]
     bad: list[BadFile]
+    waiting: list[Waiting] = []  # noqa: RUF012 - nobody changes it
 
 
 def expand(samples: Iterable[SampleSettings]) -> list[SourceFile]:
@@ -134,22 +136,8 @@ def inventory(
     """
     known = known or {}
 
-    def check(source: SourceFile) -> FileInfo | BadFile | IngestionError:
-        size, modified = -1, ""
-        try:
-            size, modified = patiently(size_and_time, source.path)
-            before = known.get(source.path)
-            # A server that gives no time says nothing of changes.
-            if before is not None and modified and (before.size, before.modified) == (size, modified):
-                if isinstance(before, FileInfo):
-                    return before._replace(sample=source.sample, label=source.label)
-                if settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
-                    return before._replace(sample=source.sample)
-            return patiently(inspect, source, settings, size=size, modified=modified)
-        except IngestionError as problem:
-            if settings.on_bad_file is OnBadFile.FAIL:
-                return problem
-            return BadFile(source.sample, source.path, type(problem).__name__, str(problem), size, modified)
+    def check(source: SourceFile) -> FileInfo | BadFile | Waiting | IngestionError:
+        return _check(source, settings, known.get(source.path))
 
     results = []
     with ThreadPoolExecutor(_INSPECTORS) as pool:
@@ -163,10 +151,49 @@ def inventory(
     found = Inventory(
         [result for result in results if isinstance(result, FileInfo)],
         [result for result in results if isinstance(result, BadFile)],
+        [result for result in results if isinstance(result, Waiting)],
     )
     refuse_too_many(found.bad, settings)
     _refuse_duplicates(found.infos)
     return found
+
+
+def _check(
+    source: SourceFile, settings: IngestSettings, before: FileInfo | BadFile | None
+) -> FileInfo | BadFile | Waiting | IngestionError:
+    """Look at one file; what is wrong with it is a result."""
+    size, modified = -1, ""
+    try:
+        size, modified = patiently(size_and_time, source.path)
+        return _look(source, settings, before, size, modified)
+    except IngestionError as problem:
+        if is_recent(modified, settings.settle_seconds):
+            return Waiting(source.path, f"it may still be being written: {problem}")
+        if settings.on_bad_file is OnBadFile.FAIL:
+            return problem
+        return BadFile(source.sample, source.path, type(problem).__name__, str(problem), size, modified)
+
+
+def _look(
+    source: SourceFile, settings: IngestSettings, before: FileInfo | BadFile | None, size: int, modified: str
+) -> FileInfo | BadFile | Waiting:
+    """Look at one file, as far as that is needed after what was found before.
+
+    Raises:
+        IngestionError: Something is wrong with it.
+    """
+    if arrived_late(modified, settings.until):
+        return Waiting(source.path, f"it was modified at or after {settings.until}")
+    # A server that gives no time says nothing of changes.
+    if before is not None and modified and (before.size, before.modified) == (size, modified):
+        if isinstance(before, FileInfo):
+            return before._replace(sample=source.sample, label=source.label)
+        if settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
+            return before._replace(sample=source.sample)
+    info = patiently(inspect, source, settings, size=size, modified=modified)
+    if settings.settle_seconds and patiently(size_and_time, source.path) != (size, modified):
+        return Waiting(source.path, "it changed while it was looked at")
+    return info
 
 
 def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:

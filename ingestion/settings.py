@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 from ingestion.schema import COLLECTIONS, SCALARS
 
@@ -39,7 +39,9 @@ class IngestSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
     #: Keys that do not change what comes of a file: they never make a stage stale.
-    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"entries_per_task", "on_bad_file", "max_bad_files"})
+    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset(
+        {"entries_per_task", "on_bad_file", "max_bad_files", "settle_seconds", "until"}
+    )
 
     tree: str = "Delphes"
     """Name of the tree (its highest cycle is read)."""
@@ -57,6 +59,11 @@ class IngestSettings(BaseModel):
     """A file that cannot be read: fail, or skip (it is listed in the manifest and the report)."""
     max_bad_files: int = Field(default=10, ge=0)
     """More skipped files than this are an error all the same."""
+    settle_seconds: float = Field(default=0.0, ge=0)
+    """A file that cannot be read, and was modified less than so long ago, is still being written: it is left for the
+    next run. Local files only."""
+    until: AwareDatetime | None = None
+    """Files that were modified at this time or later are left for another run. Local files only."""
     entries_per_task: int = Field(default=4000, ge=1, le=1_000_000)
     """Larger files are read in several pieces of about so many entries, one output file each."""
 

@@ -120,11 +120,21 @@ def features(
 def gridsearch(
     config: ConfigOption = "demo",
     overrides: SetOption = None,
+    if_wanted: Annotated[
+        bool, typer.Option("--if-wanted", help="Only where model.hlf.from_gridsearch asks for it.")
+    ] = False,
     force: ForceOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Try perceptrons on high-level features by cross-validation (Spark)."""
-    _guard(partial(_run_stages, config, overrides, ["gridsearch"], force=force), debug=debug)
+
+    def work() -> None:
+        if if_wanted and not load_config(config, overrides or []).model.searched:
+            _out.print("gridsearch: not wanted (model.hlf.from_gridsearch is false)")
+            return
+        _run_stages(config, overrides, ["gridsearch"], force=force)
+
+    _guard(work, debug=debug)
 
 
 @app.command()

@@ -49,6 +49,8 @@ class Ingest(Stage):
             known = {info.path: info for info in infos} | {each.path: each for each in bad}
         with Bar(console, "checking files", "files") as bar:
             found = inventory(expand(config.samples), config.ingest, known=known, on_file=bar)
+        for each in found.waiting:
+            console.print(f"  left for another run: {each.path}: {each.reason}", highlight=False, markup=False)
         found = found._replace(infos=recognise(found.infos, infos))
         return Found(_identities(found.infos, found.bad), found)
 
@@ -61,7 +63,7 @@ class Ingest(Stage):
         from ingestion.job import ingest
 
         config = context.config
-        infos, bad = context.found.details
+        infos, bad, _ = context.found.details
         earlier = self._earlier_parts(context, infos)
         events_dir = context.out_dir / "events"
         events_dir.mkdir()
@@ -163,6 +165,7 @@ def _result(context: Context, result: IngestResult) -> Result:
             "load_test": any(info.is_load_test for info in result.infos),
             "files_read": result.num_read,
             "bad_files": [each._asdict() for each in result.bad],
+            "waiting_files": [each._asdict() for each in context.found.details.waiting],
             "parts": [part._asdict() for part in result.parts],
         },
         checks=[

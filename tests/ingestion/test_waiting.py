@@ -1,0 +1,112 @@
+"""Files that are still being written, or came too late, are left for another run, and it is said."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import SAMPLES
+
+from ingestion import files as module
+from ingestion.errors import BadFilesError, TruncatedFileError
+from ingestion.files import Inventory, SourceFile, inventory
+from ingestion.settings import IngestSettings
+from ingestion.waiting import is_recent
+
+WHOLE = SAMPLES / "qcd_13TeV_PU20_0.root"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A whole file, and one of which half has been written just now."""
+    shutil.copy(WHOLE, tmp_path / "whole.root")
+    content = WHOLE.read_bytes()
+    (tmp_path / "half.root").write_bytes(content[: len(content) // 2])
+    return tmp_path
+
+
+def look(data: Path, **settings: Any) -> Inventory:
+    sources = [SourceFile("qcd", 0, str(path)) for path in sorted(data.glob("*.root"))]
+    return inventory(sources, IngestSettings(**settings))
+
+
+def age(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def names(found: Inventory) -> dict[str, list[str]]:
+    return {
+        "read": [Path(each.path).name for each in found.infos],
+        "bad": [Path(each.path).name for each in found.bad],
+        "waiting": [Path(each.path).name for each in found.waiting],
+    }
+
+
+def test_a_file_that_is_being_written_waits(data: Path) -> None:
+    found = look(data, settle_seconds=60)
+    assert names(found) == {"read": ["whole.root"], "bad": [], "waiting": ["half.root"]}
+    assert "may still be being written" in found.waiting[0].reason
+    assert "truncated" in found.waiting[0].reason
+
+
+def test_once_it_is_whole_it_is_read(data: Path) -> None:
+    other = SAMPLES / "qcd_13TeV_PU20_1.root"
+    shutil.copy(other, data / "half.root")
+    assert names(look(data, settle_seconds=60))["read"] == ["half.root", "whole.root"]
+
+
+def test_what_stays_as_it_is_counts_as_damaged(data: Path) -> None:
+    age(data / "half.root", 120)
+    with pytest.raises((TruncatedFileError, BadFilesError), match="truncated"):
+        look(data, settle_seconds=60)
+    found = look(data, settle_seconds=60, on_bad_file="skip")
+    assert names(found) == {"read": ["whole.root"], "bad": ["half.root"], "waiting": []}
+
+
+def test_without_the_setting_nothing_waits(data: Path) -> None:
+    with pytest.raises((TruncatedFileError, BadFilesError), match="truncated"):
+        look(data)
+
+
+def test_a_file_that_grows_while_it_is_looked_at_waits(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (data / "half.root").unlink()
+    inspect = module.inspect
+
+    def growing(source: SourceFile, *arguments: Any, **options: Any) -> Any:
+        found = inspect(source, *arguments, **options)
+        with Path(source.path).open("ab") as file:
+            file.write(b"more")
+        return found
+
+    monkeypatch.setattr(module, "inspect", growing)
+    found = look(data, settle_seconds=60)
+    assert names(found) == {"read": [], "bad": [], "waiting": ["whole.root"]}
+    assert found.waiting[0].reason == "it changed while it was looked at"
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(-30, True), (30, True), (-90, False), (90, False)])
+def test_a_clock_that_is_ahead_a_little_does_not_matter(seconds: float, waits: bool) -> None:
+    assert is_recent(str(time.time() + seconds), 60) is waits
+
+
+def test_files_from_the_end_of_the_interval_on_are_left(data: Path) -> None:
+    (data / "half.root").unlink()
+    shutil.copy(SAMPLES / "qcd_13TeV_PU20_1.root", data / "later.root")
+    until = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+    for name, days in (("whole.root", -1), ("later.root", 0)):
+        then = until.timestamp() + days * 86400
+        os.utime(data / name, (then, then))
+    found = look(data, until=until)
+    assert names(found) == {"read": ["whole.root"], "bad": [], "waiting": ["later.root"]}
+    assert "2026-01-02" in found.waiting[0].reason
+
+
+def test_times_of_servers_say_nothing() -> None:
+    assert not is_recent("2026-11-21T00:00:00+00:00", 1e12)
+    assert not is_recent("", 1e12)
