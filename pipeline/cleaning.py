@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.errors import RunFolderError
-from pipeline.promoting import REGISTRY
 from pipeline.runner import STAGES, Runner
-from pipeline.store import StageStore
+from pipeline.store import REGISTRY, StageStore
 
 
 class Removable(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from features.dataset import FeatureDataset
 from models.improvement import improvement
@@ -21,9 +21,7 @@ from pipeline.models_on_disk import FoundModel, find_models, refuse_other_featur
 from pipeline.provenance import code_version, now
 from pipeline.runner import Runner
 from pipeline.stages.evaluate import Evaluate
-from pipeline.store import StageStore, Version
-
-REGISTRY: Final = "registry"
+from pipeline.store import REGISTRY, StageStore, Version
 
 
 class Verdict(NamedTuple):

@@ -24,6 +24,7 @@ from pipeline.fingerprint import Fingerprint, Input, code_digests, reasons_to_ru
 from pipeline.interrupts import stop_if_requested
 from pipeline.provenance import code_version, now, package_versions
 from pipeline.run_log import RunLog
+from pipeline.space import refuse_full_disk
 from pipeline.spark import SparkProvider
 from pipeline.stages.base import Context, Found, Result, Stage
 from pipeline.stages.evaluate import Evaluate
@@ -179,6 +180,7 @@ class Runner:
         self.log.event("stage started", stage=stage.name, reasons=reasons)
         self._say_what_is_stale(stage, upstream)
         self._look_at_machine(stage)
+        refuse_full_disk(self.config.run_dir, stage.name, None if current is None else current.folder)
         self._make_version(stage, believed, upstream, found, fingerprint, afresh=force)
 
     def _remember(self, stage: Stage, current: Version | None, found: Found) -> None:

@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.errors import RunFolderError
 
+#: Folder of the models in use, by network, within a run folder.
+REGISTRY: Final = "registry"
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 2

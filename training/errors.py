@@ -41,3 +41,7 @@ class CheckpointError(TrainingError):
 
 class StalledError(TrainingError):
     """No worker has made progress for too long."""
+
+
+class WarmStartError(TrainingError):
+    """A training cannot begin with the model that it is told to."""

@@ -11,14 +11,15 @@ from typing import Final, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from features.dataset import FeatureDataset
-from models.saved_model import ModelSpec, build, model_spec, save_model
+from models.saved_model import ModelSpec, build, load_model, model_spec, save_model
 from models.settings import ModelSettings
 from training.algorithms.registry import make_algorithm
 from training.checkpoints import Checkpoint, CheckpointFolder, settings_digest
 from training.determinism import be_deterministic
-from training.errors import LaunchError
+from training.errors import LaunchError, WarmStartError
 from training.flat_model import FlatModel
 from training.metering import Meter, MeteredTransport
 from training.readers import open_reader
@@ -40,6 +41,8 @@ class RunSpec(NamedTuple):
     model: ModelSettings
     train: TrainSettings
     out_dir: Path
+    start_from: Path | None = None
+    """Folder of a model whose weights and scaling to begin with."""
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -48,6 +51,7 @@ class RunSpec(NamedTuple):
             "model": self.model.model_dump(mode="json"),
             "train": self.train.model_dump(mode="json"),
             "out_dir": str(self.out_dir),
+            "start_from": None if self.start_from is None else str(self.start_from),
         }
         path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
@@ -60,6 +64,7 @@ class RunSpec(NamedTuple):
             ModelSettings(**content["model"]),
             TrainSettings(**content["train"]),
             Path(content["out_dir"]),
+            None if content["start_from"] is None else Path(content["start_from"]),
         )
 
 
@@ -92,13 +97,18 @@ def train(
         ShardError: The dataset has too few row groups for the workers.
         DivergedError: The loss is no longer finite.
         CheckpointError: A checkpoint is damaged.
+        WarmStartError: The model to begin with cannot be.
     """
     settings = spec.train
     device = choose_device(settings.device)
     be_deterministic()
     dataset = FeatureDataset.load(spec.dataset)
     described = model_spec(spec.model, dataset)
-    model = make_model(described, settings, transport, device)
+    start = None if spec.start_from is None else load_start(spec.start_from, described)
+    if start is not None:
+        # Weights mean something together with the scaling that they were trained with only.
+        described = described._replace(scalers=start.spec.scalers)
+    model = make_model(described, settings, transport, device, start=start)
     reader = open_reader(
         dataset,
         model.module.inputs,  # type: ignore[arg-type]
@@ -165,13 +175,42 @@ def without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def make_model(spec: ModelSpec, settings: TrainSettings, transport: Transport, device: torch.device) -> FlatModel:
-    """The network with initial weights from the seed, the same on all ranks."""
+class Start(NamedTuple):
+    """A model to begin with."""
+
+    spec: ModelSpec
+    weights: dict[str, Tensor]
+
+
+def load_start(folder: Path, wanted: ModelSpec) -> Start:
+    """Read a model to begin with.
+
+    Raises:
+        WarmStartError: It is another network, or was trained for other classes or features.
+    """
+    model, spec = load_model(folder)
+    for what in ("settings", "classes", "definitions"):
+        found, expected = getattr(spec, what), getattr(wanted, what)
+        if found != expected:
+            raise WarmStartError(
+                f"training cannot begin with {folder}: its {what} are {found}, not {expected}. "
+                f"Set train.warm_start: false."
+            )
+    return Start(spec, model.state_dict())
+
+
+def make_model(
+    spec: ModelSpec, settings: TrainSettings, transport: Transport, device: torch.device, *, start: Start | None = None
+) -> FlatModel:
+    """The network with initial weights from the seed, or those to begin with, the same on all ranks."""
     torch.manual_seed(settings.seed)
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(_DTYPES[settings.precision])
-        model = FlatModel(build(spec).to(device))
+        network = build(spec)
+        if start is not None:
+            network.load_state_dict(start.weights)
+        model = FlatModel(network.to(device))
     finally:
         torch.set_default_dtype(before)
     initial = model.empty()

@@ -138,6 +138,8 @@ class TrainSettings(BaseModel):
     """L2 penalty."""
     seed: int = Field(default=1, ge=0, lt=2**32)
     """Of the initial weights, the order of events and the choice of partners."""
+    warm_start: bool = False
+    """Begin with weights and scaling of the model in use (`promote`), where there is one of the same layers."""
     precision: Literal["float32", "float64"] = "float32"
     """Floating point numbers of the network."""
     local_steps: int = Field(default=3, ge=1)

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 from rich.table import Table
 
-from models.settings import ModelName
+from models.settings import ModelName, ModelSettings
 from pipeline.config import Config, flat_items
 from pipeline.doctor import Need
 from pipeline.stages.base import Check, Context, Result, Stage
+from pipeline.store import REGISTRY, StageStore, Version
 from training.settings import TrainSettings
 
 
@@ -97,11 +98,13 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
         )
     for sentence in (f"{network}: {describe(settings)}", *settings.advice()):
         say(sentence)
+    start_from = _start_from(context, network, model) if settings.warm_start else None
     spec = RunSpec(
         dataset=context.upstream["features"].folder.absolute(),
         model=model,
         train=settings,
         out_dir=context.out_dir.absolute() / network,
+        start_from=None if start_from is None else start_from.folder.absolute() / "model",
     )
     spec.out_dir.mkdir(exist_ok=True)
     with context.bar(f"train {network}", "steps") as bar:
@@ -119,7 +122,28 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
         launch(spec, on_progress=show, on_loss=say)
     summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
     context.console.print(table_of_ranks(summary))
-    return summary
+    return {**summary, "started_from": None if start_from is None else start_from.name}
+
+
+def _start_from(context: Context, network: ModelName, model: ModelSettings) -> Version | None:
+    """The model in use, if it has the same layers and was trained on features of the same definitions."""
+    from features.dataset import FeatureDataset
+    from models.saved_model import load_model
+
+    current = StageStore(context.config.run_dir / REGISTRY, network).current()
+    if current is None:
+        context.console.print("  there is no model in use to begin with: fresh weights", highlight=False)
+        return None
+    _, spec = load_model(current.folder / "model")
+    dataset = FeatureDataset.load(context.upstream["features"].folder)
+    wanted = (model, dataset.classes, dataset.definitions)
+    if (spec.settings, spec.classes, spec.definitions) != wanted:
+        context.console.print(
+            f"  the model in use, {current.name}, has other layers, classes or features: fresh weights", highlight=False
+        )
+        return None
+    context.console.print(f"  beginning with the model in use, {current.name}, and its scaling", highlight=False)
+    return current
 
 
 def _checks(network: ModelName, summary: dict[str, Any]) -> list[Check]:

@@ -11,9 +11,8 @@ from rich.console import Console
 
 from pipeline.cleaning import Cleaner
 from pipeline.config import load_config
-from pipeline.promoting import REGISTRY
 from pipeline.runner import Runner
-from pipeline.store import StageStore
+from pipeline.store import REGISTRY, StageStore
 
 CHAIN = {"ingest": (), "features": ("ingest",), "train": ("features",), "evaluate": ("features", "train")}
 

@@ -19,8 +19,8 @@ from models.predict import rows_of
 from models.saved_model import save_model
 from pipeline.config import load_config
 from pipeline.errors import MissingInputError
-from pipeline.promoting import REGISTRY, Promoter
-from pipeline.store import StageStore
+from pipeline.promoting import Promoter
+from pipeline.store import REGISTRY, StageStore
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
