@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
+from ingestion.secrets import redact
+
 #: What disks and networks answer when they fail for a while.
 _PASSING: Final = {
     errno.EIO,
@@ -29,7 +31,10 @@ _REMOTE_LIBRARIES: Final = {"aiohttp", "botocore", "fsspec", "fsspec_xrootd", "h
 
 
 class IngestionError(Exception):
-    """Something about the input that its owner can mend."""
+    """Something about the input that its owner can mend; secrets in URLs are taken out of the message."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redact(message))
 
 
 class NoFilesError(IngestionError):

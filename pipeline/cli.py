@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ingestion.secrets import redact
 from pipeline.config import Config, load_config
 from pipeline.errors import USER_ERRORS, ConfigError, RunFolderError
 from pipeline.interrupts import requested
@@ -33,8 +35,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _SECONDS_BEFORE_AGAIN = 0.05
-_out = Console(highlight=False, soft_wrap=True)
-_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class SafeConsole(Console):
+    """A console that shows no secrets of URLs and settings."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Like `Console.print`."""
+        super().print(*(redact(each) if isinstance(each, str) else each for each in objects), **options)
+
+
+_out = SafeConsole(highlight=False, soft_wrap=True)
+_err = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
 class Exit(IntEnum):
@@ -447,9 +459,9 @@ def _guard(work: Callable[[], None], *, debug: bool) -> None:
         work()
     except typer.Exit:
         raise
-    except (KeyboardInterrupt, Exception) as error:
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - it is said, and is the exit code
         if debug:
-            raise
+            _err.print(traceback.format_exc(), markup=False)
         _leave(_explain(error))
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
+from ingestion.secrets import redact_all
 from pipeline.errors import RunFolderError
 
 METRICS: Final = "metrics.prom"
@@ -40,7 +41,7 @@ class RunLog:
             RunFolderError: It cannot be written.
         """
         time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
-        line = json.dumps({"time": time, "run": self.run_id, "event": name, **details}, default=str)
+        line = json.dumps({"time": time, "run": self.run_id, "event": name, **redact_all(details)}, default=str)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:

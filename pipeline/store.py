@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from ingestion.secrets import redact_all
 from pipeline.errors import RunFolderError
 
 #: Folder of the models in use, by network, within a run folder.
@@ -166,10 +167,10 @@ class StageStore:
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON so that the file is either the old one or the new one, also after a power cut."""
+    """Write JSON so that the file is either the old one or the new one, also after a power cut; secrets are hidden."""
     unfinished = path.with_name(f".{path.name}.new")
     with unfinished.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
+        json.dump(redact_all(content), file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 
+from ingestion.secrets import redact
 from pipeline.config import Config, flat_items
 from pipeline.doctor import Need
 from pipeline.fingerprint import Input, code_digests
@@ -130,9 +131,14 @@ def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFil
 
 def _identities(infos: Sequence[FileInfo], bad: Sequence[BadFile]) -> dict[str, Input]:
     """Files by UUID, skipped ones (which may have none) by path."""
-    good = {info.uuid: Input(info.path, f"{info.sample}:{info.size}:{info.entries}:{info.revision}") for info in infos}
+    good = {
+        info.uuid: Input(redact(info.path), f"{info.sample}:{info.size}:{info.entries}:{info.revision}")
+        for info in infos
+    }
     skipped = {
-        f"skipped {each.path}": Input(f"{each.path} (skipped)", f"{each.sample}:{each.size}:{each.modified}")
+        f"skipped {redact(each.path)}": Input(
+            f"{redact(each.path)} (skipped)", f"{each.sample}:{each.size}:{each.modified}"
+        )
         for each in bad
     }
     return good | skipped

@@ -376,4 +376,6 @@ def test_a_bug_is_called_a_bug_and_debug_shows_the_traceback(tmp_path: Path, mon
     assert done.exit_code == Exit.BUG
     assert "bug of the pipeline" in done.stderr
     debugged = invoke("validate", "--debug", "--config", small_config(tmp_path, SAMPLES))
-    assert isinstance(debugged.exception, ZeroDivisionError)
+    assert debugged.exit_code == Exit.BUG
+    assert "Traceback" in debugged.stderr
+    assert "ZeroDivisionError: oops" in debugged.stderr

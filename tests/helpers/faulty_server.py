@@ -1,0 +1,107 @@
+"""An HTTP server of our own that serves ranges of files, and fails when told to."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+UNAVAILABLE: Final = "503"
+DROPPED: Final = "dropped"
+SILENT: Final = "silent"
+
+
+class FaultyServer(ThreadingHTTPServer):
+    """Serves the files of a folder with ranges, as real servers do, and fails when told to."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder = folder
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.headers: dict[str, str] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.ended = threading.Event()
+        self._lock = threading.Lock()
+        self._kind, self._skip, self._left, self._ranged_only = "", 0, 0, False
+
+    def fail(self, kind: str, times: int, *, after: int = 0, ranged_only: bool = False) -> None:
+        """Answer so many requests with an error, after so many more that succeed."""
+        with self._lock:
+            self._kind, self._skip, self._left, self._ranged_only = kind, after, times, ranged_only
+
+    def fault_of(self, method: str, byte_range: str | None) -> str:
+        """What is wrong with this request; empty if nothing."""
+        with self._lock:
+            self.requests.append((method, byte_range or ""))
+            if self._left <= 0 or (self._ranged_only and byte_range is None):
+                return ""
+            if self._skip > 0:
+                self._skip -= 1
+                return ""
+            self._left -= 1
+            return self._kind
+
+    @property
+    def faults_left(self) -> int:
+        """Requests that are still to fail."""
+        return self._left
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that hang up are no news."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """GET and HEAD of whole files and of `Range: bytes=a-b`."""
+
+    server: FaultyServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
+        pass
+
+    def _answer(self) -> None:
+        asked = self.headers.get("Range")
+        fault = self.server.fault_of(self.command, asked)
+        path = self.server.folder / self.path.split("?")[0].lstrip("/")
+        if fault == DROPPED:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        elif fault == SILENT:
+            self.close_connection = True
+            self.server.ended.wait(60)
+        elif fault == UNAVAILABLE:
+            self._send(503, b"")
+        elif not path.is_file():
+            self._send(404, b"")
+        else:
+            content = path.read_bytes()
+            if asked is None:
+                self._send(200, content)
+                return
+            first, last = (int(number) for number in re.fullmatch(r"bytes=(\d+)-(\d+)", asked).groups())  # type: ignore[union-attr]
+            last = min(last, len(content) - 1)
+            self._send(206, content[first : last + 1], {"Content-Range": f"bytes {first}-{last}/{len(content)}"})
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **self.server.headers, **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)

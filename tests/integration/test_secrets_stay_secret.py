@@ -1,0 +1,60 @@
+"""Secrets of URLs and settings: nowhere in the run folder, nor in what a command says."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import SAMPLES, pipeline, small_config
+from faulty_server import FaultyServer
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+
+PASSWORD, TOKEN, KEY = "hush-1b2c", "hush-3d4e", "hush-5f6a"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FaultyServer]:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    for name in ("qcd", "ttbar", "wjets"):
+        shutil.copy(SAMPLES / f"{name}_13TeV_PU20_0.root", folder / f"{name}.root")
+    made = FaultyServer(folder)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def leaks(folder: Path, *outputs: str) -> list[str]:
+    """Where a secret stands."""
+    secrets = [secret.encode() for secret in (PASSWORD, TOKEN, KEY)]
+    found = [str(path) for path in folder.rglob("*") if path.is_file() and any(s in path.read_bytes() for s in secrets)]
+    return found + [words for words in outputs if any(secret.decode() in words for secret in secrets)]
+
+
+def test_nothing_that_is_written_or_said_holds_a_secret(tmp_path: Path, server: FaultyServer) -> None:
+    address = server.url.replace("http://", f"http://me:{PASSWORD}@")
+    samples = [
+        {"name": name, "label": label, "files": [f"{address}/{name}.root?token={TOKEN}"]}
+        for label, name in enumerate(("qcd", "ttbar", "wjets"))
+    ]
+    spark = {"master": "local[2]", "conf": {"spark.hadoop.fs.s3a.secret.key": KEY}}
+    config = small_config(tmp_path, SAMPLES, samples=samples, spark=spark)
+    done = pipeline("run", "--config", config)
+    assert done.returncode == 0, done.stderr
+    again = pipeline("ingest", "--config", config, "--set", f"spark.conf={{spark.a.token: {TOKEN}}}")
+    assert "up to date" in again.stderr
+    (server.folder / "qcd.root").write_bytes(b"no ROOT file any more, and long enough to be looked at")
+    mistaken = pipeline("plan", "--config", config, "--set", f"spark.conf.a.token={TOKEN}")
+    assert mistaken.returncode == 2
+    failed = pipeline("ingest", "--debug", "--config", config)
+    assert failed.returncode == 1
+    assert "is not a ROOT file" in failed.stderr
+    outputs = [each for run in (done, again, mistaken, failed) for each in (run.stdout, run.stderr)]
+    assert leaks(tmp_path / "run", *outputs) == []
+    assert "***" in failed.stderr
