@@ -130,32 +130,32 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
 
 
 def tables_of(metrics: Mapping[str, Any]) -> list[Table]:
-    """For the terminal: accuracy and areas by model, and the working points."""
+    """For the terminal: accuracy and areas by model, the working points, and rates where they are known."""
     classes, signal = metrics["classes"], metrics["signal"]
     summary = Table("model", "accuracy", *(f"AUC {name}" for name in classes))
-    points = Table("model", f"{signal} kept", "threshold", *(name for name in classes if name != signal))
-    has_rates = metrics["rates_before"] is not None
-    for name in ("rates [1/s]", "purity") if has_rates else ():
-        points.add_column(name)
+    points = Table("model", f"{signal} kept", "threshold", *(f"{name} left [%]" for name in classes if name != signal))
+    rates = Table("model", f"{signal} kept", *(f"{name} [1/s]" for name in classes), "purity")
     for name, run in metrics["runs"].items():
         summary.add_row(name, _words(run["accuracy"]), *(_words(run["auc"][each]) for each in classes))
         for point in run["working_points"]:
+            kept = f"{100 * point['wanted']:g}%"
             if not point["measurable"]:
-                words = f"not measurable: {point['num_failing']:.1f} expected to fail, 10 are needed"
-                points.add_row(name, f"{100 * point['wanted']:g}%", words)
+                points.add_row(name, kept, f"- ({point['num_failing']:.1f} < 10)")
                 continue
-            cells = [_interval(each) for each in point["backgrounds"].values()]
-            if has_rates:
-                rates = ", ".join(f"{each} {value:.3g}" for each, value in point["rates"].items())
-                cells += [rates, "not defined" if point["purity"] is None else f"{point['purity']:.3f}"]
-            points.add_row(name, f"{100 * point['wanted']:g}%", f"{point['threshold']:.4f}", *cells)
-    return [summary, points]
+            points.add_row(name, kept, f"{point['threshold']:.4f}", *map(_interval, point["backgrounds"].values()))
+            if metrics["rates_before"] is not None:
+                purity = "not defined" if point["purity"] is None else f"{point['purity']:.3f}"
+                rates.add_row(name, kept, *(f"{point['rates'][each]:.3g}" for each in classes), purity)
+    points.caption = "-: not measurable, so few signal events are expected to fail"
+    for table in (summary, points, rates):
+        table.columns[0].no_wrap = True
+    return [summary, points, *([rates] if rates.row_count else [])]
 
 
 def _words(estimate: Mapping[str, float]) -> str:
-    return f"{estimate['value']:.3f} +- {estimate['error']:.3f}"
+    return f"{estimate['value']:.3f} ± {estimate['error']:.3f}"
 
 
 def _interval(efficiency: Mapping[str, float]) -> str:
     low, value, high = efficiency["low"], efficiency["value"], efficiency["high"]
-    return f"{100 * value:.2f} % (+{100 * (high - value):.2f} -{100 * (value - low):.2f})"
+    return f"{100 * value:.2f} +{100 * (high - value):.2f} -{100 * (value - low):.2f}"
