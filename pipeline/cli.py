@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -402,7 +403,24 @@ def _try_training(config: Config) -> bool:
 
 def main() -> None:
     """Entry point of `python -m pipeline` and `hep-pipeline`."""
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if requested.is_set():
+            _end_with(int(end.code or 0))
+        raise
+
+
+def _end_with(code: int) -> NoReturn:
+    """End the process with this exit code, once all is cleaned up.
+
+    Where an interrupt falls into `exec` or `eval` of a string, as every import of a namedtuple has one, Python 3.11
+    remembers it as unhandled, and in the end kills itself by SIGINT whatever the exit code is.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _run_stages(config: str, overrides: list[str] | None, names: list[str] | None, *, force: bool) -> None:

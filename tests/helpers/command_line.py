@@ -35,14 +35,16 @@ def small_config(folder: Path, data: Path, **changes: Any) -> Path:
     return path
 
 
-def pipeline(*arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Any:
+def pipeline(
+    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 240
+) -> Any:
     """`python -m pipeline ...` to its end; returns the finished process with text output."""
     return subprocess.run(
         [sys.executable, "-m", "pipeline", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=timeout,
         cwd=cwd,
         env=env,
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from command_line import SAMPLES, STAGES, pipeline
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 CHECKOUT = SAMPLES.parent
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -19,7 +19,7 @@ README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 @pytest.fixture(scope="module")
 def counters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run_dir = tmp_path_factory.mktemp("readme")
-    done = pipeline("run", "--set", f"run_dir={run_dir}", cwd=CHECKOUT)
+    done = pipeline("run", "--set", f"run_dir={run_dir}", cwd=CHECKOUT, timeout=800)
     assert done.returncode == 0, done.stderr
     return {
         stage: json.loads(next(run_dir.glob(f"{stage}/0001-*/manifest.json")).read_text(encoding="utf-8"))["counters"]
