@@ -5,6 +5,8 @@ SET ?=
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+AIRFLOW := .venv-airflow
+CHECK_PYTHON = $(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); sys.exit(0 if ok else "Python 3.11 or 3.12 is needed, $(PYTHON) is " + sys.version.split()[0] + "; give another one: make setup PYTHON=python3.11")'
 PIPELINE = $(BIN)/python -m pipeline
 OPTIONS = --config $(CONFIG) $(foreach each,$(SET),--set $(each))
 STAGES := ingest features gridsearch train evaluate export report
@@ -12,7 +14,7 @@ COMMANDS := validate plan status promote clean
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java run $(STAGES) compare $(COMMANDS) doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch bench-inference browser lint format
+.PHONY: help setup airflow-setup test-airflow java run $(STAGES) compare $(COMMANDS) doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch bench-inference browser lint format
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
@@ -22,11 +24,20 @@ help: ## Show what there is to make
 setup: $(VENV)/.installed java ## Install everything into .venv (done by the other targets when needed)
 
 $(VENV)/.installed: requirements.txt requirements-dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); sys.exit(0 if ok else "Python 3.11 or 3.12 is needed, $(PYTHON) is " + sys.version.split()[0] + "; give another one: make setup PYTHON=python3.11")'
+	@$(CHECK_PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	$(BIN)/python -m features
+	touch $@
+
+airflow-setup: $(AIRFLOW)/.installed ## Install Airflow into .venv-airflow, apart from the pipeline (see docs/operations.md)
+
+$(AIRFLOW)/.installed: requirements-airflow.txt
+	@$(CHECK_PYTHON)
+	test -x $(AIRFLOW)/bin/python || $(PYTHON) -m venv $(AIRFLOW)
+	$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-airflow.txt
+	$(AIRFLOW)/bin/python -m pip check
 	touch $@
 
 java:
@@ -64,11 +75,14 @@ doctor: setup ## Say what is wrong with this machine
 browser:
 	@sh tests/ensure_browser.sh
 
-test: setup browser ## Run all tests
-	$(BIN)/python -m pytest
+test: setup browser ## Run all tests but those of Airflow
+	$(BIN)/python -m pytest -m "not airflow"
+
+test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (seven minutes)
+	$(BIN)/python -m pytest -m airflow
 
 test-fast: setup ## Run the tests that start no JVM, no MPI and no command line
-	$(BIN)/python -m pytest -m "not spark and not distributed and not end_to_end"
+	$(BIN)/python -m pytest -m "not spark and not distributed and not end_to_end and not airflow"
 
 bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -workers, -gridsearch, -inference are its parts)
 	$(MAKE) BENCH= bench-workers bench-exchange bench-gridsearch bench-inference bench-reading bench-data

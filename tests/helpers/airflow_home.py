@@ -1,0 +1,155 @@
+"""Airflow in its own environment, with a home, a database and ports of its own under a test's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ranks import processes_of
+
+ROOT = Path(__file__).resolve().parents[2]
+DAGS = ROOT / "pipeline" / "airflow"
+DAG_FILE = DAGS / "hep_pipeline_dag.py"
+DAG_ID = "hep_pipeline"
+
+
+def airflow_python() -> Path:
+    """The interpreter that has Airflow; fails the test where there is none."""
+    python = Path(os.environ.get("HEP_AIRFLOW_PYTHON", ROOT / ".venv-airflow" / "bin" / "python"))
+    if not python.exists():
+        pytest.fail(
+            f"no Airflow: {python} is missing. `make airflow-setup` installs it; HEP_AIRFLOW_PYTHON names another."
+        )
+    return python
+
+
+class AirflowHome:
+    """What an administrator sets up for the DAG.
+
+    Args:
+        folder: New; everything of Airflow is in it.
+        settings: More environment variables, such as `HEP_PIPELINE_CONFIG`.
+    """
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.python = airflow_python()
+        self.folder = folder
+        self.home = folder / "airflow"
+        self.home.mkdir(parents=True)
+        ports = free_ports(3)
+        # Neither this process's packages nor anybody's settings of Airflow.
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
+        self.env = {
+            **kept,
+            "PATH": os.pathsep.join([str(self.python.parent), kept["PATH"]]),
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{ports[0]}/execution/",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(ports[0]),
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(ports[1]),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(ports[2]),
+            "HEP_PIPELINE_DIR": str(ROOT),
+            "HEP_PIPELINE_PYTHON": str(pipeline_python(folder)),
+            "HEP_PIPELINE_RETRY_MINUTES": "0.05",
+            **settings,
+        }
+
+    def command(self, *words: str, seconds: float = 240) -> str:
+        """`airflow ...` to its end; returns what it said."""
+        return self._finished([str(self.python.parent / "airflow"), *words], seconds)
+
+    def script(self, path: Path, *words: str, seconds: float = 120) -> Any:
+        """The JSON that a Python script prints last in Airflow's interpreter."""
+        return json.loads(self._finished([str(self.python), str(path), *words], seconds).splitlines()[-1])
+
+    def start_standalone(self) -> subprocess.Popen[bytes]:
+        """`airflow standalone`, which is all of Airflow: end it with `end`."""
+        with (self.folder / "standalone.log").open("wb") as log:
+            return subprocess.Popen(
+                [str(self.python.parent / "airflow"), "standalone"],
+                env=self.env,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End `airflow standalone`, all that it started, and the commands of its tasks."""
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=30)
+        for each in self._left():
+            each.kill()
+        psutil.wait_procs(self._left(), timeout=10)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What Airflow's database says; nothing while it has no tables yet."""
+        path = self.home / "airflow.db"
+        if not path.exists():
+            return []
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+        try:
+            return connection.execute(query).fetchall()
+        except sqlite3.OperationalError:
+            return []
+        finally:
+            connection.close()
+
+    def task_logs(self, task: str) -> list[str]:
+        """Of all tries of a task in all runs, in the order of the runs."""
+        paths = sorted((self.home / "logs" / f"dag_id={DAG_ID}").glob(f"run_id=*/task_id={task}/*.log"))
+        return [path.read_text() for path in paths]
+
+    def _finished(self, words: list[str], seconds: float) -> str:
+        done = subprocess.run(
+            words, env=self.env, cwd=self.folder, capture_output=True, text=True, check=False, timeout=seconds
+        )
+        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+        return done.stdout
+
+    def _left(self) -> list[psutil.Process]:
+        """Processes that have our home in their environment, or our folder in their command line."""
+        found = {each.pid: each for each in processes_of(self.folder)}
+        for each in psutil.process_iter():
+            try:
+                if each.environ().get("AIRFLOW_HOME") == str(self.home):
+                    found[each.pid] = each
+            except psutil.Error:
+                continue
+        return list(found.values())
+
+
+def pipeline_python(folder: Path) -> Path:
+    """An interpreter that finds this checkout wherever it is started, as one with an installed pipeline does."""
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports of this machine that nobody listens at."""
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
