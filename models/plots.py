@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from models.inputs import UNITS
 from models.measure import Events
 from models.metrics import RocCurve
-from models.style import COLOURS, DASHES, PlotLabels, new_figure, new_grid, plain
+from models.style import COLOURS, DASHES, SMALL, PlotLabels, new_figure, new_grid, plain
 
 Floats = NDArray[np.float64]
 
@@ -97,7 +97,7 @@ def plot_scores(
         axes.set(xlabel=f"Probability of {plain(classes[output])}", xlim=(0, 1))
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         title = "lines: training, points: test" if train is not None else None
-        axes.legend(fontsize="x-small", title=title, title_fontsize="x-small")
+        axes.legend(fontsize=SMALL - 3, title=title, title_fontsize=SMALL - 3)
     first.set_ylabel(f"Share of events / {1 / _SCORE_BINS:g}")
     return figure
 
@@ -124,7 +124,7 @@ def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
         across = [each["mean_predicted"] for each in content["bins"]]
         observed = [each["observed"] for each in content["bins"]]
         axes.errorbar(across, *_values_and_bars(observed), color=COLOURS[0], marker="o", linestyle="", capsize=3)
-        axes.text(0.05, 0.94, f"mean distance {content['error']:.3f}", transform=axes.transAxes, fontsize="small")
+        axes.text(0.05, 0.94, f"mean distance {content['error']:.3f}", transform=axes.transAxes, fontsize=SMALL)
         axes.set(xlabel=f"Probability of {plain(name)}", xlim=(0, 1), ylim=(-0.05, 1.05))
     first.set_ylabel("Share of true ones (classes alike)")
     return figure

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from models.curves import EfficiencyCurve
-from models.style import COLOURS, DASHES, PlotLabels, new_figure, plain
+from models.style import COLOURS, DASHES, SMALL, PlotLabels, new_figure, plain
 
 #: A background efficiency of 0 in the sample stands here below the lowest that is not.
 _BELOW: Final = 2.0
@@ -36,9 +36,9 @@ def plot_background_efficiency(
         chance = np.linspace(0.01, 1, 100)
         axes.plot(chance, chance, color="#717581", linewidth=1, label="by chance")
         axes.set(xlabel=f"Efficiency of {plain(signal)}", xlim=(0, 1), yscale="log", ylim=(lowest / _BELOW, 1.5))
-        axes.text(0.05, 0.94, f"against {plain(background)}", transform=axes.transAxes, va="top", fontsize="medium")
+        axes.text(0.05, 0.94, f"against {plain(background)}", transform=axes.transAxes, va="top", fontsize=SMALL)
     first.set_ylabel("Background efficiency")
-    figure.axes[-1].legend(loc="lower right", fontsize="small", frameon=True)
+    figure.axes[-1].legend(loc="center left", fontsize=SMALL, frameon=True)
     return figure
 
 
@@ -52,9 +52,9 @@ def plot_rejection(curves: Mapping[str, Mapping[str, EfficiencyCurve]], signal: 
                 value, low, high = (1 / each for each in (curve.background_efficiency, curve.high, curve.low))
             _draw(axes, place, name, curve.signal_efficiency, value, low, high)
         axes.set(xlabel=f"Efficiency of {plain(signal)}", xlim=(0, 1), yscale="log", ylim=(0.9, highest * _BELOW))
-        axes.text(0.05, 0.06, f"against {plain(background)}", transform=axes.transAxes, fontsize="medium")
+        axes.text(0.05, 0.06, f"against {plain(background)}", transform=axes.transAxes, fontsize=SMALL)
     first.set_ylabel("Background rejection (1 / efficiency)")
-    figure.axes[-1].legend(loc="upper right", fontsize="small", frameon=True)
+    figure.axes[-1].legend(loc="upper right", fontsize=SMALL, frameon=True)
     return figure
 
 
