@@ -32,6 +32,20 @@ from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_
 from ingestion.waiting import Waiting, arrived_late, is_recent
 
 _INSPECTORS: Final = 8
+
+
+class _FirstOnesStay(dict[int, type]):
+    """Classes by version, of which none is ever replaced by another."""
+
+    def __setitem__(self, version: int, kind: type) -> None:
+        self.setdefault(version, kind)
+
+
+for _kind in uproot.classes.values():
+    # uproot makes a class from a file's own description where it reads a version that it does not know, and keeps it
+    # for all files: of a damaged file, in the place of its own class, so that every good file after it "is damaged".
+    if hasattr(_kind, "known_versions"):
+        _kind.known_versions = _FirstOnesStay(_kind.known_versions)
 _BIG_FILE_VERSION: Final = 1_000_000
 
 

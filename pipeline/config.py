@@ -21,18 +21,68 @@ from training.settings import TrainSettings
 
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
+#: Values in a config, those that aliases repeat counted each time: with aliases of aliases ten lines say a billion.
+_MOST_VALUES: Final = 1_000_000
+_LETTERS_SHOWN: Final = 500
+_MISTAKES_SHOWN: Final = 20
 
 
 class UniqueKeyLoader(yaml.SafeLoader):
-    """YAML's safe loader, which in addition refuses a key that is given twice: silently, the first would be lost."""
+    """YAML's safe loader, which refuses in addition what nobody means.
+
+    That is a key that is given twice (silently, the first would be lost), and aliases that stand for themselves, or for
+    more values than any memory holds.
+    """
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        """The content of a file; see the base class."""
+        if _num_values(node, {}) > _MOST_VALUES:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"its aliases stand for more than {_MOST_VALUES:,} values", node.start_mark
+            )
+        return super().construct_document(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The mapping of a node; see the base class."""
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' is given twice", node.start_mark)
+        if isinstance(node, yaml.MappingNode):
+            seen: set[tuple[str, str]] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key '{key.value}' is given twice", node.start_mark
+                    )
+                seen.add((key.tag, str(key.value)))
         return super().construct_mapping(node, deep)
+
+
+def _num_values(node: yaml.Node, counted: dict[int, int]) -> int:
+    """Values that a node stands for; `counted` holds those known, 0 for a node within which this one lies."""
+    if id(node) not in counted:
+        counted[id(node)] = 0
+        parts: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            parts = node.value
+        elif isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        counted[id(node)] = 1 + sum([_num_values(part, counted) for part in parts])
+    elif not counted[id(node)]:
+        raise yaml.constructor.ConstructorError(None, None, "an alias stands for what it is a part of", node.start_mark)
+    return counted[id(node)]
+
+
+def _read_yaml(text: str) -> Any:
+    """The content of YAML text.
+
+    Raises:
+        yaml.YAMLError: It is no valid YAML, or cannot be held in memory.
+    """
+    try:
+        return yaml.load(text, Loader=UniqueKeyLoader)  # noqa: S506 - a safe loader
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as cause:
+        # Of values that look like a date or number, or are declared to be one, and are none.
+        raise yaml.YAMLError(f"a value in it cannot be read ({cause})") from cause
 
 
 class SparkSettings(BaseModel):
@@ -205,11 +255,11 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     path = find_config(name)
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=UniqueKeyLoader)  # noqa: S506 - a safe loader
+        content = _read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{path} cannot be read ({cause}).") from cause
     except yaml.YAMLError as cause:
-        raise ConfigError(f"{path} is no valid YAML: {cause}") from cause
+        raise ConfigError(f"{path} is no valid YAML: {_short(str(cause))}") from cause
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold keys and values, such as `run_dir: runs/mine`.")
     for override in overrides:
@@ -251,11 +301,11 @@ def apply_override(content: dict[str, Any], override: str) -> None:
     path, separator, text = override.partition("=")
     keys = path.strip().split(".")
     if not separator or not all(keys):
-        raise ConfigError(f"--set {override}: write it as key.subkey=value, for example --set train.epochs=5.")
+        raise ConfigError(f"--set {_short(override)}: write it as key.subkey=value, for example --set train.epochs=5.")
     try:
-        value = yaml.safe_load(text)
+        value = _read_yaml(text)
     except yaml.YAMLError as cause:
-        raise ConfigError(f"--set {override}: the value is no valid YAML ({cause}).") from cause
+        raise ConfigError(f"--set {_short(override)}: the value is no valid YAML ({_short(str(cause))}).") from cause
     if isinstance(value, str) and text.strip()[:1] not in {"'", '"'}:
         # Words are taken as they are: YAML would cut them at ' #'.
         value = text.strip()
@@ -266,7 +316,7 @@ def apply_override(content: dict[str, Any], override: str) -> None:
             where[key] = {}
         where = where[key]
         if not isinstance(where, dict):
-            raise ConfigError(f"--set {override}: '{key}' holds a value, not further keys.")
+            raise ConfigError(f"--set {_short(override)}: '{_short(key)}' holds a value, not further keys.")
     where[keys[-1]] = value
 
 
@@ -304,7 +354,13 @@ def _explain(error: ValidationError, place: str) -> str:
             lines.append(f"  {key + ': ' if key else ''}{mistake['ctx']['error']}.")
         else:
             lines.append(f"  '{key}': {mistake['msg']} (given: {mistake['input']!r}).")
-    return f"{place} has {len(lines)} mistake{'s' if len(lines) > 1 else ''}:\n" + "\n".join(lines)
+    more = [f"  ... and {len(lines) - _MISTAKES_SHOWN} more"] if len(lines) > _MISTAKES_SHOWN else []
+    shown = "\n".join([*map(_short, lines[:_MISTAKES_SHOWN]), *more])
+    return f"{place} has {len(lines)} mistake{'s' if len(lines) > 1 else ''}:\n{shown}"
+
+
+def _short(words: str) -> str:
+    return words if len(words) <= _LETTERS_SHOWN else f"{words[:_LETTERS_SHOWN]} ..."
 
 
 def _fields_at(keys: Sequence[int | str]) -> list[str]:

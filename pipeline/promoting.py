@@ -112,6 +112,7 @@ class Promoter(Runner):
     def _publish(self, store: StageStore, network: str, trained: Version, digest: str, found: Estimate | None) -> None:
         folder = store.next_folder(digest)
         try:
+            _remove_unpublished(store)
             store.begin(folder)
             shutil.copytree(trained.folder / network / "model", folder / "model")
             shutil.copyfile(trained.folder / network / "run.json", folder / "run.json")
@@ -134,6 +135,17 @@ class Promoter(Runner):
 
     def _store(self, network: str) -> StageStore:
         return StageStore(self.config.run_dir / REGISTRY, network)
+
+
+def _remove_unpublished(store: StageStore) -> None:
+    """Remove models newer than the one in use, but for withdrawn ones: a kill came before they were in use.
+
+    Left there, `rollback` would take them for models that were in use before.
+    """
+    current = store.current()
+    for name in store.complete():
+        if current is not None and name > current.name and "withdrawn" not in (store.manifest_of(name) or {}):
+            shutil.rmtree(store.folder / name)
 
 
 def _withdrawn(store: StageStore) -> set[str]:

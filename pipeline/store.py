@@ -98,7 +98,7 @@ class StageStore:
         return self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
 
     def begin(self, folder: Path, *, is_worth_keeping: Callable[[Path], bool] = lambda _: False) -> None:
-        """Make a version folder; what earlier killed runs left unfinished is removed.
+        """Make a version folder; what earlier killed runs left unfinished or unpublished is removed.
 
         It is empty, or, under its new name, the newest unfinished one of the same digest that is worth keeping.
 
@@ -119,6 +119,8 @@ class StageStore:
             else:
                 folder.mkdir()
             self.remove_unfinished(but=folder)
+            for path in self._unpublished_twins(folder):
+                shutil.rmtree(path)
         except OSError as cause:
             raise RunFolderError(
                 f"{self.folder} cannot be written ({cause}). Choose another run_dir, or mend its permissions or space."
@@ -159,6 +161,22 @@ class StageStore:
 
     def _unfinished(self) -> list[Path]:
         return [path for path in self._versions() if not (path / MANIFEST).exists()]
+
+    def _unpublished_twins(self, folder: Path) -> list[Path]:
+        """Complete versions of the same digest that never were in use: of runs killed just before the pointer was set.
+
+        One that was withdrawn has been in use.
+        """
+        try:
+            in_use = int(json.loads((self.folder / POINTER).read_text(encoding="utf-8"))["version"].split("-")[0])
+        except FileNotFoundError:
+            in_use = 0
+        twins = [path for path in self._versions() if path != folder and path.name.endswith(folder.name[4:])]
+        return [
+            path
+            for path in twins
+            if int(path.name.split("-")[0]) > in_use and "withdrawn" not in (self.manifest_of(path.name) or {})
+        ]
 
     def _versions(self) -> list[Path]:
         if not self.folder.is_dir():

@@ -1,0 +1,147 @@
+"""Spoiled ROOT files and configs: a clean error each time, no hang, no crash, no memory explosion.
+
+`make torture` tries thousands; here are the first few, and those that once failed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fuzzing import Outcome, fuzz, summary
+from mutations import SAMPLES, mutated_config, mutated_root, with_plain_tree
+
+from pipeline.config import load_config
+from pipeline.errors import ConfigError
+
+pytestmark = pytest.mark.timeout(240)
+
+#: Each once ended in another exception than ConfigError, in no end at all, or in a message that fills the screen.
+LAUGHS = "\n".join(["l0: &l0 [a, a, a]", *(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))])
+MERGED = "\n".join(
+    ["l0: &l0 {a: 1}", *(f"l{n}: &l{n} {{<<: [{', '.join([f'*l{n - 1}'] * 9)}]}}" for n in range(1, 12))]
+)
+ONCE_FAILED = {
+    "aliases of aliases": f"{LAUGHS}\nsamples: *l11",
+    "aliases of aliases, merged": f"{MERGED}\nsamples: *l11",
+    "an alias of what it is in": "samples: &a [*a]",
+    "nested lists": f"samples: {'[' * 3000}{']' * 3000}",
+    "nested mappings": f"samples: {'{a: ' * 3000}1{'}' * 3000}",
+    "no day of the calendar": "run_dir: 2001-99-99",
+    "said to be a time": "run_dir: !!timestamp x",
+    "said to be a whole number": "run_dir: !!int x",
+    "said to be a number": "run_dir: !!float x",
+    "said to be true or false": "run_dir: !!bool x",
+    "said to be a mapping": "run_dir: !!map x",
+    "a number of 5000 digits": f"run_dir: {'9' * 5000}",
+    "a long mapping in the place of a number": f"train: {{seed: {{{', '.join(f'k{n}: 1' for n in range(3000))}}}}}",
+    "many mistakes": "\n".join(f"k{n}: 1" for n in range(3000)),
+    "a long word": f"classes: {'x' * 100_000}",
+}
+
+
+def assert_none_failed(outcomes: list[Outcome]) -> None:
+    failed = [f"{each.kind}, seed {each.seed}: {each.words}" for each in outcomes if each.verdict == "failed"]
+    assert not failed, "\n\n".join(failed)
+
+
+def test_spoiled_root_files_are_read_or_refused(tmp_path: Path) -> None:
+    outcomes = fuzz("root", 0, 60, tmp_path)
+    assert_none_failed(outcomes)
+    found = summary(outcomes)
+    # Both happen, or the mutations are too tame or too wild to tell anything.
+    assert found["refused"] >= 20
+    assert found["accepted"] >= 5
+    assert sum(found.values()) == 60
+
+
+def test_a_damaged_class_version_does_not_make_later_files_unreadable(tmp_path: Path) -> None:
+    good = min(SAMPLES.glob("*.root"))
+    content, tree_at = with_plain_tree(good)
+    spoiled = bytearray(content)
+    # TBranchElement: size, version, then its base TBranch: size, version.
+    at = spoiled.index(b"TBranchElement\0", tree_at) + len(b"TBranchElement\0") + 10
+    assert spoiled[at : at + 2] == b"\x00\x0d"
+    spoiled[at + 1] += 1
+    (tmp_path / "spoiled.root").write_bytes(spoiled)
+    # In a process of its own, which it would spoil.
+    program = (
+        "import sys\n"
+        "from ingestion.errors import DamagedFileError\n"
+        "from ingestion.files import SourceFile, inspect\n"
+        "from ingestion.settings import IngestSettings\n"
+        "for path in sys.argv[1:]:\n"
+        "    try:\n"
+        "        print(inspect(SourceFile('qcd', 0, path), IngestSettings(), size=0, modified='').entries)\n"
+        "    except DamagedFileError:\n"
+        "        print('damaged')\n"
+    )
+    paths = [str(good), str(tmp_path / "spoiled.root"), str(good)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *paths], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.split() == ["150", "damaged", "150"], done.stderr
+
+
+def test_spoiled_configs_are_loaded_or_refused(tmp_path: Path) -> None:
+    outcomes = fuzz("config", 1000, 300, tmp_path)
+    assert_none_failed(outcomes)
+    found = summary(outcomes)
+    assert found["refused"] >= 150
+    assert found["accepted"] >= 5
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ONCE_FAILED)
+def test_configs_that_once_failed(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(ONCE_FAILED[kind])
+    with pytest.raises(ConfigError, match=r"config\.yaml") as raised:
+        load_config(str(path))
+    assert len(str(raised.value)) < 15_000
+    override = ONCE_FAILED[kind].partition(": ")[2]
+    if kind.startswith(("nested", "no day", "said", "a number")):
+        with pytest.raises(ConfigError, match="--set") as raised:
+            load_config("demo", [f"samples={override}"])
+        assert len(str(raised.value)) < 15_000
+
+
+def test_a_seed_gives_the_same_mutation_each_time() -> None:
+    assert mutated_root(7) == mutated_root(7) != mutated_root(8)
+    assert mutated_config(7) == mutated_config(7) != mutated_config(8)
+
+
+def test_the_file_with_its_tree_in_plain_holds_the_same_events(tmp_path: Path) -> None:
+    import uproot
+
+    source = min(SAMPLES.glob("*.root"))
+    content, tree_at = with_plain_tree(source)
+    copy = tmp_path / "plain.root"
+    copy.write_bytes(content)
+    with uproot.open(source) as before, uproot.open(copy) as after:
+        assert after.key("Delphes").fSeekKey >= len(source.read_bytes()) < tree_at
+        names = ["Electron.PT", "EFlowTrack.PT", "MissingET.MET"]
+        assert before["Delphes"].arrays(names).tolist() == after["Delphes"].arrays(names).tolist()
+
+
+@pytest.mark.parametrize(("words", "told"), [("raise SystemExit(3)", "status 3"), ("while True: pass", "no answer")])
+def test_a_child_that_dies_or_hangs_is_a_failure_and_the_next_seed_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, told: str
+) -> None:
+    child = tmp_path / "child.py"
+    child.write_text(
+        "import json, sys\n"
+        "print('ready', flush=True)\n"
+        "for seed in range(int(sys.argv[2]), int(sys.argv[2]) + int(sys.argv[3])):\n"
+        "    if seed == 6:\n"
+        f"        {words}\n"
+        "    print(json.dumps(['root', seed, 'accepted', '', 0.0]), flush=True)\n"
+    )
+    monkeypatch.setattr("fuzzing.__file__", str(child))
+    outcomes = fuzz("root", 5, 3, tmp_path, seconds_each=2.0)
+    assert [each.seed for each in outcomes] == [5, 6, 7]
+    assert [each.verdict for each in outcomes] == ["accepted", "failed", "accepted"]
+    assert told in outcomes[1].words
