@@ -14,7 +14,7 @@ COMMANDS := validate plan status promote clean
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup airflow-setup test-airflow java run $(STAGES) compare $(COMMANDS) doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch bench-inference browser lint format
+.PHONY: help setup airflow-setup test-airflow torture java run $(STAGES) compare $(COMMANDS) doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch bench-inference browser lint format
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
@@ -83,6 +83,9 @@ test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (seven minute
 
 test-fast: setup ## Run the tests that start no JVM, no MPI and no command line
 	$(BIN)/python -m pytest -m "not spark and not distributed and not end_to_end and not airflow"
+
+torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TORTURE='--kills 3 --fuzz 100' is quicker)
+	PYTHONPATH=tests/helpers $(BIN)/python tests/torture.py $(TORTURE)
 
 bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -workers, -gridsearch, -inference are its parts)
 	$(MAKE) BENCH= bench-workers bench-exchange bench-gridsearch bench-inference bench-reading bench-data

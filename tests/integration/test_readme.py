@@ -37,7 +37,9 @@ def test_counts_in_the_readme_are_those_of_the_demo(counters: dict[str, Any]) ->
 
 def test_accuracy_and_areas_in_the_readme_are_those_of_the_demo(counters: dict[str, Any]) -> None:
     # Within their errors: other processors round otherwise, and the grid search may choose other layers there.
-    found = re.search(r"Accuracy ([\d.]+) ± ([\d.]+); AUC ((?:[\d.]+ ± [\d.]+ \([^)]+\)(?:, )?)+)", README)
+    found = re.search(
+        r"Accuracy ([\d.]+) ± ([\d.]+); AUC ((?:[\d.]+ ± [\d.]+ \([^)]+\)(?:, )?)+)", " ".join(README.split())
+    )
     assert found
     network = counters["evaluate"]["runs"]["hlf"]
     accuracy = network["accuracy"]

@@ -56,6 +56,26 @@ def test_a_version_with_manifest_but_without_pointer_is_not_seen(tmp_path: Path)
     assert make(store).name == "0003-abcdef01"
 
 
+@pytest.mark.parametrize("number_in_use", [0, 1])
+def test_a_version_that_a_kill_kept_from_being_published_is_removed_when_it_is_made_again(
+    tmp_path: Path, number_in_use: int
+) -> None:
+    store = StageStore(tmp_path, "ingest")
+    for _ in range(number_in_use):
+        store.commit(make(store), {})
+    folder, withdrawn = make(store), tmp_path / "ingest" / "0007-abcdef01"
+    (folder / "manifest.json").write_text("{}")
+    withdrawn.mkdir()
+    (withdrawn / "manifest.json").write_text('{"withdrawn": "it was in use"}')
+    other = make(store, "0123456789abcdef")
+    (other / "manifest.json").write_text("{}")
+    again = make(store)
+    kept = {"0001-abcdef01"} if number_in_use else set()
+    assert {path.name for path in store.folder.iterdir() if path.is_dir()} == {
+        *kept, withdrawn.name, other.name, again.name
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"version": "0009-none"}', "[]"])
 def test_a_damaged_pointer_is_named_with_the_fix(tmp_path: Path, content: str) -> None:
     store = StageStore(tmp_path, "ingest")

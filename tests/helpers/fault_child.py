@@ -1,0 +1,194 @@
+"""The command line with one fault in it.
+
+python fault_child.py '{"kill_at": 4}' report --config my.yaml
+
+    kill_at: 4               kill -9 of the process group at the fourth step of the first publication, see STEPS;
+                             at 0: as soon as the new version folder is there
+    at_begin: [[...], ...]   run these commands once the new version folder is there
+    file_bytes: 20000        from then on no file can become larger
+    hours: -48               the clock is so much ahead
+    wait_for: "path"         at the lock, make "path.<process id>" and wait until "path" is there
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+#: Of publishing a version, in order; killed at one, the process ends there.
+STEPS: Final = (
+    "before anything is written",
+    "half of the manifest is in its temporary file",
+    "before the manifest is synchronised",
+    "before the manifest gets its name",
+    "before the manifest's folder is synchronised",
+    "half of the pointer is in its temporary file",
+    "before the pointer is synchronised",
+    "before the pointer gets its name",
+    "before the pointer's folder is synchronised",
+    "after the pointer",
+)
+#: The first at which the new version is in use.
+IN_USE: Final = 9
+
+
+class Steps:
+    """Counts the steps of the first publication; at the given one the process group is killed."""
+
+    def __init__(self, kill_at: int) -> None:
+        self.kill_at = kill_at
+        self.done = 0
+        self.is_publishing = False
+
+    def step(self) -> None:
+        self.done += 1
+        if self.done == self.kill_at:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+            time.sleep(60)
+
+    def before(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that is a step itself while something is published."""
+
+        @functools.wraps(call)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if self.is_publishing:
+                self.step()
+            return call(*args, **kwargs)
+
+        return counted
+
+    def dump(self, content: Any, file: Any, **options: Any) -> None:
+        """`json.dump` in two halves."""
+        text = json.dumps(content, **options)
+        file.write(text[: len(text) // 2])
+        file.flush()
+        if self.is_publishing:
+            self.step()
+        file.write(text[len(text) // 2 :])
+
+
+class Namespace:
+    """A module with other functions in the place of some."""
+
+    def __init__(self, module: Any, **others: Any) -> None:
+        self._module = module
+        self.__dict__.update(others)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def kill_at(number: int) -> None:
+    """Make the store count its steps."""
+    from pipeline import store
+
+    steps = Steps(number)
+    commit = store.StageStore.commit
+
+    def counted_commit(self: Any, folder: Path, manifest: dict[str, Any]) -> Any:
+        steps.is_publishing = steps.done == 0
+        steps.before(lambda: None)()
+        version = commit(self, folder, manifest)
+        steps.before(lambda: None)()
+        steps.is_publishing = False
+        assert steps.done in {0, len(STEPS)}, f"publishing has {steps.done} steps now; name them in STEPS"
+        return version
+
+    store.StageStore.commit = counted_commit  # type: ignore[method-assign]
+    store.os = Namespace(os, fsync=steps.before(os.fsync))  # type: ignore[assignment]
+    store.json = Namespace(json, dump=steps.dump)  # type: ignore[assignment]
+    Path.replace = steps.before(Path.replace)  # type: ignore[method-assign]
+
+
+def after_begin(work: Callable[[], None]) -> None:
+    """Do something once a new version folder is there, before the work in it."""
+    from pipeline import store
+
+    begin = store.StageStore.begin
+
+    def begin_and_more(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        work()
+
+    store.StageStore.begin = begin_and_more  # type: ignore[method-assign]
+
+
+def run_commands(commands: list[list[str]]) -> None:
+    for command in commands:
+        subprocess.run(command, check=True, timeout=60)
+
+
+def limit_files(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def turn_clock(hours: float) -> None:
+    """Give Python another time of day; clocks that only measure go on."""
+    import pipeline.runner  # noqa: F401 - pydantic must have seen the real classes
+
+    seconds, real, real_ns = hours * 3600, time.time, time.time_ns
+    time.time = lambda: real() + seconds
+    time.time_ns = lambda: real_ns() + int(seconds * 1e9)
+
+    class Meta(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, real_datetime)
+
+    real_datetime = dt.datetime
+
+    class Turned(dt.datetime, metaclass=Meta):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:  # type: ignore[override]
+            return real_datetime.now(tz) + dt.timedelta(seconds=seconds)
+
+    dt.datetime = Turned  # type: ignore[misc]
+
+
+def wait_at_lock(path: Path) -> None:
+    """Come to the lock together with others."""
+    from pipeline.runner import Runner
+
+    locked = Runner._locked
+
+    def locked_together(self: Runner) -> AbstractContextManager[None]:
+        path.with_name(f"{path.name}.{os.getpid()}").touch()
+        deadline = time.monotonic() + 120
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        return locked(self)
+
+    Runner._locked = locked_together  # type: ignore[method-assign]
+
+
+def main(faults: dict[str, Any]) -> None:
+    if faults.get("kill_at") == 0:
+        after_begin(lambda: os.killpg(os.getpgrp(), signal.SIGKILL))
+    elif "kill_at" in faults:
+        kill_at(faults["kill_at"])
+    if "at_begin" in faults:
+        after_begin(lambda: run_commands(faults["at_begin"]))
+    if "file_bytes" in faults:
+        after_begin(lambda: limit_files(faults["file_bytes"]))
+    if "hours" in faults:
+        turn_clock(faults["hours"])
+    if "wait_for" in faults:
+        wait_at_lock(Path(faults["wait_for"]))
+    from pipeline.cli import app
+
+    app()
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv.pop(1))
+    main(given)

@@ -1,0 +1,220 @@
+"""A run that nobody disturbed, and stages of it that are killed, started again and compared with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from command_line import SAMPLES, small_config
+from ranks import wait_until
+
+from pipeline.store import StageStore
+
+#: In the order in which they run; this config has the grid search at its side.
+STAGES: Final = ("ingest", "features", "gridsearch", "train", "evaluate", "export", "report")
+ROOT: Final = Path(__file__).resolve().parents[2]
+#: Which processes are ours, in their environment.
+MARK: Final = "HEP_PIPELINE_TORTURE"
+#: Keys of JSON whose values are times, or tell how the work was shared.
+_TIMES: Final = frozenset(
+    {"created", "seconds", "latency", "latency_us", "events_per_second", "speed_up", "training_seconds",
+     "trainings_taken_over", "per_rank", "consensus_distance"}
+)  # fmt: skip
+
+
+class Kill(NamedTuple):
+    """A stage that was killed, or had ended before."""
+
+    stage: str
+    seed: int
+    moment: float
+    """Seconds after its start."""
+    duration: float
+    """Seconds that it takes undisturbed."""
+    in_time: bool
+    """Whether it was still running."""
+
+
+class Finished(NamedTuple):
+    """A command that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Undisturbed:
+    """A finished run of a small config; its run folder can be put back to before any stage.
+
+    The copy that cases work on always lies where the run was made, since `run.json` of a training names folders.
+
+    Attributes:
+        seconds: How long each stage took.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        data = folder / "data"
+        data.mkdir(parents=True)
+        for name in ("qcd", "ttbar", "wjets"):
+            shutil.copy(SAMPLES / f"{name}_13TeV_PU20_0.root", data)
+        search = {"hidden": [[4, 8]], "batch_size": [64], "epochs": [2], "folds": 2}
+        train = {"workers": 2, "epochs": 3, "batch_size": 8, "checkpoint_steps": 5}
+        self.data = data
+        self.config = small_config(folder, data, gridsearch=search, train=train)
+        self.run_dir = folder / "run"
+        self.mark = uuid.uuid4().hex
+        self._saved = folder / "undisturbed"
+        self.seconds = {}
+        for stage in STAGES:
+            started = time.monotonic()
+            done = self.run(stage)
+            assert done.returncode == 0, done.stderr
+            self.seconds[stage] = time.monotonic() - started
+        self.run_dir.rename(self._saved)
+        self.restore()
+
+    def restore(self, before: str | None = None) -> Path:
+        """Put the run folder back, without the output of a stage and of those after it; returns it."""
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+        shutil.copytree(self._saved, self.run_dir)
+        for stage in STAGES[STAGES.index(before) if before else len(STAGES) :]:
+            shutil.rmtree(self.run_dir / stage)
+        return self.run_dir
+
+    def start(self, *arguments: str, faults: Mapping[str, Any] | None = None) -> subprocess.Popen[str]:
+        """Start a command in a process group of its own."""
+        program = ["-m", "pipeline"]
+        if faults is not None:
+            program = [str(ROOT / "tests" / "helpers" / "fault_child.py"), json.dumps(faults)]
+        return subprocess.Popen(
+            [sys.executable, *program, *arguments, "--config", str(self.config)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+
+    def run(self, *arguments: str, faults: Mapping[str, Any] | None = None) -> Finished:
+        """Run a command to its end."""
+        return finish(self.start(*arguments, faults=faults))
+
+    def kill(self, stage: str, seed: int, *options: str) -> Kill:
+        """Run a stage, and kill its process group at a random moment of its usual duration."""
+        random = np.random.default_rng([seed, *stage.encode()])
+        moment = float(random.uniform(0, self.seconds[stage]))
+        process = self.start(stage, *options)
+        try:
+            process.wait(timeout=moment)
+            in_time = False
+        except subprocess.TimeoutExpired:
+            in_time = True
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        return Kill(stage, seed, moment, self.seconds[stage], in_time)
+
+    def check(self, stage: str) -> None:
+        """The stage's result is that of the undisturbed run, and nothing else is left.
+
+        Raises:
+            AssertionError: It is not so; says what differs.
+        """
+        here, there = version_of(self.run_dir, stage), version_of(self._saved, stage)
+        assert_same(here, there, stage, tests=sorted(version_of(self._saved, "features").glob("test/*.parquet")))
+        folders = sorted(path.name for path in (self.run_dir / stage).iterdir())
+        assert folders == sorted([here.name, "current.json"])
+        self.assert_nothing_left()
+
+    def assert_nothing_left(self) -> None:
+        """No temporary file, and within half a minute no process."""
+        hidden = [str(path) for path in self.run_dir.rglob(".*") if path.name != ".lock"]
+        assert hidden == []
+        assert [path for path in self.run_dir.rglob("*.new") if path.is_file()] == []
+        wait_until(lambda: not self.processes(), seconds=30, what="all processes are gone")
+
+    def processes(self) -> list[psutil.Process]:
+        """All that live and were started by this run, Spark's and MPI's too."""
+        found = []
+        for process in psutil.process_iter(["environ", "status"]):
+            is_ours = (process.info["environ"] or {}).get(MARK) == self.mark
+            if is_ours and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        return found
+
+
+def finish(process: subprocess.Popen[str], *, seconds: float = 240) -> Finished:
+    """Wait for a command; one that takes too long is killed with all its processes, and the test fails."""
+    try:
+        out, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return Finished(process.returncode, out, errors)
+
+
+def version_of(run_dir: Path, stage: str) -> Path:
+    """The version folder that is in use."""
+    version = StageStore(run_dir, stage).current()
+    assert version is not None, f"there is no {stage} in {run_dir}"
+    return version.folder
+
+
+def assert_same(here: Path, there: Path, stage: str, *, tests: Sequence[Path]) -> None:
+    """Two versions hold the same; `tests` are the events on which exported networks are compared.
+
+    Raises:
+        AssertionError: They do not; names the file.
+    """
+    names = files_of(there, stage)
+    assert files_of(here, stage) == names, f"{stage}: other files"
+    for name in names:
+        first, second = here / name, there / name
+        what = f"{stage}: {name} differs"
+        if first.suffix == ".parquet":
+            assert pq.read_table(first).equals(pq.read_table(second)), what
+        elif first.suffix == ".arrow":
+            assert _arrow(first).equals(_arrow(second)), what
+        elif first.name in {"weights.pt", "cutflow.txt"}:
+            assert first.read_bytes() == second.read_bytes(), what
+        elif first.suffix == ".onnx":
+            assert _probabilities(first, tests).equals(_probabilities(second, tests)), what
+        elif first.suffix == ".json" and first.name not in {"manifest.json", "run.json"}:
+            assert without_times(json.loads(first.read_text())) == without_times(json.loads(second.read_text())), what
+
+
+def files_of(folder: Path, stage: str) -> list[str]:
+    """Files of a version by relative path; of a training those that others read."""
+    patterns = ["*/model/*", "*/summary.json", "*/run.json", "manifest.json"] if stage == "train" else ["**/*"]
+    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return sorted(str(path.relative_to(folder)) for path in found)
+
+
+def without_times(content: Any) -> Any:
+    """JSON without what no two runs have alike."""
+    if isinstance(content, dict):
+        return {key: without_times(value) for key, value in content.items() if key not in _TIMES}
+    if isinstance(content, list):
+        return [without_times(each) for each in content]
+    return content
+
+
+def _arrow(path: Path) -> pa.Table:
+    with pa.memory_map(str(path)) as file:
+        return pa.ipc.open_file(file).read_all()
+
+
+def _probabilities(path: Path, tests: Sequence[Path]) -> pa.Table:
+    from models.onnx_classifier import OnnxClassifier
+    from models.predict import predict
+
+    return predict(OnnxClassifier.load(path), tests)

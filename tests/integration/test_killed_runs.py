@@ -1,0 +1,156 @@
+"""kill -9 of everything, at random moments and at each step of a publication; then the same command again.
+
+`make torture` does the random ones, twenty for each stage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from fault_child import IN_USE, STEPS
+from ranks import wait_until
+from undisturbed_run import STAGES, Kill, Undisturbed, without_times
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.store import StageStore, Version
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(400)]
+
+SEEDS = (1, 2)
+#: Kills of the parametrised test below, for the test after it.
+kills: list[Kill] = []
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return Undisturbed(tmp_path_factory.mktemp("torture") / "Jürgen's")
+
+
+def invoke(undisturbed: Undisturbed, *arguments: str) -> str:
+    """The command line in this process, for what starts neither Spark nor ranks; what it printed."""
+    done = CliRunner().invoke(app, [*arguments, "--config", str(undisturbed.config)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_that_is_killed_twice_ends_as_if_nothing_had_been(undisturbed: Undisturbed, stage: str) -> None:
+    undisturbed.restore(stage)
+    # The second one comes at once, whatever of the first still lives.
+    kills.extend(undisturbed.kill(stage, seed) for seed in SEEDS)
+    done = undisturbed.run(stage)
+    assert done.returncode == 0, f"{kills[-2:]}\n{done.stderr}"
+    undisturbed.check(stage)
+
+
+def test_most_of_those_kills_came_before_the_end() -> None:
+    if kills:
+        assert sum(kill.in_time for kill in kills) > len(kills) / 2, kills
+
+
+RETITLED = ("--set", "report.title=Another")
+
+
+ALL_STEPS = range(1, len(STEPS) + 1)
+
+
+@pytest.mark.parametrize("step", [0, *ALL_STEPS], ids=["at the beginning", *STEPS])
+def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
+    undisturbed: Undisturbed, step: int
+) -> None:
+    run_dir = undisturbed.restore()
+    done = undisturbed.run("promote", faults={"kill_at": step})
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    store = StageStore(run_dir / "registry", "hlf")
+    assert (store.current() is not None) == (step >= IN_USE)
+    assert ("it is in use already" in invoke(undisturbed, "promote")) == (step >= IN_USE)
+    current = in_use(store)
+    assert sorted(path.name for path in store.folder.iterdir()) == [current.name, "current.json"]
+    trained, exported = (in_use(StageStore(run_dir, stage)).folder / "hlf" for stage in ("train", "export"))
+    for here, there in (
+        (current.folder / "model" / "weights.pt", trained / "model" / "weights.pt"),
+        (current.folder / "model.onnx", exported / "model.onnx"),
+    ):
+        assert here.read_bytes() == there.read_bytes()
+    undisturbed.assert_nothing_left()
+
+
+def in_use(store: StageStore) -> Version:
+    version = store.current()
+    assert version is not None
+    return version
+
+
+# The same code publishes; here the old version is in use while the new one is killed.
+@pytest.mark.parametrize("step", [2, 4, 8], ids=lambda step: STEPS[step - 1])
+def test_killed_while_a_report_is_published_the_old_one_is_in_use(undisturbed: Undisturbed, step: int) -> None:
+    retitled = ("--set", "report.title=Another")
+    store = StageStore(undisturbed.restore(), "report")
+    before = in_use(store)
+    done = undisturbed.run("report", *retitled, faults={"kill_at": step})
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert in_use(store) == before
+    invoke(undisturbed, "report", *retitled)
+    after = in_use(store)
+    expected = without_times(json.loads((before.folder / "report.json").read_text())) | {"title": "Another"}
+    assert without_times(json.loads((after.folder / "report.json").read_text())) == expected
+    assert sorted(path.name for path in store.folder.iterdir()) == [before.name, after.name, "current.json"]
+    undisturbed.assert_nothing_left()
+
+
+def test_a_model_that_a_kill_kept_from_being_promoted_is_not_what_a_rollback_goes_back_to(
+    undisturbed: Undisturbed,
+) -> None:
+    run_dir = undisturbed.restore()
+    invoke(undisturbed, "promote")
+    store = StageStore(run_dir / "registry", "hlf")
+    first = in_use(store)
+    retrain(run_dir, 1.0)
+    assert undisturbed.run("promote", "--force", faults={"kill_at": 8}).returncode == -signal.SIGKILL
+    assert len(store.complete()) == 2
+    retrain(run_dir, 2.0)
+    invoke(undisturbed, "promote", "--force")
+    assert len(store.complete()) == 2
+    assert f"{first.name} is in use again" in invoke(undisturbed, "rollback", "hlf")
+
+
+def retrain(run_dir: Path, shift: float) -> None:
+    """Another model in the place of the trained one: its last biases are shifted."""
+    import torch
+
+    (path,) = run_dir.glob("train/*/hlf/model/weights.pt")
+    state = torch.load(path, weights_only=True)
+    state[list(state)[-1]] += torch.arange(len(state[list(state)[-1]])) * shift
+    torch.save(state, path)
+
+
+def test_killed_in_the_middle_of_evaluating_elsewhere(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    run_dir = undisturbed.restore()
+    out, random = tmp_path / "out", np.random.default_rng(1)
+    arguments = ("evaluate", "--out", str(out))
+    for _ in range(2):
+        process = undisturbed.start(*arguments)
+        wait_until((tmp_path / ".out.unfinished").exists, seconds=60, what="the evaluation has begun")
+        time.sleep(random.uniform(0, 2))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert not out.exists()
+    done = undisturbed.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    (evaluated,) = run_dir.glob("evaluate/0*")
+    (here,) = out.glob("*/predictions.parquet")
+    (there,) = evaluated.glob("*/predictions.parquet")
+    assert pq.read_table(here).equals(pq.read_table(there))
+    numbers: list[Any] = [json.loads((folder / "metrics.json").read_text())["runs"] for folder in (out, evaluated)]
+    assert list(numbers[0].values()) == list(numbers[1].values())
+    undisturbed.assert_nothing_left()
