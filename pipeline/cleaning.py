@@ -47,6 +47,7 @@ class Cleaner(Runner):
                     shutil.rmtree(each.folder)
                 except OSError as cause:
                     raise RunFolderError(f"{each.folder} cannot be removed ({cause}). Mend its permissions.") from cause
+                self.log.event("version removed", folder=str(each.folder), bytes=each.freed_bytes)
         return found
 
     def _removable(self, keep: int) -> list[Removable]:

@@ -27,6 +27,7 @@ from ingestion.secrets import redact
 from pipeline.config import Config, load_config
 from pipeline.errors import USER_ERRORS, ConfigError, RunFolderError
 from pipeline.interrupts import requested
+from pipeline.space import out_of_room
 
 app = typer.Typer(
     name="hep-pipeline",
@@ -495,6 +496,13 @@ def _explain(error: BaseException) -> Exit:
     if isinstance(error, USER_ERRORS):
         _err.print(f"[bold red]error:[/] {escape(str(error))}")
         return Exit.USAGE if isinstance(error, ConfigError) else Exit.USER_ERROR
+    no_room = out_of_room(error)
+    if no_room:
+        _err.print(
+            f"[bold red]error:[/] a file could not be written ({escape(str(no_room))}). "
+            "Check space and permissions, and limits of file sizes (`ulimit -f`)."
+        )
+        return Exit.USER_ERROR
     _err.print(
         f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"
         "This is a bug of the pipeline; run again with --debug for the traceback and report it."

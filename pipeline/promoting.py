@@ -52,7 +52,13 @@ class Promoter(Runner):
             upstream = self._upstream(Evaluate())
             dataset = FeatureDataset.load(upstream["features"].folder)
             networks = upstream["train"].manifest["counters"]["networks"]
-            return [self._promote(name, upstream["train"], dataset, force=force) for name in networks]
+            verdicts = []
+            for name in networks:
+                verdict = self._promote(name, upstream["train"], dataset, force=force)
+                event = "network promoted" if verdict.promoted else "network not promoted"
+                self.log.event(event, network=name, train=upstream["train"].name, reason=verdict.reason)
+                verdicts.append(verdict)
+            return verdicts
 
     def rollback(self, network: str) -> tuple[str, str]:
         """Put the model before the one in use back; returns the names of both versions, the old one last.
@@ -73,6 +79,7 @@ class Promoter(Runner):
                 )
             store.rewrite_manifest(current, current.manifest | {"withdrawn": now()})
             store.point_to(max(earlier))
+            self.log.event("network rolled back", network=network, withdrawn=current.name, in_use=max(earlier))
             return current.name, max(earlier)
 
     def _promote(self, network: str, trained: Version, dataset: FeatureDataset, *, force: bool) -> Verdict:

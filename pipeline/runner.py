@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -24,7 +23,7 @@ from pipeline.fingerprint import Fingerprint, Input, code_digests, reasons_to_ru
 from pipeline.interrupts import stop_if_requested
 from pipeline.provenance import code_version, now, package_versions
 from pipeline.run_log import RunLog
-from pipeline.space import refuse_full_disk
+from pipeline.space import out_of_room, refuse_full_disk
 from pipeline.spark import SparkProvider
 from pipeline.stages.base import Context, Found, Result, Stage
 from pipeline.stages.evaluate import Evaluate
@@ -117,16 +116,25 @@ class Runner:
                     if stage.name in names:
                         running = stage
                         self._run_stage(stage, force=force)
-                running = None
-                self.log.event("run finished")
             except BaseException as error:
-                where = None if running is None else running.name
-                self.log.event("run failed", stage=where, error=type(error).__name__, message=str(error))
+                try:
+                    self._log_end(running, error)
+                except RunFolderError as second:
+                    # That there is no room for the log either is not what stopped the run.
+                    self.console.print(f"warning: {_escaped(str(second))}", highlight=False)
                 raise
+            else:
+                self._log_end(None, None)
             finally:
                 self._spark.stop()
-                manifests = {stage.name: self._manifest_in_use(stage) for stage in STAGES}
-                self.log.write_metrics(manifests, failed=None if running is None else running.name)
+
+    def _log_end(self, running: Stage | None, error: BaseException | None) -> None:
+        where = None if running is None else running.name
+        if error is None:
+            self.log.event("run finished")
+        else:
+            self.log.event("run failed", stage=where, error=type(error).__name__, message=str(error))
+        self.log.write_metrics({stage.name: self._manifest_in_use(stage) for stage in STAGES}, failed=where)
 
     def accept(self) -> list[str]:
         """Declare every existing version up to date as it is; returns the stages that were stale."""
@@ -143,6 +151,7 @@ class Runner:
                 manifests.append(current.manifest | changes)
             for (plan, current), manifest in zip(stale, manifests, strict=True):
                 self.store(plan.stage).rewrite_manifest(current, manifest)
+                self.log.event("stage accepted", stage=plan.stage.name, version=current.name, reasons=plan.reasons)
         return [plan.stage.name for plan, _ in stale]
 
     def store(self, stage: Stage) -> StageStore:
@@ -237,8 +246,9 @@ class Runner:
             # from there. Once the pointer names it, the version is published, and stays.
             if not (store.names(folder) or stage.can_go_on(folder)):
                 shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(error, OSError) or type(error).__module__.startswith("pyarrow"):
-                raise RunFolderError(_about_files(stage, folder, error)) from error
+            no_room = out_of_room(error)
+            if no_room or isinstance(error, OSError) or type(error).__module__.startswith("pyarrow"):
+                raise RunFolderError(_about_files(stage, folder, no_room or error)) from error
             raise
         self.log.event(
             "stage finished", stage=stage.name, version=folder.name, seconds=round(seconds, 3), summary=result.summary
@@ -383,8 +393,7 @@ def _made_from_others(version: Version, versions: dict[str, Version]) -> dict[st
 def _about_files(stage: Stage, folder: Path, error: BaseException) -> str:
     """What to say of an error that came from reading or writing a file."""
     name = getattr(error, "filename", None)
-    no_room = getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
-    if no_room or (name is not None and Path(name).is_relative_to(folder)):
+    if out_of_room(error) or (name is not None and Path(name).is_relative_to(folder)):
         return f"{stage.name} could not write its output ({error}). Check space and permissions of {folder.parent}."
     return (
         f"{stage.name} failed on a file ({type(error).__name__}: {str(error).strip()}). If it belongs to an earlier "

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Final
 
 from pipeline.errors import RunFolderError
 
+#: Of errors where nothing can be written any more.
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 #: Asked for in any case: manifests, figures, logs.
 LEAST_BYTES: Final = 64 * 2**20
 
@@ -15,6 +19,33 @@ LEAST_BYTES: Final = 64 * 2**20
 def size_of(folder: Path) -> int:
     """Bytes of all files in a folder, those that other versions share included."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def out_of_room(error: BaseException | None) -> OSError | None:
+    """What the system said, where an error comes from a disk that is full or may not be written.
+
+    Libraries that then fail to close their half-written files raise something else, with this as its context.
+
+    Examples:
+        >>> out_of_room(OSError(errno.ENOSPC, "No space left on device"))
+        OSError(28, 'No space left on device')
+        >>> out_of_room(ValueError("no number"))
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def says_out_of_room(words: str) -> bool:
+    """Whether a message of another process names such an error.
+
+    Examples:
+        >>> says_out_of_room("IOException: No space left on device")
+        True
+    """
+    return any(os.strerror(number) in words for number in _NO_ROOM)
 
 
 def refuse_full_disk(folder: Path, stage: str, before: Path | None) -> None:

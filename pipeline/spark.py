@@ -18,6 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pipeline.config import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
 from pipeline.fingerprint import ROOT
+from pipeline.space import says_out_of_room
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
@@ -87,10 +88,8 @@ def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator
     try:
         yield done
     except Py4JJavaError as error:
-        raise SparkJobError(
-            f"a Spark job failed: {_cause(str(error))}. If executors were lost, look at their memory and logs; "
-            f"--debug shows all that Spark says."
-        ) from error
+        cause = _cause(str(error))
+        raise SparkJobError(f"a Spark job failed: {cause}. {_advice(cause)}") from error
     finally:
         finished.set()
         watcher.join()
@@ -102,6 +101,13 @@ def _cause(words: str) -> str:
     exceptions = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Arrow\w+)\b: ", line)]
     chosen = exceptions[0] if exceptions else next((line for line in lines if "SparkException" in line), lines[0])
     return chosen[:500]
+
+
+def _advice(cause: str) -> str:
+    """What to do about a failure of Spark."""
+    if says_out_of_room(cause):
+        return "Check space and permissions of the run folder, and of spark.local.dir, where Spark keeps what it mixes."
+    return "If executors were lost, look at their memory and logs; --debug shows all that Spark says."
 
 
 def _start(settings: SparkSettings) -> SparkContext:

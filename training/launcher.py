@@ -309,8 +309,9 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Pa
             f"else look at `python -m pipeline doctor`. The same command goes on from the last checkpoint."
         )
     if not files.has_started:
+        how = f"ended by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"status {status}"
         raise LaunchError(
-            f"the ranks did not start: status {status}; the last words:\n{_last_words(log_path, _LAST_WORDS)}\n"
+            f"the ranks did not start: {how}; the last words:\n{_last_words(log_path, _LAST_WORDS)}\n"
             f"If they name an option, look at train.launcher_args. Else run `python -m pipeline doctor`, or train "
             f"with --workers 1 to see whether MPI is the cause."
         )

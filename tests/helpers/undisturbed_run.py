@@ -88,8 +88,11 @@ class Undisturbed:
 
     def restore(self, before: str | None = None) -> Path:
         """Put the run folder back, without the output of a stage and of those after it; returns it."""
-        shutil.rmtree(self.run_dir, ignore_errors=True)
-        shutil.copytree(self._saved, self.run_dir)
+        if self.run_dir.exists():
+            # Not the folder itself: a disk may be mounted there.
+            for path in self.run_dir.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(self._saved, self.run_dir, dirs_exist_ok=True)
         for stage in STAGES[STAGES.index(before) if before else len(STAGES) :]:
             shutil.rmtree(self.run_dir / stage)
         return self.run_dir
@@ -160,6 +163,11 @@ def finish(process: subprocess.Popen[str], *, seconds: float = 240) -> Finished:
         os.killpg(process.pid, signal.SIGKILL)
         raise
     return Finished(process.returncode, out, errors)
+
+
+def tree(folder: Path) -> dict[str, int]:
+    """All files and folders with the time at which each was changed."""
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
 
 
 def version_of(run_dir: Path, stage: str) -> Path:

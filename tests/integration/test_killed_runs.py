@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from fault_child import IN_USE, STEPS
 from ranks import wait_until
-from undisturbed_run import STAGES, Kill, Undisturbed, without_times
 from typer.testing import CliRunner
+from undisturbed_run import STAGES, Kill, Undisturbed, without_times
 
 from pipeline.cli import app
 from pipeline.store import StageStore, Version
@@ -28,11 +28,6 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(400)]
 SEEDS = (1, 2)
 #: Kills of the parametrised test below, for the test after it.
 kills: list[Kill] = []
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    return Undisturbed(tmp_path_factory.mktemp("torture") / "Jürgen's")
 
 
 def invoke(undisturbed: Undisturbed, *arguments: str) -> str:
@@ -57,13 +52,7 @@ def test_most_of_those_kills_came_before_the_end() -> None:
         assert sum(kill.in_time for kill in kills) > len(kills) / 2, kills
 
 
-RETITLED = ("--set", "report.title=Another")
-
-
-ALL_STEPS = range(1, len(STEPS) + 1)
-
-
-@pytest.mark.parametrize("step", [0, *ALL_STEPS], ids=["at the beginning", *STEPS])
+@pytest.mark.parametrize("step", range(len(STEPS) + 1), ids=["at the beginning", *STEPS])
 def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
     undisturbed: Undisturbed, step: int
 ) -> None:

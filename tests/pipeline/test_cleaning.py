@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -50,6 +51,10 @@ def test_the_newest_stay(cleaner: Cleaner) -> None:
     assert len(removed) == 3 * len(CHAIN)
     assert all(each.freed_bytes > 1000 and not each.folder.exists() for each in removed)
     assert cleaner.clean(2) == []
+    logged = [json.loads(line) for line in cleaner.log.path.read_text().splitlines()]
+    assert [line["folder"] for line in logged if line["event"] == "version removed"] == [
+        str(each.folder) for each in removed
+    ]
 
 
 def test_a_dry_run_only_looks(cleaner: Cleaner) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,19 @@ def test_a_model_on_other_features_cannot_be_compared(nights: Nights) -> None:
 def test_without_a_training_there_is_nothing_to_promote(nights: Nights) -> None:
     with pytest.raises(MissingInputError, match="needs the output of train"):
         nights.promote()
+
+
+def test_what_was_promoted_and_withdrawn_is_in_the_log_of_the_run(nights: Nights) -> None:
+    nights.train(5)
+    nights.promote()
+    nights.promote()
+    nights.train(200)
+    nights.promote()
+    nights.promoter.rollback("hlf")
+    lines = [json.loads(line) for line in nights.promoter.log.path.read_text().splitlines()]
+    assert [line["event"] for line in lines] == [
+        "network promoted", "network not promoted", "network promoted", "network rolled back"
+    ]  # fmt: skip
+    assert "in use already" in lines[1]["reason"]
+    assert lines[2]["train"] == nights.made["train"]
+    assert (lines[3]["withdrawn"][:4], lines[3]["in_use"][:4]) == ("0002", "0001")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from pipeline.errors import RunFolderError
-from pipeline.space import LEAST_BYTES, refuse_full_disk, size_of
+from pipeline.space import LEAST_BYTES, out_of_room, refuse_full_disk, size_of
 
 
 class Usage(NamedTuple):
@@ -47,3 +48,18 @@ def test_a_little_is_asked_for_in_any_case(tmp_path: Path, monkeypatch: pytest.M
     free(monkeypatch, LEAST_BYTES - 1)
     with pytest.raises(RunFolderError, match="report needs about 67 MB"):
         refuse_full_disk(tmp_path, "report", None)
+
+
+def test_a_full_disk_is_known_behind_what_a_library_makes_of_it() -> None:
+    # matplotlib's PDF writer fails so, when it closes the file that it could not write.
+    full = OSError(errno.ENOSPC, "No space left on device")
+    found = None
+    try:
+        try:
+            raise full
+        finally:
+            raise AttributeError("'Stream' object has no attribute 'pos'")
+    except AttributeError as error:
+        found = error
+    assert out_of_room(found) is full
+    assert out_of_room(OSError(errno.ENOENT, "No such file")) is None

@@ -1,0 +1,245 @@
+"""Full disks, limits of file sizes, folders that cannot be written, a clock that goes backwards, two runs at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import SAMPLES
+from ranks import wait_until
+from undisturbed_run import STAGES, Finished, Undisturbed, finish, tree
+
+from pipeline.store import StageStore
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(400)]
+
+#: Half a gigabyte more than what `doctor` asks for.
+DISK_MIB = 1500
+#: Too small for any figure, table or network; large enough for lines of the log.
+LARGEST_FILE = 4000
+
+
+@contextlib.contextmanager
+def disk_at(folder: Path, mebibytes: int) -> Iterator[None]:
+    """Mount an empty disk of a size at a folder."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no disk of a chosen size can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
+
+
+def assert_told_and_nothing_left(undisturbed: Undisturbed, stage: str, done: Finished, words: str) -> None:
+    """Exit code 1 with an error of one line that says what to do; nothing was published, nothing half-made is there."""
+    assert done.returncode == 1, done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert words in error
+    assert "Check space and permissions" in error
+    store = StageStore(undisturbed.run_dir, stage)
+    assert store.current() is None
+    left = [path.name for path in store.folder.iterdir()]
+    # A grid search keeps the trainings that are done.
+    assert len(left) <= (stage == "gridsearch"), left
+    undisturbed.assert_nothing_left()
+
+
+def fill(undisturbed: Undisturbed) -> dict[str, Any]:
+    """The fault by which the disk is full but for 8 KiB once the stage has begun."""
+    filler = str(undisturbed.run_dir / "filler")
+    script = 'head -c 2G /dev/zero > "$0" 2>/dev/null; truncate -s -8K "$0"'
+    return {"at_begin": [["sh", "-c", script, filler]]}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_disk_that_becomes_full_ends_a_stage_with_what_to_do(undisturbed: Undisturbed, stage: str) -> None:
+    with disk_at(undisturbed.run_dir, DISK_MIB):
+        undisturbed.restore(stage)
+        done = undisturbed.run(stage, faults=fill(undisturbed))
+        assert_told_and_nothing_left(undisturbed, stage, done, "No space left on device")
+
+
+def test_with_room_again_the_same_command_finishes_as_if_there_had_always_been(undisturbed: Undisturbed) -> None:
+    with disk_at(undisturbed.run_dir, DISK_MIB):
+        undisturbed.restore("train")
+        assert undisturbed.run("train", faults=fill(undisturbed)).returncode == 1
+        (undisturbed.run_dir / "filler").unlink()
+        done = undisturbed.run("train")
+        assert done.returncode == 0, done.stderr
+        undisturbed.check("train")
+
+
+def test_a_disk_that_is_full_from_the_start_is_refused_before_anything_is_written(undisturbed: Undisturbed) -> None:
+    with disk_at(undisturbed.run_dir, 100):
+        run_dir = undisturbed.restore("evaluate")
+        done = undisturbed.run("evaluate")
+        assert done.returncode == 1
+        assert "has 0.0" in done.stderr
+        assert "Delete old runs" in done.stderr
+        assert not (run_dir / "evaluate").exists()
+
+
+def test_a_full_disk_ends_an_evaluation_elsewhere_with_what_to_do(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    undisturbed.restore()
+    with disk_at(tmp_path, 1):
+        (tmp_path / "filler").write_bytes(bytes(950_000))
+        done = undisturbed.run("evaluate", "--out", str(tmp_path / "out"))
+        assert done.returncode == 1, done.stderr
+        assert "No space left on device" in done.stderr
+        assert "Check space and permissions" in done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["filler"]
+
+
+# Ranks and Spark's own processes are ended by this limit as by a signal, at sizes that they need to begin at all.
+@pytest.mark.parametrize("stage", ["ingest", "evaluate", "report"])
+def test_a_limit_of_file_sizes_ends_a_stage_with_what_to_do(undisturbed: Undisturbed, stage: str) -> None:
+    undisturbed.restore(stage)
+    done = undisturbed.run(stage, faults={"file_bytes": LARGEST_FILE})
+    assert_told_and_nothing_left(undisturbed, stage, done, "File too large")
+
+
+def test_ranks_that_a_limit_of_file_sizes_ended_are_told_of_it(undisturbed: Undisturbed) -> None:
+    undisturbed.restore("train")
+    done = undisturbed.run("train", faults={"file_bytes": LARGEST_FILE})
+    assert done.returncode == 1
+    assert "File size limit exceeded" in done.stderr
+    assert list((undisturbed.run_dir / "train").iterdir()) == []
+    undisturbed.assert_nothing_left()
+
+
+@contextlib.contextmanager
+def write_protected(folder: Path) -> Iterator[None]:
+    """All folders from this one on cannot be written, by those who are not root."""
+    folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    for path in folders:
+        path.chmod(0o555)
+    try:
+        yield
+    finally:
+        for path in folders:
+            path.chmod(0o755)
+
+
+AS_ANYBODY = {"as_anybody": True}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("run",), ("report", "--force"), ("promote",), ("clean", "--keep", "1")],
+    ids=lambda words: words[0],
+)
+def test_a_run_folder_that_cannot_be_written_is_refused_by_what_writes(
+    undisturbed: Undisturbed, command: tuple[str, ...]
+) -> None:
+    run_dir = undisturbed.restore()
+    (run_dir / ".lock").unlink()
+    before = tree(run_dir)
+    with write_protected(run_dir):
+        done = undisturbed.run(*command, faults=AS_ANYBODY)
+        assert done.returncode == 1, done.stderr
+        assert f"{run_dir} cannot be written" in done.stderr
+        assert "Permission denied" in done.stderr
+        assert tree(run_dir) == before
+
+
+@pytest.mark.parametrize("command", [("status", "--json"), ("plan",), ("validate",)], ids=lambda words: words[0])
+def test_a_run_folder_that_cannot_be_written_can_be_looked_at(
+    undisturbed: Undisturbed, command: tuple[str, ...]
+) -> None:
+    run_dir = undisturbed.restore()
+    with write_protected(run_dir):
+        done = undisturbed.run(*command, faults=AS_ANYBODY)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("stage", ["train", "report"])
+def test_an_output_that_becomes_write_protected_ends_a_stage_with_what_to_do(
+    undisturbed: Undisturbed, stage: str
+) -> None:
+    run_dir = undisturbed.restore(stage)
+    protect = {"at_begin": [["sh", "-c", 'chmod 555 "$0"/*', str(run_dir / stage)]]}
+    done = undisturbed.run(stage, faults=AS_ANYBODY | protect)
+    assert done.returncode == 1, done.stderr
+    assert "Permission denied" in done.stderr
+    assert "Check space and permissions" in done.stderr
+    # Nobody could remove it either; the next run does.
+    done = undisturbed.run(stage)
+    assert done.returncode == 0, done.stderr
+    undisturbed.check(stage)
+
+
+def test_elsewhere_a_folder_that_cannot_be_written_is_refused_too(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    undisturbed.restore()
+    with write_protected(tmp_path):
+        done = undisturbed.run("evaluate", "--out", str(tmp_path / "out"), faults=AS_ANYBODY)
+    assert done.returncode == 1, done.stderr
+    assert "Choose another folder with --out" in done.stderr
+
+
+def test_a_clock_that_goes_backwards_changes_nothing(undisturbed: Undisturbed) -> None:
+    run_dir = undisturbed.restore()
+    two_days_ago = {"hours": -48.0}
+    done = undisturbed.run("run", faults=two_days_ago)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("up to date") + done.stderr.count("up to date") == len(STAGES) - 1
+
+    done = undisturbed.run("promote", faults=two_days_ago)
+    assert done.returncode == 0, done.stderr
+    promoted = StageStore(run_dir / "registry", "hlf").current()
+    assert promoted is not None
+    (first,) = manifests(run_dir, "ingest")
+    assert promoted.manifest["promoted"] < first["created"], "the clock was not turned back"
+
+    added = undisturbed.data / "qcd_13TeV_PU20_1.root"
+    try:
+        shutil.copy(SAMPLES / added.name, added)
+        done = undisturbed.run("ingest", faults=two_days_ago)
+        assert done.returncode == 0, done.stderr
+        _, second = manifests(run_dir, "ingest")
+        assert second["created"] < first["created"]
+        assert second["counters"]["samples"]["qcd"]["entries"] == 2 * first["counters"]["samples"]["qcd"]["entries"]
+        done = undisturbed.run("ingest")
+        assert "ingest: up to date" in done.stdout + done.stderr
+    finally:
+        added.unlink(missing_ok=True)
+
+    done = undisturbed.run("clean", "--keep", "1", faults=two_days_ago)
+    assert done.returncode == 0, done.stderr
+    # What the model in use came from is older by number, and stays.
+    assert len(manifests(run_dir, "ingest")) == 2
+
+
+def manifests(run_dir: Path, stage: str) -> list[dict[str, Any]]:
+    """Of all versions, oldest number first."""
+    return [json.loads(path.read_text()) for path in sorted((run_dir / stage).glob("*/manifest.json"))]
+
+
+@pytest.mark.parametrize("command", ["ingest", "export", "promote"])
+def test_of_two_that_start_at_the_same_moment_one_runs(undisturbed: Undisturbed, command: str, tmp_path: Path) -> None:
+    run_dir = undisturbed.restore(command if command in STAGES else None)
+    before = set(run_dir.glob("logs/*"))
+    gate = tmp_path / "gate"
+    both = [undisturbed.start(command, faults={"wait_for": str(gate)}) for _ in range(2)]
+    wait_until(lambda: len(list(tmp_path.glob("gate.*"))) == 2, seconds=60, what="both are at the lock")
+    gate.touch()
+    ended = {process.pid: finish(process) for process in both}
+    (winner,) = [pid for pid, done in ended.items() if done.returncode == 0]
+    (loser,) = set(ended) - {winner}
+    assert ended[loser].returncode == 1, ended[loser].stderr
+    assert f"in use by another run (process {winner})" in ended[loser].stderr
+    # The other one has written nothing, not even to the log.
+    (log,) = set(run_dir.glob("logs/*")) - before
+    assert log.name.endswith(f"-{winner}.jsonl")
+    if command in STAGES:
+        undisturbed.check(command)
+    else:
+        (version,) = (run_dir / "registry" / "hlf").glob("0*")
+        assert (version / "manifest.json").exists()
