@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -83,8 +83,20 @@ def read_events(
             with _reading(info, f"entries {first} to {last - 1}"):
                 arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}
                 origins = [branch.array(entry_start=first, entry_stop=last, library="np") for branch in origin]
+                _refuse_missing_entries([*arrays.values(), *origins], last - first)
             raw = _raw_events(arrays, names, info.path, first, last)
             yield raw._replace(origin=_origin(*origins)) if origins else raw
+
+
+def _refuse_missing_entries(arrays: Sequence[Sized], expected: int) -> None:
+    """A damaged index of baskets makes uproot give fewer entries than were asked for, without a word.
+
+    Raises:
+        ValueError: An array has another length.
+    """
+    for array in arrays:
+        if len(array) != expected:
+            raise ValueError(f"a branch has {len(array)} of {expected} entries")
 
 
 @contextmanager

@@ -57,6 +57,14 @@ def test_spoiled_root_files_are_read_or_refused(tmp_path: Path) -> None:
     assert sum(found.values()) == 60
 
 
+# A damaged index of baskets, by which one branch had no entries: it ended in an error of numpy.
+@pytest.mark.parametrize("seed", [267714])
+def test_spoiled_root_files_that_once_failed(tmp_path: Path, seed: int) -> None:
+    outcomes = fuzz("root", seed, 1, tmp_path)
+    assert_none_failed(outcomes)
+    assert "DamagedFileError" in outcomes[0].words
+
+
 def test_a_damaged_class_version_does_not_make_later_files_unreadable(tmp_path: Path) -> None:
     good = min(SAMPLES.glob("*.root"))
     content, tree_at = with_plain_tree(good)
