@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import logging
-import os
 import shlex
-import signal
-import sys
-import threading
-import traceback
-from collections.abc import Callable
-from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ingestion.secrets import redact
 from pipeline.config import Config, load_config
-from pipeline.errors import USER_ERRORS, ConfigError, RunFolderError
-from pipeline.interrupts import requested
-from pipeline.space import out_of_room
+from pipeline.ending import Exit, err, guard, out, with_exit_code
+from pipeline.errors import RunFolderError
 
 app = typer.Typer(
     name="hep-pipeline",
@@ -36,35 +23,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_SECONDS_BEFORE_AGAIN = 0.05
-
-
-class SafeConsole(Console):
-    """A console that shows no secrets of URLs and settings."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        """Like `Console.print`."""
-        super().print(*(redact(each) if isinstance(each, str) else each for each in objects), **options)
-
-
-_out = SafeConsole(highlight=False, soft_wrap=True)
-_err = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
-
-
-class Exit(IntEnum):
-    """What the exit status means."""
-
-    OK = 0
-    USER_ERROR = 1
-    """Input, run folder or machine; the message says which."""
-    USAGE = 2
-    """Command line or config."""
-    BUG = 3
-    """An error that we did not foresee."""
-    INTERRUPTED = 130
-    """Ctrl-C or SIGTERM."""
-
-
 ConfigOption = Annotated[
     str,
     typer.Option("--config", "-c", help="A YAML file, or the name of a shipped config.", envvar="HEP_PIPELINE_CONFIG"),
@@ -105,7 +63,7 @@ def run(
     debug: DebugOption = False,
 ) -> None:
     """Run all stages, as far as they are stale."""
-    _guard(partial(_run_stages, config, overrides, None, force=force), debug=debug)
+    guard(partial(_run_stages, config, overrides, None, force=force), debug=debug)
 
 
 @app.command()
@@ -116,7 +74,7 @@ def ingest(
     debug: DebugOption = False,
 ) -> None:
     """ROOT files to events Parquet (Spark and uproot)."""
-    _guard(partial(_run_stages, config, overrides, ["ingest"], force=force), debug=debug)
+    guard(partial(_run_stages, config, overrides, ["ingest"], force=force), debug=debug)
 
 
 @app.command()
@@ -127,7 +85,7 @@ def features(
     debug: DebugOption = False,
 ) -> None:
     """Events to high- and low-level features, split and mixed (Spark)."""
-    _guard(partial(_run_stages, config, overrides, ["features"], force=force), debug=debug)
+    guard(partial(_run_stages, config, overrides, ["features"], force=force), debug=debug)
 
 
 @app.command()
@@ -144,11 +102,11 @@ def gridsearch(
 
     def work() -> None:
         if if_wanted and not load_config(config, overrides or []).model.searched:
-            _out.print("gridsearch: not wanted (model.hlf.from_gridsearch is false)")
+            out.print("gridsearch: not wanted (model.hlf.from_gridsearch is false)")
             return
         _run_stages(config, overrides, ["gridsearch"], force=force)
 
-    _guard(work, debug=debug)
+    guard(work, debug=debug)
 
 
 @app.command()
@@ -162,10 +120,10 @@ def train(
 ) -> None:
     """Train the network on one worker, or on several under mpirun; or compare optimisers."""
     if compare is not None:
-        _guard(partial(_compare, compare, config, overrides or [], workers, force=force), debug=debug)
+        guard(partial(_compare, compare, config, overrides or [], workers, force=force), debug=debug)
         return
     extra = [] if workers is None else [f"train.workers={workers}"]
-    _guard(partial(_run_stages, config, [*(overrides or []), *extra], ["train"], force=force), debug=debug)
+    guard(partial(_run_stages, config, [*(overrides or []), *extra], ["train"], force=force), debug=debug)
 
 
 @app.command()
@@ -180,9 +138,9 @@ def evaluate(
 ) -> None:
     """Predict the test split; metrics and plots. Or other models, or new ROOT files, beside the run."""
     if model or inputs or out:
-        _guard(partial(_evaluate_others, config, overrides or [], model or [], inputs or [], out), debug=debug)
+        guard(partial(_evaluate_others, config, overrides or [], model or [], inputs or [], out), debug=debug)
         return
-    _guard(partial(_run_stages, config, overrides, ["evaluate"], force=force), debug=debug)
+    guard(partial(_run_stages, config, overrides, ["evaluate"], force=force), debug=debug)
 
 
 @app.command()
@@ -193,7 +151,7 @@ def export(
     debug: DebugOption = False,
 ) -> None:
     """The trained networks as ONNX and as torch programs, checked and timed."""
-    _guard(partial(_run_stages, config, overrides, ["export"], force=force), debug=debug)
+    guard(partial(_run_stages, config, overrides, ["export"], force=force), debug=debug)
 
 
 @app.command()
@@ -204,7 +162,7 @@ def report(
     debug: DebugOption = False,
 ) -> None:
     """One self-contained HTML page of the whole run."""
-    _guard(partial(_run_stages, config, overrides, ["report"], force=force), debug=debug)
+    guard(partial(_run_stages, config, overrides, ["report"], force=force), debug=debug)
 
 
 @app.command()
@@ -219,11 +177,11 @@ def promote(
     def work() -> None:
         from pipeline.promoting import Promoter
 
-        for verdict in Promoter(load_config(config, overrides or []), _err).promote(force=force):
+        for verdict in Promoter(load_config(config, overrides or []), err).promote(force=force):
             words = "promoted" if verdict.promoted else "not promoted"
-            _out.print(escape(f"{verdict.network}: {words}: {verdict.reason}"))
+            out.print(escape(f"{verdict.network}: {words}: {verdict.reason}"))
 
-    _guard(work, debug=debug)
+    guard(work, debug=debug)
 
 
 @app.command()
@@ -238,10 +196,10 @@ def rollback(
     def work() -> None:
         from pipeline.promoting import Promoter
 
-        withdrawn, current = Promoter(load_config(config, overrides or []), _err).rollback(network)
-        _out.print(f"{network}: {current} is in use again instead of {withdrawn}")
+        withdrawn, current = Promoter(load_config(config, overrides or []), err).rollback(network)
+        out.print(f"{network}: {current} is in use again instead of {withdrawn}")
 
-    _guard(work, debug=debug)
+    guard(work, debug=debug)
 
 
 @app.command()
@@ -257,14 +215,14 @@ def clean(
     def work() -> None:
         from pipeline.cleaning import Cleaner
 
-        found = Cleaner(load_config(config, overrides or []), _err).clean(keep, dry_run=dry_run)
+        found = Cleaner(load_config(config, overrides or []), err).clean(keep, dry_run=dry_run)
         for each in found:
-            _out.print(escape(f"{each.folder} ({each.freed_bytes / 1e6:,.1f} MB)"))
+            out.print(escape(f"{each.folder} ({each.freed_bytes / 1e6:,.1f} MB)"))
         total = sum(each.freed_bytes for each in found)
         words = "would be removed" if dry_run else "removed"
-        _out.print(f"{len(found)} versions {words}, {total / 1e6:,.1f} MB")
+        out.print(f"{len(found)} versions {words}, {total / 1e6:,.1f} MB")
 
-    _guard(work, debug=debug)
+    guard(work, debug=debug)
 
 
 @app.command("load-test")
@@ -281,9 +239,9 @@ def load_test(
     def work() -> None:
         from pipeline.load_test import make
 
-        _out.print(make(load_config(config, overrides or []), folder, events, seed=seed, console=_err))
+        out.print(make(load_config(config, overrides or []), folder, events, seed=seed, console=err))
 
-    _guard(work, debug=debug)
+    guard(work, debug=debug)
 
 
 @app.command()
@@ -297,10 +255,10 @@ def validate(config: ConfigOption = "demo", overrides: SetOption = None, debug: 
         sources = expand(loaded.samples)
         for sample in loaded.samples:
             files = sum(source.sample == sample.name for source in sources)
-            _out.print(f"{sample.name}: {files} files, class {loaded.classes[sample.label]}")
-        _out.print("the config is valid")
+            out.print(f"{sample.name}: {files} files, class {loaded.classes[sample.label]}")
+        out.print("the config is valid")
 
-    _guard(work, debug=debug)
+    guard(work, debug=debug)
 
 
 @app.command()
@@ -315,18 +273,18 @@ def plan(
     def work() -> None:
         from pipeline.runner import Runner, State
 
-        runner = Runner(load_config(config, overrides or []), _err)
+        runner = Runner(load_config(config, overrides or []), err)
         if accept:
             accepted = runner.accept()
-            _out.print(f"accepted as they are: {', '.join(accepted)}" if accepted else "nothing was stale")
+            out.print(f"accepted as they are: {', '.join(accepted)}" if accepted else "nothing was stale")
             return
         for each in runner.plan():
             will = "would run" if each.state is not State.FRESH else ""
-            _out.print(f"{each.stage.name:<12}{each.state:<15}{will}")
+            out.print(f"{each.stage.name:<12}{each.state:<15}{will}")
             for reason in each.reasons:
-                _out.print(f"            - {escape(reason)}")
+                out.print(f"            - {escape(reason)}")
 
-    _guard(work, debug=debug)
+    guard(work, debug=debug)
 
 
 @app.command()
@@ -342,22 +300,22 @@ def status(
         from pipeline.runner import STAGES, Runner
 
         loaded = load_config(config, overrides or [])
-        runner = Runner(loaded, _err)
+        runner = Runner(loaded, err)
         versions = {stage.name: runner.store(stage).current() for stage in STAGES}
         if as_json:
             found = {
                 name: {"version": each.name, "folder": str(each.folder), **_brief(each.manifest)} if each else None
                 for name, each in versions.items()
             }
-            _out.print_json(json.dumps(found))
+            out.print_json(json.dumps(found))
             return
         table = Table("stage", "version", "made", "seconds", title=f"{loaded.run_dir}", title_justify="left")
         for name, each in versions.items():
             row = [each.name, each.manifest["created"], f"{each.manifest['seconds']:.1f}"] if each else ["-", "-", "-"]
             table.add_row(name, *row)
-        _out.print(table)
+        out.print(table)
 
-    _guard(work, debug=debug)
+    guard(work, debug=debug)
 
 
 @app.command()
@@ -377,13 +335,13 @@ def doctor(config: ConfigOption = "demo", overrides: SetOption = None, debug: De
             launcher_args=loaded.train.launcher_args,
         )
         is_bad = any(finding.severity is Severity.ERROR for finding in findings)
-        _out.print(escape(render(findings)))
+        out.print(escape(render(findings)))
         if not is_bad:
             is_bad = _try_training(loaded)
         if is_bad:
             raise typer.Exit(Exit.USER_ERROR)
 
-    _guard(work, debug=debug)
+    guard(work, debug=debug)
 
 
 def _try_training(config: Config) -> bool:
@@ -391,55 +349,38 @@ def _try_training(config: Config) -> bool:
     from training.errors import LaunchError
     from training.probing import describe_devices, probe_mpi
 
-    _out.print(escape(describe_devices()), highlight=False)
+    out.print(escape(describe_devices()), highlight=False)
     if config.train.workers == 1:
         return False
     try:
-        _out.print(escape(probe_mpi(config.train)), highlight=False)
+        out.print(escape(probe_mpi(config.train)), highlight=False)
     except LaunchError as error:
-        _out.print(escape(f"error: {error}"), highlight=False)
+        out.print(escape(f"error: {error}"), highlight=False)
         return True
     return False
 
 
 def main() -> None:
     """Entry point of `python -m pipeline` and `hep-pipeline`."""
-    try:
-        app()
-    except SystemExit as end:
-        if requested.is_set():
-            _end_with(int(end.code or 0))
-        raise
-
-
-def _end_with(code: int) -> NoReturn:
-    """End the process with this exit code, once all is cleaned up.
-
-    Where an interrupt falls into `exec` or `eval` of a string, as every import of a namedtuple has one, Python 3.11
-    remembers it as unhandled, and in the end kills itself by SIGINT whatever the exit code is.
-    """
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    with_exit_code(app)
 
 
 def _run_stages(config: str, overrides: list[str] | None, names: list[str] | None, *, force: bool) -> None:
     """Run the named stages; None: all that the config wants."""
     from pipeline.runner import Runner
 
-    runner = Runner(load_config(config, overrides or []), _err)
+    runner = Runner(load_config(config, overrides or []), err)
     chosen = names or [stage.name for stage in runner.wanted()]
     runner.run(chosen, force=force)
     if "report" in chosen:
-        _err.print(f"report: {_report_path(runner.config.run_dir)}")
+        err.print(f"report: {_report_path(runner.config.run_dir)}")
 
 
 def _evaluate_others(config: str, overrides: list[str], models: list[str], inputs: list[str], out: Path | None) -> None:
     from pipeline.evaluating import Evaluator
 
-    folder = Evaluator(load_config(config, overrides), _err).evaluate(models, inputs, out)
-    _err.print(f"evaluation: {folder}")
+    folder = Evaluator(load_config(config, overrides), err).evaluate(models, inputs, out)
+    err.print(f"evaluation: {folder}")
 
 
 def _compare(name: str, config: str, overrides: list[str], workers: int | None, *, force: bool) -> None:
@@ -449,8 +390,8 @@ def _compare(name: str, config: str, overrides: list[str], workers: int | None, 
     changes = overrides if workers is None else [*overrides, f"compare.workers={workers}"]
     words = ["python -m pipeline train --compare", name, "--config", config]
     command = " ".join([*words, *(f"--set {shlex.quote(each)}" for each in changes)])
-    page = Comparer(load_config(config, changes), _err, command=command).compare(name, force=force)
-    _err.print(f"comparison: {page}")
+    page = Comparer(load_config(config, changes), err, command=command).compare(name, force=force)
+    err.print(f"comparison: {page}")
 
 
 def _report_path(run_dir: Path) -> Path:
@@ -464,66 +405,3 @@ def _report_path(run_dir: Path) -> Path:
 
 def _brief(manifest: dict[str, Any]) -> dict[str, Any]:
     return {key: manifest[key] for key in ("created", "seconds", "upstream", "code_version")}
-
-
-def _guard(work: Callable[[], None], *, debug: bool) -> None:
-    """Run a command; turn errors into messages and exit codes."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
-    sys.unraisablehook = _not_lost
-    if not debug:
-        # Spark's gateway logs a traceback for every call that an interrupt or a lost worker breaks; the error says it.
-        logging.getLogger().setLevel(logging.CRITICAL)
-    try:
-        work()
-    except typer.Exit:
-        raise
-    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - it is said, and is the exit code
-        if debug:
-            _err.print(traceback.format_exc(), markup=False)
-        _leave(_explain(error))
-
-
-def _explain(error: BaseException) -> Exit:
-    """Say what went wrong; returns the exit code."""
-    if isinstance(error, KeyboardInterrupt) or requested.is_set():
-        # A terminal interrupts Spark's workers too: their end may reach us as an error before our own interrupt does.
-        # Whatever comes now must not end the process otherwise.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        _err.print("\ninterrupted; finished stages stay, the same command goes on from there")
-        return Exit.INTERRUPTED
-    if isinstance(error, USER_ERRORS):
-        _err.print(f"[bold red]error:[/] {escape(str(error))}")
-        return Exit.USAGE if isinstance(error, ConfigError) else Exit.USER_ERROR
-    no_room = out_of_room(error)
-    if no_room:
-        _err.print(
-            f"[bold red]error:[/] a file could not be written ({escape(str(no_room))}). "
-            "Check space and permissions, and limits of file sizes (`ulimit -f`)."
-        )
-        return Exit.USER_ERROR
-    _err.print(
-        f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"
-        "This is a bug of the pipeline; run again with --debug for the traceback and report it."
-    )
-    return Exit.BUG
-
-
-def _leave(code: Exit) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    raise typer.Exit(code)
-
-
-def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send an interrupt again that Python has dropped, as it does with exceptions raised in destructors."""
-    if unraisable.exc_type is KeyboardInterrupt:
-        threading.Timer(_SECONDS_BEFORE_AGAIN, os.kill, (os.getpid(), signal.SIGINT)).start()
-    else:
-        sys.__unraisablehook__(unraisable)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
-    requested.set()
-    raise KeyboardInterrupt

@@ -16,7 +16,8 @@ from delphes_files import write_delphes
 from made_events import lepton, made_event
 from typer.testing import CliRunner
 
-from pipeline.cli import Exit, app
+from pipeline.cli import app
+from pipeline.ending import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
 

@@ -14,7 +14,8 @@ from features_stage import config_of, made_features
 from typer.testing import CliRunner
 
 from features.dataset import FeatureDataset
-from pipeline.cli import Exit, app
+from pipeline.cli import app
+from pipeline.ending import Exit
 from training.comparison.planning import PlannedRun
 from training.comparison.results import Comparison
 from training.comparison.running import correct_events

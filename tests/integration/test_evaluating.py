@@ -27,7 +27,7 @@ from ranks import processes_of, wait_until
 
 from features.schema import SPLITS
 from models.saved_model import load_model
-from pipeline.cli import Exit
+from pipeline.ending import Exit
 from pipeline.spark import SparkProvider
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]

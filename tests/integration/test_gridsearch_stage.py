@@ -21,7 +21,7 @@ from features_stage import config_of, made_features
 from lent_spark import command
 from ranks import wait_until
 
-from pipeline.cli import Exit
+from pipeline.ending import Exit
 from pipeline.spark import SparkProvider
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]

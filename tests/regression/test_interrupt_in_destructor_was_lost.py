@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import os, signal, time
-from pipeline.cli import _guard
+from pipeline.ending import guard
 
 class Fragile:
     def __del__(self):
@@ -19,7 +19,7 @@ def work():
     time.sleep(20)
     print("went on to the end")
 
-_guard(work, debug=False)
+guard(work, debug=False)
 """
 
 

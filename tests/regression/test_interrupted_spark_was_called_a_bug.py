@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import os, signal
-from pipeline.cli import _guard
+from pipeline.ending import guard
 
 def work():
     try:
@@ -17,7 +17,7 @@ def work():
     except KeyboardInterrupt:
         raise RuntimeError("Python worker exited unexpectedly") from None
 
-_guard(work, debug=False)
+guard(work, debug=False)
 """
 
 

@@ -42,14 +42,14 @@ def test_nothing_is_published(tmp_path: Path) -> None:
 def test_a_second_ctrl_c_does_not_change_the_exit_code(tmp_path: Path) -> None:
     script = """
 import os, signal
-from pipeline import cli
+from pipeline import ending
 
 def work():
     os.kill(os.getpid(), signal.SIGINT)
 
-leave = cli._leave
-cli._leave = lambda code: (os.kill(os.getpid(), signal.SIGINT), leave(code))
-cli._guard(work, debug=False)
+leave = ending._leave
+ending._leave = lambda code: (os.kill(os.getpid(), signal.SIGINT), leave(code))
+ending.guard(work, debug=False)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert "interrupted" in done.stderr
