@@ -10,7 +10,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 
 PIPELINE = $(BIN)/python -m pipeline
 OPTIONS = --config $(CONFIG) $(foreach each,$(SET),--set $(each))
 STAGES := ingest features gridsearch train evaluate export report
-COMMANDS := validate plan status promote clean
+COMMANDS := validate plan status promote track clean
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -65,6 +65,7 @@ validate: setup ## Check the config and its input files
 plan: setup ## Say what would run, and why
 status: setup ## Say what is there
 promote: setup ## Put the trained networks in use, if they are better than those that are
+track: setup ## Log the trained and evaluated networks to MLflow (mlflow.uri; needs the extra `mlflow`)
 clean: setup ## Remove old versions that nothing in use needs
 $(COMMANDS):
 	$(PIPELINE) $@ $(OPTIONS)

@@ -203,6 +203,20 @@ def rollback(
 
 
 @app.command()
+def track(config: ConfigOption = "demo", overrides: SetOption = None, debug: DebugOption = False) -> None:
+    """Log the trained and evaluated networks to MLflow."""
+
+    def work() -> None:
+        from pipeline.tracking import Tracker
+
+        for each in Tracker(load_config(config, overrides or []), err).track():
+            words = "logged as" if each.is_new else "is there already as"
+            out.print(escape(f"{each.network}: {words} run {each.run_id}"))
+
+    guard(work, debug=debug)
+
+
+@app.command()
 def clean(
     keep: Annotated[int, typer.Option("--keep", min=1, help="Versions of each stage to keep.")] = 3,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,

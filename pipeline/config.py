@@ -15,74 +15,15 @@ from ingestion.settings import IngestSettings, SampleSettings
 from models.settings import ModelName, NetworksSettings
 from pipeline.errors import ConfigError, nearest
 from pipeline.fingerprint import PACKAGES, ROOT
+from pipeline.yaml_text import not_text, read_yaml
 from training.comparison.settings import CompareSettings
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import TrainSettings
 
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
-#: Values in a config, those that aliases repeat counted each time: with aliases of aliases ten lines say a billion.
-_MOST_VALUES: Final = 1_000_000
 _LETTERS_SHOWN: Final = 500
 _MISTAKES_SHOWN: Final = 20
-
-
-class UniqueKeyLoader(yaml.SafeLoader):
-    """YAML's safe loader, which refuses in addition what nobody means.
-
-    That is a key that is given twice (silently, the first would be lost), and aliases that stand for themselves, or for
-    more values than any memory holds.
-    """
-
-    def construct_document(self, node: yaml.Node) -> Any:
-        """The content of a file; see the base class."""
-        if _num_values(node, {}) > _MOST_VALUES:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"its aliases stand for more than {_MOST_VALUES:,} values", node.start_mark
-            )
-        return super().construct_document(node)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping of a node; see the base class."""
-        if isinstance(node, yaml.MappingNode):
-            seen: set[tuple[str, str]] = set()
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key '{key.value}' is given twice", node.start_mark
-                    )
-                seen.add((key.tag, str(key.value)))
-        return super().construct_mapping(node, deep)
-
-
-def _num_values(node: yaml.Node, counted: dict[int, int]) -> int:
-    """Values that a node stands for; `counted` holds those known, 0 for a node within which this one lies."""
-    if id(node) not in counted:
-        counted[id(node)] = 0
-        parts: list[yaml.Node] = []
-        if isinstance(node, yaml.SequenceNode):
-            parts = node.value
-        elif isinstance(node, yaml.MappingNode):
-            parts = [part for pair in node.value for part in pair]
-        counted[id(node)] = 1 + sum([_num_values(part, counted) for part in parts])
-    elif not counted[id(node)]:
-        raise yaml.constructor.ConstructorError(None, None, "an alias stands for what it is a part of", node.start_mark)
-    return counted[id(node)]
-
-
-def _read_yaml(text: str) -> Any:
-    """The content of YAML text.
-
-    Raises:
-        yaml.YAMLError: It is no valid YAML, or cannot be held in memory.
-    """
-    try:
-        return yaml.load(text, Loader=UniqueKeyLoader)  # noqa: S506 - a safe loader
-    except RecursionError:
-        raise yaml.YAMLError("it is nested too deeply") from None
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as cause:
-        # Of values that look like a date or number, or are declared to be one, and are none.
-        raise yaml.YAMLError(f"a value in it cannot be read ({cause})") from cause
 
 
 class SparkSettings(BaseModel):
@@ -126,6 +67,17 @@ class PromoteSettings(BaseModel):
     """Its mean cross-entropy on the test split is lower by more than so many standard errors of the difference."""
 
 
+class MlflowSettings(BaseModel):
+    """Where `track` copies the record of a training to."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    uri: str | None = None
+    """Of the tracking server, such as `https://mlflow.site:5000`; not set: what MLFLOW_TRACKING_URI says."""
+    experiment: str = Field(default="hep-pipeline", min_length=1)
+    """Name of the experiment that the runs belong to."""
+
+
 class ReportSettings(BaseModel):
     """Words on plots and in the report."""
 
@@ -162,6 +114,7 @@ class Config(BaseModel):
     compare: CompareSettings = CompareSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     promote: PromoteSettings = PromoteSettings()
+    mlflow: MlflowSettings = MlflowSettings()
     allow_load_test: bool = False
     """Train and evaluate on a load-test sample too, whose events are copies of few: for timing only."""
     report: ReportSettings = ReportSettings()
@@ -255,7 +208,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     path = find_config(name)
     try:
-        content = _read_yaml(path.read_text(encoding="utf-8"))
+        content = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{path} cannot be read ({cause}).") from cause
     except yaml.YAMLError as cause:
@@ -264,6 +217,8 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path} must hold keys and values, such as `run_dir: runs/mine`.")
     for override in overrides:
         apply_override(content, override)
+    for where in not_text(content, ""):
+        raise ConfigError(f"{path}: {_short(where)} holds half a character (a surrogate), which no file can hold.")
     try:
         return Config.model_validate(content)
     except ValidationError as cause:
@@ -303,7 +258,7 @@ def apply_override(content: dict[str, Any], override: str) -> None:
     if not separator or not all(keys):
         raise ConfigError(f"--set {_short(override)}: write it as key.subkey=value, for example --set train.epochs=5.")
     try:
-        value = _read_yaml(text)
+        value = read_yaml(text)
     except yaml.YAMLError as cause:
         raise ConfigError(f"--set {_short(override)}: the value is no valid YAML ({_short(str(cause))}).") from cause
     if isinstance(value, str) and text.strip()[:1] not in {"'", '"'}:

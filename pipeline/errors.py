@@ -40,6 +40,10 @@ class LoadTestError(PipelineError):
     """Training or evaluation on a load-test sample that was not asked for."""
 
 
+class TrackingError(PipelineError):
+    """MLflow refuses what it is to keep, or cannot be reached."""
+
+
 class CheckFailedError(PipelineError):
     """A stage's result failed its own checks; it was not published."""
 

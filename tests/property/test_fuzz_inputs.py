@@ -38,6 +38,8 @@ ONCE_FAILED = {
     "a number of 5000 digits": f"run_dir: {'9' * 5000}",
     "a long mapping in the place of a number": f"train: {{seed: {{{', '.join(f'k{n}: 1' for n in range(3000))}}}}}",
     "many mistakes": "\n".join(f"k{n}: 1" for n in range(3000)),
+    "half a character": 'run_dir: "\\ud800"',
+    "half a character in a key": '"\\udfff": 1',
     "a long word": f"classes: {'x' * 100_000}",
 }
 
