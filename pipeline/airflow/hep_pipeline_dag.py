@@ -11,6 +11,8 @@ processes say what to run; all have defaults:
     HEP_PIPELINE_START          first day of the schedule, YYYY-MM-DD; default: long ago, but nothing is caught up
     HEP_PIPELINE_TIMEOUT_HOURS  a task that takes longer is ended and tried again; default: 12
     HEP_PIPELINE_RETRY_MINUTES  until a task is tried again; default: 5
+    HEP_PIPELINE_TRACK          "yes": log each training to MLflow, see `track`; default: no
+    HEP_PIPELINE_KEEP           remove all but so many versions of each stage in the end; default: none is removed
 
 A run takes the files that were there at the end of its data interval. All tasks are idempotent: a stage that is up to
 date does nothing, one that was killed finishes the work. So there is no sensor for new files: a night without any costs
@@ -29,7 +31,7 @@ from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable, chain
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-COMMANDS: Final = {
+COMMANDS: Final[dict[str, list[str]]] = {
     "ingest": [],
     "features": [],
     "gridsearch": ["--if-wanted"],
@@ -39,7 +41,11 @@ COMMANDS: Final = {
     "promote": [],
     "report": [],
 }
-FIRST, LAST = "ingest", "report"
+if os.environ.get("HEP_PIPELINE_TRACK", "no") != "no":
+    COMMANDS["track"] = []
+if os.environ.get("HEP_PIPELINE_KEEP"):
+    COMMANDS["clean"] = ["--keep", os.environ["HEP_PIPELINE_KEEP"]]
+FIRST, LAST = "ingest", [*COMMANDS][-1]
 #: Exit codes that another try would not change; 1 (input or machine) and ends by signals may pass.
 PERMANENT: Final = {2: "the command line or the config is wrong", 3: "this is a bug of the pipeline"}
 FINISHED: Final = {"success", "failed", "upstream_failed", "skipped", "removed"}

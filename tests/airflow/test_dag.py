@@ -63,6 +63,22 @@ def test_stages_follow_each_other_and_are_tried_again(tmp_path: Path) -> None:
     assert found["schedule"] == "0 0 * * *"
 
 
+def test_logging_to_mlflow_and_removing_old_versions_come_last_where_they_are_wanted(tmp_path: Path) -> None:
+    home = AirflowHome(
+        tmp_path,
+        HEP_PIPELINE_PYTHON=str(stand_in(tmp_path, {})),
+        HEP_PIPELINE_TRACK="yes",
+        HEP_PIPELINE_KEEP="5",
+        MLFLOW_TRACKING_URI="https://mlflow.example.org",
+    )
+    found = home.script(SCRIPT, str(DAG_FILE), "track", "clean")
+    assert list(found["chain"])[-3:] == ["report", "track", "clean"]
+    assert found["ends"] == {"track": "done", "clean": "done"}
+    track, clean = (json.loads(line) for line in (tmp_path / "called.jsonl").read_text().splitlines())
+    assert track["env"]["MLFLOW_TRACKING_URI"] == "https://mlflow.example.org"
+    assert clean["words"][2:5] == ["clean", "--keep", "5"]
+
+
 @pytest.mark.parametrize(("schedule", "expression"), [("15 2 * * *", "15 2 * * *"), ("none", "None")])
 def test_the_schedule_is_the_users(tmp_path: Path, schedule: str, expression: str) -> None:
     found = AirflowHome(tmp_path, HEP_PIPELINE_SCHEDULE=schedule).script(SCRIPT, str(DAG_FILE))
