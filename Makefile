@@ -11,10 +11,11 @@ PIPELINE = $(BIN)/python -m pipeline
 OPTIONS = --config $(CONFIG) $(foreach each,$(SET),--set $(each))
 STAGES := ingest features gridsearch train evaluate export report
 COMMANDS := validate plan status promote track clean
+NETWORK ?= hlf
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup airflow-setup test-airflow torture java run $(STAGES) compare $(COMMANDS) doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch bench-inference browser lint format
+.PHONY: help setup airflow-setup test-airflow torture java run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch bench-inference browser lint format
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
@@ -69,6 +70,9 @@ track: setup ## Log the trained and evaluated networks to MLflow (mlflow.uri; ne
 clean: setup ## Remove old versions that nothing in use needs
 $(COMMANDS):
 	$(PIPELINE) $@ $(OPTIONS)
+
+rollback: setup ## Put the model before the one in use back (NETWORK=hlf)
+	$(PIPELINE) rollback $(NETWORK) $(OPTIONS)
 
 doctor: setup ## Say what is wrong with this machine
 	$(PIPELINE) doctor $(OPTIONS)

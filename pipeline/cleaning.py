@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.errors import RunFolderError
+from pipeline.registry import REGISTRY, Registry
 from pipeline.runner import STAGES, Runner
-from pipeline.store import REGISTRY, StageStore
+from pipeline.store import MANIFEST, StageStore
 
 
 class Removable(NamedTuple):
@@ -26,9 +27,10 @@ class Cleaner(Runner):
     def clean(self, keep: int, *, dry_run: bool = False) -> list[Removable]:
         """Remove all versions but the newest `keep` of each stage, those in use, and what these were made from.
 
-        Of each network in the registry the newest `keep` stay too, so that a rollback has somewhere to go, and of the
-        one in use the training, features and events that it came from. What killed runs left unfinished goes with the
-        next run of its stage, and results of `evaluate --model` and `train --compare` are the user's.
+        Of each network in the registry the newest `keep` that were not withdrawn stay too, so that a rollback has
+        somewhere to go, and of the one in use the training, features and events that it came from. What killed runs
+        left unfinished goes with the next run of its stage, and results of `evaluate --model` and `train --compare`
+        are the user's.
 
         Args:
             keep: At least 1.
@@ -44,6 +46,8 @@ class Cleaner(Runner):
             found = self._removable(keep)
             for each in () if dry_run else found:
                 try:
+                    # First of all: what a kill leaves of the rest is then an unfinished version, which nobody reads.
+                    (each.folder / MANIFEST).unlink()
                     shutil.rmtree(each.folder)
                 except OSError as cause:
                     raise RunFolderError(f"{each.folder} cannot be removed ({cause}). Mend its permissions.") from cause
@@ -52,14 +56,16 @@ class Cleaner(Runner):
 
     def _removable(self, keep: int) -> list[Removable]:
         stores = [self.store(stage) for stage in STAGES]
-        registry = self.config.run_dir / REGISTRY
-        networks = [StageStore(registry, path.name) for path in sorted(registry.glob("*")) if path.is_dir()]
+        networks = Registry.all_of(self.config.run_dir)
         needed = self._needed([*stores, *networks])
         found = []
         for store in (*stores, *networks):
-            names = store.complete()
-            for name in names[: max(0, len(names) - keep)]:
-                if (store.folder, name) not in needed:
+            # Withdrawn models do not count: a rollback goes to one of the others.
+            worth_keeping = store.promoted() if isinstance(store, Registry) else store.complete()
+            if len(worth_keeping) <= keep:
+                continue
+            for name in store.complete():
+                if name < worth_keeping[-keep] and (store.folder, name) not in needed:
                     folder = store.folder / name
                     found.append(Removable(folder, _freed(folder)))
         return found

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.markup import escape
@@ -16,6 +17,9 @@ from pipeline.config import Config, load_config
 from pipeline.ending import Exit, err, guard, out, with_exit_code
 from pipeline.errors import RunFolderError
 
+if TYPE_CHECKING:
+    from pipeline.store import Version
+
 app = typer.Typer(
     name="hep-pipeline",
     help="ROOT files in, trained and evaluated event classifiers out.",
@@ -23,6 +27,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+#: Keys of manifests that `status --json` shows.
+_OF_STAGES: Final = ("created", "seconds", "upstream", "code_version")
+_OF_MODELS: Final = ("promoted", "train", "improvement", "code_version")
 ConfigOption = Annotated[
     str,
     typer.Option("--config", "-c", help="A YAML file, or the name of a shipped config.", envvar="HEP_PIPELINE_CONFIG"),
@@ -269,7 +276,7 @@ def validate(config: ConfigOption = "demo", overrides: SetOption = None, debug: 
         sources = expand(loaded.samples)
         for sample in loaded.samples:
             files = sum(source.sample == sample.name for source in sources)
-            out.print(f"{sample.name}: {files} files, class {loaded.classes[sample.label]}")
+            out.print(f"{escape(sample.name)}: {files} files, class {escape(loaded.classes[sample.label])}")
         out.print("the config is valid")
 
     guard(work, debug=debug)
@@ -311,22 +318,25 @@ def status(
     """Say what is there."""
 
     def work() -> None:
+        from pipeline.registry import Registry
         from pipeline.runner import STAGES, Runner
 
         loaded = load_config(config, overrides or [])
         runner = Runner(loaded, err)
         versions = {stage.name: runner.store(stage).current() for stage in STAGES}
+        in_use = {each.stage: each.current() for each in Registry.all_of(loaded.run_dir)}
         if as_json:
-            found = {
-                name: {"version": each.name, "folder": str(each.folder), **_brief(each.manifest)} if each else None
-                for name, each in versions.items()
-            }
+            found: dict[str, Any] = {name: _brief(each, _OF_STAGES) for name, each in versions.items()}
+            found["in_use"] = {name: _brief(each, _OF_MODELS) for name, each in in_use.items()}
             out.print_json(json.dumps(found))
             return
-        table = Table("stage", "version", "made", "seconds", title=f"{loaded.run_dir}", title_justify="left")
+        table = Table("stage", "version", "made", "seconds", title=escape(str(loaded.run_dir)), title_justify="left")
         for name, each in versions.items():
             row = [each.name, each.manifest["created"], f"{each.manifest['seconds']:.1f}"] if each else ["-", "-", "-"]
             table.add_row(name, *row)
+        for name, each in in_use.items():
+            row = [each.name, each.manifest["promoted"]] if each else ["-", "-"]
+            table.add_row(f"{name} in use", *row, "-")
         out.print(table)
 
     guard(work, debug=debug)
@@ -387,14 +397,14 @@ def _run_stages(config: str, overrides: list[str] | None, names: list[str] | Non
     chosen = names or [stage.name for stage in runner.wanted()]
     runner.run(chosen, force=force)
     if "report" in chosen:
-        err.print(f"report: {_report_path(runner.config.run_dir)}")
+        err.print(escape(f"report: {_report_path(runner.config.run_dir)}"))
 
 
 def _evaluate_others(config: str, overrides: list[str], models: list[str], inputs: list[str], out: Path | None) -> None:
     from pipeline.evaluating import Evaluator
 
     folder = Evaluator(load_config(config, overrides), err).evaluate(models, inputs, out)
-    err.print(f"evaluation: {folder}")
+    err.print(escape(f"evaluation: {folder}"))
 
 
 def _compare(name: str, config: str, overrides: list[str], workers: int | None, *, force: bool) -> None:
@@ -405,7 +415,7 @@ def _compare(name: str, config: str, overrides: list[str], workers: int | None, 
     words = ["python -m pipeline train --compare", name, "--config", config]
     command = " ".join([*words, *(f"--set {shlex.quote(each)}" for each in changes)])
     page = Comparer(load_config(config, changes), err, command=command).compare(name, force=force)
-    err.print(f"comparison: {page}")
+    err.print(escape(f"comparison: {page}"))
 
 
 def _report_path(run_dir: Path) -> Path:
@@ -417,5 +427,7 @@ def _report_path(run_dir: Path) -> Path:
     return current.folder / "report.html"
 
 
-def _brief(manifest: dict[str, Any]) -> dict[str, Any]:
-    return {key: manifest[key] for key in ("created", "seconds", "upstream", "code_version")}
+def _brief(version: Version | None, keys: Sequence[str]) -> dict[str, Any] | None:
+    if version is None:
+        return None
+    return {"version": version.name, "folder": str(version.folder), **{key: version.manifest[key] for key in keys}}

@@ -40,6 +40,10 @@ class LoadTestError(PipelineError):
     """Training or evaluation on a load-test sample that was not asked for."""
 
 
+class PromotionError(PipelineError):
+    """A trained network cannot be read or promoted; the message names each."""
+
+
 class TrackingError(PipelineError):
     """MLflow refuses what it is to keep, or cannot be reached."""
 

@@ -168,10 +168,10 @@ def _read(name: str, place: Path) -> FoundModel:
     records = place / "metrics" / "rank-0.jsonl"
     history = records.read_text(encoding="utf-8").splitlines() if records.exists() else []
     candidate = Candidate(name, model, [json.loads(line) for line in history])
-    return FoundModel(candidate, spec.classes, spec.definitions, _dataset_of(place))
+    return FoundModel(candidate, spec.classes, spec.definitions, dataset_of(place))
 
 
-def _dataset_of(place: Path) -> Path | None:
+def dataset_of(place: Path) -> Path | None:
     """The features that a training run names, if they are there, whole."""
     try:
         folder = Path(json.loads((place / _RUN).read_text(encoding="utf-8"))["dataset"])

@@ -49,12 +49,19 @@ class RunLog:
         except OSError as cause:
             raise RunFolderError(f"{self.path} cannot be written ({cause}). Check space and permissions.") from cause
 
-    def write_metrics(self, stages: dict[str, dict[str, Any] | None], *, failed: str | None) -> None:
+    def write_metrics(
+        self,
+        stages: dict[str, dict[str, Any] | None],
+        in_use: dict[str, dict[str, Any] | None],
+        *,
+        failed: str | None,
+    ) -> None:
         """Replace `metrics.prom`.
 
         Args:
             stages: For each stage the manifest of its version in use, None before the first.
-            failed: The stage that failed in this run, if one did.
+            in_use: For each network the manifest of the model in use, None if there is none that can be read.
+            failed: The stage that failed in this run, or `promote`, if one did.
 
         Raises:
             RunFolderError: It cannot be written.
@@ -70,8 +77,17 @@ class RunLog:
         for name, manifest in stages.items():
             failures.labels(name).set(float(name == failed))
             if manifest is not None:
-                made.labels(name).set(dt.datetime.fromisoformat(manifest["created"]).timestamp())
+                made.labels(name).set(_timestamp(manifest["created"]))
                 seconds.labels(name).set(manifest["seconds"])
+        failures.labels("promote").set(float(failed == "promote"))
+        promoted = Gauge(
+            "hep_pipeline_model_promoted_timestamp_seconds",
+            "When the model in use was promoted; 0 if there is none that can be read",
+            ["network"],
+            registry=registry,
+        )
+        for network, manifest in in_use.items():
+            promoted.labels(network).set(_timestamp(manifest["promoted"]) if manifest else 0.0)
         last = Gauge("hep_pipeline_last_run_timestamp_seconds", "When the last run ended", registry=registry)
         last.set_to_current_time()
         path = self._run_dir / METRICS
@@ -79,3 +95,7 @@ class RunLog:
             write_to_textfile(str(path), registry)
         except OSError as cause:
             raise RunFolderError(f"{path} cannot be written ({cause}). Check space and permissions.") from cause
+
+
+def _timestamp(when: str) -> float:
+    return dt.datetime.fromisoformat(when).timestamp()

@@ -22,6 +22,7 @@ from pipeline.errors import CheckFailedError, MissingInputError, RunFolderError
 from pipeline.fingerprint import Fingerprint, Input, code_digests, reasons_to_run
 from pipeline.interrupts import stop_if_requested
 from pipeline.provenance import code_version, now, package_versions
+from pipeline.registry import Registry
 from pipeline.run_log import RunLog
 from pipeline.space import out_of_room, refuse_full_disk
 from pipeline.spark import SparkProvider
@@ -134,7 +135,13 @@ class Runner:
             self.log.event("run finished")
         else:
             self.log.event("run failed", stage=where, error=type(error).__name__, message=str(error))
-        self.log.write_metrics({stage.name: self._manifest_in_use(stage) for stage in STAGES}, failed=where)
+        self.write_metrics(failed=where)
+
+    def write_metrics(self, *, failed: str | None) -> None:
+        """Replace `metrics.prom`; see `RunLog.write_metrics`."""
+        in_use = {each.stage: _manifest_in_use(each) for each in Registry.all_of(self.config.run_dir)}
+        stages = {stage.name: _manifest_in_use(self.store(stage)) for stage in STAGES}
+        self.log.write_metrics(stages, in_use, failed=failed)
 
     def accept(self) -> list[str]:
         """Declare every existing version up to date as it is; returns the stages that were stale."""
@@ -157,14 +164,6 @@ class Runner:
     def store(self, stage: Stage) -> StageStore:
         """The versions of a stage."""
         return StageStore(self.config.run_dir, stage.name)
-
-    def _manifest_in_use(self, stage: Stage) -> dict[str, Any] | None:
-        """None too where it is damaged: the stage that needs it says so."""
-        try:
-            current = self.store(stage).current()
-        except RunFolderError:
-            return None
-        return current.manifest if current else None
 
     def _run_stage(self, stage: Stage, *, force: bool) -> None:
         current = self.store(stage).current()
@@ -350,6 +349,15 @@ class Runner:
             file.write(str(os.getpid()))
             file.flush()
             yield
+
+
+def _manifest_in_use(store: StageStore) -> dict[str, Any] | None:
+    """None too where it is damaged: the command that needs it says so."""
+    try:
+        current = store.current()
+    except RunFolderError:
+        return None
+    return current.manifest if current else None
 
 
 def _code_changes(current: Version | None, fingerprint: Fingerprint) -> frozenset[str]:

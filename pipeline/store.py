@@ -20,8 +20,6 @@ from typing import Any, Final, NamedTuple
 from ingestion.secrets import redact_all
 from pipeline.errors import RunFolderError
 
-#: Folder of the models in use, by network, within a run folder.
-REGISTRY: Final = "registry"
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 2
@@ -52,6 +50,11 @@ class StageStore:
     def __init__(self, run_dir: Path, stage: str) -> None:
         self.stage = stage
         self.folder = run_dir / stage
+
+    @property
+    def pointer(self) -> Path:
+        """The file that names the version in use."""
+        return self.folder / POINTER
 
     def current(self) -> Version | None:
         """The version that the pointer names; None before the first, or if it is of an earlier code.

@@ -115,7 +115,8 @@ def _under_way(task_instance: Any) -> list[str]:
     return sorted(
         run
         for run, tasks in states.items()
-        if run != task_instance.run_id and tasks.get(FIRST) == "success" and tasks.get(LAST) not in FINISHED
+        # Runs of before LAST was added to the DAG do not have it.
+        if run != task_instance.run_id and tasks.get(FIRST) == "success" and tasks.get(LAST, "removed") not in FINISHED
     )
 
 

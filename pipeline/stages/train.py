@@ -12,8 +12,9 @@ from rich.table import Table
 from models.settings import ModelName, ModelSettings
 from pipeline.config import Config, flat_items
 from pipeline.doctor import Need
+from pipeline.registry import Registry
 from pipeline.stages.base import Check, Context, Result, Stage
-from pipeline.store import REGISTRY, StageStore, Version
+from pipeline.store import Version
 from training.settings import TrainSettings
 
 
@@ -126,11 +127,12 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
 
 
 def _start_from(context: Context, network: ModelName, model: ModelSettings) -> Version | None:
-    """The model in use, if it has the same layers and was trained on features of the same definitions."""
+    """The model in use, if it has the same layers, is of features of the same definitions, and saw no test event."""
     from features.dataset import FeatureDataset
     from models.saved_model import load_model
+    from pipeline.models_on_disk import count_seen, dataset_of, identities
 
-    current = StageStore(context.config.run_dir / REGISTRY, network).current()
+    current = Registry(context.config.run_dir, network).current()
     if current is None:
         context.console.print("  there is no model in use to begin with: fresh weights", highlight=False)
         return None
@@ -140,6 +142,17 @@ def _start_from(context: Context, network: ModelName, model: ModelSettings) -> V
     if (spec.settings, spec.classes, spec.definitions) != wanted:
         context.console.print(
             f"  the model in use, {current.name}, has other layers, classes or features: fresh weights", highlight=False
+        )
+        return None
+    learnt_from = dataset_of(current.folder)
+    # After a change of the split it may have learnt from what are test events now.
+    num_seen = None
+    if learnt_from is not None:
+        num_seen = count_seen(FeatureDataset.load(learnt_from), identities(dataset.files("test")))
+    if num_seen != 0:
+        events = "events that are not known any more" if num_seen is None else f"{num_seen} of the test events"
+        context.console.print(
+            f"  the model in use, {current.name}, was trained on {events}: fresh weights", highlight=False
         )
         return None
     context.console.print(f"  beginning with the model in use, {current.name}, and its scaling", highlight=False)

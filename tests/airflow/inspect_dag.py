@@ -17,6 +17,8 @@ from typing import Any
 def main() -> None:
     """Load the file with its imports already done, and say what there is."""
     path, *executed = sys.argv[1:]
+    states = json.loads(executed.pop()) if "--states" in executed else {}
+    executed = [word for word in executed if word != "--states"]
     for name in imported(Path(path)):
         importlib.import_module(name)
     before = time.perf_counter()
@@ -35,6 +37,9 @@ def main() -> None:
         "max_active_runs": dag.max_active_runs,
         "catchup": dag.catchup,
         "schedule": str(getattr(dag.timetable, "expression", None)),
+        "under_way": module._under_way(
+            SimpleNamespace(dag_id=dag.dag_id, run_id="mine", get_task_states=lambda **_: states)
+        ),
         "ends": {name: end_of(tasks[name]) for name in executed},
     }
     print(json.dumps(found))  # noqa: T201 - its result

@@ -79,6 +79,20 @@ def test_logging_to_mlflow_and_removing_old_versions_come_last_where_they_are_wa
     assert clean["words"][2:5] == ["clean", "--keep", "5"]
 
 
+def test_runs_of_before_a_task_was_added_have_ended(tmp_path: Path) -> None:
+    # They have no such task: with HEP_PIPELINE_KEEP set later, all new runs waited for them for ever.
+    states = {
+        "of before": {"ingest": "success"},
+        "ended": {"ingest": "success", "clean": "failed"},
+        "under way": {"ingest": "success", "clean": None},
+        "not begun": {"ingest": None, "clean": None},
+        "mine": {"ingest": "running", "clean": None},
+    }
+    home = AirflowHome(tmp_path, HEP_PIPELINE_KEEP="5")
+    found = home.script(SCRIPT, str(DAG_FILE), "--states", json.dumps(states))
+    assert found["under_way"] == ["under way"]
+
+
 @pytest.mark.parametrize(("schedule", "expression"), [("15 2 * * *", "15 2 * * *"), ("none", "None")])
 def test_the_schedule_is_the_users(tmp_path: Path, schedule: str, expression: str) -> None:
     found = AirflowHome(tmp_path, HEP_PIPELINE_SCHEDULE=schedule).script(SCRIPT, str(DAG_FILE))

@@ -19,7 +19,7 @@ from airflow_home import DAG_ID, AirflowHome
 from command_line import SAMPLES, pipeline, small_config, versions
 from ranks import processes_of
 
-from pipeline.store import REGISTRY, StageStore
+from pipeline.registry import Registry
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.end_to_end, pytest.mark.timeout(1500)]
 
@@ -203,4 +203,4 @@ def test_the_end_is_that_of_one_run_by_hand(backfill: Backfill, tmp_path: Path) 
     found, expected = state(backfill.run_dir), state(tmp_path / "run")
     for key, value in expected.items():
         assert found[key] == value, key
-    assert StageStore(backfill.run_dir / REGISTRY, "hlf").current() is not None
+    assert Registry(backfill.run_dir, "hlf").current() is not None

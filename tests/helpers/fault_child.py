@@ -41,7 +41,8 @@ STEPS: Final = (
     "before the pointer's folder is synchronised",
     "after the pointer",
 )
-#: The first at which the new version is in use.
+#: The first at which the new version is complete, and the first at which it is in use.
+COMPLETE: Final = 5
 IN_USE: Final = 9
 
 

@@ -23,8 +23,9 @@ from lent_spark import command
 from ranks import wait_until
 
 from pipeline.config import load_config
+from pipeline.registry import Registry
 from pipeline.spark import SparkProvider
-from pipeline.store import REGISTRY, StageStore
+from pipeline.store import StageStore
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
 
@@ -97,7 +98,7 @@ class Week:
 
     def in_use(self) -> tuple[bytes, str]:
         """Weights of the model in use, and when in the week it was trained: names of versions differ between weeks."""
-        current = StageStore(self.run_dir / REGISTRY, "hlf").current()
+        current = Registry(self.run_dir, "hlf").current()
         assert current is not None
         return (current.folder / "model" / "weights.pt").read_bytes(), current.manifest["digest"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from rich.console import Console
 
 from pipeline.cleaning import Cleaner
 from pipeline.config import load_config
+from pipeline.registry import Registry
 from pipeline.runner import Runner
-from pipeline.store import REGISTRY, StageStore
+from pipeline.store import StageStore, Version
 
 CHAIN = {"ingest": (), "features": ("ingest",), "train": ("features",), "evaluate": ("features", "train")}
 
@@ -83,7 +85,7 @@ def left_name(run_dir: Path, stage: str) -> str:
 def test_the_model_in_use_keeps_all_that_it_came_from(cleaner: Cleaner) -> None:
     run_dir = cleaner.config.run_dir
     nights = [night(run_dir) for _ in range(4)]
-    registry = StageStore(run_dir / REGISTRY, "hlf")
+    registry = Registry(run_dir, "hlf")
     for each in nights[:2]:
         publish(registry, train=each["train"], digest="d")
     cleaner.clean(1)
@@ -95,11 +97,41 @@ def test_the_model_in_use_keeps_all_that_it_came_from(cleaner: Cleaner) -> None:
 
 def test_after_a_rollback_the_model_in_use_stays_though_it_is_old(cleaner: Cleaner) -> None:
     run_dir = cleaner.config.run_dir
-    registry = StageStore(run_dir / REGISTRY, "hlf")
+    registry = Registry(run_dir, "hlf")
     names = [publish(registry, train=night(run_dir)["train"], digest=str(place)) for place in range(3)]
     registry.point_to(names[0])
     cleaner.clean(1)
     assert registry.complete() == [names[0], names[2]]
+
+
+def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to(cleaner: Cleaner) -> None:
+    run_dir = cleaner.config.run_dir
+    registry = Registry(run_dir, "hlf")
+    names = [publish(registry, train=night(run_dir)["train"], digest=str(place)) for place in range(6)]
+    for name in names[4:]:
+        registry.withdraw(Version(name, registry.folder / name, registry.manifest_of(name) or {}), "today")
+    registry.point_to(names[3])
+    cleaner.clean(3)
+    assert registry.complete() == names[1:]
+    # What was withdrawn is still known, so that it is not promoted again.
+    assert registry.withdrawn_digests() == {"4", "5"}
+
+
+def test_what_a_kill_leaves_of_a_removed_version_is_no_version(
+    cleaner: Cleaner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = cleaner.config.run_dir
+    for _ in range(2):
+        night(run_dir)
+
+    def killed(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        cleaner.clean(1)
+    assert left(run_dir, "ingest") == ["0002"]
+    assert (run_dir / "ingest" / "0001-01234567" / "data").exists()
 
 
 def test_shared_files_free_no_space(cleaner: Cleaner) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from rich.console import Console
 from training_runs import make_spec
 
 from features.dataset import FeatureDataset
-from models.errors import ModelError
 from models.predict import rows_of
 from models.saved_model import save_model
 from pipeline.config import load_config
-from pipeline.errors import MissingInputError
+from pipeline.errors import ConfigError, MissingInputError, PromotionError
 from pipeline.promoting import Promoter
-from pipeline.store import REGISTRY, StageStore
+from pipeline.registry import Registry
+from pipeline.run_log import METRICS
+from pipeline.store import StageStore
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
@@ -47,7 +49,7 @@ class Nights:
         store.begin(folder)
         self._commit(store, folder, counters)
 
-    def train(self, steps: int, *, seed: int = 1) -> None:
+    def train(self, steps: int, *, seed: int = 1, networks: Sequence[str] = ("hlf",)) -> None:
         """A training of so many steps of Adam on all that there is to train on."""
         store = StageStore(self.run_dir, "train")
         folder = store.next_folder(f"{steps:08d}")
@@ -57,7 +59,7 @@ class Nights:
         spec = made_spec("hlf")
         model = fitted(self.dataset, steps, seed)
         save_model(model, spec, folder / "hlf" / "model")
-        self._commit(store, folder, {"networks": {"hlf": {}}})
+        self._commit(store, folder, {"networks": {name: {} for name in networks}})
 
     def promote(self, *, force: bool = False) -> tuple[bool, str]:
         (verdict,) = self.promoter.promote(force=force)
@@ -70,13 +72,14 @@ class Nights:
 
     @property
     def registry(self) -> StageStore:
-        return StageStore(self.run_dir / REGISTRY, "hlf")
+        return Registry(self.run_dir, "hlf")
 
     def _commit(self, store: StageStore, folder: Path, counters: dict[str, Any]) -> None:
         made = {name: version for name, version in self.made.items() if name != store.stage}
         inputs = {name: {"name": name, "digest": version} for name, version in made.items()}
         fingerprint = {"inputs": inputs, "config": {}, "code": {}}
-        manifest = {"counters": counters, "fingerprint": fingerprint, "upstream": made}
+        times = {"created": "2026-01-01T00:00:00+00:00", "seconds": 1.0}
+        manifest = {**times, "counters": counters, "fingerprint": fingerprint, "upstream": made}
         self.made[store.stage] = store.commit(folder, manifest).name
 
 
@@ -178,14 +181,77 @@ def test_there_is_nothing_to_roll_back_to_at_first(nights: Nights) -> None:
         nights.promoter.rollback("particles")
 
 
-def test_a_model_on_other_features_cannot_be_compared(nights: Nights) -> None:
-    nights.train(5)
-    nights.promote()
-    nights.train(50)
+def other_features(nights: Nights) -> None:
+    """The model in use was trained on features of another definition."""
     path = nights.registry.current().folder / "model" / "model.json"  # type: ignore[union-attr]
     path.write_text(path.read_text().replace('"definitions": {}', '"definitions": {"isolation_cone": 0.4}'))
-    with pytest.raises(ModelError, match=r"isolation_cone 0.4 instead of not set"):
+
+
+def damaged_weights(nights: Nights) -> None:
+    path = nights.registry.current().folder / "model" / "weights.pt"  # type: ignore[union-attr]
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [(other_features, "cone 0.4 instead of not set"), (damaged_weights, "no readable model")],
+)
+def test_a_model_in_use_that_cannot_be_compared_stays_until_it_is_forced(
+    nights: Nights, spoil: Callable[[Nights], None], why: str
+) -> None:
+    # It was an error each night, --force or not, and no later step of the night ran.
+    nights.train(5)
+    nights.promote()
+    spoil(nights)
+    nights.train(50)
+    promoted, reason = nights.promote()
+    assert not promoted
+    assert reason.startswith("it cannot be compared with 0001-")
+    assert why in reason
+    assert reason.endswith("`promote --force` puts it in use all the same.")
+    promoted, reason = nights.promote(force=True)
+    assert promoted
+    assert why in reason
+    assert nights.in_use() == nights.made["train"]
+
+
+def test_a_missing_pointer_is_set_to_the_newest_that_was_promoted(nights: Nights) -> None:
+    # After its removal, which the message about a damaged one asks for, the next candidate was the first, and won.
+    nights.train(5)
+    nights.promote()
+    nights.train(200)
+    nights.promote()
+    nights.promoter.rollback("hlf")
+    nights.registry.pointer.write_text("")
+    nights.train(1)
+    with pytest.raises(PromotionError, match=r"current\.json or the version it names is damaged.*Remove"):
         nights.promote()
+    nights.registry.pointer.unlink()
+    promoted, reason = nights.promote()
+    assert not promoted
+    assert "higher than that of 0001" in reason
+    assert nights.registry.current().name.startswith("0001")  # type: ignore[union-attr]
+
+
+def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(nights: Nights) -> None:
+    nights.train(5, networks=["inclusive", "hlf"])
+    verdicts = []
+    with pytest.raises(PromotionError, match=r"^inclusive: "):
+        verdicts.extend(nights.promoter.promote())
+    assert [each.network for each in verdicts] == ["hlf"]
+    assert nights.in_use() == nights.made["train"]
+    metrics = (nights.run_dir / METRICS).read_text()
+    assert 'hep_pipeline_stage_failed{stage="promote"} 1.0' in metrics
+    assert 'hep_pipeline_model_promoted_timestamp_seconds{network="hlf"}' in metrics
+
+
+def test_only_networks_can_be_rolled_back(nights: Nights) -> None:
+    # A path led to the pointers of stages.
+    nights.train(5)
+    nights.promote()
+    for name, near in (("../train", ""), ("hfl", "Did you mean 'hlf'")):
+        with pytest.raises(ConfigError, match=f"no network '{name}'.*{near}"):
+            nights.promoter.rollback(name)
 
 
 def test_without_a_training_there_is_nothing_to_promote(nights: Nights) -> None:

@@ -13,9 +13,9 @@ from pipeline.run_log import METRICS, RunLog
 
 
 def samples(run_dir: Path) -> dict[tuple[str, str], float]:
-    """Values by name and stage."""
+    """Values by name and stage or network."""
     families = text_string_to_metric_families((run_dir / METRICS).read_text())
-    return {(one.name, one.labels.get("stage", "")): one.value for each in families for one in each.samples}
+    return {(one.name, "".join(one.labels.values())): one.value for each in families for one in each.samples}
 
 
 def test_each_event_is_a_line_of_json_with_the_run(tmp_path: Path) -> None:
@@ -31,20 +31,27 @@ def test_each_event_is_a_line_of_json_with_the_run(tmp_path: Path) -> None:
 
 def test_metrics_say_when_each_stage_was_made_and_what_failed(tmp_path: Path) -> None:
     manifest = {"created": "2026-01-01T00:00:00+00:00", "seconds": 2.5}
-    RunLog(tmp_path).write_metrics({"ingest": manifest, "train": None}, failed="train")
+    RunLog(tmp_path).write_metrics(
+        {"ingest": manifest, "train": None},
+        {"hlf": {"promoted": "2026-01-02T00:00:00+00:00"}, "particles": None},
+        failed="train",
+    )
     found = samples(tmp_path)
     assert found["hep_pipeline_stage_made_timestamp_seconds", "ingest"] == 1767225600
     assert found["hep_pipeline_stage_duration_seconds", "ingest"] == 2.5
     assert ("hep_pipeline_stage_duration_seconds", "train") not in found
     assert found["hep_pipeline_stage_failed", "ingest"] == 0
     assert found["hep_pipeline_stage_failed", "train"] == 1
+    assert found["hep_pipeline_stage_failed", "promote"] == 0
+    assert found["hep_pipeline_model_promoted_timestamp_seconds", "hlf"] == 1767312000
+    assert found["hep_pipeline_model_promoted_timestamp_seconds", "particles"] == 0
     assert found["hep_pipeline_last_run_timestamp_seconds", ""] > 1767225600
 
 
 def test_metrics_are_replaced_as_a_whole(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
-    log.write_metrics({"ingest": None}, failed="ingest")
-    log.write_metrics({"ingest": None}, failed=None)
+    log.write_metrics({"ingest": None}, {}, failed="ingest")
+    log.write_metrics({"ingest": None}, {}, failed=None)
     assert samples(tmp_path)["hep_pipeline_stage_failed", "ingest"] == 0
     assert [path.name for path in tmp_path.iterdir()] == [METRICS]
 

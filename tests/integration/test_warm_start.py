@@ -1,0 +1,58 @@
+"""`train.warm_start`: from the model in use where that is honest, else from fresh weights, and it is said."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from undisturbed_run import Undisturbed, version_of
+
+from pipeline.registry import Registry
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(400)]
+
+WARM = ("--set", "train.warm_start=true", "--set", "train.workers=1")
+OTHER_SPLIT = [f"features.split.{name}={share}" for name, share in (("train", 0.5), ("val", 0.2), ("test", 0.3))]
+
+
+def train(undisturbed: Undisturbed, *options: str) -> tuple[str, str | None]:
+    """What is said of the beginning, and the weights that the ranks were told to begin with."""
+    done = undisturbed.run("train", *WARM, *options)
+    assert done.returncode == 0, done.stderr
+    (said,) = [line.strip() for line in done.stderr.splitlines() if "model in use" in line]
+    spec = json.loads((version_of(undisturbed.run_dir, "train") / "hlf" / "run.json").read_text())
+    return said, spec["start_from"]
+
+
+def test_a_model_that_saw_what_are_test_events_now_is_not_begun_with(undisturbed: Undisturbed) -> None:
+    run_dir = undisturbed.restore()
+    said, start = train(undisturbed)
+    assert (said, start) == ("there is no model in use to begin with: fresh weights", None)
+    undisturbed.restore()
+    assert undisturbed.run("promote").returncode == 0
+    current = Registry(run_dir, "hlf").current()
+    assert current is not None
+
+    said, start = train(undisturbed)
+    assert said == f"beginning with the model in use, {current.name}, and its scaling"
+    assert start == str(current.folder / "model")
+
+    # It was begun with, and the accuracy quoted on events that it had been trained on.
+    split = [word for each in OTHER_SPLIT for word in ("--set", each)]
+    assert undisturbed.run("features", *split).returncode == 0
+    said, start = train(undisturbed, *split)
+    found = re.fullmatch(rf"the model in use, {current.name}, was trained on (\d+) of the test events: .*", said)
+    assert found
+    assert int(found[1]) > 10
+    assert start is None
+
+    (undisturbed.run_dir / "features" / current_features(undisturbed) / "dataset.json").unlink()
+    said, start = train(undisturbed, *split, "--force")
+    assert said == f"the model in use, {current.name}, was trained on events that are not known any more: fresh weights"
+    assert start is None
+
+
+def current_features(undisturbed: Undisturbed) -> str:
+    """Name of the first features, from which the model in use was trained."""
+    return min(path.name for path in (undisturbed.run_dir / "features").glob("0*"))
