@@ -121,7 +121,9 @@ def real_table(ttbar_source: SourceFile) -> pa.Table:
     """The first 40 events with a lepton above threshold of a bundled file."""
     settings = IngestSettings()
     info = inventory([ttbar_source], settings).infos[0]
-    tables = [select_events(raw, info, settings).table for raw in read_events(info, settings, start=0, stop=info.entries)]
+    tables = [
+        select_events(raw, info, settings).table for raw in read_events(info, settings, start=0, stop=info.entries)
+    ]
     table = pa.concat_tables(tables).slice(0, 40)
     assert table.num_rows == 40
     return table
