@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from ingestion.secrets import redact_words
 from pipeline.config import Config, load_config
 from pipeline.ending import Exit, err, guard, out, with_exit_code
 from pipeline.errors import RunFolderError
@@ -413,7 +414,7 @@ def _compare(name: str, config: str, overrides: list[str], workers: int | None, 
     refuse_unknown(name)
     changes = overrides if workers is None else [*overrides, f"compare.workers={workers}"]
     words = ["python -m pipeline train --compare", name, "--config", config]
-    command = " ".join([*words, *(f"--set {shlex.quote(each)}" for each in changes)])
+    command = " ".join([*words, *(f"--set {shlex.quote(each)}" for each in redact_words(changes))])
     page = Comparer(load_config(config, changes), err, command=command).compare(name, force=force)
     err.print(escape(f"comparison: {page}"))
 

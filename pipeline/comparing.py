@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from features.dataset import FeatureDataset
+from ingestion.secrets import redact
 from models.style import PlotLabels
 from pipeline.config import Config
 from pipeline.doctor import read_machine, refuse_unfit_machine
@@ -159,7 +160,8 @@ class Comparer(Runner):
 
     def _made(self) -> dict[str, Any]:
         return {
-            "command": self._command,
+            # The page is drawn from this, not from what was written.
+            "command": redact(self._command),
             "created": now(),
             "machine": {"cpu": cpu_name(), "cores": self._cores()},
             "packages": package_versions(),

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from features.settings import FeatureSettings
+from ingestion.secrets import is_telling, redact_all, redact_words
 from ingestion.settings import IngestSettings, SampleSettings
 from models.settings import ModelName, NetworksSettings
 from pipeline.errors import ConfigError, nearest
@@ -212,7 +213,9 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{path} cannot be read ({cause}).") from cause
     except yaml.YAMLError as cause:
-        raise ConfigError(f"{path} is no valid YAML: {_short(str(cause))}") from cause
+        hides = _holds_secret(cause)
+        why = _where(cause) if hides else _short(str(cause))
+        raise ConfigError(f"{path} is no valid YAML: {why}") from (None if hides else cause)
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold keys and values, such as `run_dir: runs/mine`.")
     for override in overrides:
@@ -255,12 +258,16 @@ def apply_override(content: dict[str, Any], override: str) -> None:
     """
     path, separator, text = override.partition("=")
     keys = path.strip().split(".")
+    shown = _short(redact_words([override])[0])
     if not separator or not all(keys):
-        raise ConfigError(f"--set {_short(override)}: write it as key.subkey=value, for example --set train.epochs=5.")
+        raise ConfigError(f"--set {shown}: write it as key.subkey=value, for example --set train.epochs=5.")
     try:
         value = read_yaml(text)
     except yaml.YAMLError as cause:
-        raise ConfigError(f"--set {_short(override)}: the value is no valid YAML ({_short(str(cause))}).") from cause
+        # YAML quotes the line.
+        hides = shown != _short(override)
+        why = _where(cause) if hides else _short(str(cause))
+        raise ConfigError(f"--set {shown}: the value is no valid YAML ({why}).") from (None if hides else cause)
     if isinstance(value, str) and text.strip()[:1] not in {"'", '"'}:
         # Words are taken as they are: YAML would cut them at ' #'.
         value = text.strip()
@@ -271,7 +278,7 @@ def apply_override(content: dict[str, Any], override: str) -> None:
             where[key] = {}
         where = where[key]
         if not isinstance(where, dict):
-            raise ConfigError(f"--set {_short(override)}: '{_short(key)}' holds a value, not further keys.")
+            raise ConfigError(f"--set {shown}: '{_short(key)}' holds a value, not further keys.")
     where[keys[-1]] = value
 
 
@@ -307,11 +314,30 @@ def _explain(error: ValidationError, place: str) -> str:
             lines.append(f"  '{key}' is missing.")
         elif mistake["type"] == "value_error":
             lines.append(f"  {key + ': ' if key else ''}{mistake['ctx']['error']}.")
+        elif is_telling(key) or keys[:2] == ["spark", "conf"]:
+            # Without the colon, after which the message itself would be taken for the secret.
+            lines.append(f"  '{key}' (its value is not shown): {mistake['msg']}.")
         else:
-            lines.append(f"  '{key}': {mistake['msg']} (given: {mistake['input']!r}).")
+            (given,) = redact_all([mistake["input"]])
+            lines.append(f"  '{key}': {mistake['msg']} (given: {given!r}).")
     more = [f"  ... and {len(lines) - _MISTAKES_SHOWN} more"] if len(lines) > _MISTAKES_SHOWN else []
     shown = "\n".join([*map(_short, lines[:_MISTAKES_SHOWN]), *more])
     return f"{place} has {len(lines)} mistake{'s' if len(lines) > 1 else ''}:\n{shown}"
+
+
+def _holds_secret(cause: yaml.YAMLError) -> bool:
+    """Whether YAML quotes a line with a telling name; its own words may hold one too ("cannot start any token")."""
+    if not isinstance(cause, yaml.MarkedYAMLError):
+        return is_telling(str(cause))
+    marks = [mark for mark in (cause.context_mark, cause.problem_mark) if mark is not None]
+    return any(is_telling(mark.get_snippet() or "") for mark in marks)
+
+
+def _where(cause: yaml.YAMLError) -> str:
+    """The place of a mistake, without the line itself."""
+    mark = cause.problem_mark if isinstance(cause, yaml.MarkedYAMLError) else None
+    place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+    return f"a mistake{place}, which is not shown since it may hold a secret"
 
 
 def _short(words: str) -> str:

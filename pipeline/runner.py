@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 
+from ingestion.secrets import redact_all
 from pipeline.config import Config
 from pipeline.doctor import refuse_unfit_machine
 from pipeline.errors import CheckFailedError, MissingInputError, RunFolderError
@@ -301,7 +302,9 @@ class Runner:
         for name, version in upstream.items():
             inputs[name] = Input(f"output of {name}", version.name)
         code = code_digests([*stage.code, f"pipeline/stages/{stage.name}.py"])
-        return Fingerprint(inputs, stage.config_items(self.config), code)
+        # As it will stand in the manifest, or a title that looks like a secret would make the stage stale for ever.
+        config = redact_all(stage.config_items(self.config), keep_numbers=True)
+        return Fingerprint(inputs, config, code)
 
     def _reasons(self, stage: Stage, current: Version, *, ignore: Sequence[str] = ()) -> list[str]:
         before = Fingerprint.from_json(current.manifest["fingerprint"])

@@ -45,11 +45,12 @@ class RunSpec(NamedTuple):
     """Folder of a model whose weights and scaling to begin with."""
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write it as JSON, but for `train.launcher_args`."""
         content = {
             "dataset": str(self.dataset),
             "model": self.model.model_dump(mode="json"),
-            "train": self.train.model_dump(mode="json"),
+            # The ranks need no arguments of what starts them, and `-x NAME=value` may hold a secret.
+            "train": self.train.model_dump(mode="json", exclude={"launcher_args"}),
             "out_dir": str(self.out_dir),
             "start_from": None if self.start_from is None else str(self.start_from),
         }

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from features.dataset import FeatureDataset
 from pipeline.cli import app
+from pipeline.comparing import Comparer
 from pipeline.ending import Exit
 from training.comparison.planning import PlannedRun
 from training.comparison.results import Comparison
@@ -172,6 +173,23 @@ def test_an_unknown_comparison_is_refused_with_the_nearest_name() -> None:
     done = invoke("train", "--compare", "thesys")
     assert done.exit_code == Exit.USAGE
     assert "--compare thesys: there is no such comparison. Did you mean 'thesis'?" in done.output
+
+
+def test_its_command_is_kept_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+
+    def compare(comparer: Comparer, name: str, *, force: bool) -> Path:
+        made.append(comparer._made())
+        return tmp_path
+
+    monkeypatch.setattr(Comparer, "compare", compare)
+    change = 'spark.conf={"spark.my.password": "hush1,hush2 hush3"}'
+    words = ["train", "--compare", "thesis", "--config", "demo", "--set", change, "--set", "train.epochs=5"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == Exit.OK, done.output
+    assert made[0]["command"] == (
+        "python -m pipeline train --compare thesis --config demo --set 'spark.conf=***' --set train.epochs=5"
+    )
 
 
 def test_without_features_the_stage_to_run_is_named(tmp_path: Path) -> None:

@@ -40,13 +40,22 @@ def leaks(folder: Path, *outputs: str) -> list[str]:
 def test_nothing_that_is_written_or_said_holds_a_secret(tmp_path: Path, server: FaultyServer) -> None:
     address = server.url.replace("http://", f"http://me:{PASSWORD}@")
     samples = [
-        {"name": name, "label": label, "files": [f"{address}/{name}.root?token={TOKEN}"]}
+        # One that is called like a secret: its counts are read again.
+        {"name": f"{name}-token", "label": label, "files": [f"{address}/{name}.root?token={TOKEN}"]}
         for label, name in enumerate(("qcd", "ttbar", "wjets"))
     ]
     spark = {"master": "local[2]", "conf": {"spark.hadoop.fs.s3a.secret.key": KEY}}
-    config = small_config(tmp_path, SAMPLES, samples=samples, spark=spark)
-    done = pipeline("run", "--config", config)
+    report = {"title": "Jets as tokens: a first look", "sample_note": "technical sample"}
+    config = small_config(tmp_path, SAMPLES, samples=samples, spark=spark, report=report)
+    conf = f'spark.conf={{"spark.my.password": "a,{PASSWORD} b,{TOKEN}", "spark.my.secret.key": "{KEY}"}}'
+    words = ["--config", config, "--set", conf, "--set", f"train.launcher_args=[-x,MY_TOKEN={TOKEN}]"]
+    done = pipeline("run", *words)
     assert done.returncode == 0, done.stderr
+    planned = pipeline("plan", *words)
+    assert planned.returncode == 0, planned.stderr
+    assert "stale" not in planned.stdout + planned.stderr
+    promoted = pipeline("promote", *words)
+    assert promoted.returncode == 0, promoted.stderr
     again = pipeline("ingest", "--config", config, "--set", f"spark.conf={{spark.a.token: {TOKEN}}}")
     assert "up to date" in again.stderr
     (server.folder / "qcd.root").write_bytes(b"no ROOT file any more, and long enough to be looked at")
@@ -55,6 +64,8 @@ def test_nothing_that_is_written_or_said_holds_a_secret(tmp_path: Path, server: 
     failed = pipeline("ingest", "--debug", "--config", config)
     assert failed.returncode == 1
     assert "is not a ROOT file" in failed.stderr
-    outputs = [each for run in (done, again, mistaken, failed) for each in (run.stdout, run.stderr)]
+    runs = (done, planned, promoted, again, mistaken, failed)
+    outputs = [each for run in runs for each in (run.stdout, run.stderr)]
+    assert list((tmp_path / "run" / "registry").rglob("run.json"))
     assert leaks(tmp_path / "run", *outputs) == []
     assert "***" in failed.stderr

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from features.settings import FeatureSettings
+from ingestion.secrets import is_telling, redact
 from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, Config, find_config, flat_items, load_config
 from pipeline.errors import ConfigError
@@ -173,6 +174,66 @@ def test_a_network_is_trained_as_all_are_but_for_its_own_keys(tmp_path: Path) ->
 )
 def test_wrong_overrides_are_explained(tmp_path: Path, override: str, words: str) -> None:
     assert words in mistakes(tmp_path, override)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "spark.conf.fs.s3a.secret.key=hush",
+            "'spark.conf.fs' (its value is not shown): Input should be a valid string.",
+        ),
+        ("spark.conf={cores: 4, 'my.password': 12345}", "'spark.conf.my.password' (its value is not shown): Input"),
+        ("spark.conf=hush", "'spark.conf' (its value is not shown): Input should be a valid dictionary"),
+        (
+            "train.epochs={my.password: hush a}",
+            "'train.epochs': Input should be a valid integer (given: {'my.password': '***'})",
+        ),
+        ("train.launcher_args=MY_TOKEN=hush, hush", "(given: 'MY_TOKEN=***')"),
+        ("train.launcher_args={--password: [hush]}", "(given: {'--password': ***})"),
+        (
+            "spark.conf.my.password={hush: [hush1",
+            "--set spark.conf.my.password=***: the value is no valid YAML (a mistake",
+        ),
+        ("spark.conf.my.password: hush, hush", "write it as key.subkey=value"),
+        ("run_dir.password=hush, hush", "--set run_dir.password=***: 'run_dir' holds a value"),
+    ],
+)
+def test_mistakes_show_no_secrets_and_stay_readable(tmp_path: Path, override: str, words: str) -> None:
+    message = mistakes(tmp_path, override)
+    assert "hush" not in message
+    assert "12345" not in message
+    # What the terminal shows.
+    assert "hush" not in redact(message)
+    assert words in redact(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("spark:\n  conf:\n    my.password: hush1 hush2: x\n", "a mistake in line 3, column 29, which is not shown"),
+        ("spark: {conf: {my.password: *hush}}\n", "a mistake in line 1, column 29, which is not shown"),
+        ("samples: @files\n", "cannot start any token"),
+    ],
+)
+def test_lines_that_may_hold_a_secret_are_not_quoted(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(str(path))
+    assert "hush" not in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_no_key_of_the_config_is_taken_for_a_secret(tmp_path: Path) -> None:
+    def keys(content: Any) -> list[str]:
+        if isinstance(content, dict):
+            return [*content, *(key for value in content.values() for key in keys(value))]
+        return [key for value in content for key in keys(value)] if isinstance(content, list) else []
+
+    found = keys(load_config(write(tmp_path)).model_dump(mode="json"))
+    assert "learning_rate" in found
+    assert [key for key in found if is_telling(key)] == []
 
 
 def test_files_that_are_no_config_are_explained(tmp_path: Path) -> None:

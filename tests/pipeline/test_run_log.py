@@ -29,6 +29,14 @@ def test_each_event_is_a_line_of_json_with_the_run(tmp_path: Path) -> None:
     assert all(line["time"].endswith("+00:00") for line in lines)
 
 
+def test_words_of_the_command_hold_no_secrets(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    words = ["run", "--set", 'spark.conf={"spark.x.password": "hush1,hush2 hush3"}', "--set", "a.password=hush;hush"]
+    log.event("run started", command=words)
+    assert "hush" not in log.path.read_text()
+    assert json.loads(log.path.read_text())["command"] == ["run", "--set", "spark.conf=***", "--set", "a.password=***"]
+
+
 def test_metrics_say_when_each_stage_was_made_and_what_failed(tmp_path: Path) -> None:
     manifest = {"created": "2026-01-01T00:00:00+00:00", "seconds": 2.5}
     RunLog(tmp_path).write_metrics(

@@ -85,3 +85,10 @@ def test_where_it_begins_travels_to_the_ranks(tmp_path: Path, new: FeatureDatase
     spec = make_spec(new, tmp_path / "out")._replace(start_from=tmp_path / "model")
     spec.save(tmp_path / "run.json")
     assert RunSpec.load(tmp_path / "run.json") == spec
+
+
+def test_arguments_of_the_launcher_are_not_written(tmp_path: Path, new: FeatureDataset) -> None:
+    spec = make_spec(new, tmp_path / "out", launcher_args=["-x", "MY_TOKEN=hush"])
+    spec.save(tmp_path / "run.json")
+    assert "hush" not in (tmp_path / "run.json").read_text()
+    assert RunSpec.load(tmp_path / "run.json").train == spec.train.model_copy(update={"launcher_args": []})
