@@ -38,14 +38,15 @@ class IngestionError(Exception):
 
 
 class NoFilesError(IngestionError):
-    """A glob of a sample matches nothing."""
+    """A sample has no files, or one that it names is not there."""
 
     @classmethod
-    def at(cls, sample: str, pattern: str, neighbours: Sequence[str]) -> Self:
-        """Name the sample, the pattern as it was resolved, and what lies beside it."""
+    def at(cls, sample: str, patterns: Sequence[str], neighbours: Sequence[str]) -> Self:
+        """Name the sample, the patterns as they were resolved, and what lies beside the first."""
         beside = f" There: {_some(neighbours)}." if neighbours else ""
+        named = " or ".join(f"'{pattern}'" for pattern in patterns)
         return cls(
-            f"sample '{sample}': no file matches '{pattern}'.{beside} "
+            f"sample '{sample}': no file matches {named}.{beside} "
             f"Correct the path under samples: in the config (relative paths start at the current folder)."
         )
 
@@ -179,6 +180,10 @@ class DuplicateFileError(IngestionError):
             f"the same ROOT file (UUID {uuid}) is listed twice: {first} and {second}. "
             f"Its events would be counted twice; keep one of the two."
         )
+
+
+class WaitingFilesError(IngestionError):
+    """No file of a sample is for this run; the message says why they wait and when they will be taken."""
 
 
 class EmptySampleError(IngestionError):

@@ -23,13 +23,14 @@ from ingestion.errors import (
     TruncatedFileError,
     UnreachableFileError,
     UnreadableFileError,
+    WaitingFilesError,
     may_pass,
     read_error,
 )
 from ingestion.retrying import patiently
 from ingestion.schema import OPTIONAL_SCALARS, ORIGIN_BRANCHES
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
-from ingestion.waiting import Waiting, arrived_late, is_recent
+from ingestion.waiting import Cause, Waiting, arrived_late, is_recent, why_nothing_is_read
 
 _INSPECTORS: Final = 8
 
@@ -111,20 +112,31 @@ class Inventory(NamedTuple):
     waiting: list[Waiting] = []  # noqa: RUF012 - nobody changes it
 
 
-def expand(samples: Iterable[SampleSettings]) -> list[SourceFile]:
+def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], None] | None = None) -> list[SourceFile]:
     """All files of all samples, sorted within each pattern.
 
+    Args:
+        samples: The samples.
+        on_unmatched: Called with what to say of a glob that matches nothing while its sample has other files: its files
+            may not have come yet, or it may be mistyped. Without it, such a glob is an error.
+
     Raises:
-        NoFilesError: A pattern matches nothing.
+        NoFilesError: A sample has no files, or a file that is named is not there.
         UnreachableFileError: A server does not answer.
     """
     found: list[SourceFile] = []
     for sample in samples:
-        for pattern in sample.files:
-            paths = patiently(_matches, pattern)
-            if not paths:
-                raise NoFilesError.at(sample.name, _resolved(pattern), _neighbours(pattern))
-            found.extend(SourceFile(sample.name, sample.label, path) for path in paths)
+        matches = [(pattern, patiently(_matches, pattern)) for pattern in sample.files]
+        unmatched = [pattern for pattern, paths in matches if not paths]
+        missing = unmatched
+        if on_unmatched and len(unmatched) < len(matches):
+            missing = [pattern for pattern in unmatched if not _may_come_later(pattern)]
+        if missing:
+            raise NoFilesError.at(sample.name, [_resolved(pattern) for pattern in missing], _neighbours(missing[0]))
+        if on_unmatched:
+            for name in map(_resolved, unmatched):
+                on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
+        found.extend(SourceFile(sample.name, sample.label, path) for _, paths in matches for path in paths)
     return found
 
 
@@ -182,7 +194,7 @@ def _check(
         return _look(source, settings, before, size, modified)
     except IngestionError as problem:
         if is_recent(modified, settings.settle_seconds):
-            return Waiting(source.path, f"it may still be being written: {problem}")
+            return _waiting(source, Cause.UNFINISHED, f"it may still be being written: {problem}")
         if settings.on_bad_file is OnBadFile.FAIL:
             return problem
         return BadFile(source.sample, source.path, type(problem).__name__, str(problem), size, modified)
@@ -197,7 +209,7 @@ def _look(
         IngestionError: Something is wrong with it.
     """
     if arrived_late(modified, settings.until):
-        return Waiting(source.path, f"it was modified at or after {settings.until}")
+        return _waiting(source, Cause.LATE, f"it was modified at or after {settings.until}")
     # A server that gives no time says nothing of changes.
     if before is not None and modified and (before.size, before.modified) == (size, modified):
         if isinstance(before, FileInfo):
@@ -206,8 +218,29 @@ def _look(
             return before._replace(sample=source.sample)
     info = patiently(inspect, source, settings, size=size, modified=modified)
     if settings.settle_seconds and patiently(size_and_time, source.path) != (size, modified):
-        return Waiting(source.path, "it changed while it was looked at")
+        return _waiting(source, Cause.UNFINISHED, "it changed while it was looked at")
     return info
+
+
+def _waiting(source: SourceFile, cause: Cause, reason: str) -> Waiting:
+    return Waiting(source.sample, source.path, cause, reason)
+
+
+def refuse_waiting(found: Inventory, settings: IngestSettings) -> None:
+    """A sample that waits as a whole is no sample without events: nothing about it is wrong, it is only too early.
+
+    Raises:
+        WaitingFilesError: A sample has no file that can be read now, and some that wait.
+    """
+    readable = {info.sample for info in found.infos}
+    problems = []
+    for sample in dict.fromkeys(each.sample for each in found.waiting):
+        if sample not in readable:
+            waiting = [each for each in found.waiting if each.sample == sample]
+            num_bad = sum(each.sample == sample for each in found.bad)
+            problems.append(why_nothing_is_read(sample, waiting, num_bad, settings))
+    if problems:
+        raise WaitingFilesError("\n".join(problems))
 
 
 def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:
@@ -361,6 +394,15 @@ def _matches(pattern: str) -> list[str]:
 def has_wildcards(name: str) -> bool:
     """Whether a name may stand for several."""
     return any(sign in name for sign in "*?[")
+
+
+def _may_come_later(pattern: str) -> bool:
+    """Whether a pattern may match nothing for a while, as no name without wildcards may.
+
+    In addresses of the web a question mark begins the query, and matches nothing but itself.
+    """
+    is_web = pattern.startswith(("http://", "https://"))
+    return has_wildcards(pattern.replace("?", "") if is_web else pattern)
 
 
 def _exists(filesystem: Any, name: str, pattern: str) -> bool:

@@ -20,7 +20,7 @@ class SampleSettings(BaseModel):
     label: int = Field(ge=0, strict=True)
     """Class of its events: an index into `classes`."""
     files: list[str] = Field(min_length=1)
-    """Paths, globs or URLs of its ROOT files."""
+    """Paths, globs or URLs of its ROOT files. A glob may match nothing (yet) where another of them matches."""
     cross_section_pb: float | None = Field(default=None, gt=0)
     """Cross-section in picobarn, if known."""
 

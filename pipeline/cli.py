@@ -274,10 +274,13 @@ def validate(config: ConfigOption = "demo", overrides: SetOption = None, debug: 
         from ingestion.files import expand
 
         loaded = load_config(config, overrides or [])
-        sources = expand(loaded.samples)
+        unmatched: list[str] = []
+        sources = expand(loaded.samples, on_unmatched=unmatched.append)
         for sample in loaded.samples:
             files = sum(source.sample == sample.name for source in sources)
             out.print(f"{escape(sample.name)}: {files} files, class {escape(loaded.classes[sample.label])}")
+        for words in unmatched:
+            out.print(f"note: {words}", markup=False)
         out.print("the config is valid")
 
     guard(work, debug=debug)

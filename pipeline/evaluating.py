@@ -11,7 +11,7 @@ from features.dataset import FeatureDataset
 from features.errors import EmptySelectionError
 from features.kernel_pass import EventsFile, kernel_items
 from features.unsplit_job import make_unsplit
-from ingestion.files import expand, inventory
+from ingestion.files import expand, inventory, refuse_waiting
 from ingestion.job import ingest
 from ingestion.settings import SampleSettings
 from models.evaluate import Candidate, boosted_trees, evaluate, write_predictions
@@ -143,6 +143,7 @@ class Evaluator(Runner):
             each.mkdir()
         with Bar(self.console, "checking files", "files") as bar:
             checked = inventory(expand(samples), config.ingest, on_file=bar)
+        refuse_waiting(checked, config.ingest)
         if any(info.is_load_test for info in checked.infos) and not config.allow_load_test:
             raise LoadTestError(
                 "--inputs: these are load-test files, copies of few events: nothing to learn from them."

@@ -25,7 +25,7 @@ def make(config: Config, folder: Path, num_events: int, *, seed: int, console: C
         IngestionError: A file of the config cannot be read.
     """
     from ingestion.errors import EmptySampleError
-    from ingestion.files import expand, inventory
+    from ingestion.files import expand, inventory, refuse_waiting
     from ingestion.load_test import TREE, branch_map, write_load_test
 
     try:
@@ -35,7 +35,11 @@ def make(config: Config, folder: Path, num_events: int, *, seed: int, console: C
         raise RunFolderError(f"{folder} cannot be written ({cause}). Choose another folder.") from cause
     if in_use:
         raise RunFolderError(f"{folder} is not empty. Choose a new folder, so that files of two samples do not mix.")
-    found = inventory(expand(config.samples), config.ingest)
+    sources = expand(
+        config.samples, on_unmatched=lambda words: console.print(f"note: {words}", highlight=False, markup=False)
+    )
+    found = inventory(sources, config.ingest)
+    refuse_waiting(found, config.ingest)
     readable = {info.sample for info in found.infos}
     for sample in config.samples:
         if sample.name not in readable:

@@ -37,7 +37,10 @@ class Ingest(Stage):
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> Found:
         """The ROOT files, by UUID: moving a file changes nothing. Details: an `ingestion.files.Inventory`."""
         from ingestion.changes import recognise
-        from ingestion.files import expand, inventory
+        from ingestion.files import expand, inventory, refuse_waiting
+
+        def note(words: str) -> None:
+            console.print(f"  note: {words}", highlight=False, markup=False)
 
         infos, bad = _earlier_files(current)
         known: dict[str, FileInfo | BadFile] = {}
@@ -49,9 +52,11 @@ class Ingest(Stage):
         if current is not None and same_code and _same_settings(config, current):
             known = {info.path: info for info in infos} | {each.path: each for each in bad}
         with Bar(console, "checking files", "files") as bar:
-            found = inventory(expand(config.samples), config.ingest, known=known, on_file=bar)
+            sources = expand(config.samples, on_unmatched=note)
+            found = inventory(sources, config.ingest, known=known, on_file=bar)
         for each in found.waiting:
             console.print(f"  left for another run: {each.path}: {each.reason}", highlight=False, markup=False)
+        refuse_waiting(found, config.ingest)
         found = found._replace(infos=recognise(found.infos, infos))
         return Found(_identities(found.infos, found.bad), found)
 

@@ -52,6 +52,41 @@ def test_a_glob_that_matches_nothing_names_the_sample_the_path_and_what_is_there
         expand([SampleSettings(name="qcd", label=0, files=[str(tmp_path / "ttbar_*.root")])])
 
 
+def qcd(*patterns: Path | str) -> list[SampleSettings]:
+    return [SampleSettings(name="qcd", label=0, files=[str(pattern) for pattern in patterns])]
+
+
+def test_a_glob_may_match_nothing_where_the_sample_has_other_files(tmp_path: Path) -> None:
+    (tmp_path / "a.root").touch()
+    empty = tmp_path / "incoming" / "qcd*.root"
+    told: list[str] = []
+    found = expand(qcd(tmp_path / "*.root", empty), on_unmatched=told.append)
+    assert [Path(each.path).name for each in found] == ["a.root"]
+    assert told == [f"sample 'qcd': no file matches '{empty}' (yet?); its other files are taken"]
+
+
+def test_where_nobody_is_told_a_glob_must_match(tmp_path: Path) -> None:
+    (tmp_path / "a.root").touch()
+    with pytest.raises(NoFilesError, match=r"no file matches '[^']*incoming/\*\.root'\. There: "):
+        expand(qcd(tmp_path / "*.root", tmp_path / "incoming" / "*.root"))
+
+
+@pytest.mark.parametrize("name", ["b.root", "incoming/b.root"])
+def test_a_file_that_is_named_must_be_there(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a.root").touch()
+    told: list[str] = []
+    with pytest.raises(NoFilesError, match=rf"sample 'qcd': no file matches '[^']*{name}'\. There"):
+        expand(qcd(tmp_path / "*.root", tmp_path / "x*.root", tmp_path / name), on_unmatched=told.append)
+    assert told == []
+
+
+def test_a_sample_must_have_some_file_whatever_others_have(tmp_path: Path) -> None:
+    (tmp_path / "a.root").touch()
+    samples = [*qcd(tmp_path / "*.root"), SampleSettings(name="W", label=1, files=["w1*.root", "w2*.root"])]
+    with pytest.raises(NoFilesError, match=r"sample 'W': no file matches '[^']*/w1\*\.root' or '[^']*/w2\*\.root'"):
+        expand(samples, on_unmatched=lambda _: None)
+
+
 def test_a_missing_folder_shows_the_nearest_that_exists(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with pytest.raises(NoFilesError, match=str(tmp_path / "data")):

@@ -137,6 +137,12 @@ def test_a_url_that_is_not_there_is_named(server: FaultyServer) -> None:
         expand([sample(f"{server.url}/a.root", url)])
 
 
+def test_the_question_mark_of_a_query_is_no_wildcard(server: FaultyServer) -> None:
+    url = f"{server.url}/absent.root?version=2"
+    with pytest.raises(NoFilesError, match=r"absent\.root\?"):
+        expand([sample(f"{server.url}/a.root", url)], on_unmatched=lambda _: None)
+
+
 def test_a_url_that_vanished_after_it_was_found_is_named(server: FaultyServer, waits: list[float]) -> None:
     url = f"{server.url}/absent.root"
     with pytest.raises(UnreadableFileError, match=re.escape(url)):

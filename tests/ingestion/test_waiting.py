@@ -13,10 +13,10 @@ import pytest
 from command_line import SAMPLES
 
 from ingestion import files as module
-from ingestion.errors import BadFilesError, TruncatedFileError
-from ingestion.files import Inventory, SourceFile, inventory
+from ingestion.errors import BadFilesError, TruncatedFileError, WaitingFilesError
+from ingestion.files import BadFile, Inventory, SourceFile, inventory, refuse_waiting
 from ingestion.settings import IngestSettings
-from ingestion.waiting import is_recent
+from ingestion.waiting import Cause, Waiting, is_recent
 
 WHOLE = SAMPLES / "qcd_13TeV_PU20_0.root"
 
@@ -105,6 +105,50 @@ def test_files_from_the_end_of_the_interval_on_are_left(data: Path) -> None:
     found = look(data, until=until)
     assert names(found) == {"read": ["whole.root"], "bad": [], "waiting": ["later.root"]}
     assert "2026-01-02" in found.waiting[0].reason
+
+
+def waiting(sample: str, *causes: Cause) -> list[Waiting]:
+    return [Waiting(sample, f"{sample}_{number}.root", cause, "") for number, cause in enumerate(causes)]
+
+
+def test_a_sample_of_which_nothing_can_be_read_yet_is_too_early(data: Path) -> None:
+    until = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+    settings = IngestSettings(until=until, settle_seconds=60)
+    found = look(data, until=until)
+    assert [each.cause for each in found.waiting] == [Cause.LATE, Cause.LATE]
+    with pytest.raises(WaitingFilesError, match="sample 'qcd': all 2 files are left for another run") as caught:
+        refuse_waiting(found, settings)
+    for words in ("2 came at or after ingest.until, 2026-01-02 00:00:00+00:00", "nothing to do yet", "later ingest"):
+        assert words in str(caught.value)
+    assert "settle_seconds" not in str(caught.value)
+
+
+def test_a_first_file_that_is_being_written_is_too_early(data: Path) -> None:
+    (data / "whole.root").unlink()
+    settings = IngestSettings(settle_seconds=60)
+    with pytest.raises(
+        WaitingFilesError, match=r"its only file is left .* \(1 may still be being written\); nothing .* 60 s \(ingest"
+    ):
+        refuse_waiting(look(data, settle_seconds=60), settings)
+
+
+def test_every_sample_that_waits_is_named_and_bad_files_are_counted() -> None:
+    bad = [BadFile("ttbar", "bad.root", "TruncatedFileError", "it is truncated")]
+    both = [*waiting("qcd", Cause.LATE, Cause.UNFINISHED), *waiting("ttbar", Cause.UNFINISHED)]
+    with pytest.raises(WaitingFilesError) as caught:
+        refuse_waiting(Inventory([], bad, both), IngestSettings())
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("sample 'qcd': all 2 files are left for another run (1 came at or after")
+    assert "; 1 may still be being written)" in first
+    assert second.startswith("sample 'ttbar': 1 of 2 files are left for another run (1 may still")
+    assert "; the others are skipped as bad)" in second
+
+
+def test_one_file_that_can_be_read_is_enough(data: Path) -> None:
+    found = look(data, settle_seconds=60)
+    assert found.waiting
+    refuse_waiting(found, IngestSettings(settle_seconds=60))
+    refuse_waiting(Inventory([], []), IngestSettings())
 
 
 def test_times_of_servers_say_nothing() -> None:

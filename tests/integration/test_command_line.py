@@ -326,6 +326,58 @@ def test_bad_files_get_a_clear_error_and_nothing_is_written(
     assert version_folders(tmp_path / "run") == []
 
 
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting it is a bug."""
+    monkeypatch.setattr("pipeline.spark.SparkProvider.context", lambda _: pytest.fail("Spark was started"))
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["ingest.until=2026-01-01T00:00:00Z"], "1 came at or after ingest.until, 2026-01-01"),
+        (["ingest.settle_seconds=600"], "1 may still be being written"),
+    ],
+)
+def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(
+    tmp_path: Path, settings: list[str], words: str
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("ttbar", "wjets"):
+        os.utime(write_delphes(data / f"{name}.root", [GOOD]), (10**9, 10**9))
+    truncated(data / "qcd.root")
+    overrides = [word for each in settings for word in ("--set", each)]
+    done = invoke("ingest", "--config", small_config(tmp_path, data), *overrides)
+    assert done.exit_code == Exit.USER_ERROR
+    assert f"left for another run: {data / 'qcd.root'}: it " in done.stderr
+    assert f"sample 'qcd': its only file is left for another run ({words}" in done.stderr
+    assert "nothing to do yet" in done.stderr
+    assert version_folders(tmp_path / "run") == []
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_glob_whose_files_have_not_come_yet_is_said(tmp_path: Path) -> None:
+    incoming = tmp_path / "incoming" / "qcd[0-9]*.root"
+    (tmp_path / "incoming").mkdir()
+    samples = [
+        {"name": name, "label": label, "files": [str(SAMPLES / f"{name}*.root")]}
+        for label, name in enumerate(("qcd", "ttbar", "wjets"))
+    ]
+    samples[0]["files"] += [str(incoming)]  # type: ignore[operator]
+    config = small_config(tmp_path, SAMPLES, samples=samples)
+    words = f"note: sample 'qcd': no file matches '{incoming}' (yet?); its other files are taken"
+    validated = invoke("validate", "--config", config)
+    assert validated.exit_code == Exit.OK, validated.stderr
+    assert "qcd: 2 files" in validated.stdout
+    assert words in validated.stdout
+    # All others wait, so that it ends before Spark starts.
+    ingested = invoke("ingest", "--config", config, "--set", "ingest.until=2001-01-01T00:00:00Z")
+    assert ingested.exit_code == Exit.USER_ERROR
+    assert words in ingested.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
