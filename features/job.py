@@ -45,6 +45,11 @@ class Earlier(NamedTuple):
     folder: Path
     outputs: dict[str, KernelOutput]
 
+    def of(self, part: EventsFile) -> KernelOutput | None:
+        """What the kernels made of a part, if it is as it was then."""
+        output = self.outputs.get(Path(part.name).with_suffix(".arrow").name)
+        return output if output is not None and output.digest == part.digest else None
+
 
 class FeaturesResult(NamedTuple):
     """The dataset, what the kernels made of each part, how many were taken over, and the histograms."""
@@ -136,7 +141,6 @@ def _run_kernels(
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
 ) -> list[tuple[KernelOutput, EventKeys, bool]]:
-    old = earlier.outputs if earlier else {}
     old_folder = str(earlier.folder) if earlier else ""
     folder = str(kernels)
 
@@ -148,11 +152,7 @@ def _run_kernels(
         done.add(output.counts["events"])
         return output, keys_of(Path(folder) / output.name, settings), taken
 
-    def unchanged(part: EventsFile) -> KernelOutput | None:
-        before = old.get(Path(part.name).with_suffix(".arrow").name)
-        return before if before is not None and before.digest == part.digest else None
-
-    work = [(part, unchanged(part)) for part in parts]
+    work = [(part, earlier.of(part) if earlier else None) for part in parts]
     return list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
 
 

@@ -189,8 +189,10 @@ class Runner:
         self.log.event("stage started", stage=stage.name, reasons=reasons)
         self._say_what_is_stale(stage, upstream)
         self._look_at_machine(stage)
-        refuse_full_disk(self.config.run_dir, stage.name, None if current is None else current.folder)
-        self._make_version(stage, believed, upstream, found, fingerprint, afresh=force)
+        context = self._context(stage, believed, upstream, found, fingerprint)
+        before = None if current is None else current.folder
+        refuse_full_disk(self.config.run_dir, stage.name, before, stage.taken_over(context))
+        self._make_version(stage, context, fingerprint, afresh=force)
 
     def _remember(self, stage: Stage, current: Version | None, found: Found) -> None:
         """Keep what was learnt of unchanged inputs, such as the new time of a file whose content had to be compared."""
@@ -208,32 +210,33 @@ class Runner:
                     highlight=False,
                 )
 
-    def _make_version(
+    def _context(
         self,
         stage: Stage,
         current: Version | None,
         upstream: dict[str, Version],
         found: Found,
         fingerprint: Fingerprint,
-        *,
-        afresh: bool = False,
-    ) -> None:
+    ) -> Context:
+        return Context(
+            config=self.config,
+            upstream=upstream,
+            current=current,
+            code_changes=_code_changes(current, fingerprint),
+            found=found,
+            out_dir=self.store(stage).next_folder(fingerprint.digest),
+            spark=self._spark,
+            console=self.console,
+        )
+
+    def _make_version(self, stage: Stage, context: Context, fingerprint: Fingerprint, *, afresh: bool = False) -> None:
         """The transaction: a new folder, the work, its checks, the manifest, the pointer."""
         store = self.store(stage)
-        folder = store.next_folder(fingerprint.digest)
+        folder = context.out_dir
+        upstream = dict(context.upstream)
         started = time.monotonic()
         try:
             store.begin(folder, is_worth_keeping=lambda unfinished: not afresh and stage.can_go_on(unfinished))
-            context = Context(
-                config=self.config,
-                upstream=upstream,
-                current=current,
-                code_changes=_code_changes(current, fingerprint),
-                found=found,
-                out_dir=folder,
-                spark=self._spark,
-                console=self.console,
-            )
             result = stage.run(context)
             _refuse_failed_checks(stage, result)
             if result.own_inputs is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +17,9 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROF
 LEAST_BYTES: Final = 64 * 2**20
 
 
-def size_of(folder: Path) -> int:
-    """Bytes of all files in a folder, those that other versions share included."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def size_of(paths: Iterable[Path]) -> int:
+    """Bytes of all files of these, those that other versions share included; folders, and what is gone, take none."""
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def out_of_room(error: BaseException | None) -> OSError | None:
@@ -48,21 +49,31 @@ def says_out_of_room(words: str) -> bool:
     return any(os.strerror(number) in words for number in _NO_ROOM)
 
 
-def refuse_full_disk(folder: Path, stage: str, before: Path | None) -> None:
-    """Before a stage starts, there must be as much space as its last version takes, since it will hardly be smaller.
+def refuse_full_disk(folder: Path, stage: str, before: Path | None, taken_over: Iterable[Path] = ()) -> None:
+    """Before a stage starts, there must be as much space as it will write, judged by its last version.
+
+    The new version will hardly be smaller than that, but what it takes over from it as hard links takes no space. Which
+    files these are, the stage knows, and no count of links: a first version's have one, until the second takes them
+    over; those that the last night added have one as well, though the next will not write them again; and a stage that
+    makes all anew, for changed code say, needs the whole size again however often its old files are linked. What comes
+    of new input is not known before, and not asked for; nor is room for copies on a file system without hard links.
 
     Args:
         folder: Where it writes.
         stage: Its name, for the message.
         before: Its last version; None before the first.
+        taken_over: Files of that version that the new one takes over.
 
     Raises:
         RunFolderError: There is not.
     """
-    needed = LEAST_BYTES if before is None else max(LEAST_BYTES, size_of(before))
+    written = 0 if before is None else size_of(before.rglob("*")) - size_of(taken_over)
+    needed = max(LEAST_BYTES, written)
     free = shutil.disk_usage(folder).free
     if free < needed:
-        what = "at least is asked for" if before is None else f"as the last version, {before.name}"
+        what = "at least is asked for"
+        if before is not None and written >= LEAST_BYTES:
+            what = f"as the last version, {before.name}, but for what is taken over from it"
         raise RunFolderError(
             f"{stage} needs about {needed / 1e6:,.0f} MB ({what}), and {free / 1e6:,.0f} MB are free in {folder}. "
             f"Make room, for example with `python -m pipeline clean`, or choose another run_dir."

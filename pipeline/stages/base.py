@@ -130,6 +130,10 @@ class Stage(ABC):
         """Whether `run` would go on from what an interrupted run left in its version folder."""
         return False
 
+    def taken_over(self, context: Context) -> list[Path]:  # noqa: ARG002
+        """Files of its version in use that `run` will take over as hard links, which take no space."""
+        return []
+
     @abstractmethod
     def run(self, context: Context) -> Result:
         """Do the work, writing into `context.out_dir` only."""

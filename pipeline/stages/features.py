@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.config import Config, flat_items
@@ -28,6 +29,14 @@ class Features(Stage):
     def config_items(self, config: Config) -> dict[str, Any]:
         """Selection, physics, split, balance, layout, and the classes."""
         return {**flat_items(config.features, "features"), "classes": config.classes}
+
+    def taken_over(self, context: Context) -> list[Path]:
+        """Kernel outputs of unchanged events; the mixed rows are always made anew."""
+        earlier = _earlier(context)
+        if earlier is None:
+            return []
+        outputs = map(earlier.of, _events_files(context))
+        return [earlier.folder / output.name for output in outputs if output is not None]
 
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix; write cutflow and histograms beside the dataset."""

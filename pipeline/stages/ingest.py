@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
@@ -63,6 +64,13 @@ class Ingest(Stage):
     def remembered(self, found: Found) -> list[dict[str, Any]] | None:
         """The files with the places and times at which they now are, so that they need not be looked at again."""
         return [info._asdict() for info in found.details.infos]
+
+    def taken_over(self, context: Context) -> list[Path]:
+        """Events of unchanged files."""
+        earlier = self._earlier_parts(context, context.found.details.infos)
+        if earlier is None:
+            return []
+        return [earlier.folder / part.name for parts in earlier.parts.values() for part in parts if part.name]
 
     def run(self, context: Context) -> Result:
         """Read what is new, and take over the rest."""

@@ -36,6 +36,11 @@ def runner(run_dir: Path) -> Runner:
     return Runner(Config(run_dir=run_dir, samples=samples), Console(file=io.StringIO()))
 
 
+def make_small_version(run_dir: Path) -> None:
+    begun, made_from = runner(run_dir), Fingerprint({}, {}, {})
+    begun._make_version(Small(), begun._context(Small(), None, {}, Found({}), made_from), made_from)
+
+
 def test_a_published_version_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = StageStore.commit
 
@@ -45,7 +50,7 @@ def test_a_published_version_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(StageStore, "commit", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        runner(tmp_path)._make_version(Small(), None, {}, Found({}), Fingerprint({}, {}, {}))
+        make_small_version(tmp_path)
     current = StageStore(tmp_path, "ingest").current()
     assert current is not None
     assert (current.folder / "data").read_text() == "whole"
@@ -57,5 +62,5 @@ def test_an_unpublished_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(StageStore, "commit", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        runner(tmp_path)._make_version(Small(), None, {}, Found({}), Fingerprint({}, {}, {}))
+        make_small_version(tmp_path)
     assert list((tmp_path / "ingest").iterdir()) == []
