@@ -168,6 +168,7 @@ def test_accept_blesses_what_is_there(finished: Finished) -> None:
 def test_status_tells_what_is_there(finished: Finished) -> None:
     shown = json.loads(invoke("status", "--json", "--config", finished.config).stdout)
     assert shown.pop("gridsearch") is None
+    assert shown.pop("in_use") == {}
     assert {name: each["version"] for name, each in shown.items()} == versions(finished.run_dir)
     text = invoke("status", "--config", finished.config).stdout
     assert str(versions(finished.run_dir)["train"]) in text

@@ -33,6 +33,9 @@ def test_a_model_that_saw_what_are_test_events_now_is_not_begun_with(undisturbed
     assert undisturbed.run("promote").returncode == 0
     current = Registry(run_dir, "hlf").current()
     assert current is not None
+    in_use = json.loads(undisturbed.run("status", "--json").stdout)["in_use"]
+    assert in_use["hlf"]["version"] == current.name
+    assert in_use["hlf"]["train"] == version_of(run_dir, "train").name
 
     said, start = train(undisturbed)
     assert said == f"beginning with the model in use, {current.name}, and its scaling"
