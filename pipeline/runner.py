@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,6 +20,7 @@ from pipeline.doctor import refuse_unfit_machine
 from pipeline.errors import CheckFailedError, MissingInputError, RunFolderError
 from pipeline.fingerprint import Fingerprint, Input, code_digests, reasons_to_run
 from pipeline.interrupts import stop_if_requested
+from pipeline.lock import locked
 from pipeline.provenance import code_version, now, package_versions
 from pipeline.registry import Registry
 from pipeline.run_log import RunLog
@@ -330,31 +329,8 @@ class Runner:
             what=f"{stage.name} cannot run",
         )
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the run folder; a second run refuses. The lock ends with the process, however it ends."""
-        path = self.config.run_dir / ".lock"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+")
-        except OSError as cause:
-            raise RunFolderError(
-                f"{self.config.run_dir} cannot be written ({cause}). Choose another run_dir, or mend its permissions."
-            ) from cause
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise RunFolderError(
-                    f"{self.config.run_dir} is in use by another run (process {file.read().strip() or 'unknown'}). "
-                    f"Wait for it, end it, or choose another run_dir."
-                ) from None
-            file.seek(0)
-            file.truncate()
-            file.write(str(os.getpid()))
-            file.flush()
-            yield
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self.config.run_dir)
 
 
 def _manifest_in_use(store: StageStore) -> dict[str, Any] | None:
