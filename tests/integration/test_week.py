@@ -202,6 +202,7 @@ def test_the_log_names_what_happened_each_night(tmp_path: Path, provider: SparkP
         json.loads(line) for path in sorted(week.run_dir.glob("logs/*.jsonl")) for line in path.read_text().splitlines()
     ]
     assert {each["event"] for each in logs} == {
-        "run started", "stage started", "stage finished", "stage up to date", "run finished"
+        "run started", "stage started", "stage finished", "stage up to date", "run finished",
+        "network promoted", "network not promoted",
     }  # fmt: skip
     shutil.rmtree(week.run_dir)
