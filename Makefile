@@ -12,6 +12,9 @@ OPTIONS = --config $(CONFIG) $(foreach each,$(SET),--set $(each))
 STAGES := ingest features gridsearch train evaluate export report
 COMMANDS := validate plan status promote track clean
 NETWORK ?= hlf
+# A file of tests is run by one process; so many files at once.
+TEST_PROCESSES ?= 2
+PYTEST = $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -81,13 +84,13 @@ browser:
 	@sh tests/ensure_browser.sh
 
 test: setup browser ## Run all tests but those of Airflow
-	$(BIN)/python -m pytest -m "not airflow"
+	$(PYTEST) -m "not airflow"
 
 test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (seven minutes)
 	$(BIN)/python -m pytest -m airflow
 
 test-fast: setup ## Run the tests that start no JVM, no MPI and no command line
-	$(BIN)/python -m pytest -m "not spark and not distributed and not end_to_end and not airflow"
+	$(PYTEST) -m "not spark and not distributed and not end_to_end and not airflow"
 
 torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TORTURE='--kills 3 --fuzz 100' is quicker)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/torture.py $(TORTURE)

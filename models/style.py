@@ -63,7 +63,7 @@ def save_figure(figure: Figure, stem: Path) -> None:
     """Write `stem.png` and `stem.pdf`; no creation time inside, so that the same figure gives the same bytes."""
     figure.savefig(stem.with_suffix(".png"), dpi=110)
     # The places of everything are found; finding them anew would take as long as drawing.
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)
     figure.savefig(stem.with_suffix(".pdf"), metadata={"CreationDate": None})
 
 

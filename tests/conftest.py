@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from pyspark import SparkContext
 
 from ingestion.files import FileInfo, SourceFile, expand, inventory
@@ -17,6 +18,10 @@ from pipeline.spark import SparkProvider
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = ROOT / "samples"
+
+# How long an example takes hangs on what else the machine does; pytest's time limits end what hangs.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

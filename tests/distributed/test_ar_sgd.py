@@ -27,7 +27,7 @@ from training.run import RunSpec, make_model
 from training.sharding import plan_epoch
 from training.transport import SingleTransport
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 #: Uneven on purpose: ranks get different numbers of rows, and with 2 or 3 ranks a group is left out each epoch.
 ROWS = {"train": [20] * 6 + [7], "val": [15, 15], "test": [10]}
@@ -136,7 +136,7 @@ def test_no_rank_outlives_its_launcher(dataset: FeatureDataset, tmp_path: Path, 
     )
     try:
         metrics = run.out_dir / "metrics" / "rank-1.jsonl"
-        wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, seconds=60, what="training has begun")
+        wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, what="training has begun")
         os.kill(launcher.pid, number)
         try:
             launcher.wait(15)
@@ -145,7 +145,7 @@ def test_no_rank_outlives_its_launcher(dataset: FeatureDataset, tmp_path: Path, 
             # launcher has none.
             os.kill(launcher.pid, number)
             launcher.wait(30)
-        wait_until(lambda: not processes_of(run.out_dir), seconds=30, what="all ranks are gone")
+        wait_until(lambda: not processes_of(run.out_dir), what="all ranks are gone")
     finally:
         # First of all: it would start killed ranks again.
         launcher.kill()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rank_programs import IMPLEMENTATIONS, Mpi, results_of
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 PROTOCOLS = ["locked", "additive"]
 OVERLAPS = ["inline", "thread"]

@@ -24,7 +24,7 @@ from training.errors import LaunchError, StalledError
 from training.launcher import launch, rank_command, rank_environment
 from training.run import RunSpec
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
 SLOW = {"epochs": 60, "batch_size": 4, "checkpoint_steps": 20}
@@ -46,7 +46,7 @@ def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]
     hit: list[int] = []
 
     def send() -> None:
-        wait_until(lambda: list((run.out_dir / "checkpoints").glob("*/complete.json")), seconds=60, what="a checkpoint")
+        wait_until(lambda: list((run.out_dir / "checkpoints").glob("*/complete.json")), what="a checkpoint")
         victim = rank_processes(run)[-1]
         os.kill(victim.pid, number)
         hit.append(victim.pid)
@@ -111,7 +111,7 @@ def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: Fea
         what in message for what in ("in an all-reduce, for", "in a barrier, for", "waiting for the others, for")
     )
     assert list((run.out_dir / "stalls").glob("rank-*.json"))
-    wait_until(lambda: not processes_of(run.out_dir), seconds=30, what="all ranks are gone")
+    wait_until(lambda: not processes_of(run.out_dir), what="all ranks are gone")
 
 
 def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(

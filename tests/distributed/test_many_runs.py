@@ -20,7 +20,7 @@ from training.errors import LaunchError
 from training.launcher import launch, launch_all
 from training.run import RunSpec
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 ROWS = {"train": [20] * 6, "val": [15, 15], "test": [10]}
 
@@ -86,7 +86,7 @@ def test_an_interrupted_launch_goes_on_within_the_run(dataset: FeatureDataset, t
 
     with pytest.raises(KeyboardInterrupt):
         launch_all(runs, tmp_path / "job", on_progress=interrupt)
-    wait_until(lambda: not processes_of(tmp_path / "job"), seconds=30, what="all ranks are gone")
+    wait_until(lambda: not processes_of(tmp_path / "job"), what="all ranks are gone")
     seen: list[tuple[int, int]] = []
     launch_all(runs, tmp_path / "job", on_progress=lambda number, progress: seen.append((number, progress.epoch)))
     assert seen[0][0] == 1
@@ -99,7 +99,7 @@ def test_a_killed_rank_costs_only_the_run_it_was_in(dataset: FeatureDataset, tmp
     runs = specs(dataset, tmp_path / "many", {"algorithm": "d-psgd"}, long)
 
     def kill() -> None:
-        wait_until((runs[1].out_dir / "checkpoints").exists, seconds=60, what="a checkpoint")
+        wait_until((runs[1].out_dir / "checkpoints").exists, what="a checkpoint")
         ranks = [each for each in processes_of(tmp_path / "job") if "training.worker" in each.cmdline()[:4]]
         os.kill(ranks[-1].pid, signal.SIGKILL)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rank_programs import IMPLEMENTATIONS, Mpi, results_of, run_ranks
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(params=IMPLEMENTATIONS, ids=str)

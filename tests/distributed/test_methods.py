@@ -19,7 +19,7 @@ from training.run import RunSpec
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated, simulate
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 #: Uneven on purpose: ranks get different numbers of rows, and with 3 ranks a group is left out each epoch.
 ROWS = {"train": [20] * 6 + [7], "val": [15, 15], "test": [10]}

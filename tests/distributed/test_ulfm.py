@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rank_programs import IMPLEMENTATIONS, run_ranks
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("doing", ["all_reduce", "broadcast", "barrier", "exchange"])

@@ -36,7 +36,7 @@ def small_config(folder: Path, data: Path, **changes: Any) -> Path:
 
 
 def pipeline(
-    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 240
+    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 600
 ) -> Any:
     """`python -m pipeline ...` to its end; returns the finished process with text output."""
     return subprocess.run(

@@ -19,7 +19,7 @@ def processes_of(marker: Path) -> list[psutil.Process]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
+def wait_until(condition: Callable[[], bool], *, what: str, seconds: float = 120) -> None:
     """Wait for a condition; fail the test in words if it does not come true in time."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -126,7 +126,7 @@ class Undisturbed:
         except subprocess.TimeoutExpired:
             in_time = True
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         return Kill(stage, seed, moment, self.seconds[stage], in_time)
 
     def check(self, stage: str) -> None:
@@ -146,7 +146,7 @@ class Undisturbed:
         hidden = [str(path) for path in self.run_dir.rglob(".*") if path.name != ".lock"]
         assert hidden == []
         assert [path for path in self.run_dir.rglob("*.new") if path.is_file()] == []
-        wait_until(lambda: not self.processes(), seconds=30, what="all processes are gone")
+        wait_until(lambda: not self.processes(), what="all processes are gone")
 
     def processes(self) -> list[psutil.Process]:
         """All that live and were started by this run, Spark's and MPI's too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from ranks import wait_until
 
 from features.schema import SPLITS
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 CLUSTER = "local-cluster[2,1,1024]"
 #: Many small pieces, so that there is work left when an executor dies.
@@ -57,7 +58,7 @@ def run_and_kill_an_executor(config: Path, stage: str, first_result: str) -> str
         cwd=config.parent,
     )
     folder = config.parent / "run" / stage
-    wait_until(lambda: bool(list(folder.glob(first_result))), seconds=120, what=f"{stage} has its first part")
+    wait_until(lambda: bool(list(folder.glob(first_result))), what=f"{stage} has its first part")
     victims = executors(process)
     assert len(victims) == 2
     victims[0].kill()
@@ -94,6 +95,7 @@ def test_a_killed_executor_costs_a_retry_not_the_result(undisturbed: Path, tmp_p
 
 def test_an_executor_killed_while_rows_are_mixed_duplicates_none(undisturbed: Path, tmp_path: Path) -> None:
     config = small_config(tmp_path, SAMPLES, ingest=PIECES, spark={"master": CLUSTER})
-    assert pipeline("ingest", "--config", config).returncode == 0
+    # What a cluster ingests is the same (the test above).
+    shutil.copytree(undisturbed / "ingest", tmp_path / "run" / "ingest")
     run_and_kill_an_executor(config, "features", "*/train/*.parquet")
     assert rows(current(tmp_path / "run", "features")) == rows(current(undisturbed, "features"))

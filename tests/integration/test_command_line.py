@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from pipeline.cli import app
 from pipeline.ending import Exit
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 
 class Finished:

@@ -23,7 +23,7 @@ from training.comparison.running import correct_events
 from training.comparison.variants import ALL_VARIANTS, REFERENCE, Variant
 from training.run import RunSpec
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(900)]
 
 SMALL = {
     "models": ["hlf", "particles"],

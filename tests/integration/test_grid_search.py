@@ -17,7 +17,7 @@ from training.gridsearch.running import GridSearchError, Search
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import TrainSettings
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SMALL: dict[str, Any] = {"hidden": [[4, 8], [3]], "batch_size": [16, 32], "epochs": [3], "folds": 3}
 

@@ -24,7 +24,7 @@ from ranks import wait_until
 from pipeline.ending import Exit
 from pipeline.spark import SparkProvider
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 GRID: dict[str, Any] = {
     "hidden": [[6, 3], [4]],
@@ -86,11 +86,11 @@ class Analysis:
             start_new_session=True,
         )
         try:
-            wait_until(lambda: any(self.run_dir.glob(f"{stage}/0*")), seconds=60, what=f"{stage} has begun")
+            wait_until(lambda: any(self.run_dir.glob(f"{stage}/0*")), what=f"{stage} has begun")
             yield next(self.run_dir.glob(f"{stage}/0*"))
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate(timeout=60)
+            process.communicate(timeout=120)
 
 
 def strict(path: Path) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def test_a_killed_search_goes_on_where_it_was(provider: SparkProvider, tmp_path:
     killed = Analysis(provider, tmp_path / "killed", gridsearch=LONG)
     with killed.started("gridsearch") as folder:
         trainings = folder / "trainings"
-        wait_until(lambda: len(list(trainings.glob("*.json"))) >= 3, seconds=60, what="three trainings are done")
+        wait_until(lambda: len(list(trainings.glob("*.json"))) >= 3, what="three trainings are done")
     times = {path.name: path.stat().st_mtime_ns for path in trainings.glob("[!.]*.json")}
     assert 3 <= len(times) < 12
     assert versions(killed.run_dir)["train"] is None
@@ -294,9 +294,7 @@ def test_a_training_killed_in_the_second_network_ends_as_if_undisturbed(
     killed = Analysis(provider, tmp_path / "killed", **NETWORKS)
     with killed.started("train") as folder:
         second = folder / "particles"
-        wait_until(
-            lambda: any(second.glob("checkpoints/*/complete.json")), seconds=60, what="the second network learns"
-        )
+        wait_until(lambda: any(second.glob("checkpoints/*/complete.json")), what="the second network learns")
     assert (folder / "hlf" / "summary.json").exists()
     assert not (second / "summary.json").exists()
     said = killed.done("train")

@@ -30,7 +30,7 @@ from pipeline.config import Config
 from pipeline.runner import Runner
 from pipeline.spark import SparkProvider
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 NAMES = ("qcd", "ttbar", "wjets")
 SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}

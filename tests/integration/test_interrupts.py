@@ -17,7 +17,7 @@ from ranks import processes_of, wait_until
 
 from pipeline.ending import Exit
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +28,22 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = pipeline("run", "--config", small_config(folder, SAMPLES))
-    assert done.returncode == 0, done.stderr
+    config = small_config(folder, SAMPLES)
+    for stage in ("ingest", "features", "train"):
+        done = pipeline(stage, "--config", config)
+        assert done.returncode == 0, done.stderr
     return folder / "run"
 
 
 def start_and_wait_for_work(config: Path, stage: str, *options: str) -> subprocess.Popen[str]:
-    """Start a stage; return when its version folder is there and the work in it has begun."""
+    """Start a stage; return when its version folder is there, those of killed runs are gone, and the work has begun."""
     folder = config.parent / "run" / stage
     before = set(folder.glob("0*"))
+
+    def has_begun() -> bool:
+        unfinished = [path for path in folder.glob("0*") if not (path / "manifest.json").exists()]
+        return len(unfinished) == 1 and unfinished[0] not in before
+
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", stage, "--config", str(config), *options],
         stdout=subprocess.DEVNULL,
@@ -44,7 +51,7 @@ def start_and_wait_for_work(config: Path, stage: str, *options: str) -> subproce
         text=True,
         start_new_session=True,
     )
-    wait_until(lambda: bool(set(folder.glob("0*")) - before), seconds=60, what=f"{stage} has begun")
+    wait_until(has_begun, what=f"{stage} has begun")
     return process
 
 
@@ -55,7 +62,7 @@ def test_an_interrupted_stage_leaves_nothing_and_the_next_run_finishes(config: P
         # The group, as a terminal or a batch system does; the kill takes Spark's JVM and the ranks along.
         process = start_and_wait_for_work(config, stage)
         os.killpg(process.pid, number)
-        _, words = process.communicate(timeout=60)
+        _, words = process.communicate(timeout=120)
         assert versions(run_dir)[stage] is None
         if number == signal.SIGINT:
             assert process.returncode == Exit.INTERRUPTED, words
@@ -65,7 +72,7 @@ def test_an_interrupted_stage_leaves_nothing_and_the_next_run_finishes(config: P
     done = pipeline(stage, "--config", config)
     assert done.returncode == 0, done.stderr
     assert version_folders(run_dir, [stage]) == [f"{stage}/{versions(run_dir)[stage]}"]
-    wait_until(lambda: not processes_of(config), seconds=20, what="all processes are gone")
+    wait_until(lambda: not processes_of(config), what="all processes are gone")
 
 
 def test_after_all_interruptions_the_result_is_that_of_an_undisturbed_run(config: Path, undisturbed: Path) -> None:
@@ -84,10 +91,10 @@ def test_after_all_interruptions_the_result_is_that_of_an_undisturbed_run(config
 def test_killing_only_the_driver_takes_spark_and_ranks_along(config: Path, stage: str) -> None:
     process = start_and_wait_for_work(config, stage, "--force")
     driver = psutil.Process(process.pid)
-    wait_until(lambda: len(driver.children(recursive=True)) > 1, seconds=60, what="Spark or the ranks have started")
+    wait_until(lambda: len(driver.children(recursive=True)) > 1, what="Spark or the ranks have started")
     children = driver.children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     _, alive = psutil.wait_procs(children, timeout=30)
     assert alive == []
     assert pipeline(stage, "--config", config).returncode == 0
@@ -98,7 +105,7 @@ def test_ctrl_c_while_spark_starts_or_works_is_quiet(config: Path, seconds: floa
     process = start_and_wait_for_work(config, "features", "--force")
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)
-    _, words = process.communicate(timeout=60)
+    _, words = process.communicate(timeout=120)
     assert process.returncode == Exit.INTERRUPTED, words
     for noise in ("Traceback", "ERROR", "bug"):
         assert noise not in words

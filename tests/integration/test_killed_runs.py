@@ -23,7 +23,7 @@ from undisturbed_run import STAGES, Kill, Undisturbed, without_times
 from pipeline.cli import app
 from pipeline.store import StageStore, Version
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 SEEDS = (1, 2)
 #: Kills of the parametrised test below, for the test after it.
@@ -129,10 +129,10 @@ def test_killed_in_the_middle_of_evaluating_elsewhere(undisturbed: Undisturbed, 
     arguments = ("evaluate", "--out", str(out))
     for _ in range(2):
         process = undisturbed.start(*arguments)
-        wait_until((tmp_path / ".out.unfinished").exists, seconds=60, what="the evaluation has begun")
+        wait_until((tmp_path / ".out.unfinished").exists, what="the evaluation has begun")
         time.sleep(random.uniform(0, 2))
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         assert not out.exists()
     done = undisturbed.run(*arguments)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from undisturbed_run import STAGES, Finished, Undisturbed, finish, tree
 
 from pipeline.store import StageStore
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 #: Half a gigabyte more than what `doctor` asks for.
 DISK_MIB = 1500
@@ -228,7 +228,7 @@ def test_of_two_that_start_at_the_same_moment_one_runs(undisturbed: Undisturbed,
     before = set(run_dir.glob("logs/*"))
     gate = tmp_path / "gate"
     both = [undisturbed.start(command, faults={"wait_for": str(gate)}) for _ in range(2)]
-    wait_until(lambda: len(list(tmp_path.glob("gate.*"))) == 2, seconds=60, what="both are at the lock")
+    wait_until(lambda: len(list(tmp_path.glob("gate.*"))) == 2, what="both are at the lock")
     gate.touch()
     ended = {process.pid: finish(process) for process in both}
     (winner,) = [pid for pid, done in ended.items() if done.returncode == 0]

@@ -11,7 +11,7 @@ import pytest
 from command_line import SAMPLES, pipeline, small_config
 from faulty_server import FaultyServer
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 PASSWORD, TOKEN, KEY = "hush-1b2c", "hush-3d4e", "hush-5f6a"
 

@@ -18,7 +18,7 @@ from pipeline.errors import ConfigError, MachineError
 from pipeline.store import StageStore
 from pipeline.tracking import Tracker, _params
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 
 class Store:

@@ -10,7 +10,7 @@ from undisturbed_run import Undisturbed, version_of
 
 from pipeline.registry import Registry
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 WARM = ("--set", "train.warm_start=true", "--set", "train.workers=1")
 OTHER_SPLIT = [f"features.split.{name}={share}" for name, share in (("train", 0.5), ("val", 0.2), ("test", 0.3))]

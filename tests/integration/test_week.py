@@ -27,7 +27,7 @@ from pipeline.registry import Registry
 from pipeline.spark import SparkProvider
 from pipeline.store import StageStore
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 FIRST = [f"{name}_13TeV_PU20_0.root" for name in ("qcd", "ttbar", "wjets")]
 LATER = {"ttbar": "ttbar_13TeV_PU20_1.root", "qcd": "qcd_13TeV_PU20_1.root", "wjets": "wjets_13TeV_PU20_1.root"}
@@ -89,7 +89,6 @@ class Week:
         )
         wait_until(
             lambda: any(self.run_dir.glob("train/*/hlf/checkpoints/*/complete.json")),
-            seconds=90,
             what="an epoch is done",
         )
         os.killpg(process.pid, signal.SIGKILL)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from feature_datasets import write_dataset
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from networks import NAMES, SCALERS, gradients, made_network, made_spec, random_events, run
 from torch import Tensor, nn
@@ -48,7 +48,6 @@ def test_the_defaults_are_the_published_sizes(name: ModelName, num_parameters: i
 
 
 @every_network
-@settings(deadline=None)
 @given(order=st.permutations(range(len(LENGTHS))))
 def test_each_event_is_judged_for_itself(name: ModelName, order: list[int]) -> None:
     model = made_network(name)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, ks_2samp
 from sklearn.calibration import calibration_curve
@@ -41,7 +41,6 @@ def made_events(draw: st.DrawFn, *, lightest: float = 0.25) -> Events:
     return labels, places / 6, weights
 
 
-@settings(deadline=None)
 @given(made_events(lightest=-0.5), st.sampled_from([0.01, 0.3, 0.9, 0.95, 0.99, 1.0]))
 def test_each_point_of_a_curve_is_the_working_point_also_with_negative_weights(events: Events, wanted: float) -> None:
     labels, scores, weights = events
@@ -53,7 +52,6 @@ def test_each_point_of_a_curve_is_the_working_point_also_with_negative_weights(e
         assert found == pytest.approx(point.backgrounds[label], abs=1e-9)
 
 
-@settings(deadline=None)
 @given(made_events(lightest=-0.5))
 def test_thresholds_are_those_of_a_slow_loop_also_with_negative_weights(events: Events) -> None:
     _, scores, weights = events
@@ -75,7 +73,6 @@ def test_a_share_that_is_met_but_for_rounding_is_met() -> None:
     assert found.tolist() == list(range(9, -1, -1))
 
 
-@settings(deadline=None)
 @given(made_events())
 def test_a_curve_of_positive_weights_rises_inside_its_band(events: Events) -> None:
     curve = background_curve(*events, signal=1)
@@ -86,7 +83,6 @@ def test_a_curve_of_positive_weights_rises_inside_its_band(events: Events) -> No
     assert curve.low.min() >= 0
 
 
-@settings(deadline=None)
 @given(made_events(), st.randoms(use_true_random=False))
 def test_the_order_of_events_is_of_no_account_and_a_double_event_is_one_of_double_weight(
     events: Events, random: object
@@ -227,7 +223,6 @@ def test_calibration_by_hand_with_weights() -> None:
     assert calibration_error(bins) == pytest.approx((4 * 0.675 + 3 * (0.74 - 2 / 3)) / 8)
 
 
-@settings(deadline=None)
 @given(made_events(), st.floats(0.1, 50))
 def test_a_calibration_error_lies_between_0_and_1_and_ignores_the_scale_of_weights(
     events: Events, scale: float
@@ -257,7 +252,6 @@ def test_what_cannot_be_calibrated_is_said() -> None:
             calibration(np.array([True]), np.array([wrong]), np.ones(1))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 8), min_size=2, max_size=40),
     st.lists(st.integers(2, 12), min_size=2, max_size=40),
@@ -271,7 +265,6 @@ def test_unit_weights_give_the_test_of_scipy(first: list[int], second: list[int]
     assert found.p_value == pytest.approx(expected.pvalue, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(made_events(lightest=-0.5))
 def test_the_distance_is_the_largest_difference_of_two_slow_distribution_functions(events: Events) -> None:
     labels, scores, weights = events
@@ -337,7 +330,6 @@ def test_bins_hold_their_lower_edge_and_the_outer_ones_all_beyond() -> None:
     assert found[2] == efficiency(passing[4:], weights[4:])
 
 
-@settings(deadline=None)
 @given(made_events(lightest=-0.5))
 def test_bins_are_those_of_a_slow_loop_and_cannot_be_measured_without_weight(events: Events) -> None:
     labels, scores, weights = events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, roc_auc_score
@@ -99,7 +99,6 @@ def test_weights_that_add_up_to_nothing_are_said() -> None:
         accuracy(labels, np.eye(2)[labels], np.array([1.0, -1.0, 1.0, -1.0]))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2), st.floats(0.1, 100))
 def test_roc_curves_rise_from_0_to_1_and_ignore_the_scale_of_weights(signal: int, scale: float) -> None:
     curve = roc_one_vs_rest(LABELS, SCORES[:, signal], WEIGHTS, signal=signal)

@@ -46,7 +46,6 @@ def test_the_network_is_a_gru_over_the_valid_particles(lengths: list[int]) -> No
 
 
 @pytest.mark.parametrize("name", ["particles", "inclusive"])
-@settings(deadline=None)
 @given(
     lengths=lengths_of_events,
     more=st.integers(0, 20),
@@ -75,7 +74,7 @@ def test_an_event_without_particles_counts_as_one_average_particle(name: str) ->
 
 
 @given(st.integers(1, MAX_PARTICLES))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_one_particle_gives_the_same_in_a_list_of_any_length(rows: int) -> None:
     model, event = made_network("particles"), random_events([1])
     list_of_one = event["particles"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from made_events import Row, events_table, jet, lepton, made_event, tower, track
 
@@ -79,7 +79,6 @@ def assert_same_but(changed: FeatureBlock, original: FeatureBlock, columns: list
 
 
 @given(seeds, angles)
-@settings(deadline=None)
 def test_turning_the_event_in_phi_changes_nothing_but_azimuths(seed: int, angle: float) -> None:
     event = random_event(seed)
     assume(far_from_every_edge(event))
@@ -93,7 +92,6 @@ def test_turning_the_event_in_phi_changes_nothing_but_azimuths(seed: int, angle:
 
 
 @given(seeds)
-@settings(deadline=None)
 def test_mirroring_the_event_in_eta_changes_only_the_signs_along_the_beam(seed: int) -> None:
     event = random_event(seed)
     assume(far_from_every_edge(event))
@@ -104,7 +102,6 @@ def test_mirroring_the_event_in_eta_changes_only_the_signs_along_the_beam(seed: 
 
 
 @given(seeds, st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_shuffling_the_candidates_changes_nothing(seed: int, shuffler: object) -> None:
     event = random_event(seed)
     shuffled = {**event}
@@ -117,7 +114,6 @@ def test_shuffling_the_candidates_changes_nothing(seed: int, shuffler: object) -
 
 
 @given(seeds)
-@settings(deadline=None)
 def test_rows_are_ordered_by_distance_and_have_exactly_one_kind(seed: int) -> None:
     rows = features(random_event(seed)).particles.astype(float)
     eta, phi = rows[:, COLUMN["eta"]], rows[:, COLUMN["phi"]]

@@ -54,7 +54,7 @@ def brute_force(event: Candidates, cone: float, *, as_published: bool) -> tuple[
 
 
 @given(seeds, cones, st.sampled_from([0.3, 2.0, 12.0]), st.booleans())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_isolations_are_those_of_all_pairs(seed: int, cone: float, spread: float, as_published: bool) -> None:
     event = candidates(seed, spread=spread, within_pi=as_published)
     expected, on_edge = brute_force(event, cone, as_published=as_published)
@@ -63,7 +63,6 @@ def test_isolations_are_those_of_all_pairs(seed: int, cone: float, spread: float
 
 
 @given(seeds, st.integers(1, 4))
-@settings(deadline=None)
 def test_sorting_is_that_of_python_with_ties_by_kind_pt_eta_phi(seed: int, digits: int) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(0, 60))
@@ -78,7 +77,6 @@ def test_sorting_is_that_of_python_with_ties_by_kind_pt_eta_phi(seed: int, digit
 
 
 @given(seeds, st.integers(0, 30))
-@settings(deadline=None)
 def test_the_hardest_are_kept_in_input_order(seed: int, cap: int) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(0, 40))
@@ -92,7 +90,6 @@ def test_the_hardest_are_kept_in_input_order(seed: int, cap: int) -> None:
 
 
 @given(seeds)
-@settings(deadline=None)
 def test_padding_is_exactly_zero_and_last(seed: int) -> None:
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, 20, 5)
@@ -108,7 +105,6 @@ def test_padding_is_exactly_zero_and_last(seed: int) -> None:
 
 
 @given(seeds, st.integers(1, 4))
-@settings(deadline=None)
 def test_gathering_rows_is_taking_them(seed: int, num_chunks: int) -> None:
     rng = np.random.default_rng(seed)
     tables = []

@@ -69,7 +69,7 @@ def check(batch: Batch, numbers: Sequence[int], names: tuple[str, ...]) -> None:
     assert particles[:, :, 0].sum(dim=1).tolist() == [number * (number % 5) for number in numbers]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(row_groups, st.integers(1, 4), st.integers(1, 30), st.integers(0, 3), inputs, st.data())
 def test_every_reader_delivers_the_planned_rows_from_any_step_on(
     rows: list[int], world_size: int, batch_size: int, epoch: int, names: tuple[str, ...], data: st.DataObject
@@ -95,7 +95,7 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
         assert source.read == share_of(plan, rows, rank=rank, first_step=first_step).groups
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(row_groups, st.integers(1, 4), inputs)
 def test_every_reader_shares_out_the_validation_rows(rows: list[int], world_size: int, names: tuple[str, ...]) -> None:
     layout = Layout(names, (1.0,), torch.float32, torch.device("cpu"))

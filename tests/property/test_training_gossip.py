@@ -18,7 +18,7 @@ from training.simulation.virtual_time import VirtualClock
 from training.transport import run_now
 
 RATE = 0.1
-FEW = hypothesis_settings(max_examples=80, deadline=None)
+FEW = hypothesis_settings(max_examples=80)
 
 clusters = st.builds(
     ClusterSettings,
