@@ -25,6 +25,8 @@ from training.watchdog import read_reports
 
 _GRACE_SECONDS: Final = 10
 _LAST_WORDS: Final = 2000
+#: What mpirun says where an earlier one with the same process id, killed, left its files; it then removes them.
+_FILES_OF_ANOTHER: Final = "PMIx server's listener thread failed to start"
 #: One thread for each rank, or they fight for the cores.
 _THREADS: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -178,6 +180,19 @@ def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
     summary = job.folder / "summary.json"
     summary.unlink(missing_ok=True)
     log_path = job.folder / "ranks.log"
+    status = _run_ranks(job, log_path, on_progress)
+    if status and not files.has_started and _FILES_OF_ANOTHER in log_path.read_text(errors="replace"):
+        status = _run_ranks(job, log_path, on_progress)
+    # Where survivors have finished without a lost rank, mpirun's status tells of the loss only.
+    if status == 0 or (job.settings.on_rank_loss == "shrink" and summary.exists()):
+        return True
+    _raise_what_failed(job.settings, files, log_path, status)
+    files.note_loss(_last_words(log_path, 200).replace("\n", " ") or f"status {status}")
+    return False
+
+
+def _run_ranks(job: _Job, log_path: Path, on_progress: _Tell) -> int:
+    """Start the ranks and follow them to their end; returns the launcher's exit status."""
     with (
         log_path.open("w", encoding="utf-8") as log,
         subprocess.Popen(
@@ -195,12 +210,7 @@ def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
             # Ctrl-C and our own errors alike: no rank may outlive its launcher.
             _stop(process)
             raise
-    # Where survivors have finished without a lost rank, mpirun's status tells of the loss only.
-    if process.returncode == 0 or (job.settings.on_rank_loss == "shrink" and summary.exists()):
-        return True
-    _raise_what_failed(job.settings, files, log_path, process.returncode)
-    files.note_loss(_last_words(log_path, 200).replace("\n", " ") or f"status {process.returncode}")
-    return False
+    return process.returncode
 
 
 def rank_command(settings: TrainSettings, spec_path: Path) -> list[str]:

@@ -91,7 +91,7 @@ def test_a_rank_that_sleeps_keeps_nobody_waiting(tmp_path: Path, mpi: Mpi, proto
     if not mpi.reaches_sleepers and (protocol, overlap) == ("locked", "inline"):
         pytest.skip(f"{mpi} gives locks of a rank only while that rank is inside MPI; a thread sees to that")
     *others, straggler = results_of(
-        mpi, 4, "averages:straggle", tmp_path / "ranks", protocol=protocol, overlap=overlap, nap=4, averages=100
+        mpi, 4, "averages:straggle", tmp_path / "ranks", protocol=protocol, overlap=overlap, nap=8, averages=100
     )
     assert all(other["done"] < straggler["done"] - 1 for other in others)
     assert straggler["begun"] == 0

@@ -68,7 +68,7 @@ def test_the_start_up_test_finds_nothing_and_measures(tmp_path: Path, mpi: Mpi) 
     assert all(other == first for other in others)
     assert first["problems"] == []
     assert mpi.name in first["library"].lower().replace(" ", "")
-    assert 0 < first["seconds"] < 1
+    assert first["seconds"] > 0
     if not mpi.reaches_sleepers:
         assert first["target_must_help"]
 

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rank_programs import IMPLEMENTATIONS, run_ranks
+from rank_programs import GIVEN_UP, IMPLEMENTATIONS, Outcome, run_ranks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
+
+
+def lose(ranks: int, folder: Path, **arguments: Any) -> Outcome:
+    """Kill some of so many ranks; again, at most twice, where Open MPI ended others with them."""
+    for attempt in range(3):
+        try:
+            outcome = run_ranks(
+                IMPLEMENTATIONS[0],
+                ranks,
+                "losses:lose",
+                folder / f"{attempt}",
+                options=("--with-ft", "ulfm"),
+                **arguments,
+            )
+        except AssertionError as too_long:
+            if GIVEN_UP not in str(too_long):
+                raise
+        else:
+            if GIVEN_UP not in outcome.output:
+                return outcome
+    raise AssertionError(f"three times Open MPI ended ranks that were not killed: {GIVEN_UP}")
 
 
 @pytest.mark.parametrize("doing", ["all_reduce", "broadcast", "barrier", "exchange"])
 @pytest.mark.parametrize("victims", [[0], [3], [2, 0]], ids=str)
 def test_survivors_of_calls_of_all_go_on_together(tmp_path: Path, doing: str, victims: list[int]) -> None:
-    outcome = run_ranks(
-        IMPLEMENTATIONS[0],
-        5,
-        "losses:lose",
-        tmp_path / "ranks",
-        options=("--with-ft", "ulfm"),
-        doing=doing,
-        victims=victims,
-    )
+    outcome = lose(5, tmp_path, doing=doing, victims=victims)
     left = 5 - len(victims)
     # The file carries the rank in MPI's first world, which those that are left keep.
     assert len(outcome.results) == left, outcome.output
@@ -35,15 +49,7 @@ def test_survivors_of_calls_of_all_go_on_together(tmp_path: Path, doing: str, vi
 
 def test_additive_averages_do_not_notice_but_can_ask(tmp_path: Path) -> None:
     # A rank that dies in the middle of an accumulation blocks the others, so averages here are few and far between.
-    outcome = run_ranks(
-        IMPLEMENTATIONS[0],
-        4,
-        "losses:lose",
-        tmp_path / "ranks",
-        options=("--with-ft", "ulfm"),
-        doing="average",
-        victims=[1],
-    )
+    outcome = lose(4, tmp_path, doing="average", victims=[1])
     assert sorted(outcome.results) == [0, 2, 3], outcome.output
     assert {result["losses"][0] for result in outcome.results.values()} <= {"num_lost", "error"}
     assert all(result["world"] == result["samples"] == 3 for result in outcome.results.values())

@@ -17,6 +17,10 @@ PROGRAMS = Path(__file__).resolve().parents[1] / "distributed" / "programs"
 #: The Python of an environment with `pip install mpich mpi4py numpy`; Open MPI and MPICH cannot live in one.
 MPICH_VARIABLE = "HEP_MPICH_PYTHON"
 
+#: What Open MPI says when, after the loss of one rank, it ends another for a message that was given up; the rest may
+#: then wait for ever. See `training.transports.ulfm`. It is not to be mended here; that all else is well can be seen.
+GIVEN_UP = "Send error after request freed"
+
 
 class Mpi(NamedTuple):
     """An implementation of MPI: how to start ranks, and in which Python."""

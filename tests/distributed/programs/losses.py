@@ -25,10 +25,7 @@ def lose(finish: Callable[[object], None], doing: str, victims: list[int], proto
     vector = np.full(2013, float(transport.rank), np.float32)
     for victim in victims:
         shared = run_now(transport.share(vector))
-        run_now(transport.barrier())
-        if transport.rank == victim:
-            threading.Timer(0.05 + 0.2 * random.random(), os.kill, (os.getpid(), signal.SIGKILL)).start()
-        losses.append(until_lost(transport, shared, doing, vector))
+        losses.append(until_lost(transport, shared, doing, vector, dies=transport.rank == victim))
         transport = ulfm.survivors(transport)
         vector.fill(1)
         run_now(transport.all_reduce_sum(vector))
@@ -50,13 +47,16 @@ def lose(finish: Callable[[object], None], doing: str, victims: list[int], proto
     ulfm.leave(transport)
 
 
-def until_lost(transport: MpiTransport, shared: MpiSharedVector, doing: str, vector: Vector) -> str:
+def until_lost(transport: MpiTransport, shared: MpiSharedVector, doing: str, vector: Vector, *, dies: bool) -> str:
     """Go on until the loss of a rank shows, and how it did."""
     rank, ranks = transport.rank, transport.world_size
     neighbours = sorted({(rank + 1) % ranks, (rank - 1) % ranks})
     out = np.empty_like(vector)
     deadline = time.monotonic() + 20
     try:
+        run_now(transport.barrier())
+        if dies:
+            threading.Timer(0.05 + 0.2 * random.random(), os.kill, (os.getpid(), signal.SIGKILL)).start()
         while time.monotonic() < deadline:
             if doing == "all_reduce":
                 run_now(transport.all_reduce_sum(out))
