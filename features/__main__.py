@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from features.build import build_features
+from features.kernels import build_features
 from features.settings import FeatureSettings
 from ingestion.schema import events_schema
 

@@ -55,7 +55,7 @@ class Jets(NamedTuple):
     btag: Indices
 
 
-class Events(NamedTuple):
+class EventArrays(NamedTuple):
     """All that the features are made of."""
 
     tracks: Tracks
@@ -68,11 +68,11 @@ class Events(NamedTuple):
     met_phi: Floats
 
 
-def events_from_arrow(table: pa.Table) -> Events:
+def events_from_arrow(table: pa.Table) -> EventArrays:
     """Flat float64 arrays of a table with `ingestion.schema.events_schema()` (or a slice of one)."""
     neutral = ("et", "eta", "phi")
     lepton = ("pt", "eta", "phi", "charge")
-    return Events(
+    return EventArrays(
         tracks=Tracks(*_flat(table, "tracks", ("pid", "pt", "eta", "phi", "charge", "x", "y", "z"))),
         photons=Neutrals(*_flat(table, "photons", neutral)),
         neutral_hadrons=Neutrals(*_flat(table, "neutral_hadrons", neutral)),

@@ -13,8 +13,9 @@ import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+from features.columns import HLF_NAMES, MAX_PARTICLES, PARTICLE_FEATURE_NAMES
 from features.errors import DatasetError
-from features.schema import HLF_NAMES, MAX_PARTICLES, PARTICLE_FEATURE_NAMES, SPLITS
+from features.schema import SPLITS
 
 DATASET_VERSION: Final = 3
 

@@ -3,59 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import boost_histogram as bh
 import numpy as np
 import uhi.io.json
 from numpy.typing import NDArray
 
-from features.schema import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import HIGH_LEVEL, HLF_NAMES, NUM_PARTICLES, PARTICLE, PARTICLE_FEATURE_NAMES, Binning, Feature
 
-
-class Binning(NamedTuple):
-    """Equal bins of one feature; what lies outside is counted in the flow bins."""
-
-    bins: int
-    low: float
-    high: float
-    unit: str = ""
-    log: bool = False
-    """Whether it falls so steeply that it is drawn on a logarithmic axis."""
-
-
-#: High-level features, and the number of particles of an event.
-EVENT_BINNINGS: Final[dict[str, Binning]] = {
-    "ht": Binning(30, 0, 1200, "GeV"),
-    "met": Binning(30, 0, 300, "GeV"),
-    "met_phi": Binning(16, -math.pi, math.pi, "rad"),
-    "mt": Binning(30, 0, 240, "GeV"),
-    "num_jets": Binning(12, -0.5, 11.5),
-    "num_bjets": Binning(6, -0.5, 5.5),
-    "lepton_pt": Binning(30, 0, 240, "GeV"),
-    "lepton_eta": Binning(20, -4, 4),
-    "lepton_phi": Binning(16, -math.pi, math.pi, "rad"),
-    "lepton_iso_charged": Binning(30, 0, 0.45),
-    "lepton_iso_photon": Binning(30, 0, 0.45, log=True),
-    "lepton_iso_neutral": Binning(30, 0, 0.45, log=True),
-    "lepton_charge": Binning(3, -1.5, 1.5, "e"),
-    "lepton_is_electron": Binning(2, -0.5, 1.5),
-    "num_particles": Binning(30, 0, 802),
-}
-
-#: The main features of the particles (the lepton is one of them).
-PARTICLE_BINNINGS: Final[dict[str, Binning]] = {
-    "pt": Binning(50, 0, 50, "GeV", log=True),
-    "eta": Binning(50, -5, 5),
-    "phi": Binning(32, -math.pi, math.pi, "rad"),
-    "energy": Binning(50, 0, 200, "GeV", log=True),
-    "vertex_z": Binning(50, -200, 200, "mm", log=True),
-    "iso_charged": Binning(50, 0, 50, log=True),
-    "iso_photon": Binning(50, 0, 50, log=True),
-    "iso_neutral": Binning(50, 0, 50, log=True),
+#: Features that have a histogram, with its bins, by the name of the histogram.
+HISTOGRAMMED: Final[dict[str, tuple[Feature, Binning]]] = {
+    f"{kind}.{feature.name}": (feature, feature.binning)
+    for kind, features in (("hlf", (*HIGH_LEVEL, NUM_PARTICLES)), ("particles", PARTICLE))
+    for feature in features
+    if feature.binning is not None
 }
 
 #: Particles of so many events per row group are filled: a row group is a random sample, and all would take long.
@@ -78,25 +42,28 @@ def fill(
     """Histograms of one row group, by `hlf.<name>` and `particles.<name>`, each of (feature, class), weighted.
 
     Args:
-        hlf: (num_events, 14).
+        hlf: (num_events, NUM_HLF).
         particles: (num_events, 801, 19), padded.
         num_particles: (num_events,) rows that are no padding.
         labels: (num_events,) classes.
         weights: (num_events,) event weights.
         classes: Their names.
     """
-    filled = {}
-    columns = {**dict(zip(HLF_NAMES, hlf.T, strict=True)), "num_particles": num_particles}
-    for name, binning in EVENT_BINNINGS.items():
-        filled[f"hlf.{name}"] = _histogram(binning, classes).fill(columns[name], labels, weight=weights)
     few = slice(0, EVENTS_FOR_PARTICLES)
     counts = num_particles[few]
     rows = particles[few][np.arange(particles.shape[1]) < counts[:, None]]
-    for name, binning in PARTICLE_BINNINGS.items():
-        column = rows[:, PARTICLE_FEATURE_NAMES.index(name)]
-        filled[f"particles.{name}"] = _histogram(binning, classes).fill(
-            column, np.repeat(labels[few], counts), weight=np.repeat(weights[few], counts)
-        )
+    filled_with = {
+        "hlf": ({**dict(zip(HLF_NAMES, hlf.T, strict=True)), NUM_PARTICLES.name: num_particles}, labels, weights),
+        "particles": (
+            dict(zip(PARTICLE_FEATURE_NAMES, rows.T, strict=True)),
+            np.repeat(labels[few], counts),
+            np.repeat(weights[few], counts),
+        ),
+    }
+    filled = {}
+    for name, (feature, binning) in HISTOGRAMMED.items():
+        columns, of_class, weight = filled_with[name.split(".")[0]]
+        filled[name] = _histogram(binning, classes).fill(columns[feature.name], of_class, weight=weight)
     return filled
 
 
@@ -112,12 +79,6 @@ def add(parts: Iterable[Mapping[str, bh.Histogram[Any]]]) -> Histograms:
 def save(histograms: Histograms, path: Path) -> None:
     """Write them as JSON in uhi's exchange format, which hist, boost-histogram and others read."""
     path.write_text(json.dumps(histograms, default=uhi.io.json.default), encoding="utf-8")
-
-
-def binning_of(name: str) -> Binning:
-    """The binning of a histogram by its name (`hlf.ht`)."""
-    kind, feature = name.split(".", 1)
-    return (EVENT_BINNINGS if kind == "hlf" else PARTICLE_BINNINGS)[feature]
 
 
 def _histogram(binning: Binning, classes: list[str]) -> Any:

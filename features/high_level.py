@@ -1,20 +1,22 @@
-"""The 14 high-level features (HLF) of an event, in the order of `features.schema.HLF_NAMES`.
+"""The high-level features (HLF): one function for each row of `features.columns.HIGH_LEVEL`, of the same name.
 
 Source: the features of CERN's HLF classifier (Nguyen et al. 2019, Migliorini et al. 2019), with MT as defined (a square
-root, which the published notebooks lack).
+root, which the published notebooks lack). Each function takes `SelectedEvents` and gives one number an event: GeV,
+radians, units of e.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.arrays import Events
-from features.compiling import compiled
+from features.arrays import EventArrays, Floats, Indices
+from features.columns import HLF_NAMES
 from features.kinematics import delta_r2, transverse_mass
-from features.leptons import Lepton
+from features.leptons import SelectedLeptons
 
 
 class JetCuts(NamedTuple):
@@ -24,38 +26,153 @@ class JetCuts(NamedTuple):
     max_abs_eta: float
     lepton_cleaning_dr: float
     btag_mask: int
+
+
+class CountedJets(NamedTuple):
+    """The jets of all events that pass the cuts, event after event."""
+
+    event: Indices
+    """(num_jets,) the event of each."""
+    pt: Floats
+    is_b: NDArray[np.bool_]
+
+
+class SelectedEvents(NamedTuple):
+    """What the high-level features are made of: arrays with one entry an event, and the jets."""
+
+    leptons: SelectedLeptons
+    met: Floats
+    met_phi: Floats
+    jets: CountedJets
     squared_mt: bool
     """As published: MT without the root."""
 
 
-@compiled
-def high_level_features(events: Events, event: int, lepton: Lepton, cuts: JetCuts, out: NDArray[np.float32]) -> None:
-    """Fill `out`, (14,), for one event: HT, MET, phi(MET), MT, jets, b-jets, and the lepton. GeV, radians."""
+HighLevelFeature = Callable[[SelectedEvents], Floats]
+_FUNCTIONS: Final[dict[str, HighLevelFeature]] = {}
+
+
+def feature(function: HighLevelFeature) -> HighLevelFeature:
+    """Make a function the one of the feature of its name."""
+    _FUNCTIONS[function.__name__] = function
+    return function
+
+
+def sum_over_jets(events: SelectedEvents, values: Floats | NDArray[np.bool_]) -> Floats:
+    """For each event the sum of a number that each jet has."""
+    return np.bincount(events.jets.event, values, minlength=len(events.met)).astype(np.float64, copy=False)
+
+
+@feature
+def ht(events: SelectedEvents) -> Floats:
+    """Sum of pT of the jets."""
+    return sum_over_jets(events, events.jets.pt)
+
+
+@feature
+def met(events: SelectedEvents) -> Floats:
+    """Missing transverse energy."""
+    return events.met
+
+
+@feature
+def met_phi(events: SelectedEvents) -> Floats:
+    """Azimuth of the missing transverse energy."""
+    return events.met_phi
+
+
+@feature
+def mt(events: SelectedEvents) -> Floats:
+    """Transverse mass of the lepton and the missing transverse energy."""
+    mass: Floats = transverse_mass(events.leptons.pt, events.leptons.phi, events.met, events.met_phi)
+    return mass * mass if events.squared_mt else mass
+
+
+@feature
+def num_jets(events: SelectedEvents) -> Floats:
+    """Number of jets."""
+    return sum_over_jets(events, np.ones(len(events.jets.pt)))
+
+
+@feature
+def num_bjets(events: SelectedEvents) -> Floats:
+    """Number of jets with a b-tag."""
+    return sum_over_jets(events, events.jets.is_b)
+
+
+@feature
+def lepton_pt(events: SelectedEvents) -> Floats:
+    """Transverse momentum of the lepton."""
+    return events.leptons.pt
+
+
+@feature
+def lepton_eta(events: SelectedEvents) -> Floats:
+    """Pseudorapidity of the lepton."""
+    return events.leptons.eta
+
+
+@feature
+def lepton_phi(events: SelectedEvents) -> Floats:
+    """Azimuth of the lepton."""
+    return events.leptons.phi
+
+
+@feature
+def lepton_iso_charged(events: SelectedEvents) -> Floats:
+    """Isolation of the lepton from tracks."""
+    return events.leptons.iso_charged
+
+
+@feature
+def lepton_iso_photon(events: SelectedEvents) -> Floats:
+    """Isolation of the lepton from photons."""
+    return events.leptons.iso_photon
+
+
+@feature
+def lepton_iso_neutral(events: SelectedEvents) -> Floats:
+    """Isolation of the lepton from neutral hadrons."""
+    return events.leptons.iso_neutral
+
+
+@feature
+def lepton_charge(events: SelectedEvents) -> Floats:
+    """Charge of the lepton."""
+    return events.leptons.charge
+
+
+@feature
+def lepton_is_electron(events: SelectedEvents) -> Floats:
+    """1 for an electron, 0 for a muon."""
+    return events.leptons.is_electron
+
+
+def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
+    """All features, (num_events, NUM_HLF), in the order of the table; infinite where float32 cannot hold one."""
+    out = np.empty((len(events.met), len(HLF_NAMES)), dtype=np.float32)
+    with np.errstate(all="ignore"):
+        for column, name in enumerate(HLF_NAMES):
+            out[:, column] = _FUNCTIONS[name](events)
+    return out
+
+
+def counted_jets(events: EventArrays, selected: Indices, leptons: SelectedLeptons, cuts: JetCuts) -> CountedJets:
+    """The jets of some events that pass the cuts.
+
+    Args:
+        events: The events.
+        selected: (num_selected,) which of them; jets are numbered by their place in here.
+        leptons: The leptons of these, which jets must be away from.
+        cuts: The cuts.
+    """
     jets = events.jets
-    ht = 0.0
-    num_jets = 0
-    num_bjets = 0
-    for jet in range(jets.offsets[event], jets.offsets[event + 1]):
-        if not (jets.pt[jet] > cuts.min_pt and abs(jets.eta[jet]) < cuts.max_abs_eta):
-            continue
-        if delta_r2(jets.eta[jet], jets.phi[jet], lepton.eta, lepton.phi) < cuts.lepton_cleaning_dr**2:
-            continue
-        ht += jets.pt[jet]
-        num_jets += 1
-        if jets.btag[jet] & cuts.btag_mask:
-            num_bjets += 1
-    out[0] = ht
-    out[1] = events.met[event]
-    out[2] = events.met_phi[event]
-    mt = transverse_mass(lepton.pt, lepton.phi, events.met[event], events.met_phi[event])
-    out[3] = mt * mt if cuts.squared_mt else mt
-    out[4] = num_jets
-    out[5] = num_bjets
-    out[6] = lepton.pt
-    out[7] = lepton.eta
-    out[8] = lepton.phi
-    out[9] = lepton.iso_charged
-    out[10] = lepton.iso_photon
-    out[11] = lepton.iso_neutral
-    out[12] = lepton.charge
-    out[13] = lepton.is_electron
+    numbers = np.full(len(events.met), -1)
+    numbers[selected] = np.arange(len(selected))
+    event = np.repeat(numbers, np.diff(jets.offsets))
+    passing = np.flatnonzero((event >= 0) & (jets.pt > cuts.min_pt) & (abs(jets.eta) < cuts.max_abs_eta))
+    event = event[passing]
+    distance2 = delta_r2(jets.eta[passing], jets.phi[passing], leptons.eta[event], leptons.phi[event])
+    away = ~(distance2 < cuts.lepton_cleaning_dr**2)
+    counted = passing[away]
+    return CountedJets(event[away], jets.pt[counted], (jets.btag[counted] & cuts.btag_mask) != 0)

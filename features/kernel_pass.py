@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from features.build import OUTCOMES, FeatureBlock, build_features
+from features.columns import NUM_HLF
+from features.kernels import OUTCOMES, FeatureBlock, build_features
 from features.low_level import NUM_CORE
-from features.schema import NUM_HLF
 from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
 

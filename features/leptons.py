@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from features.arrays import Events, Leptons
+from features.arrays import EventArrays, Floats, Leptons
 from features.compiling import compiled
 from features.isolation import Candidates, lepton_sums
 
@@ -27,14 +27,28 @@ class Lepton(NamedTuple):
     eta: float
     phi: float
     charge: float
-    is_electron: bool
+    is_electron: float
+    """1 or 0."""
     iso_charged: float
     iso_photon: float
     iso_neutral: float
 
 
+class SelectedLeptons(NamedTuple):
+    """The selected leptons of many events: the fields of `Lepton` as arrays (num_events,)."""
+
+    pt: Floats
+    eta: Floats
+    phi: Floats
+    charge: Floats
+    is_electron: Floats
+    iso_charged: Floats
+    iso_photon: Floats
+    iso_neutral: Floats
+
+
 @compiled
-def isolated(candidates: Candidates, leptons: Leptons, index: int, is_electron: bool, cuts: LeptonCuts) -> Lepton:
+def isolated(candidates: Candidates, leptons: Leptons, index: int, is_electron: float, cuts: LeptonCuts) -> Lepton:
     """One lepton of an event with its isolation from tracks (but its own), photons and neutral hadrons.
 
     As published, nothing leaves the lepton's own track out: 1 is subtracted instead, found or not.
@@ -53,14 +67,14 @@ def passes(lepton: Lepton, cuts: LeptonCuts) -> bool:
 
 @compiled
 def best_of(
-    candidates: Candidates, leptons: Leptons, first: int, last: int, is_electron: bool, cuts: LeptonCuts
+    candidates: Candidates, leptons: Leptons, first: int, last: int, is_electron: float, cuts: LeptonCuts
 ) -> Lepton:
     """Of the leptons `first` to `last` (exclusive) that pass, the one of highest pT; as published, the first.
 
     Returns:
         The lepton; its pT is 0 if none passes.
     """
-    best = Lepton(0.0, 0.0, 0.0, 0.0, False, 0.0, 0.0, 0.0)
+    best = Lepton(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     for index in range(first, last):
         if leptons.pt[index] > max(cuts.min_pt, best.pt):
             lepton = isolated(candidates, leptons, index, is_electron, cuts)
@@ -72,7 +86,7 @@ def best_of(
 
 
 @compiled
-def select_lepton(events: Events, event: int, candidates: Candidates, cuts: LeptonCuts) -> Lepton:
+def select_lepton(events: EventArrays, event: int, candidates: Candidates, cuts: LeptonCuts) -> Lepton:
     """The selected lepton of an event.
 
     Of the best electron and the best muon the one of higher pT, the electron if they tie; as published, the one of
@@ -82,9 +96,9 @@ def select_lepton(events: Events, event: int, candidates: Candidates, cuts: Lept
         The lepton; its pT is 0 if none passes.
     """
     at = events.electrons.offsets
-    electron = best_of(candidates, events.electrons, at[event], at[event + 1], True, cuts)
+    electron = best_of(candidates, events.electrons, at[event], at[event + 1], 1.0, cuts)
     at = events.muons.offsets
-    muon = best_of(candidates, events.muons, at[event], at[event + 1], False, cuts)
+    muon = best_of(candidates, events.muons, at[event], at[event + 1], 0.0, cuts)
     if cuts.as_published and electron.pt > 0.0 and muon.pt > 0.0:
         return electron if electron.eta > muon.eta else muon
     return muon if muon.pt > electron.pt else electron

@@ -2,7 +2,7 @@
 
 Made in two steps. The first chooses, isolates and orders the particles and keeps the 11 numbers a particle from which
 the rest follows (`PARTICLE_CORE`); that is what is kept on disk and shuffled. The second fills in the 19 features of
-`features.schema.PARTICLE_FEATURE_NAMES`, when the features Parquet is written.
+`features.columns.PARTICLE`, when the features Parquet is written.
 """
 
 from __future__ import annotations
@@ -12,27 +12,46 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from features.arrays import Events, Floats, Indices
+from features.arrays import EventArrays, Floats, Indices
+from features.columns import (
+    MAX_NEUTRAL_HADRONS,
+    MAX_PARTICLES,
+    MAX_PHOTONS,
+    MAX_TRACKS,
+    NUM_PARTICLE_FEATURES,
+    PARTICLE_FEATURE_NAMES,
+    numbers_of,
+)
 from features.compiling import compiled
-from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates, relative_isolations
+from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates
+from features.isolation_grid import relative_isolations
 from features.kinematics import delta_r2, energy, px, py, pz
 from features.leptons import Lepton, LeptonCuts
-from features.schema import MAX_NEUTRAL_HADRONS, MAX_PARTICLES, MAX_PHOTONS, MAX_TRACKS, NUM_PARTICLE_FEATURES
 
 #: Codes of `features.settings.Ordering` inside the kernels, which know no strings.
 ORDER_FILE: Final = 0
 ORDER_INCREASING: Final = 1
 ORDER_DECREASING: Final = -1
 
-#: What of a particle is kept between the two steps; kind is TRACK, PHOTON, NEUTRAL, ELECTRON or MUON.
-PARTICLE_CORE: Final = ("kind", "charge", "pt", "eta", "phi", "x", "y", "z", "iso_charged", "iso_photon", "iso_neutral")
+#: What of a particle is kept between the two steps: its kind (TRACK, PHOTON, NEUTRAL, ELECTRON or MUON), and features
+#: that the second step copies.
+PARTICLE_CORE: Final = (
+    *("kind", "charge", "pt", "eta", "phi", "vertex_x", "vertex_y", "vertex_z"),
+    *("iso_charged", "iso_photon", "iso_neutral"),
+)
 NUM_CORE: Final = len(PARTICLE_CORE)
 ELECTRON: Final = 3
 MUON: Final = 4
 
+#: Column numbers.
+CORE: Final = numbers_of(PARTICLE_CORE)
+_OUT: Final = numbers_of(PARTICLE_FEATURE_NAMES)
+#: Where each feature that is copied comes from and goes to.
+_COPIES: Final = tuple((PARTICLE_CORE.index(name), PARTICLE_FEATURE_NAMES.index(name)) for name in PARTICLE_CORE[1:])
+
 
 @compiled
-def candidates_of(events: Events, event: int) -> Candidates:
+def candidates_of(events: EventArrays, event: int) -> Candidates:
     """Tracks, photons and neutral hadrons of one event, one after the other."""
     tracks, photons, neutrals = events.tracks, events.photons, events.neutral_hadrons
     t0, t1 = tracks.offsets[event], tracks.offsets[event + 1]
@@ -165,7 +184,7 @@ def chosen_candidates(candidates: Candidates, lepton: Lepton, cuts: LeptonCuts) 
 
 @compiled
 def particle_list(
-    events: Events,
+    events: EventArrays,
     event: int,
     candidates: Candidates,
     lepton: Lepton,
@@ -193,27 +212,30 @@ def particle_list(
         for row, index in enumerate(chosen):
             distance2[row] = ordering * delta_r2(candidates.eta[index], candidates.phi[index], lepton.eta, lepton.phi)
         chosen = sorted_by(distance2, chosen, candidates)
-    out[0, 0] = ELECTRON if lepton.is_electron else MUON
-    out[0, 1], out[0, 2], out[0, 3], out[0, 4] = lepton.charge, lepton.pt, lepton.eta, lepton.phi
-    out[0, 5:8] = 0.0
-    out[0, 8], out[0, 9], out[0, 10] = lepton.iso_charged, lepton.iso_photon, lepton.iso_neutral
-    isolations = relative_isolations(candidates, cuts.cone, cuts.as_published)
-    first_track = events.tracks.offsets[event]
+    out[: chosen.size + 1] = 0.0
+    out[0, CORE.kind] = ELECTRON if lepton.is_electron else MUON
+    out[0, CORE.charge] = lepton.charge
+    out[0, CORE.pt], out[0, CORE.eta], out[0, CORE.phi] = lepton.pt, lepton.eta, lepton.phi
+    out[0, CORE.iso_charged] = lepton.iso_charged
+    out[0, CORE.iso_photon] = lepton.iso_photon
+    out[0, CORE.iso_neutral] = lepton.iso_neutral
+    relative = relative_isolations(candidates, cuts.cone, cuts.as_published)
+    tracks, first_track = events.tracks, events.tracks.offsets[event]
     for row, index in enumerate(chosen, 1):
-        out[row, 0] = candidates.kind[index]
-        out[row, 2], out[row, 3], out[row, 4] = candidates.pt[index], candidates.eta[index], candidates.phi[index]
-        for kind in range(3):
-            out[row, 8 + kind] = isolations[index, kind]
+        out[row, CORE.kind] = candidates.kind[index]
+        out[row, CORE.pt] = candidates.pt[index]
+        out[row, CORE.eta] = candidates.eta[index]
+        out[row, CORE.phi] = candidates.phi[index]
+        out[row, CORE.iso_charged] = relative[index, TRACK]
+        out[row, CORE.iso_photon] = relative[index, PHOTON]
+        out[row, CORE.iso_neutral] = relative[index, NEUTRAL]
         if candidates.kind[index] == TRACK:
             track = first_track + index
-            charge = np.sign(events.tracks.pid[track]) if cuts.as_published else events.tracks.charge[track]
-            out[row, 1] = charge
-            out[row, 5] = events.tracks.x[track]
-            out[row, 6] = events.tracks.y[track]
-            out[row, 7] = events.tracks.z[track]
-        else:
-            out[row, 1] = 0.0
-            out[row, 5:8] = 0.0
+            charge = np.sign(tracks.pid[track]) if cuts.as_published else tracks.charge[track]
+            out[row, CORE.charge] = charge
+            out[row, CORE.vertex_x] = tracks.x[track]
+            out[row, CORE.vertex_y] = tracks.y[track]
+            out[row, CORE.vertex_z] = tracks.z[track]
     return chosen.size + 1
 
 
@@ -221,22 +243,19 @@ def particle_list(
 def fill_features(core: NDArray[np.float32], out: NDArray[np.float32]) -> None:
     """Fill `out`, (num_particles, 19), from `core`, (num_particles, 11): massless kinematics and the kind flags."""
     for row in range(core.shape[0]):
-        kind = int(core[row, 0])
-        pt, eta, phi = float(core[row, 2]), float(core[row, 3]), float(core[row, 4])
-        out[row, 0] = energy(pt, eta)
-        out[row, 1] = px(pt, phi)
-        out[row, 2] = py(pt, phi)
-        out[row, 3] = pz(pt, eta)
-        for column in range(3):
-            out[row, 4 + column] = core[row, 2 + column]
-            out[row, 7 + column] = core[row, 5 + column]
-            out[row, 10 + column] = core[row, 8 + column]
-        out[row, 13] = kind == TRACK
-        out[row, 14] = kind == NEUTRAL
-        out[row, 15] = kind == PHOTON
-        out[row, 16] = kind == ELECTRON
-        out[row, 17] = kind == MUON
-        out[row, 18] = core[row, 1]
+        kind = int(core[row, CORE.kind])
+        pt, eta, phi = float(core[row, CORE.pt]), float(core[row, CORE.eta]), float(core[row, CORE.phi])
+        out[row, _OUT.energy] = energy(pt, eta)
+        out[row, _OUT.px] = px(pt, phi)
+        out[row, _OUT.py] = py(pt, phi)
+        out[row, _OUT.pz] = pz(pt, eta)
+        for source, target in _COPIES:
+            out[row, target] = core[row, source]
+        out[row, _OUT.is_charged_hadron] = kind == TRACK
+        out[row, _OUT.is_neutral_hadron] = kind == NEUTRAL
+        out[row, _OUT.is_photon] = kind == PHOTON
+        out[row, _OUT.is_electron] = kind == ELECTRON
+        out[row, _OUT.is_muon] = kind == MUON
 
 
 @compiled

@@ -16,7 +16,7 @@ from features.schema import SPLITS
 from features.splitting import UInt64s
 
 
-class Layout(NamedTuple):
+class RowGroupLayout(NamedTuple):
     """The row groups of one split."""
 
     first_keys: UInt64s
@@ -54,7 +54,7 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> in
     return min(rows_per_group, num_events // feed_workers)
 
 
-def layout(keys: UInt64s, *, size: int) -> Layout:
+def layout(keys: UInt64s, *, size: int) -> RowGroupLayout:
     """Cut the sorted keys of a split into row groups of `size`.
 
     Args:
@@ -66,7 +66,7 @@ def layout(keys: UInt64s, *, size: int) -> Layout:
     first_keys[0] = 0
     rows = np.full(len(first_keys), size, dtype=np.int64)
     rows[-1] = len(ordered) - size * (len(first_keys) - 1)
-    return Layout(first_keys, rows)
+    return RowGroupLayout(first_keys, rows)
 
 
 def kept_fractions(labels: NDArray[np.integer[Any]], num_classes: int) -> NDArray[np.float64]:

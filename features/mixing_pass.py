@@ -1,4 +1,4 @@
-"""Second pass: rows of all parts to their row groups, and one file for each. No Spark; `features.job` moves the rows.
+"""Second pass: rows of all parts to their row groups, and one file for each. No Spark; the Spark job moves the rows.
 
 What is moved are few large binary rows: Arrow IPC blobs of all the events that one part has for one task.
 """
@@ -20,7 +20,7 @@ from features.compiling import compiled
 from features.distributions import Histograms, add, fill
 from features.kernel_pass import EventKeys
 from features.low_level import NUM_CORE, padded_features
-from features.mixing import Layout
+from features.mixing import RowGroupLayout
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, features_schema
 
@@ -31,10 +31,10 @@ EVENTS_PER_TASK: Final = 8192
 _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "entry"]
 
 
-class Plan(NamedTuple):
+class MixingPlan(NamedTuple):
     """Where every event goes: the row groups of each split, and the share of each class that stays."""
 
-    layouts: list[Layout]
+    layouts: list[RowGroupLayout]
     fractions: NDArray[np.float64]
 
     def groups(self) -> list[tuple[int, int]]:
@@ -79,7 +79,7 @@ class TaskWritten(NamedTuple):
     histograms: Histograms
 
 
-def scatter(rows: pa.Table, keys: EventKeys, plan: Plan) -> Iterator[tuple[int, bytes]]:
+def scatter(rows: pa.Table, keys: EventKeys, plan: MixingPlan) -> Iterator[tuple[int, bytes]]:
     """The kept rows of one part as blobs, one for each task that needs some, with the number of the task."""
     kept = np.flatnonzero(plan.kept(keys))
     if not kept.size:

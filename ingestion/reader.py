@@ -146,7 +146,7 @@ def select_events(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> S
     """Drop events with non-finite numbers or without a lepton above threshold; drop candidates below threshold.
 
     Returns:
-        The events as `ingestion.schema.events_schema()`, and the numbers of `ingestion.job.STEPS`.
+        The events as `ingestion.schema.events_schema()`, and the numbers of `ingestion.spark_job.STEPS`.
     """
     bad = nonfinite(raw.scalars.values(), raw.num_events)
     for jagged in raw.collections.values():

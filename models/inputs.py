@@ -1,48 +1,17 @@
-"""The columns of the features Parquet that networks take: what they hold, and how they become tensors."""
+"""From the columns of the features Parquet that networks take to tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from features.schema import HLF_NAMES, MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from features.columns import INPUT_COLUMNS, MAX_PARTICLES
 from models.errors import InputError
-
-#: Units of all features that have one.
-UNITS: Final = {
-    **dict.fromkeys(("ht", "met", "mt", "lepton_pt", "energy", "px", "py", "pz", "pt"), "GeV"),
-    **dict.fromkeys(("met_phi", "lepton_phi", "phi"), "rad"),
-    **dict.fromkeys(("vertex_x", "vertex_y", "vertex_z"), "mm"),
-    **dict.fromkeys(("lepton_charge", "charge"), "e"),
-}
-
-
-class InputColumn(NamedTuple):
-    """One column of the features Parquet, as a network takes it."""
-
-    shape: tuple[int, ...]
-    """Of one event; a particle list may be cut after its last valid row."""
-    names: tuple[str, ...]
-    """Of the features along the last axis."""
-    is_scaled: bool = True
-    """Whether a scaler belongs to it."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Shape, names and units."""
-        units = [UNITS.get(name, "1") for name in self.names]
-        return {"shape": list(self.shape), "names": list(self.names), "units": units}
-
-
-INPUT_COLUMNS: Final[dict[str, InputColumn]] = {
-    "hlf": InputColumn((NUM_HLF,), HLF_NAMES),
-    "particles": InputColumn((MAX_PARTICLES, NUM_PARTICLE_FEATURES), PARTICLE_FEATURE_NAMES),
-    "num_particles": InputColumn((), ("num_particles",), is_scaled=False),
-}
 
 
 def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, dtype: torch.dtype) -> list[Tensor]:
@@ -51,7 +20,8 @@ def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, 
     Particle lists are cut to the longest event: a recurrent network takes as long as the list is.
 
     Args:
-        columns: Of B events: `hlf` (B, 14), `particles` (B, 801 * 19), `num_particles` (B,); others are left alone.
+        columns: Of B events: `hlf` (B, NUM_HLF), `particles` (B, 801 * 19), `num_particles` (B,); others are
+            left alone.
         names: The network's `inputs`.
         dtype: Floating point type of the network.
 

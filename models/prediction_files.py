@@ -39,7 +39,7 @@ def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chu
     `std::string(file_uuid.begin(), file_uuid.begin() + 36)`.
 
     Args:
-        predictions: As from `models.predict.predict`; without `label` where true classes are not known.
+        predictions: As from `models.prediction.predict`; without `label` where true classes are not known.
         classes: Names of the classes, in the order of the labels.
         path: Where to; an existing file is replaced.
         chunk_rows: Events that are converted and written at once.
@@ -79,7 +79,7 @@ def probability_branches(classes: Sequence[str]) -> list[str]:
 
 
 def read_root(path: Path) -> pa.Table:
-    """The predictions that `write_root` has written, in the columns of `models.predict.predict`.
+    """The predictions that `write_root` has written, in the columns of `models.prediction.predict`.
 
     Raises:
         InputError: The file is no such file.

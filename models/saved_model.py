@@ -11,30 +11,20 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from models.classifier import Classifier
+from features.columns import INPUT_COLUMNS
 from models.errors import InputError, SavedModelError
-from models.hlf import HlfClassifier
-from models.inclusive import InclusiveClassifier
-from models.inputs import INPUT_COLUMNS
-from models.particles import ParticlesClassifier
-from models.scaling import Scaler
-from models.settings import ModelName, ModelSettings
+from models.networks.classifier import Classifier
+from models.networks.network_settings import NetworkSettings
+from models.networks.registry import settings_from_json
+from models.networks.scaling_layer import Scaler
 
 MODEL_VERSION: Final = 3
-
-CLASSIFIERS: Final[dict[ModelName, type[Classifier]]] = {
-    "hlf": HlfClassifier,
-    "particles": ParticlesClassifier,
-    "inclusive": InclusiveClassifier,
-}
-#: Columns of the features Parquet that each network takes, in the order of its `forward`.
-INPUTS_OF: Final[dict[ModelName, tuple[str, ...]]] = {name: kind.inputs for name, kind in CLASSIFIERS.items()}
 
 
 class ModelSpec(NamedTuple):
     """All that is needed to build a network, weights apart."""
 
-    settings: ModelSettings
+    settings: NetworkSettings
     classes: list[str]
     scalers: dict[str, Scaler]
     """Of each input column that is scaled."""
@@ -57,7 +47,7 @@ class Dataset(Protocol):
         """For each column its `mean` and `std` on the training split, one number per feature."""
 
 
-def model_spec(settings: ModelSettings, dataset: Dataset) -> ModelSpec:
+def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
     """How to build the network that a user chose, for a dataset.
 
     Args:
@@ -68,7 +58,7 @@ def model_spec(settings: ModelSettings, dataset: Dataset) -> ModelSpec:
         InputError: The dataset has no scaler for an input of the network.
     """
     content = dataset.scaler()
-    scaled = [name for name in INPUTS_OF[settings.name] if INPUT_COLUMNS[name].is_scaled]
+    scaled = [name for name in settings.inputs if INPUT_COLUMNS[name].is_scaled]
     missing = [name for name in scaled if name not in content]
     if missing:
         raise InputError(f"the dataset has no scaler for {missing}. Make the features again.")
@@ -82,10 +72,10 @@ def build(spec: ModelSpec) -> Classifier:
     Raises:
         InputError: A scaler is missing, or has not one mean and one positive standard deviation per feature.
     """
-    for name in INPUTS_OF[spec.settings.name]:
+    for name in spec.settings.inputs:
         if INPUT_COLUMNS[name].is_scaled:
             _check_scaler(name, spec.scalers)
-    return CLASSIFIERS[spec.settings.name](spec.settings, spec.scalers, len(spec.classes))
+    return spec.settings.build(spec.scalers, len(spec.classes))
 
 
 def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
@@ -102,9 +92,9 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
     weights.replace(folder / "weights.pt")
     content = {
         "version": MODEL_VERSION,
-        "settings": spec.settings.model_dump(mode="json"),
+        "settings": spec.settings.to_json(),
         "classes": spec.classes,
-        "inputs": inputs_json(spec.settings.name),
+        "inputs": inputs_json(spec.settings),
         "scalers": {name: scaler._asdict() for name, scaler in spec.scalers.items()},
         "definitions": spec.definitions,
     }
@@ -137,8 +127,8 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
 
 
 def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
-    settings = ModelSettings(**content["settings"])
-    if content["inputs"] != inputs_json(settings.name):
+    settings = settings_from_json(content["settings"])
+    if content["inputs"] != inputs_json(settings):
         raise InputError("it was made for other features than this code computes")
     return ModelSpec(
         settings,
@@ -148,9 +138,9 @@ def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
     )
 
 
-def inputs_json(name: ModelName) -> dict[str, Any]:
+def inputs_json(settings: NetworkSettings) -> dict[str, Any]:
     """Shapes, names and units of a network's inputs, in the order of its `forward`."""
-    return {column: INPUT_COLUMNS[column].to_json() for column in INPUTS_OF[name]}
+    return {column: INPUT_COLUMNS[column].to_json() for column in settings.inputs}
 
 
 def _check_scaler(name: str, scalers: Mapping[str, Scaler]) -> None:

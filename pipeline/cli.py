@@ -1,25 +1,24 @@
-"""The command line: every command loads the config and makes one call. Exit codes are documented in the README."""
+"""The command line: options are declared here, each command makes one call. Exit codes are documented in the README."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from ingestion.secrets import redact_words
-from pipeline.config import Config, load_config
-from pipeline.ending import Exit, err, guard, out, with_exit_code
-from pipeline.errors import RunFolderError
+from pipeline.config import load_config
+from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
 
 if TYPE_CHECKING:
-    from pipeline.store import Version
+    from pipeline.run_folder import RunFolder
 
 app = typer.Typer(
     name="hep-pipeline",
@@ -28,9 +27,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-#: Keys of manifests that `status --json` shows.
-_OF_STAGES: Final = ("created", "seconds", "upstream", "code_version")
-_OF_MODELS: Final = ("promoted", "train", "improvement", "code_version")
 ConfigOption = Annotated[
     str,
     typer.Option("--config", "-c", help="A YAML file, or the name of a shipped config.", envvar="HEP_PIPELINE_CONFIG"),
@@ -39,399 +35,285 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=C", help="Override a config value; may be given often."),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Run even if up to date.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
-WorkersOption = Annotated[
-    int | None, typer.Option("--workers", min=1, help="MPI ranks; sets train.workers, with --compare compare.workers.")
-]
-CompareOption = Annotated[
-    str | None,
-    typer.Option("--compare", metavar="NAME", help="Compare optimisers instead: thesis (its tables and figures)."),
-]
-
-ModelOption = Annotated[
-    list[str] | None,
-    typer.Option("--model", metavar="[NAME=]PATH", help="Training folder or ONNX file; may be given often."),
-]
-InputsOption = Annotated[
-    list[str] | None,
-    typer.Option("--inputs", metavar="[CLASS=]GLOB", help="ROOT files instead of the test split; may be given often."),
-]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", help="New folder of a result beside the run [run_dir/evaluations/...].")
-]
+ForceOption = Annotated[bool, typer.Option("--force", help="Run even if up to date.")]
 
 
-@app.command()
-def run(
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
-    force: ForceOption = False,
-    debug: DebugOption = False,
-) -> None:
+class Asked(NamedTuple):
+    """The config that a command line asks for."""
+
+    config: str
+    overrides: list[str]
+
+    def plus(self, key: str, value: object) -> Asked:
+        """With one more override, unless its value is None."""
+        return self if value is None else self._replace(overrides=[*self.overrides, f"{key}={value}"])
+
+    def run_folder(self) -> RunFolder:
+        """The run folder of this config; nothing is written."""
+        from pipeline.run_folder import RunFolder
+
+        return RunFolder(load_config(self.config, self.overrides), err)
+
+    def typed(self, *words: str) -> str:
+        """The command line, without secrets."""
+        changes = (f"--set {shlex.quote(each)}" for each in redact_words(self.overrides))
+        return " ".join(["python -m pipeline", *words, "--config", self.config, *changes])
+
+
+def command(work: Callable[..., None], *, moved: Mapping[str, str] | None = None) -> Callable[..., None]:
+    """Make a command of a function, with its name and its docstring as help; returns it as it is.
+
+    Args:
+        work: Its first argument is `Asked`, made of the options that every command has; others are its own options.
+        moved: Options that it had once, and what to type now. Help does not show them; using one is an error.
+    """
+    moved = moved or {}
+
+    def run(config: ConfigOption = "demo", overrides: SetOption = None, debug: DebugOption = False, **own: Any) -> None:
+        options = {name: value for name, value in own.items() if f"--{name}" not in moved}
+        guard(lambda: work(Asked(config, overrides or []), **options), debug=debug)
+
+    _, *options = inspect.signature(work, eval_str=True).parameters.values()
+    options += [_moved_option(f"{work.__name__} {old}", new) for old, new in moved.items()]
+    *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
+    options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*options, *shared)]
+    run.__name__, run.__doc__ = work.__name__, work.__doc__
+    # Both are where typer looks.
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in options}
+    app.command()(run)
+    return work
+
+
+def _moved_option(spelling: str, new: str) -> inspect.Parameter:
+    option = spelling.split()[1]
+
+    def refuse(value: str | None) -> None:
+        if value is not None:
+            instead = f"python -m pipeline {new} {shlex.quote(value)}"
+            err.print(f"[bold red]error:[/] `{spelling}` has moved. Type `{escape(instead)}`, with the same options.")
+            raise typer.Exit(Exit.USAGE)
+
+    kind = Annotated[str | None, typer.Option(option, hidden=True, callback=refuse)]
+    return inspect.Parameter(option[2:], inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=None)
+
+
+def stage_command(name: str, words: str, *, moved: Mapping[str, str] | None = None) -> None:
+    """Make the command of a stage that has no options of its own."""
+
+    def work(asked: Asked, force: ForceOption = False) -> None:
+        _run(asked, name, force=force)
+
+    work.__name__, work.__doc__ = name, words
+    command(work, moved=moved)
+
+
+def _run(asked: Asked, *names: str, force: bool) -> None:
+    from pipeline.commands.run import run
+
+    run(asked.run_folder(), names, force=force)
+
+
+def say(words: object) -> None:
+    """Print a line of what a command tells."""
+    out.print(str(words), markup=False)
+
+
+@command
+def run(asked: Asked, force: ForceOption = False) -> None:
     """Run all stages, as far as they are stale."""
-    guard(partial(_run_stages, config, overrides, None, force=force), debug=debug)
+    _run(asked, force=force)
 
 
-@app.command()
-def ingest(
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
-    force: ForceOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """ROOT files to events Parquet (Spark and uproot)."""
-    guard(partial(_run_stages, config, overrides, ["ingest"], force=force), debug=debug)
+stage_command("ingest", "ROOT files to events Parquet (Spark and uproot).")
+stage_command("features", "Events to high- and low-level features, split and mixed (Spark).")
 
 
-@app.command()
-def features(
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
-    force: ForceOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Events to high- and low-level features, split and mixed (Spark)."""
-    guard(partial(_run_stages, config, overrides, ["features"], force=force), debug=debug)
-
-
-@app.command()
+@command
 def gridsearch(
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
+    asked: Asked,
     if_wanted: Annotated[
         bool, typer.Option("--if-wanted", help="Only where model.hlf.from_gridsearch asks for it.")
     ] = False,
     force: ForceOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Try perceptrons on high-level features by cross-validation (Spark)."""
-
-    def work() -> None:
-        if if_wanted and not load_config(config, overrides or []).model.searched:
-            out.print("gridsearch: not wanted (model.hlf.from_gridsearch is false)")
-            return
-        _run_stages(config, overrides, ["gridsearch"], force=force)
-
-    guard(work, debug=debug)
+    if if_wanted and not asked.run_folder().config.model.searched:
+        say("gridsearch: not wanted (model.hlf.from_gridsearch is false)")
+    else:
+        _run(asked, "gridsearch", force=force)
 
 
-@app.command()
+@partial(command, moved={"--compare": "compare"})
 def train(
-    config: ConfigOption = "demo",
-    workers: WorkersOption = None,
-    compare: CompareOption = None,
-    overrides: SetOption = None,
+    asked: Asked,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="MPI ranks; sets train.workers.")] = None,
     force: ForceOption = False,
-    debug: DebugOption = False,
 ) -> None:
-    """Train the network on one worker, or on several under mpirun; or compare optimisers."""
-    if compare is not None:
-        guard(partial(_compare, compare, config, overrides or [], workers, force=force), debug=debug)
-        return
-    extra = [] if workers is None else [f"train.workers={workers}"]
-    guard(partial(_run_stages, config, [*(overrides or []), *extra], ["train"], force=force), debug=debug)
+    """Train the network on one worker, or on several under mpirun."""
+    _run(asked.plus("train.workers", workers), "train", force=force)
 
 
-@app.command()
-def evaluate(
-    model: ModelOption = None,
-    inputs: InputsOption = None,
-    out: OutOption = None,
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
-    force: ForceOption = False,
-    debug: DebugOption = False,
+stage_command(
+    "evaluate",
+    "Predict the test split; metrics and plots.",
+    moved={option: f"evaluate-files {option}" for option in ("--model", "--inputs", "--out")},
+)
+stage_command("export", "The trained networks as ONNX and as torch programs, checked and timed.")
+stage_command("report", "One self-contained HTML page of the whole run.")
+
+
+@command
+def evaluate_files(
+    asked: Asked,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="[NAME=]PATH", help="Training folder or ONNX file; may be given often."),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inputs", metavar="[CLASS=]GLOB", help="ROOT files instead of the test split; may be given often."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="New folder; else a number in run_dir/evaluations.")] = None,
 ) -> None:
-    """Predict the test split; metrics and plots. Or other models, or new ROOT files, beside the run."""
-    if model or inputs or out:
-        guard(partial(_evaluate_others, config, overrides or [], model or [], inputs or [], out), debug=debug)
-        return
-    guard(partial(_run_stages, config, overrides, ["evaluate"], force=force), debug=debug)
+    """Evaluate other models, or new ROOT files, beside the run."""
+    from pipeline.commands.evaluate_files import evaluate_files
+
+    folder = evaluate_files(asked.run_folder(), model or [], inputs or [], out)
+    err.print(f"evaluation: {folder}", markup=False)
 
 
-@app.command()
-def export(
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
-    force: ForceOption = False,
-    debug: DebugOption = False,
+@command
+def compare(
+    asked: Asked,
+    name: Annotated[str, typer.Argument(help="thesis: its tables and figures.")] = "thesis",
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="MPI ranks; sets compare.workers.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Train all runs again.")] = False,
 ) -> None:
-    """The trained networks as ONNX and as torch programs, checked and timed."""
-    guard(partial(_run_stages, config, overrides, ["export"], force=force), debug=debug)
+    """Compare optimisers on the same features: tables and figures."""
+    from pipeline.commands.compare import compare
+
+    asked = asked.plus("compare.workers", workers)
+    page = compare(asked.run_folder(), name, command=asked.typed("compare", name), force=force)
+    err.print(f"comparison: {page}", markup=False)
 
 
-@app.command()
-def report(
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
-    force: ForceOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """One self-contained HTML page of the whole run."""
-    guard(partial(_run_stages, config, overrides, ["report"], force=force), debug=debug)
-
-
-@app.command()
+@command
 def promote(
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
+    asked: Asked,
     force: Annotated[bool, typer.Option("--force", help="Promote whatever the comparison says.")] = False,
-    debug: DebugOption = False,
 ) -> None:
     """Put the trained networks in use, if they are better than those that are."""
+    from pipeline.commands.promote import promote
 
-    def work() -> None:
-        from pipeline.promoting import Promoter
-
-        for verdict in Promoter(load_config(config, overrides or []), err).promote(force=force):
-            words = "promoted" if verdict.promoted else "not promoted"
-            out.print(escape(f"{verdict.network}: {words}: {verdict.reason}"))
-
-    guard(work, debug=debug)
+    for verdict in promote(asked.run_folder(), force=force):
+        say(f"{verdict.network}: {'promoted' if verdict.promoted else 'not promoted'}: {verdict.reason}")
 
 
-@app.command()
-def rollback(
-    network: Annotated[str, typer.Argument(help="hlf, particles or inclusive.")],
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
-    debug: DebugOption = False,
-) -> None:
+@command
+def rollback(asked: Asked, network: Annotated[str, typer.Argument(help="hlf, particles or inclusive.")]) -> None:
     """Put the model that was in use before back."""
+    from pipeline.commands.rollback import rollback
 
-    def work() -> None:
-        from pipeline.promoting import Promoter
-
-        withdrawn, current = Promoter(load_config(config, overrides or []), err).rollback(network)
-        out.print(f"{network}: {current} is in use again instead of {withdrawn}")
-
-    guard(work, debug=debug)
+    withdrawn, current = rollback(asked.run_folder(), network)
+    say(f"{network}: {current} is in use again instead of {withdrawn}")
 
 
-@app.command()
-def track(config: ConfigOption = "demo", overrides: SetOption = None, debug: DebugOption = False) -> None:
+@command
+def track(asked: Asked) -> None:
     """Log the trained and evaluated networks to MLflow."""
+    from pipeline.commands.track import track
 
-    def work() -> None:
-        from pipeline.tracking import Tracker
-
-        for each in Tracker(load_config(config, overrides or []), err).track():
-            words = "logged as" if each.is_new else "is there already as"
-            out.print(escape(f"{each.network}: {words} run {each.run_id}"))
-
-    guard(work, debug=debug)
+    for each in track(asked.run_folder()):
+        say(f"{each.network}: {'logged as' if each.is_new else 'is there already as'} run {each.run_id}")
 
 
-@app.command()
+@command
 def clean(
+    asked: Asked,
     keep: Annotated[int, typer.Option("--keep", min=1, help="Versions of each stage to keep.")] = 3,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
-    debug: DebugOption = False,
 ) -> None:
     """Remove old versions; those in use, and what they were made from, stay."""
+    from pipeline.commands.clean import clean
 
-    def work() -> None:
-        from pipeline.cleaning import Cleaner
-
-        found = Cleaner(load_config(config, overrides or []), err).clean(keep, dry_run=dry_run)
-        for each in found:
-            out.print(escape(f"{each.folder} ({each.freed_bytes / 1e6:,.1f} MB)"))
-        total = sum(each.freed_bytes for each in found)
-        words = "would be removed" if dry_run else "removed"
-        out.print(f"{len(found)} versions {words}, {total / 1e6:,.1f} MB")
-
-    guard(work, debug=debug)
+    found = clean(asked.run_folder(), keep, dry_run=dry_run)
+    for each in found:
+        say(f"{each.folder} ({each.freed_bytes / 1e6:,.1f} MB)")
+    total = sum(each.freed_bytes for each in found)
+    say(f"{len(found)} versions {'would be removed' if dry_run else 'removed'}, {total / 1e6:,.1f} MB")
 
 
-@app.command("load-test")
+@command
 def load_test(
+    asked: Asked,
     folder: Annotated[Path, typer.Argument(help="New folder for the files and their config.")],
     events: Annotated[int, typer.Option("--events", min=1, help="Events of each sample.")] = 10_000,
     seed: Annotated[int, typer.Option("--seed", help="Of the angles.")] = 1,
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
-    debug: DebugOption = False,
 ) -> None:
     """Make a load-test sample: any number of events, turned and mirrored copies of a config's own."""
+    from pipeline.commands.load_test import load_test
 
-    def work() -> None:
-        from pipeline.load_test import make
-
-        out.print(make(load_config(config, overrides or []), folder, events, seed=seed, console=err))
-
-    guard(work, debug=debug)
+    say(load_test(asked.run_folder(), folder, events, seed=seed))
 
 
-@app.command()
-def validate(config: ConfigOption = "demo", overrides: SetOption = None, debug: DebugOption = False) -> None:
+@command
+def validate(asked: Asked) -> None:
     """Check the config, and that its input files are there."""
+    from pipeline.commands.validate import validate
 
-    def work() -> None:
-        from ingestion.files import expand
-
-        loaded = load_config(config, overrides or [])
-        unmatched: list[str] = []
-        sources = expand(loaded.samples, on_unmatched=unmatched.append)
-        for sample in loaded.samples:
-            files = sum(source.sample == sample.name for source in sources)
-            out.print(f"{escape(sample.name)}: {files} files, class {escape(loaded.classes[sample.label])}")
-        for words in unmatched:
-            out.print(f"note: {words}", markup=False)
-        out.print("the config is valid")
-
-    guard(work, debug=debug)
+    for line in validate(asked.run_folder().config):
+        say(line)
 
 
-@app.command()
+@command
 def plan(
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
+    asked: Asked,
     accept: Annotated[bool, typer.Option("--accept", help="Declare what is there up to date, as it is.")] = False,
-    debug: DebugOption = False,
 ) -> None:
     """Say what would run, and why."""
+    from pipeline.commands.plan import plan
 
-    def work() -> None:
-        from pipeline.runner import Runner, State
-
-        runner = Runner(load_config(config, overrides or []), err)
-        if accept:
-            accepted = runner.accept()
-            out.print(f"accepted as they are: {', '.join(accepted)}" if accepted else "nothing was stale")
-            return
-        for each in runner.plan():
-            will = "would run" if each.state is not State.FRESH else ""
-            out.print(f"{each.stage.name:<12}{each.state:<15}{will}")
-            for reason in each.reasons:
-                out.print(f"            - {escape(reason)}")
-
-    guard(work, debug=debug)
+    for line in plan(asked.run_folder(), accept=accept):
+        say(line)
 
 
-@app.command()
+@command
 def status(
-    config: ConfigOption = "demo",
-    overrides: SetOption = None,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
+    asked: Asked,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every file and compare it with its digest.")] = False,
 ) -> None:
     """Say what is there."""
+    from pipeline.commands.status import status, table_of
+    from pipeline.commands.status import verify as changed
 
-    def work() -> None:
-        from pipeline.registry import Registry
-        from pipeline.runner import STAGES, Runner
-
-        loaded = load_config(config, overrides or [])
-        runner = Runner(loaded, err)
-        versions = {stage.name: runner.store(stage).current() for stage in STAGES}
-        in_use = {each.stage: each.current() for each in Registry.all_of(loaded.run_dir)}
-        if as_json:
-            found: dict[str, Any] = {name: _brief(each, _OF_STAGES) for name, each in versions.items()}
-            found["in_use"] = {name: _brief(each, _OF_MODELS) for name, each in in_use.items()}
-            out.print_json(json.dumps(found))
-            return
-        table = Table("stage", "version", "made", "seconds", title=escape(str(loaded.run_dir)), title_justify="left")
-        for name, each in versions.items():
-            row = [each.name, each.manifest["created"], f"{each.manifest['seconds']:.1f}"] if each else ["-", "-", "-"]
-            table.add_row(name, *row)
-        for name, each in in_use.items():
-            row = [each.name, each.manifest["promoted"]] if each else ["-", "-"]
-            table.add_row(f"{name} in use", *row, "-")
-        out.print(table)
-
-    guard(work, debug=debug)
-
-
-@app.command()
-def doctor(config: ConfigOption = "demo", overrides: SetOption = None, debug: DebugOption = False) -> None:
-    """Say what is wrong with this machine, and how to mend it."""
-
-    def work() -> None:
-        from pipeline.doctor import Need, Severity, examine, read_machine, render
-
-        loaded = load_config(config, overrides or [])
-        findings = examine(
-            read_machine(run_dir=loaded.run_dir),
-            list(Need),
-            workers=loaded.train.workers,
-            spark_master=loaded.spark.master,
-            launcher=loaded.train.launcher,
-            launcher_args=loaded.train.launcher_args,
-        )
-        is_bad = any(finding.severity is Severity.ERROR for finding in findings)
-        out.print(escape(render(findings)))
-        if not is_bad:
-            is_bad = _try_training(loaded)
-        if is_bad:
+    if verify:
+        damaged = changed(asked.run_folder())
+        for path in damaged:
+            say(f"gone or changed: {path}")
+        if damaged:
             raise typer.Exit(Exit.USER_ERROR)
+        say("every file is as it was written")
+        return
+    if as_json:
+        out.print_json(json.dumps(status(asked.run_folder())))
+    else:
+        out.print(table_of(asked.run_folder()))
 
-    guard(work, debug=debug)
 
+@command
+def doctor(asked: Asked) -> None:
+    """Say what is wrong with this machine, and how to mend it."""
+    from pipeline.commands.doctor import doctor
 
-def _try_training(config: Config) -> bool:
-    """Start the ranks for a short test; whether something is wrong."""
-    from training.errors import LaunchError
-    from training.probing import describe_devices, probe_mpi
-
-    out.print(escape(describe_devices()), highlight=False)
-    if config.train.workers == 1:
-        return False
-    try:
-        out.print(escape(probe_mpi(config.train)), highlight=False)
-    except LaunchError as error:
-        out.print(escape(f"error: {error}"), highlight=False)
-        return True
-    return False
+    if not doctor(asked.run_folder(), say):
+        raise typer.Exit(Exit.USER_ERROR)
 
 
 def main() -> None:
     """Entry point of `python -m pipeline` and `hep-pipeline`."""
     with_exit_code(app)
-
-
-def _run_stages(config: str, overrides: list[str] | None, names: list[str] | None, *, force: bool) -> None:
-    """Run the named stages; None: all that the config wants."""
-    from pipeline.runner import Runner
-
-    runner = Runner(load_config(config, overrides or []), err)
-    chosen = names or [stage.name for stage in runner.wanted()]
-    runner.run(chosen, force=force)
-    if "report" in chosen:
-        err.print(escape(f"report: {_report_path(runner.config.run_dir)}"))
-
-
-def _evaluate_others(config: str, overrides: list[str], models: list[str], inputs: list[str], out: Path | None) -> None:
-    from pipeline.evaluating import Evaluator
-
-    folder = Evaluator(load_config(config, overrides), err).evaluate(models, inputs, out)
-    err.print(escape(f"evaluation: {folder}"))
-
-
-def _compare(name: str, config: str, overrides: list[str], workers: int | None, *, force: bool) -> None:
-    from pipeline.comparing import Comparer, refuse_unknown
-
-    refuse_unknown(name)
-    changes = overrides if workers is None else [*overrides, f"compare.workers={workers}"]
-    words = ["python -m pipeline train --compare", name, "--config", config]
-    command = " ".join([*words, *(f"--set {shlex.quote(each)}" for each in redact_words(changes))])
-    page = Comparer(load_config(config, changes), err, command=command).compare(name, force=force)
-    err.print(escape(f"comparison: {page}"))
-
-
-def _report_path(run_dir: Path) -> Path:
-    from pipeline.store import StageStore
-
-    current = StageStore(run_dir, "report").current()
-    if current is None:
-        raise RunFolderError(f"there is no report in {run_dir} although its stage has run")
-    return current.folder / "report.html"
-
-
-def _brief(version: Version | None, keys: Sequence[str]) -> dict[str, Any] | None:
-    if version is None:
-        return None
-    return {"version": version.name, "folder": str(version.folder), **{key: version.manifest[key] for key in keys}}

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from features.settings import FeatureSettings
 from ingestion.secrets import is_telling, redact_all, redact_words
 from ingestion.settings import IngestSettings, SampleSettings
-from models.settings import ModelName, NetworksSettings
+from models.networks.registry import ModelName, NetworksSettings
 from pipeline.errors import ConfigError, nearest
-from pipeline.fingerprint import PACKAGES, ROOT
+from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.yaml_text import not_text, read_yaml
-from training.comparison.settings import CompareSettings
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import TrainSettings
+from training.studies.settings import CompareSettings
 
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"

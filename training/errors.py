@@ -15,6 +15,10 @@ class HostileDatasetError(TrainingError):
     """The dataset carries a pickled schema, which reading it with petastorm would execute."""
 
 
+class PetastormVersionError(TrainingError):
+    """The installed petastorm is not the one that the compatibility module was made for."""
+
+
 class DamagedDatasetError(TrainingError):
     """A file of the features dataset is missing or cannot be read."""
 

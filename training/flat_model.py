@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.transport import Vector
+from training.transports.transport import Vector
 
 
 class VectorModel(Protocol):

@@ -53,7 +53,7 @@ SECONDS_BETWEEN_LOOKS: Final = 5.0
 DIR: Final = Path(os.environ.get("HEP_PIPELINE_DIR", Path(__file__).parents[2])).resolve()
 
 
-class Stage(BaseOperator):
+class StageTask(BaseOperator):
     """A command of the pipeline in its own interpreter, without a shell: its words are never read as code."""
 
     def __init__(self, *, arguments: list[str], **options: Any) -> None:
@@ -160,4 +160,4 @@ with DAG(
     },
     tags=["hep"],
 ) as dag:
-    chain(*(Stage(task_id=name, arguments=arguments) for name, arguments in COMMANDS.items()))
+    chain(*(StageTask(task_id=name, arguments=arguments) for name, arguments in COMMANDS.items()))

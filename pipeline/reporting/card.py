@@ -13,8 +13,8 @@ import numpy as np
 import uhi.io.json
 from matplotlib.figure import Figure
 
-from features.distributions import HISTOGRAMS, Binning, binning_of
-from models.style import COLOURS, DASHES, PlotLabels, new_grid, plain, save_figure
+from features.distributions import HISTOGRAMMED, HISTOGRAMS
+from models.evaluation.style import COLOURS, DASHES, PlotLabels, new_grid, plain, save_figure
 
 #: Figures by the part of a histogram's name before the dot.
 CAPTIONS: Final = {
@@ -39,17 +39,11 @@ def plot_card(
     """Write `hlf` and `particles` as PNG and PDF to a new folder."""
     folder.mkdir()
     for kind in CAPTIONS:
-        chosen = {name.split(".", 1)[1]: each for name, each in histograms.items() if name.startswith(f"{kind}.")}
-        binnings = {name: binning_of(f"{kind}.{name}") for name in chosen}
-        save_figure(plot_distributions(chosen, binnings, classes, labels), folder / kind)
+        chosen = {name: each for name, each in histograms.items() if name.startswith(f"{kind}.")}
+        save_figure(plot_distributions(chosen, classes, labels), folder / kind)
 
 
-def plot_distributions(
-    histograms: Mapping[str, hist.Hist[Any]],
-    binnings: Mapping[str, Binning],
-    classes: Sequence[str],
-    labels: PlotLabels,
-) -> Figure:
+def plot_distributions(histograms: Mapping[str, hist.Hist[Any]], classes: Sequence[str], labels: PlotLabels) -> Figure:
     """One panel for each feature, one line for each class, normalised to an area of 1."""
     figure, panels = new_grid(labels, panels=len(histograms), columns=4)
     for axes, (name, histogram) in zip(panels, histograms.items(), strict=True):
@@ -69,8 +63,8 @@ def plot_distributions(
                 label=plain(class_name),
                 flow="none",
             )
-        binning = binnings[name]
-        axes.set_xlabel(f"{name} [{binning.unit}]" if binning.unit else name, fontsize="small")
+        feature, binning = HISTOGRAMMED[name]
+        axes.set_xlabel(feature.label, fontsize="small")
         axes.tick_params(labelsize="x-small")
         axes.set_xlim(histogram.axes[0].edges[0], histogram.axes[0].edges[-1])
         if binning.log:

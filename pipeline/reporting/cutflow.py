@@ -21,7 +21,7 @@ class Yield(NamedTuple):
         return Yield(self.events + other.events, self.weight + other.weight, self.weight2 + other.weight2)
 
 
-class Efficiency(NamedTuple):
+class StepEfficiency(NamedTuple):
     """A share with its binomial error; `value` is nan where the weights before the cut add up to 0 or less."""
 
     value: float
@@ -33,13 +33,13 @@ class Step(NamedTuple):
 
     name: str
     yields: dict[str, Yield]
-    efficiencies: dict[str, Efficiency]
+    efficiencies: dict[str, StepEfficiency]
     """Of events, relative to the first step."""
-    weighted: dict[str, Efficiency]
+    weighted: dict[str, StepEfficiency]
     """Of weights, relative to the first step."""
 
 
-def efficiency(passed: Yield, total: Yield) -> Efficiency:
+def efficiency(passed: Yield, total: Yield) -> StepEfficiency:
     """Share of the weight that passes, with its binomial error.
 
     The variance is ((1 - e)^2 sum w^2 of those that pass + e^2 sum w^2 of the others) / (sum w)^2, which for weights of
@@ -47,14 +47,14 @@ def efficiency(passed: Yield, total: Yield) -> Efficiency:
 
     Examples:
         >>> efficiency(Yield(1, 1.0, 1.0), Yield(4, 4.0, 4.0))
-        Efficiency(value=0.25, error=0.21650635094610965)
+        StepEfficiency(value=0.25, error=0.21650635094610965)
     """
     if total.weight <= 0:
-        return Efficiency(math.nan, math.nan)
+        return StepEfficiency(math.nan, math.nan)
     share = passed.weight / total.weight
     failed2 = max(0.0, total.weight2 - passed.weight2)
     variance = (1 - share) ** 2 * max(0.0, passed.weight2) + share**2 * failed2
-    return Efficiency(share, math.sqrt(variance) / total.weight)
+    return StepEfficiency(share, math.sqrt(variance) / total.weight)
 
 
 def sum_weights(parts: Iterable[tuple[str, Weights]]) -> dict[str, Weights]:
@@ -124,7 +124,7 @@ def as_text(steps: Sequence[Step]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _words(each: Efficiency) -> str:
+def _words(each: StepEfficiency) -> str:
     return f"{each.value:.4f}+-{each.error:.4f}" if math.isfinite(each.value) else "not defined"
 
 
@@ -146,7 +146,7 @@ def as_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
     ]
 
 
-def _json(each: Efficiency) -> dict[str, float] | None:
+def _json(each: StepEfficiency) -> dict[str, float] | None:
     return each._asdict() if math.isfinite(each.value) else None
 
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pipeline.fingerprint import ROOT
 from pipeline.reporting.card import CAPTIONS
-from pipeline.reporting.cutflow import Efficiency, as_json, cutflow
-from pipeline.store import Version
+from pipeline.reporting.cutflow import StepEfficiency, as_json, cutflow
+from pipeline.runs.code_meaning import ROOT
+from pipeline.runs.store import Version
 
 _HERE: Final = Path(__file__).parent
 _BUNDLED: Final = ROOT / "samples"
@@ -193,7 +193,7 @@ def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     return json.dumps(shown, indent=1)
 
 
-def _share(each: Efficiency) -> str:
+def _share(each: StepEfficiency) -> str:
     """A share of the cutflow in per cent."""
     return f"{100 * each.value:.1f} ± {100 * each.error:.1f} %" if math.isfinite(each.value) else "not defined"
 

@@ -11,12 +11,13 @@ from typing import Any, ClassVar, NamedTuple
 from rich.console import Console
 
 from pipeline.config import Config
-from pipeline.doctor import Need
 from pipeline.errors import LoadTestError
-from pipeline.fingerprint import Input
-from pipeline.progress import Bar
-from pipeline.spark import SparkProvider
-from pipeline.store import Version
+from pipeline.machine.doctor import Need
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.runs.fingerprint import Input
+from pipeline.runs.outputs import content_digest
+from pipeline.runs.store import Version
+from pipeline.terminal.progress import Bar
 
 
 class Check(NamedTuple):
@@ -43,7 +44,7 @@ class Result:
     """What was really read, where that may differ from what `find_inputs` found."""
 
 
-class Found(NamedTuple):
+class StageInputs(NamedTuple):
     """What a stage reads besides the output of other stages."""
 
     inputs: dict[str, Input]
@@ -61,9 +62,11 @@ class Context:
     """Current versions of the stages it reads from."""
     current: Version | None
     """Its own version in use, of which unchanged parts may be taken over."""
-    code_changes: frozenset[str]
-    """Of the names in `Stage.code`, those whose code has changed since that was made."""
-    found: Found
+    missing: frozenset[str]
+    """Files of that which are gone or changed, by path below its folder."""
+    taken_over_parts: frozenset[str]
+    """Parts that stand in `out_dir` as in the version in use, since nothing that they depend on changed."""
+    found: StageInputs
     """What `find_inputs` found."""
     out_dir: Path
     """Its new version folder."""
@@ -87,16 +90,28 @@ class Context:
         return Bar(self.console, label, unit)
 
 
+class Part(NamedTuple):
+    """Something that a stage makes by itself, in a folder of its name, such as a network of `train`.
+
+    While nothing that it depends on changes, it is taken over into the stage's next version.
+    """
+
+    config_items: dict[str, Any]
+    """The config keys that it depends on."""
+    entry_points: tuple[str, ...]
+    """Modules whose import closure it runs."""
+    upstream: tuple[str, ...]
+    """Stages whose output it reads."""
+
+
 class Stage(ABC):
     """One step of the pipeline."""
 
     name: ClassVar[str]
-    upstream: ClassVar[tuple[str, ...]] = ()
-    """Stages whose output it reads."""
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Stages whose output it reads, and patterns of the files there; see `pipeline.runs.outputs.content_digest`."""
     optional_upstream: ClassVar[tuple[str, ...]] = ()
     """Stages whose output it reads if it is there and was made from the same as the rest."""
-    code: ClassVar[tuple[str, ...]]
-    """Packages and modules that it runs; a change in them makes it stale."""
     needs: ClassVar[tuple[Need, ...]] = ()
     """What `doctor` looks at before it starts."""
 
@@ -106,13 +121,25 @@ class Stage(ABC):
 
     def upstream_of(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
         """Stages whose output it needs, under this config."""
-        return self.upstream
+        return tuple(name for name in self.reads if name not in self.optional_upstream)
+
+    def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
+        """Modules whose import closure it runs; a change of what they mean makes it stale."""
+        return (f"pipeline.stages.{self.name}",)
+
+    def parts(self, config: Config) -> dict[str, Part]:  # noqa: ARG002
+        """What it makes one by one, by name."""
+        return {}
+
+    def content_read(self, version: Version) -> str:
+        """Digest of what it reads of a version of a stage."""
+        return content_digest(version.files, version.manifest["counters"], self.reads[version.manifest["stage"]])
 
     @abstractmethod
     def config_items(self, config: Config) -> dict[str, Any]:
-        """The config keys that its result hangs on."""
+        """The config keys that its result depends on, but for those of its parts."""
 
-    def find_inputs(self, config: Config, current: Version | None, console: Console) -> Found:  # noqa: ARG002
+    def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:  # noqa: ARG002
         """What it reads besides the output of other stages.
 
         Args:
@@ -120,14 +147,14 @@ class Stage(ABC):
             current: The version in use, whose manifest may spare opening files again.
             console: For a progress bar.
         """
-        return Found({})
+        return StageInputs({})
 
-    def remembered(self, found: Found) -> list[dict[str, Any]] | None:  # noqa: ARG002
+    def remembered(self, found: StageInputs) -> list[dict[str, Any]] | None:  # noqa: ARG002
         """Details of unchanged inputs to keep in the manifest instead of those it has, if there are any."""
         return None
 
-    def can_go_on(self, folder: Path) -> bool:  # noqa: ARG002
-        """Whether `run` would go on from what an interrupted run left in its version folder."""
+    def can_continue(self, folder: Path) -> bool:  # noqa: ARG002
+        """Whether `run` would continue what an interrupted run left in its version folder."""
         return False
 
     def taken_over(self, context: Context) -> list[Path]:  # noqa: ARG002

@@ -6,32 +6,33 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rich.table import Table
-
 from pipeline.config import Config, flat_items
 from pipeline.reporting.cutflow import cutflow
+from pipeline.runs.outputs import COUNTERS
+from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage
-from pipeline.store import Version
+from pipeline.terminal.tables import evaluation_tables
 
 if TYPE_CHECKING:
-    from models.measure import Rates
+    from models.evaluation.measurements import Rates
 
 #: [1/(cm2 s)] to [1/(pb s)].
 _PB_PER_CM2 = 1e-36
 
 
 class Evaluate(Stage):
-    """Predicts, measures and plots; see `models.evaluate`."""
+    """Predicts, measures and plots; see `models.evaluation.evaluation`."""
 
     name: ClassVar[str] = "evaluate"
-    upstream: ClassVar[tuple[str, ...]] = ("ingest", "features", "train")
-    code: ClassVar[tuple[str, ...]] = (
-        "models",
-        "features/dataset.py",
-        "features/schema.py",
-        "pipeline/models_on_disk.py",
-        "pipeline/reporting/cutflow.py",
-    )
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "ingest": (COUNTERS,),
+        "features": ("dataset.json", "scaler.json", "train/*", "test/*", COUNTERS),
+        "train": ("*/model/*", "*/metrics/rank-0.jsonl"),
+    }
+
+    def entry_points(self, config: Config) -> tuple[str, ...]:
+        """Also the networks."""
+        return (f"pipeline.stages.{self.name}", *(f"models.networks.{network}" for network in config.model.names))
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """What is asked, cross-sections, and the words on the plots."""
@@ -40,13 +41,14 @@ class Evaluate(Stage):
         cross_sections = {
             f"samples.{sample.name}.cross_section_pb": sample.cross_section_pb for sample in config.samples
         }
-        return {**items, **flat_items(config.evaluate, "evaluate"), **cross_sections}
+        seed = {"train.seed": config.train.seed}
+        return {**items, **flat_items(config.evaluate, "evaluate"), **cross_sections, **seed}
 
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""
         from features.dataset import FeatureDataset
-        from models.evaluate import boosted_trees, evaluate
-        from pipeline.models_on_disk import find_models, refuse_other_features
+        from models.evaluation.evaluation import boosted_trees, evaluate
+        from pipeline.runs.models_on_disk import find_models, refuse_other_features
 
         context.refuse_load_test()
         config = context.config
@@ -68,7 +70,7 @@ class Evaluate(Stage):
             context.out_dir,
             train_events=config.evaluate.train_events,
         )
-        for table in tables_of(metrics):
+        for table in evaluation_tables(metrics):
             context.console.print(table)
         expected = dataset.num_rows("test")
         accuracies = ", ".join(
@@ -90,12 +92,12 @@ class Evaluate(Stage):
 
 
 def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
-    """What an evaluation is asked for, a `models.evaluate.Task`."""
-    from models.evaluate import Task
-    from models.style import PlotLabels
+    """What an evaluation is asked for, a `models.evaluation.evaluation.EvaluationTask`."""
+    from models.evaluation.evaluation import EvaluationTask
+    from models.evaluation.style import PlotLabels
 
     report = config.report
-    return Task(
+    return EvaluationTask(
         classes=classes,
         signal=classes.index(config.signal),
         working_points=config.evaluate.working_points,
@@ -107,8 +109,8 @@ def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
 
 def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | None:
     """Rates of the classes after the selection; None without all cross-sections, or without weights to share."""
-    from models.efficiencies import rate
-    from models.measure import Rates
+    from models.evaluation.efficiencies import rate
+    from models.evaluation.measurements import Rates
 
     if any(sample.cross_section_pb is None for sample in config.samples):
         return None
@@ -127,35 +129,3 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
             per_pb_second=config.evaluate.luminosity * _PB_PER_CM2,
         )
     return Rates(found) if all(map(math.isfinite, found.values())) else None
-
-
-def tables_of(metrics: Mapping[str, Any]) -> list[Table]:
-    """For the terminal: accuracy and areas by model, the working points, and rates where they are known."""
-    classes, signal = metrics["classes"], metrics["signal"]
-    summary = Table("model", "accuracy", *(f"AUC {name}" for name in classes))
-    points = Table("model", f"{signal} kept", "threshold", *(f"{name} left [%]" for name in classes if name != signal))
-    rates = Table("model", f"{signal} kept", *(f"{name} [1/s]" for name in classes), "purity")
-    for name, run in metrics["runs"].items():
-        summary.add_row(name, _words(run["accuracy"]), *(_words(run["auc"][each]) for each in classes))
-        for point in run["working_points"]:
-            kept = f"{100 * point['wanted']:g}%"
-            if not point["measurable"]:
-                points.add_row(name, kept, f"- ({point['num_failing']:.1f} < 10)")
-                continue
-            points.add_row(name, kept, f"{point['threshold']:.4f}", *map(_interval, point["backgrounds"].values()))
-            if metrics["rates_before"] is not None:
-                purity = "not defined" if point["purity"] is None else f"{point['purity']:.3f}"
-                rates.add_row(name, kept, *(f"{point['rates'][each]:.3g}" for each in classes), purity)
-    points.caption = "-: not measurable, so few signal events are expected to fail"
-    for table in (summary, points, rates):
-        table.columns[0].no_wrap = True
-    return [summary, points, *([rates] if rates.row_count else [])]
-
-
-def _words(estimate: Mapping[str, float]) -> str:
-    return f"{estimate['value']:.3f} ± {estimate['error']:.3f}"
-
-
-def _interval(efficiency: Mapping[str, float]) -> str:
-    low, value, high = efficiency["low"], efficiency["value"], efficiency["high"]
-    return f"{100 * value:.2f} +{100 * (high - value):.2f} -{100 * (value - low):.2f}"

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
-
-from rich.table import Table
 
 from pipeline.config import Config
 from pipeline.stages.base import Check, Context, Result, Stage
+from pipeline.terminal.tables import export_table
 
 #: Events of the test split that parity and latency are measured on.
 _EVENTS: Final = 64
 
 
 class Export(Stage):
-    """Exports, checks against torch and times; see `models.onnx_export` and docs/trigger.md."""
+    """Exports, checks against torch and times; see `models.export.onnx_export` and docs/trigger.md."""
 
     name: ClassVar[str] = "export"
-    upstream: ClassVar[tuple[str, ...]] = ("features", "train")
-    code: ClassVar[tuple[str, ...]] = ("models", "features/dataset.py", "features/schema.py")
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "features": ("dataset.json", "test/*"),
+        "train": ("*/model/*",),
+    }
+
+    def entry_points(self, config: Config) -> tuple[str, ...]:
+        """Also the networks."""
+        return (f"pipeline.stages.{self.name}", *(f"models.networks.{network}" for network in config.model.names))
 
     def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
         """Nothing but the networks themselves."""
@@ -33,7 +39,7 @@ class Export(Stage):
             for network in trained.manifest["counters"]["networks"]
         }
         (context.out_dir / "export.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-        context.console.print(table_of(found))
+        context.console.print(export_table(found))
         return Result(
             summary=", ".join(
                 f"{network}: {each['bytes'] / 1000:,.0f} kB, {each['latency_us']['p50']:,.0f} us an event"
@@ -56,12 +62,12 @@ def _export(context: Context, network: str, run_id: str) -> dict[str, Any]:
     import pyarrow.parquet as pq
 
     from features.dataset import FeatureDataset
-    from models.latency import measure_latency, measure_throughput
-    from models.onnx_classifier import OnnxClassifier
-    from models.onnx_export import export_onnx
-    from models.parity import PARITY_TOLERANCE, largest_difference
-    from models.predict import rows_of
-    from models.program_export import export_program
+    from models.export.latency import measure_latency, measure_throughput
+    from models.export.onnx_classifier import OnnxClassifier
+    from models.export.onnx_export import export_onnx
+    from models.export.parity import PARITY_TOLERANCE, largest_difference
+    from models.export.program_export import export_program
+    from models.prediction import rows_of
     from models.saved_model import load_model
 
     dataset = FeatureDataset.load(context.upstream["features"].folder)
@@ -84,18 +90,3 @@ def _export(context: Context, network: str, run_id: str) -> dict[str, Any]:
         "events_per_second": measure_throughput(exported, columns),
         "mean_particles": float(columns["num_particles"].mean()) if "particles" in columns else None,
     }
-
-
-def table_of(found: dict[str, Any]) -> Table:
-    """Sizes, parity and times."""
-    table = Table("network", "size [kB]", "differs by", "median [us]", "99 % [us]", "99.9 % [us]", "events/s")
-    for network, each in found.items():
-        times = each["latency_us"]
-        table.add_row(
-            network,
-            f"{each['bytes'] / 1000:,.1f}",
-            f"{each['largest_difference']:.1e}",
-            *(f"{times[name]:,.1f}" for name in ("p50", "p99", "p99_9")),
-            f"{each['events_per_second']:,.0f}",
-        )
-    return table

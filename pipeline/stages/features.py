@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.config import Config, flat_items
-from pipeline.doctor import Need
 from pipeline.errors import MissingInputError
+from pipeline.machine.doctor import Need
+from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import as_json, as_text, cutflow, sum_weights
-from pipeline.spark import counted
+from pipeline.runs.outputs import COUNTERS
 from pipeline.stages.base import Check, Context, Result, Stage
 
 if TYPE_CHECKING:
-    from features.job import Earlier, FeaturesResult
     from features.kernel_pass import EventsFile
+    from features.spark_job import Earlier, FeaturesResult
 
 
 class Features(Stage):
-    """Selects events and makes model inputs of them; see `features.job`."""
+    """Selects events and makes model inputs of them; see `features.spark_job`."""
 
     name: ClassVar[str] = "features"
-    upstream: ClassVar[tuple[str, ...]] = ("ingest",)
-    code: ClassVar[tuple[str, ...]] = ("features", "ingestion/schema.py", "pipeline/reporting/cutflow.py")
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"ingest": ("events/*", COUNTERS)}
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def config_items(self, config: Config) -> dict[str, Any]:
@@ -41,7 +42,7 @@ class Features(Stage):
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix; write cutflow and histograms beside the dataset."""
         from features.distributions import HISTOGRAMS, save
-        from features.job import make_features
+        from features.spark_job import make_features
 
         _refuse_other_labels(context)
         parts = _events_files(context)
@@ -96,22 +97,23 @@ def _events_files(context: Context) -> list[EventsFile]:
 
 def _earlier(context: Context) -> Earlier | None:
     """Kernel outputs of the version in use, if the same code made them with the same selection and physics."""
-    from features.job import KERNELS, Earlier
     from features.kernel_pass import KernelOutput, kernel_items
     from features.settings import FeatureSettings
+    from features.spark_job import KERNELS, Earlier
 
     current = context.current
-    if current is None or context.code_changes & {"features", "ingestion/schema.py"}:
+    if current is None or not current.ran_same_code("features.kernel_pass"):
         return None
     before = FeatureSettings.model_validate(current.manifest["config"]["features"])
     if kernel_items(before) != kernel_items(context.config.features):
         return None
     outputs = [KernelOutput(**each) for each in current.manifest["counters"]["kernel_outputs"]]
-    return Earlier(current.folder / KERNELS, {output.name: output for output in outputs})
+    there = {output.name: output for output in outputs if f"{KERNELS}/{output.name}" not in context.missing}
+    return Earlier(current.folder / KERNELS, there)
 
 
 def _counters(result: FeaturesResult) -> dict[str, Any]:
-    from features.job import sum_by_sample
+    from features.spark_job import sum_by_sample
 
     samples = sum_by_sample(result.outputs)
     selected = sum(sample["selected"] for sample in samples.values())
@@ -148,7 +150,7 @@ def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Res
     """Checks and the line for the terminal."""
     import pyarrow.parquet as pq
 
-    from features.build import OUTCOMES
+    from features.kernels import OUTCOMES
     from features.schema import SPLITS
 
     dataset, samples = result.dataset, counters["samples"].values()

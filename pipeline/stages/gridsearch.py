@@ -4,76 +4,71 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from rich.table import Table
-
 from pipeline.config import Config, flat_items
-from pipeline.doctor import Need
-from pipeline.spark import counted
-from pipeline.stages.base import Check, Context, Result, Stage
+from pipeline.machine.doctor import Need
+from pipeline.machine.spark_session import counted
+from pipeline.stages.base import Check, Context, Part, Result, Stage
+from pipeline.terminal.tables import search_table
 
 if TYPE_CHECKING:
-    from training.gridsearch.job import Found
     from training.gridsearch.results import Score
-    from training.gridsearch.running import Search
+    from training.gridsearch.spark_job import SearchOutcome
+    from training.gridsearch.trainings import Search
 
 #: Of `train`: what the trainings of a search take from there.
 _FROM_TRAIN: Final = ("optimizer", "momentum", "nesterov", "weight_decay", "seed")
+#: Folder of the trainings, and the part of the stage that they are.
+_TRAININGS: Final = "trainings"
 _MOST_SLOTS: Final = 64
-_ROWS_SHOWN: Final = 10
 
 
 class GridSearch(Stage):
     """Tries the settings of a grid by cross-validation on the training split; see `training.gridsearch`."""
 
     name: ClassVar[str] = "gridsearch"
-    upstream: ClassVar[tuple[str, ...]] = ("features",)
-    code: ClassVar[tuple[str, ...]] = (
-        "training/gridsearch",
-        "training/readers",
-        "training/determinism.py",
-        "training/settings.py",
-        "training/sharding.py",
-        "training/sums.py",
-        "training/topology.py",
-        "training/transport.py",
-        "training/work.py",
-        "models",
-        "features/dataset.py",
-        "features/schema.py",
-    )
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"features": ("dataset.json", "scaler.json", "train/*")}
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def is_wanted(self, config: Config) -> bool:
         """Only where a network is to be what it finds; `gridsearch` itself runs it in any case."""
         return config.model.searched
 
-    def config_items(self, config: Config) -> dict[str, Any]:
-        """Grid, optimiser, seed."""
+    def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
+        """Nothing but what its trainings depend on."""
+        return {}
+
+    def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
+        """Also the network that is searched."""
+        return (f"pipeline.stages.{self.name}", "models.networks.hlf")
+
+    def parts(self, config: Config) -> dict[str, Part]:
+        """The trainings: drawing them anew does not repeat them. Grid, optimiser, seed."""
         train = flat_items(config.training_of("hlf"), "train")
-        return {
+        items = {
             **flat_items(config.gridsearch, "gridsearch"),
             **{f"train.{name}": train[f"train.{name}"] for name in _FROM_TRAIN},
-            **{f"report.{name}": getattr(config.report, name) for name in ("experiment", "sample_note", "energy_tev")},
         }
+        return {_TRAININGS: Part(items, ("training.gridsearch.trainings", "models.networks.hlf"), ("features",))}
 
-    def can_go_on(self, folder: Path) -> bool:
+    def can_continue(self, folder: Path) -> bool:
         """Whether trainings have ended in there."""
-        return any((folder / "trainings").glob("*.json"))
+        return any((folder / _TRAININGS).glob("*.json"))
 
     def run(self, context: Context) -> Result:
         """Search; write `best.json`, `search.json`, `plots/` and, in `trainings/`, the curves of each training."""
         from features.dataset import FeatureDataset
-        from training.gridsearch.job import num_trainings, search
-        from training.gridsearch.running import Search
+        from training.gridsearch.spark_job import num_trainings, search
+        from training.gridsearch.trainings import Search
 
         context.refuse_load_test()
         config = context.config
         dataset = FeatureDataset.load(context.upstream["features"].folder.absolute())
         common = Search(dataset.folder, config.gridsearch, config.training_of("hlf"))
-        trainings = context.out_dir.absolute() / "trainings"
+        trainings = context.out_dir.absolute() / _TRAININGS
         trainings.mkdir(exist_ok=True)
         spark = context.spark.context()
         started = time.perf_counter()
@@ -93,12 +88,12 @@ class GridSearch(Stage):
         return _finish(context, common, found, dataset, seconds, spark.defaultParallelism)
 
 
-def _finish(context: Context, common: Search, found: Found, dataset: Any, seconds: float, slots: int) -> Result:
+def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int) -> Result:
     """Measure the candidates, write the result, draw it."""
     from training.gridsearch.candidates import latencies
     from training.gridsearch.choice import Choice
     from training.gridsearch.results import ranked
-    from training.sharding import random_stream
+    from training.random_streams import random_stream
 
     generator = random_stream(common.train.seed, "latency")
     times = latencies((each.trial.hidden for each in found.scores), dataset, generator=generator)
@@ -121,7 +116,7 @@ def _finish(context: Context, common: Search, found: Found, dataset: Any, second
     }
     (context.out_dir / "search.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
     _draw(context, scores, found, content)
-    context.console.print(table_of(scores))
+    context.console.print(search_table(scores))
     for each in found.failed:
         context.console.print(f"  failed: {each.trial.key}: {each.reason}", highlight=False, markup=False)
     num_trials = len(scores) + len(found.failed)
@@ -136,40 +131,13 @@ def _finish(context: Context, common: Search, found: Found, dataset: Any, second
     )
 
 
-def _draw(context: Context, scores: list[Score], found: Found, content: dict[str, Any]) -> None:
-    from models.style import PlotLabels, save_figure
+def _draw(context: Context, scores: list[Score], found: SearchOutcome, content: dict[str, Any]) -> None:
+    from models.evaluation.style import NO_LABELS, save_figure
     from training.gridsearch.figures import plot_pareto, plot_speed_up
     from training.gridsearch.slots import speed_ups
 
-    report = context.config.report
-    labels = PlotLabels(report.experiment, report.sample_note, report.energy_tev)
     plots = context.out_dir / "plots"
     plots.mkdir(exist_ok=True)
-    save_figure(plot_pareto(scores, labels), plots / "pareto")
+    save_figure(plot_pareto(scores, NO_LABELS), plots / "pareto")
     measured = None if content["speed_up"] is None else (content["slots"], content["speed_up"])
-    save_figure(plot_speed_up(speed_ups(found.training_seconds, _MOST_SLOTS), measured, labels), plots / "speed_up")
-
-
-def table_of(scores: list[Score]) -> Table:
-    """The best settings of a search."""
-    from training.gridsearch.results import latency, pareto_front
-
-    fronts = {"size": pareto_front(scores), "time": pareto_front(scores, latency)}
-    title = f"the best {min(_ROWS_SHOWN, len(scores))} of {len(scores)} settings"
-    table = Table("layers", "batch", "rate", "epochs", title=title, title_justify="left")
-    for name in ("parameters", "accuracy", "loss", "time/event [us]", "not beaten in"):
-        table.add_column(name, justify="right")
-    for each in scores[:_ROWS_SHOWN]:
-        trial = each.trial
-        table.add_row(
-            "-".join(map(str, trial.hidden)),
-            str(trial.batch_size),
-            f"{trial.learning_rate:g}",
-            str(trial.epochs),
-            f"{each.num_parameters:,}",
-            f"{each.accuracy:.4f} +- {each.accuracy_spread:.4f}",
-            f"{each.loss:.4f}",
-            f"{each.latency:.1f}",
-            ", ".join(name for name, front in fronts.items() if each in front),
-        )
-    return table
+    save_figure(plot_speed_up(speed_ups(found.training_seconds, _MOST_SLOTS), measured, NO_LABELS), plots / "speed_up")

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.console import Console
 
 from ingestion.secrets import redact
 from pipeline.config import Config, flat_items
-from pipeline.doctor import Need
-from pipeline.fingerprint import Input, code_digests
-from pipeline.progress import Bar
+from pipeline.machine.doctor import Need
+from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import sum_weights
-from pipeline.spark import counted
-from pipeline.stages.base import Check, Context, Found, Result, Stage
-from pipeline.store import Version
+from pipeline.runs.fingerprint import Input
+from pipeline.runs.store import Version
+from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
+from pipeline.terminal.progress import Bar
 
 if TYPE_CHECKING:
     from ingestion.files import BadFile, FileInfo
-    from ingestion.job import EarlierParts, IngestResult
+    from ingestion.spark_job import EarlierParts, IngestResult
+
+
+_JOB: Final = "ingestion.spark_job"
 
 
 class Ingest(Stage):
-    """Reads the ROOT files of all samples, but for those whose events it has already; see `ingestion.job`."""
+    """Reads the ROOT files of all samples, but for those whose events it has already; see `ingestion.spark_job`."""
 
     name: ClassVar[str] = "ingest"
-    code: ClassVar[tuple[str, ...]] = ("ingestion",)
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def config_items(self, config: Config) -> dict[str, Any]:
@@ -35,7 +37,7 @@ class Ingest(Stage):
         labels = {f"samples.{sample.name}.label": sample.label for sample in config.samples}
         return {**flat_items(config.ingest, "ingest"), **labels}
 
-    def find_inputs(self, config: Config, current: Version | None, console: Console) -> Found:
+    def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:
         """The ROOT files, by UUID: moving a file changes nothing. Details: an `ingestion.files.Inventory`."""
         from ingestion.changes import recognise
         from ingestion.files import expand, inventory, refuse_waiting
@@ -46,11 +48,7 @@ class Ingest(Stage):
         infos, bad = _earlier_files(current)
         known: dict[str, FileInfo | BadFile] = {}
         # Files are checked anew when other branches or another tree are asked for.
-        same_code = (
-            current is not None
-            and current.made_from["code"].get("ingestion") == code_digests(["ingestion"])["ingestion"]
-        )
-        if current is not None and same_code and _same_settings(config, current):
+        if current is not None and current.ran_same_code(_JOB) and _same_settings(config, current):
             known = {info.path: info for info in infos} | {each.path: each for each in bad}
         with Bar(console, "checking files", "files") as bar:
             sources = expand(config.samples, on_unmatched=note)
@@ -59,9 +57,9 @@ class Ingest(Stage):
             console.print(f"  left for another run: {each.path}: {each.reason}", highlight=False, markup=False)
         refuse_waiting(found, config.ingest)
         found = found._replace(infos=recognise(found.infos, infos))
-        return Found(_identities(found.infos, found.bad), found)
+        return StageInputs(_identities(found.infos, found.bad), found)
 
-    def remembered(self, found: Found) -> list[dict[str, Any]] | None:
+    def remembered(self, found: StageInputs) -> list[dict[str, Any]] | None:
         """The files with the places and times at which they now are, so that they need not be looked at again."""
         return [info._asdict() for info in found.details.infos]
 
@@ -74,7 +72,7 @@ class Ingest(Stage):
 
     def run(self, context: Context) -> Result:
         """Read what is new, and take over the rest."""
-        from ingestion.job import ingest
+        from ingestion.spark_job import ingest
 
         config = context.config
         infos, bad, _ = context.found.details
@@ -102,10 +100,10 @@ class Ingest(Stage):
     def _earlier_parts(self, context: Context, infos: list[FileInfo]) -> EarlierParts | None:
         """Parts of unchanged files in the version in use, if the same code made them with the same settings."""
         from ingestion.changes import is_unchanged
-        from ingestion.job import EarlierParts, EventsPart
+        from ingestion.spark_job import EarlierParts, EventsPart
 
         current = context.current
-        if current is None or "ingestion" in context.code_changes or not _same_settings(context.config, current):
+        if current is None or not current.ran_same_code(_JOB) or not _same_settings(context.config, current):
             return None
         old = {info.uuid: info for info in _earlier_files(current)[0]}
         parts: dict[str, list[EventsPart]] = {}
@@ -118,7 +116,10 @@ class Ingest(Stage):
         for part in map(EventsPart.from_json, current.manifest["counters"]["parts"]):
             if part.file_uuid in unchanged:
                 parts.setdefault(part.file_uuid, []).append(part)
-        return EarlierParts(current.folder / "events", parts)
+            if f"events/{part.name}" in context.missing:
+                unchanged.discard(part.file_uuid)
+        there = {uuid: each for uuid, each in parts.items() if uuid in unchanged}
+        return EarlierParts(current.folder / "events", there)
 
 
 def _same_settings(config: Config, current: Version) -> bool:
@@ -161,7 +162,7 @@ def _result(context: Context, result: IngestResult) -> Result:
     """Counters, checks and the line for the terminal."""
     import pyarrow.parquet as pq
 
-    from ingestion.job import STEPS, sum_by_sample
+    from ingestion.spark_job import STEPS, sum_by_sample
 
     samples = sum_by_sample(result.parts, context.config.samples)
     sums = {step: sum(counter[step] for counter in samples.values()) for step in STEPS}

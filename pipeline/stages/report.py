@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pipeline.config import Config, flat_items
+from pipeline.runs.outputs import COUNTERS
 from pipeline.stages.base import Check, Context, Result, Stage
 
 
@@ -12,14 +14,15 @@ class Report(Stage):
     """Writes `report.html` and `report.json`; see `pipeline.reporting`."""
 
     name: ClassVar[str] = "report"
-    upstream: ClassVar[tuple[str, ...]] = ("ingest", "features", "train", "evaluate")
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "ingest": (COUNTERS,),
+        "features": ("dataset.json", "histograms.json", "cutflow.json", COUNTERS),
+        "train": (COUNTERS,),
+        "evaluate": ("*.json", "*.png", COUNTERS),
+        "gridsearch": ("search.json", "plots/*.png"),
+        "export": ("export.json",),
+    }
     optional_upstream: ClassVar[tuple[str, ...]] = ("gridsearch", "export")
-    code: ClassVar[tuple[str, ...]] = (
-        "pipeline/reporting",
-        "models/style.py",
-        "features/distributions.py",
-        "features/schema.py",
-    )
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The words on the page."""
@@ -27,7 +30,7 @@ class Report(Stage):
 
     def run(self, context: Context) -> Result:
         """Render the page from the manifests."""
-        from models.style import PlotLabels
+        from models.evaluation.style import PlotLabels
         from pipeline.reporting.card import load_histograms, plot_card
         from pipeline.reporting.page import numbers, render
 

@@ -4,68 +4,64 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.table import Table
-
-from models.settings import ModelName, ModelSettings
+from models.networks.network_settings import NetworkSettings
+from models.networks.registry import ModelName
 from pipeline.config import Config, flat_items
-from pipeline.doctor import Need
-from pipeline.registry import Registry
-from pipeline.stages.base import Check, Context, Result, Stage
-from pipeline.store import Version
-from training.settings import TrainSettings
+from pipeline.machine.doctor import Need
+from pipeline.runs.model_registry import Registry
+from pipeline.runs.store import Version
+from pipeline.stages.base import Check, Context, Part, Result, Stage
+from pipeline.terminal.tables import describe, rank_table
 
 
 class Train(Stage):
-    """Trains the configured networks, one after the other, each in a folder of its name; see `training.launcher`."""
+    """Trains the configured networks, one after the other, each in a folder of its name."""
 
     name: ClassVar[str] = "train"
-    upstream: ClassVar[tuple[str, ...]] = ("features",)
-    code: ClassVar[tuple[str, ...]] = (
-        # Not those that compare, simulate or search.
-        "training/*.py",
-        "training/algorithms",
-        "training/gridsearch/choice.py",
-        "training/readers",
-        "training/transports",
-        "models/classifier.py",
-        "models/hlf.py",
-        "models/inclusive.py",
-        "models/inputs.py",
-        "models/particles.py",
-        "models/saved_model.py",
-        "models/scaling.py",
-        "models/settings.py",
-        "features/dataset.py",
-        "features/schema.py",
-    )
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "features": ("dataset.json", "scaler.json", "train/*", "val/*"),
+        "gridsearch": ("best.json",),
+    }
     needs: ClassVar[tuple[Need, ...]] = (Need.MPI,)
 
     def upstream_of(self, config: Config) -> tuple[str, ...]:
         """The features, and the grid search where a network is to be what it found."""
-        return ("features", "gridsearch") if config.model.searched else self.upstream
+        return ("features", "gridsearch") if config.model.searched else ("features",)
 
-    def config_items(self, config: Config) -> dict[str, Any]:
-        """Networks and training."""
-        items = {"model.names": config.model.names, **flat_items(config.train, "train")}
-        for network in config.model.names:
-            items |= flat_items(getattr(config.model, network), f"model.{network}")
-            if network in config.train_by_network:
-                items |= flat_items(config.training_of(network), f"train_by_network.{network}")
-        return items
+    def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
+        """Nothing but what its networks depend on."""
+        return {}
 
-    def can_go_on(self, folder: Path) -> bool:
+    def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
+        """None but those of its networks."""
+        return ()
+
+    def parts(self, config: Config) -> dict[str, Part]:
+        """The networks."""
+        return {network: self._part(config, network) for network in config.model.names}
+
+    def _part(self, config: Config, network: ModelName) -> Part:
+        settings = config.training_of(network)
+        items = {**flat_items(config.model.of(network), "model"), **flat_items(settings, "train")}
+        code = [f"pipeline.stages.{self.name}", "training.launching.rank_process", f"models.networks.{network}"]
+        code.append(f"training.algorithms.{settings.algorithm.replace('-', '_')}")
+        if settings.slowmo is not None:
+            code.append("training.algorithms.slowmo")
+        is_searched = network == "hlf" and config.model.searched
+        return Part(items, tuple(code), ("features", "gridsearch") if is_searched else ("features",))
+
+    def can_continue(self, folder: Path) -> bool:
         """Whether an interrupted run left a checkpoint."""
         return any(folder.glob("*/checkpoints/*/complete.json"))
 
     def run(self, context: Context) -> Result:
         """Train in this process or under mpirun."""
         context.refuse_load_test()
-        if self.can_go_on(context.out_dir):
-            context.console.print("  an interrupted run left a checkpoint: going on from there", highlight=False)
-        summaries = {network: _train(context, network) for network in context.config.model.names}
+        summaries = {network: self._summary(context, network) for network in context.config.model.names}
         best = ", ".join(
             f"{network} {each['best_val_loss']:.4f} (accuracy {each['best_val_accuracy']:.3f}, epoch "
             f"{each['best_epoch'] + 1} of {each['epochs']})"
@@ -77,22 +73,33 @@ class Train(Stage):
             checks=[check for network, summary in summaries.items() for check in _checks(network, summary)],
         )
 
+    def _summary(self, context: Context, network: ModelName) -> dict[str, Any]:
+        """Of a network that is trained now, or, where nothing changed, of the version in use."""
+        if network in context.taken_over_parts and context.current is not None:
+            context.console.print(f"  {network}: nothing changed, taken over", highlight=False)
+            taken_over: dict[str, Any] = context.current.manifest["counters"]["networks"][network]
+            return taken_over
+        if any((context.out_dir / network).glob("checkpoints/*/complete.json")):
+            words = f"  {network}: an interrupted run left a checkpoint, training continues from there"
+            context.console.print(words, highlight=False)
+        return _train(context, network)
+
 
 def _train(context: Context, network: ModelName) -> dict[str, Any]:
     """Train one network; returns its summary."""
     from training.gridsearch.choice import Choice
-    from training.launcher import launch
-    from training.run import RunSpec
-    from training.trainer import Progress
+    from training.launching.launcher import launch
+    from training.launching.rank import RunSpec
+    from training.loop.trainer import Progress
 
     def say(words: str) -> None:
         context.console.print(f"  {words}", highlight=False, markup=False)
 
     config = context.config
     model, settings = config.model.of(network), config.training_of(network)
-    if network == "hlf" and config.model.searched:
+    if model.is_searched:
         best = Choice.load(context.upstream["gridsearch"].folder / "best.json")
-        model, settings = best.applied_to(model, settings)
+        model, settings = best.applied_to(settings)
         say(
             f"from the grid search: layers {'-'.join(map(str, best.hidden))}, learning rate {best.learning_rate:g}, "
             f"{best.epochs} epochs, {settings.batch_size} events a step and worker"
@@ -122,15 +129,15 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
 
         launch(spec, on_progress=show, on_loss=say)
     summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
-    context.console.print(table_of_ranks(summary))
+    context.console.print(rank_table(summary))
     return {**summary, "started_from": None if start_from is None else start_from.name}
 
 
-def _start_from(context: Context, network: ModelName, model: ModelSettings) -> Version | None:
+def _start_from(context: Context, network: ModelName, model: NetworkSettings) -> Version | None:
     """The model in use, if it has the same layers, is of features of the same definitions, and saw no test event."""
     from features.dataset import FeatureDataset
     from models.saved_model import load_model
-    from pipeline.models_on_disk import count_seen, dataset_of, identities
+    from pipeline.runs.seen_events import count_seen, dataset_of, identities
 
     current = Registry(context.config.run_dir, network).current()
     if current is None:
@@ -166,52 +173,3 @@ def _checks(network: ModelName, summary: dict[str, Any]) -> list[Check]:
         Check(f"{network}: loss is finite", math.isfinite(summary["best_val_loss"]), f"{summary['best_val_loss']}"),
         Check(f"{network}: events trained on + left out = epochs x rows", used == expected, f"{used} = {expected}"),
     ]
-
-
-def describe(settings: TrainSettings) -> str:
-    """The run in a sentence: method, optimiser, workers and the learning rate in effect.
-
-    Examples:
-        >>> describe(TrainSettings(algorithm="ar-sgd", optimizer="sgd", workers=4))
-        'ar-sgd with sgd, 4 worker(s), learning rate 0.004 (0.001 x 4 workers)'
-    """
-    rate = settings.effective_learning_rate
-    scaled = f" ({settings.learning_rate:g} x {settings.workers} workers)" if rate != settings.learning_rate else ""
-    slow = ""
-    if settings.slowmo is not None:
-        average = "with" if settings.slowmo_is_exact else "without"
-        slow = (
-            f", SlowMo {average} exact average (tau {settings.slowmo.tau}, alpha {settings.slowmo.alpha:g}, beta "
-            f"{settings.slowmo.beta:g}; state of {settings.optimizer}: {settings.state_policy})"
-        )
-    return (
-        f"{settings.algorithm} with {settings.optimizer}, {settings.workers} worker(s), learning rate "
-        f"{rate:g}{scaled}{slow}"
-    )
-
-
-def table_of_ranks(summary: dict[str, Any]) -> Table:
-    """What each rank did and where its time went; pairwise averages where there are any."""
-    ranks = summary["per_rank"]
-    has_pairs = any(rank["averages_begun"] for rank in ranks)
-    table = Table("rank", "steps", "events", "compute [s]", "talk [s]", "wait [s]")
-    for name in ("averages", "staleness") if has_pairs else ():
-        table.add_column(name)
-    table.add_column("accuracy")
-    for rank in ranks:
-        seconds = rank["seconds_by_kind"]
-        pairs = (
-            f"{rank['averages_begun']}+{rank['averages_received']}",
-            f"{rank['mean_staleness']:.1f}, max {rank['max_staleness']}",
-        )
-        table.add_row(
-            str(rank["rank"]),
-            str(rank["steps"]),
-            f"{rank['samples']:,}",
-            f"{seconds.get('compute', 0.0):.2f}",
-            f"{seconds.get('communicate', 0.0):.2f}",
-            f"{rank['wait_seconds']:.2f}",
-            *(pairs if has_pairs else ()),
-            f"{rank['worker_val_accuracy']:.3f}",
-        )
-    return table

@@ -19,7 +19,7 @@ from airflow_home import DAG_ID, AirflowHome
 from command_line import SAMPLES, pipeline, small_config, versions
 from ranks import processes_of
 
-from pipeline.registry import Registry
+from pipeline.runs.model_registry import Registry
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.end_to_end, pytest.mark.timeout(1500)]
 

@@ -15,13 +15,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from features.schema import NUM_HLF
-from models.hlf import HlfClassifier
-from models.scaling import Scaler
-from models.settings import ModelSettings
+from features.columns import NUM_HLF
+from models.networks.hlf import HlfClassifier
+from models.networks.scaling_layer import Scaler
 from training.gridsearch.stacked_training import Member, make_folds, train_stacked
 from training.readers.batch import Rows
-from training.sums import weighted_losses
+from training.workloads.sums import weighted_losses
 
 #: CERN's grid: widths of the three hidden layers, and batch sizes.
 FIRST, SECOND, THIRD, BATCHES = (50, 100, 150), (20, 50, 100), (10, 20, 50), (64, 100, 200)
@@ -61,7 +60,7 @@ def seconds_per_model(hidden: list[int], batch_size: int, *, num_steps: int, num
     members = [Member(fold, seed) for seed in range(num_seeds) for fold in folds]
 
     def make_network() -> HlfClassifier:
-        return HlfClassifier(ModelSettings(hidden=hidden), SCALERS, num_classes=3)
+        return HlfClassifier(hidden, SCALERS, num_classes=3)
 
     started = time.process_time()
     plain(make_network, rows, members[0], num_steps)

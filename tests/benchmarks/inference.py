@@ -8,20 +8,20 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from features.schema import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
-from models.classifier import Classifier
-from models.latency import measure_latency, measure_throughput
-from models.onnx_classifier import OnnxClassifier
-from models.onnx_export import export_onnx
+from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
+from models.export.latency import measure_latency, measure_throughput
+from models.export.onnx_classifier import OnnxClassifier
+from models.export.onnx_export import export_onnx
+from models.networks.classifier import Classifier
+from models.networks.registry import NETWORKS, ModelName
+from models.networks.scaling_layer import Scaler
 from models.saved_model import ModelSpec, build
-from models.scaling import Scaler
-from models.settings import ModelName, ModelSettings
 
 EVENTS = 64
 #: As in the bundled events.
@@ -55,7 +55,7 @@ def torch_median(model: Classifier, columns: dict[str, NDArray[Any]], calls: int
 
 def bench(name: ModelName, folder: Path, repeats: int) -> None:
     """Print the numbers of one network, medians over repeats that alternate between the two."""
-    spec = ModelSpec(ModelSettings(name=name), ["QCD", "ttbar", "W+jets"], SCALERS)
+    spec = ModelSpec(NETWORKS[name](), ["QCD", "ttbar", "W+jets"], SCALERS)
     torch.manual_seed(1)
     model = build(spec)
     export_onnx(model, spec, folder / f"{name}.onnx")
@@ -85,7 +85,7 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        for name in get_args(ModelName):
+        for name in NETWORKS:
             bench(name, Path(folder), repeats)
 
 

@@ -21,14 +21,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from petastorm import make_batch_reader
 from torch import nn
 
+from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
 from features.dataset import FeatureDataset, RowGroup
 from features.mixing_pass import write_features
-from features.schema import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
-from training.readers import Batch, Reader, open_reader
-from training.sharding import plan_epoch
+from training.readers.batch import Batch
+from training.readers.opening import Reader, open_reader
+from training.readers.petastorm_compat import make_batch_reader
+from training.readers.sharding import plan_epoch
 
 HLF = ("hlf",)
 PARTICLES = ("particles", "num_particles")

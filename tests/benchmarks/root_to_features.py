@@ -25,19 +25,19 @@ import psutil
 import pyarrow as pa
 import uproot
 
-from features.build import build_features
-from features.job import make_features
 from features.kernel_pass import EventsFile, unmixed_rows
+from features.kernels import build_features
 from features.memory import keep_freed_memory
 from features.mixing_pass import write_group
 from features.settings import FeatureSettings
+from features.spark_job import make_features
 from ingestion.files import FileInfo, SourceFile, inventory
-from ingestion.job import ingest
 from ingestion.load_test import TREE, branch_map, write_load_test
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings, field_branches
+from ingestion.spark_job import ingest
 from pipeline.config import SparkSettings
-from pipeline.spark import SparkProvider
+from pipeline.machine.spark_session import SparkProvider
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 #: Sample and label by the start of a file's name.

@@ -26,26 +26,28 @@ import torch
 from feature_datasets import CLASSES, write_dataset
 from torch import nn
 
+from features.columns import NUM_HLF
 from features.dataset import FeatureDataset, RowGroup
 from features.scaling import ColumnStatistics
-from features.schema import NUM_HLF
+from models.networks.hlf_settings import HlfSettings
+from models.networks.network_settings import NetworkSettings
+from models.networks.particles_settings import ParticlesSettings
 from models.saved_model import build, model_spec
-from models.settings import ModelSettings
 from training.algorithms.base import Algorithm
 from training.algorithms.registry import make_algorithm
 from training.flat_model import FlatModel
-from training.launcher import launch, rank_command, rank_environment
-from training.readers import MemoryRows
-from training.run import RunSpec, without_denormals
+from training.launching.launcher import launch, rank_command, rank_environment
+from training.launching.rank import RunSpec, without_denormals
+from training.loop.summary import read_records
+from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import simulate
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock
-from training.summary import read_records
-from training.sums import weighted_losses
-from training.transport import Transport, run_now
 from training.transports.mpi import MpiTransport
+from training.transports.transport import Transport, run_now
+from training.workloads.sums import weighted_losses
 
 GROUPS = 16
 #: Seconds of a step of the workers that only sleep: three fast ones, and a slow one.
@@ -78,7 +80,7 @@ def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
     return dataset
 
 
-def bare_loop(dataset: FeatureDataset, model: ModelSettings, settings: TrainSettings) -> float:
+def bare_loop(dataset: FeatureDataset, model: NetworkSettings, settings: TrainSettings) -> float:
     """Events per second of a plain torch loop over tensors in memory with the same network, loss and batches."""
     torch.manual_seed(settings.seed)
     spec = model_spec(model, dataset)
@@ -101,7 +103,7 @@ def bare_loop(dataset: FeatureDataset, model: ModelSettings, settings: TrainSett
     return count / (time.perf_counter() - started)
 
 
-def our_loop(dataset: FeatureDataset, model: ModelSettings, settings: TrainSettings) -> float:
+def our_loop(dataset: FeatureDataset, model: NetworkSettings, settings: TrainSettings) -> float:
     """Events per second of a run of ours, from its records; without the first epoch."""
     with tempfile.TemporaryDirectory() as folder:
         launch(RunSpec(dataset.folder, model, settings, Path(folder)), on_progress=lambda _: None)
@@ -137,7 +139,7 @@ def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
     memory = {"reader": "arrow", "cache": "memory", "batch_size": 128, "epochs": 4}
     with tempfile.TemporaryDirectory() as folder:
         dataset = hlf_dataset(Path(folder) / "hlf", rows)
-        hlf = ModelSettings()
+        hlf = HlfSettings()
         alone = TrainSettings(algorithm="sgd", **memory)
 
         def bare() -> float:
@@ -163,7 +165,7 @@ def recurrent(repeats: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         rows = {"train": [64] * 8, "val": [16], "test": [16]}
         dataset = write_dataset(Path(folder) / "particles", rows=rows, most_particles=801)
-        model = ModelSettings(name="particles")
+        model = ParticlesSettings()
         settings = TrainSettings(
             algorithm="sgd", reader="arrow", cache="memory", batch_size=128, epochs=2 if repeats < 3 else 3
         )
@@ -289,7 +291,7 @@ def in_memory(num_rows: int, *, workers: int) -> tuple[MemoryRows, MemoryRows, n
     torch.manual_seed(1)
     with tempfile.TemporaryDirectory() as folder:
         dataset = hlf_dataset(Path(folder) / "hlf", num_rows)
-        network = build(model_spec(ModelSettings(), dataset))
+        network = build(model_spec(HlfSettings(), dataset))
         train, val = (MemoryRows.load(dataset, split, network.inputs, seed=1) for split in ("train", "val"))
     return train.recut(max(workers, GROUPS)), val, network
 

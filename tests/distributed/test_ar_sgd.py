@@ -21,11 +21,11 @@ from training_runs import flat_weights, make_spec, records
 from features.dataset import FeatureDataset
 from models.saved_model import model_spec
 from training.errors import LaunchError, ShardError
-from training.launcher import launch
-from training.readers import open_reader
-from training.run import RunSpec, make_model
-from training.sharding import plan_epoch
-from training.transport import SingleTransport
+from training.launching.launcher import launch
+from training.launching.rank import RunSpec, make_model
+from training.readers.opening import open_reader
+from training.readers.sharding import plan_epoch
+from training.transports.transport import SingleTransport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
@@ -121,8 +121,8 @@ def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) 
 LAUNCHER = """
 import sys
 from pathlib import Path
-from training.launcher import launch
-from training.run import RunSpec
+from training.launching.launcher import launch
+from training.launching.rank import RunSpec
 launch(RunSpec.load(Path(sys.argv[1])), on_progress=lambda progress: None)
 """
 

@@ -22,8 +22,8 @@ from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
 from training.errors import LaunchError, StalledError
-from training.launcher import launch, rank_command, rank_environment
-from training.run import RunSpec
+from training.launching.launcher import launch, rank_command, rank_environment
+from training.launching.rank import RunSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
@@ -38,7 +38,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def rank_processes(run: RunSpec) -> list[psutil.Process]:
     """The Python processes of the ranks, in no particular order."""
-    return [process for process in processes_of(run.out_dir) if "training.worker" in " ".join(process.cmdline()[:4])]
+    return [
+        process
+        for process in processes_of(run.out_dir)
+        if "training.launching.rank_process" in " ".join(process.cmdline()[:4])
+    ]
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
 from training.errors import LaunchError
-from training.launcher import launch, launch_all
-from training.run import RunSpec
+from training.launching.launcher import launch, launch_all
+from training.launching.rank import RunSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
@@ -100,7 +100,9 @@ def test_a_killed_rank_costs_only_the_run_it_was_in(dataset: FeatureDataset, tmp
 
     def kill() -> None:
         wait_until((runs[1].out_dir / "checkpoints").exists, what="a checkpoint")
-        ranks = [each for each in processes_of(tmp_path / "job") if "training.worker" in each.cmdline()[:4]]
+        ranks = [
+            each for each in processes_of(tmp_path / "job") if "training.launching.rank_process" in each.cmdline()[:4]
+        ]
         os.kill(ranks[-1].pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)

@@ -13,9 +13,9 @@ from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
 from models.saved_model import build, model_spec
-from training.launcher import launch
-from training.readers import MemoryRows
-from training.run import RunSpec
+from training.launching.launcher import launch
+from training.launching.rank import RunSpec
+from training.readers.memory_rows import MemoryRows
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated, simulate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +13,8 @@ import pytest
 from made_events import Row, events_table, jet, lepton, made_event, tower, track
 from reference_features import ReferenceSettings, reference_event
 
-from features.build import FeatureBlock, build_features
-from features.schema import HLF_NAMES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from features.columns import HLF_NAMES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from features.kernels import FeatureBlock, build_features
 from features.settings import FeatureSettings
 
 RTOL = 1e-6
@@ -169,13 +169,16 @@ def assert_as_reference(table: pa.Table, choices: dict[str, Any]) -> FeatureBloc
     for index, hlf, (start, stop), (expected_hlf, expected_rows) in zip(
         block.selected, block.hlf, bounds, found_all, strict=True
     ):
-        assert_close(hlf, expected_hlf, f"HLF of event {index}")
-        assert_close(block.particles[start:stop], expected_rows, f"particles of event {index}")
+        assert_close(hlf[None], [expected_hlf], HLF_NAMES, f"event {index}")
+        assert_close(block.particles[start:stop], expected_rows, PARTICLE_FEATURE_NAMES, f"particles of event {index}")
     return block
 
 
-def assert_close(actual: np.ndarray, expected: list[Any], what: str) -> None:
-    np.testing.assert_allclose(actual, np.asarray(expected), rtol=RTOL, atol=ATOL, err_msg=what)
+def assert_close(actual: np.ndarray, expected: list[dict[str, float]], names: Sequence[str], what: str) -> None:
+    """Rows of numbers, columns of these names, against the features that the reference knows."""
+    for name in expected[0]:
+        found, wanted = actual[:, names.index(name)], [row[name] for row in expected]
+        np.testing.assert_allclose(found, wanted, rtol=RTOL, atol=ATOL, err_msg=f"{name} of {what}")
 
 
 @pytest.mark.parametrize("choices", RANDOM_CHOICES.values(), ids=RANDOM_CHOICES.keys())
@@ -230,12 +233,8 @@ class Extracted(NamedTuple):
 Extract = Callable[..., Extracted]
 
 
-def named_hlf(values: list[float]) -> dict[str, float]:
-    return dict(zip(HLF_NAMES, values, strict=True))
-
-
-def named_particles(rows: list[list[float]]) -> list[dict[str, float]]:
-    return [dict(zip(PARTICLE_FEATURE_NAMES, row, strict=True)) for row in rows]
+def named(rows: np.ndarray, names: Sequence[str]) -> list[dict[str, float]]:
+    return [dict(zip(names, row, strict=True)) for row in rows.tolist()]
 
 
 def extract_with_kernels(*events: Row, **choices: Any) -> Extracted:
@@ -243,8 +242,8 @@ def extract_with_kernels(*events: Row, **choices: Any) -> Extracted:
     bounds = zip(block.particle_offsets[:-1], block.particle_offsets[1:], strict=True)
     return Extracted(
         block.selected.tolist(),
-        [named_hlf(values) for values in block.hlf.tolist()],
-        [named_particles(block.particles[start:stop].tolist()) for start, stop in bounds],
+        named(block.hlf, HLF_NAMES),
+        [named(block.particles[start:stop], PARTICLE_FEATURE_NAMES) for start, stop in bounds],
     )
 
 
@@ -254,8 +253,8 @@ def extract_with_reference(*events: Row, **choices: Any) -> Extracted:
         found = reference_event(event, ReferenceSettings(**choices))
         if found is not None:
             extracted.selected.append(index)
-            extracted.hlf.append(named_hlf(found[0]))
-            extracted.particles.append(named_particles(found[1]))
+            extracted.hlf.append(found[0])
+            extracted.particles.append(found[1])
     return extracted
 
 

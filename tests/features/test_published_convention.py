@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from published_reference import Published, published_event
 from reference_features import ReferenceSettings, reference_event
 
-from features.build import OUTCOMES, FeatureBlock, build_features
-from features.schema import HLF_NAMES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from features.columns import HLF_NAMES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from features.kernels import OUTCOMES, FeatureBlock, build_features
 from features.settings import FeatureSettings
 from ingestion.files import SourceFile, inventory
 from ingestion.reader import read_events, select_events
@@ -146,13 +146,18 @@ def assert_as_published(table: pa.Table) -> tuple[FeatureBlock, list[Published]]
 
     bounds = zip(block.particle_offsets[:-1], block.particle_offsets[1:], strict=True)
     for index, hlf, (start, stop), found in zip(block.selected, block.hlf, bounds, selected, strict=True):
-        assert_close(hlf, found.hlf, f"HLF of event {index}")
-        assert_close(block.particles[start:stop], found.rows, f"particles of event {index}")
+        assert_close(hlf[None], [found.hlf], HLF_NAMES, f"event {index}")
+        assert_close(block.particles[start:stop], found.rows, PARTICLE_FEATURE_NAMES, f"particles of event {index}")
     return block, expected
 
 
-def assert_close(actual: NDArray[np.float32], expected: list[Any], what: str) -> None:
-    np.testing.assert_allclose(actual, np.asarray(expected), rtol=RTOL, atol=ATOL, err_msg=what)
+def assert_close(
+    actual: NDArray[np.float32], expected: list[dict[str, float]], names: Sequence[str], what: str
+) -> None:
+    """Rows of numbers, columns of these names, against the features that the reference knows."""
+    for name in expected[0]:
+        found, wanted = actual[:, names.index(name)], [row[name] for row in expected]
+        np.testing.assert_allclose(found, wanted, rtol=RTOL, atol=ATOL, err_msg=f"{name} of {what}")
 
 
 def test_random_events_are_as_published(random_table: pa.Table) -> None:
@@ -205,17 +210,12 @@ class Conventions(NamedTuple):
     correct: Callable[..., Extracted | None]
 
 
-def with_names(hlf: list[float], rows: list[list[float]]) -> Extracted:
-    return Extracted(
-        dict(zip(HLF_NAMES, hlf, strict=True)), [dict(zip(PARTICLE_FEATURE_NAMES, row, strict=True)) for row in rows]
-    )
-
-
 def from_kernels(event: Row, settings: FeatureSettings) -> Extracted | None:
     block = build_features(events_table([event]), settings)
     if not block.selected.size:
         return None
-    return with_names(block.hlf[0].tolist(), block.particles.tolist())
+    rows = [dict(zip(PARTICLE_FEATURE_NAMES, row, strict=True)) for row in block.particles.tolist()]
+    return Extracted(dict(zip(HLF_NAMES, block.hlf[0].tolist(), strict=True)), rows)
 
 
 def published_by_kernels(event: Row) -> Extracted | None:
@@ -229,13 +229,13 @@ def correct_by_kernels(event: Row, ordering: OrderName = "file") -> Extracted | 
 def published_by_reference(event: Row) -> Extracted | None:
     (row,) = events_table([event]).to_pylist()
     found = published_event(row)
-    return with_names(found.hlf, found.rows) if found.outcome == "selected" else None
+    return Extracted(found.hlf, found.rows) if found.outcome == "selected" else None
 
 
 def correct_by_reference(event: Row, ordering: OrderName = "file") -> Extracted | None:
     (row,) = events_table([event]).to_pylist()
     found = reference_event(row, ReferenceSettings(ordering=ordering))
-    return None if found is None else with_names(*found)
+    return None if found is None else Extracted(*found)
 
 
 @pytest.fixture(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from features.build import LACKS_A_KIND, FeatureBlock, build_features
-from features.schema import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.kernels import LACKS_A_KIND, FeatureBlock, build_features
 from features.settings import Convention, FeatureSettings, Ordering
 from ingestion.files import FileInfo
 from ingestion.reader import read_events, select_events

@@ -94,7 +94,7 @@ class Namespace:
 
 def kill_at(number: int) -> None:
     """Make the store count its steps."""
-    from pipeline import store
+    from pipeline.runs import store
 
     steps = Steps(number)
     commit = store.StageStore.commit
@@ -116,7 +116,7 @@ def kill_at(number: int) -> None:
 
 def after_begin(work: Callable[[], None]) -> None:
     """Do something once a new version folder is there, before the work in it."""
-    from pipeline import store
+    from pipeline.runs import store
 
     begin = store.StageStore.begin
 
@@ -175,18 +175,18 @@ def without_roots_power() -> None:
 
 def wait_at_lock(path: Path) -> None:
     """Come to the lock together with others."""
-    from pipeline.runner import Runner
+    from pipeline.run_folder import RunFolder
 
-    locked = Runner._locked
+    locked = RunFolder.locked
 
-    def locked_together(self: Runner) -> AbstractContextManager[None]:
+    def locked_together(self: RunFolder) -> AbstractContextManager[None]:
         path.with_name(f"{path.name}.{os.getpid()}").touch()
         deadline = time.monotonic() + 120
         while not path.exists() and time.monotonic() < deadline:
             time.sleep(0.0005)
         return locked(self)
 
-    Runner._locked = locked_together  # type: ignore[method-assign]
+    RunFolder.locked = locked_together  # type: ignore[method-assign]
 
 
 def main(faults: dict[str, Any]) -> None:

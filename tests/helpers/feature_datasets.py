@@ -9,16 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
 from features.dataset import FeatureDataset, RowGroup
 from features.scaling import ColumnStatistics
-from features.schema import (
-    MAX_PARTICLES,
-    NUM_HLF,
-    NUM_PARTICLE_FEATURES,
-    PARTICLE_FEATURE_NAMES,
-    SPLITS,
-    features_schema,
-)
+from features.schema import SPLITS, features_schema
 
 _WIDTHS = {"hlf": NUM_HLF, "particles": MAX_PARTICLES * NUM_PARTICLE_FEATURES}
 CLASSES = ["QCD", "ttbar", "W+jets"]

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from mutations import SAMPLES, mutated_config, mutated_root
+from spoiled_inputs import SAMPLES, mutated_config, mutated_root
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: Of the child, all together; it takes half a GiB by itself.
@@ -111,8 +111,8 @@ def _try_root(seed: int, folder: Path) -> Callable[[], None]:
     """What `ingest` does with a file: look at it, then read, select and write all its events."""
     from ingestion.errors import IngestionError
     from ingestion.files import FileInfo, SourceFile, inspect, size_and_time
-    from ingestion.job import ingest_range, split_entries
     from ingestion.settings import IngestSettings
+    from ingestion.spark_job import ingest_range, split_entries
 
     path = folder / "spoiled.root"
     path.write_bytes(mutated_root(seed))

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.spark import SparkProvider
+from pipeline.machine.spark_session import SparkProvider
 
 
 class Lent:
-    """In the place of a runner's own `SparkProvider`: one that others use too."""
+    """In the place of a run folder's own `SparkProvider`: one that others use too."""
 
     def __init__(self, provider: SparkProvider) -> None:
         self.context = provider.context
@@ -26,5 +26,5 @@ class Lent:
 def command(provider: SparkProvider, *arguments: str | Path) -> Any:
     """`python -m pipeline ...` here; returns typer's result, with `exit_code`, `stdout` and `stderr`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.runner.SparkProvider", lambda _: Lent(provider))
+        patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(provider))
         return CliRunner().invoke(app, [str(argument) for argument in arguments])

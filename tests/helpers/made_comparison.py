@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from training.comparison.results import Comparison, Counts, RunResult, Timing
-from training.comparison.timing import CLOUD, THIS_MACHINE
-from training.comparison.variants import ALL_VARIANTS, METHODS
 from training.settings import TrainSettings
+from training.studies.results import Comparison, Counts, RunResult, Timing
+from training.studies.timing import CLOUD, THIS_MACHINE
+from training.studies.variants import ALL_VARIANTS, METHODS
 
 NUM_EVENTS = 1000
 EPOCHS = 6
@@ -85,7 +85,7 @@ def made_comparison(
         name="thesis",
         digest="0123",
         made={
-            "command": "python -m pipeline train --compare thesis",
+            "command": "python -m pipeline compare thesis",
             "created": "2026-01-01T00:00:00+00:00",
             "machine": {"cpu": "Some Processor", "cores": 2},
             "packages": {"python": "3.11.7", "torch": "2.13.0"},

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from pipeline.store import Version
+from pipeline.runs.store import Version
 
 REPORT = {"title": "A title", "sample_note": "made up"}
 #: Figures by the folder they lie in, wide ones first.

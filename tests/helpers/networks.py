@@ -10,13 +10,13 @@ import torch
 from feature_datasets import CLASSES
 from torch import Tensor
 
-from features.schema import NUM_HLF, NUM_PARTICLE_FEATURES
-from models.classifier import Classifier
-from models.saved_model import INPUTS_OF, ModelSpec, build
-from models.scaling import Scaler
-from models.settings import ModelName, ModelSettings
+from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES
+from models.networks.classifier import Classifier
+from models.networks.registry import NETWORKS, ModelName
+from models.networks.scaling_layer import Scaler
+from models.saved_model import ModelSpec, build
 
-NAMES: list[ModelName] = list(INPUTS_OF)
+NAMES: list[ModelName] = list(NETWORKS)
 SCALERS = {
     "hlf": Scaler(np.linspace(-50, 200, NUM_HLF).tolist(), np.linspace(0.1, 60, NUM_HLF).tolist()),
     "particles": Scaler(
@@ -27,9 +27,11 @@ SCALERS = {
 
 def made_spec(name: ModelName, **settings: Any) -> ModelSpec:
     """A spec with the scalers above and small layers, unless told otherwise."""
-    chosen = {"hidden": [8, 4], "gru_width": 7, "dense_width": 5} | settings
-    scaled = {column: SCALERS[column] for column in INPUTS_OF[name] if column in SCALERS}
-    return ModelSpec(ModelSettings(name=name, **chosen), CLASSES, scaled)
+    kind = NETWORKS[name]
+    small = {"hidden": [8, 4], "gru_width": 7, "dense_width": 5}
+    chosen = {key: value for key, value in small.items() if key in kind.model_fields} | settings
+    scaled = {column: SCALERS[column] for column in kind.inputs if column in SCALERS}
+    return ModelSpec(kind(**chosen), CLASSES, scaled)
 
 
 def made_network(

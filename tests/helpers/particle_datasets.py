@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from feature_datasets import write_dataset
 
+from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from features.dataset import FeatureDataset
-from features.schema import MAX_PARTICLES, NUM_PARTICLE_FEATURES, features_schema
+from features.schema import features_schema
 
 
 def write_particle_dataset(

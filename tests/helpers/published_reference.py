@@ -60,8 +60,8 @@ class Published(NamedTuple):
     """What the notebook made of one event; nothing if it was rejected."""
 
     outcome: Outcome
-    hlf: list[float]
-    rows: list[list[float]]
+    hlf: dict[str, float]
+    rows: list[dict[str, float]]
 
 
 def published_event(event: dict[str, Any]) -> Published:
@@ -72,10 +72,10 @@ def published_event(event: dict[str, Any]) -> Published:
         [Direction(row["et"], row["eta"], row["phi"]) for row in event["neutral_hadrons"]],
     )
     if not (maps.charged and maps.photon and maps.neutral):
-        return Published("rejected_lacks_a_kind", [], [])
+        return Published("rejected_lacks_a_kind", {}, [])
     lepton = selected_lepton(event, maps)
     if lepton is None:
-        return Published("rejected_no_isolated_lepton", [], [])
+        return Published("rejected_no_isolated_lepton", {}, [])
     return Published("selected", high_level(event, lepton), particle_rows(event, lepton, maps))
 
 
@@ -128,25 +128,26 @@ def distance(a: Direction, b: Direction) -> float:
     return math.hypot(a.eta - b.eta, math.remainder(a.phi - b.phi, 2.0 * math.pi))
 
 
-def high_level(event: dict[str, Any], lepton: Lepton) -> list[float]:
-    """The 14 high-level features."""
+def high_level(event: dict[str, Any], lepton: Lepton) -> dict[str, float]:
+    """The high-level features by name."""
     jets = [jet for jet in event["jets"] if jet["pt"] > MIN_JET_PT and abs(jet["eta"]) < MAX_JET_ABS_ETA]
     met, met_phi = event["met"], event["met_phi"]
-    return [
-        sum(jet["pt"] for jet in jets),
-        met,
-        met_phi,
-        2.0 * met * lepton.at.pt * (1.0 - math.cos(lepton.at.phi - met_phi)),  # the square of the transverse mass
-        float(len(jets)),
-        float(sum(jet["btag"] > 0 for jet in jets)),
-        *lepton.at,
-        *lepton.isolation,
-        lepton.charge,
-        float(lepton.is_electron),
-    ]
+    return {
+        "ht": sum(jet["pt"] for jet in jets),
+        "met": met,
+        "met_phi": met_phi,
+        # The square of the transverse mass.
+        "mt": 2.0 * met * lepton.at.pt * (1.0 - math.cos(lepton.at.phi - met_phi)),
+        "num_jets": float(len(jets)),
+        "num_bjets": float(sum(jet["btag"] > 0 for jet in jets)),
+        **{f"lepton_{name}": value for name, value in lepton.at._asdict().items()},
+        **{f"lepton_iso_{name}": value for name, value in lepton.isolation._asdict().items()},
+        "lepton_charge": lepton.charge,
+        "lepton_is_electron": float(lepton.is_electron),
+    }
 
 
-def particle_rows(event: dict[str, Any], lepton: Lepton, maps: Maps) -> list[list[float]]:
+def particle_rows(event: dict[str, Any], lepton: Lepton, maps: Maps) -> list[dict[str, float]]:
     """The lepton, the first tracks but its own, the first photons, the first neutral hadrons."""
     flavour = [0.0, 0.0, 0.0, float(lepton.is_electron), float(not lepton.is_electron)]
     rows = [particle_row(lepton.at, [0.0, 0.0, 0.0], lepton.isolation, flavour, lepton.charge)]
@@ -167,11 +168,21 @@ def particle_rows(event: dict[str, Any], lepton: Lepton, maps: Maps) -> list[lis
 
 def particle_row(
     at: Direction, vertex: list[float], isolation: Isolation, flags: list[float], charge: float
-) -> list[float]:
-    """19 numbers: massless four-momentum, pT and direction, vertex, isolation, flags, charge.
+) -> dict[str, float]:
+    """Features by name: massless four-momentum, pT and direction, vertex, isolation, flags, charge.
 
     The flags are: charged hadron, neutral hadron, photon, electron, muon.
     """
     pt, eta, phi = at
-    momentum = [pt * math.cosh(eta), pt * math.cos(phi), pt * math.sin(phi), pt * math.sinh(eta)]
-    return [*momentum, pt, eta, phi, *vertex, *isolation, *flags, charge]
+    kinds = ("is_charged_hadron", "is_neutral_hadron", "is_photon", "is_electron", "is_muon")
+    return {
+        "energy": pt * math.cosh(eta),
+        "px": pt * math.cos(phi),
+        "py": pt * math.sin(phi),
+        "pz": pt * math.sinh(eta),
+        **at._asdict(),
+        **dict(zip(("vertex_x", "vertex_y", "vertex_z"), vertex, strict=True)),
+        **{f"iso_{name}": value for name, value in isolation._asdict().items()},
+        **dict(zip(kinds, flags, strict=True)),
+        "charge": charge,
+    }

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ranks import processes_of
 
-from training.launcher import find_mpirun, rank_environment
+from training.launching.launcher import find_mpirun, rank_environment
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "distributed" / "programs"
 #: The Python of an environment with `pip install mpich mpi4py numpy`; Open MPI and MPICH cannot live in one.

@@ -65,7 +65,9 @@ class Lepton:
     isolation: tuple[float, float, float]
 
 
-def reference_event(event: dict[str, Any], settings: ReferenceSettings) -> tuple[list[float], list[list[float]]] | None:
+def reference_event(
+    event: dict[str, Any], settings: ReferenceSettings
+) -> tuple[dict[str, float], list[dict[str, float]]] | None:
     """Features of one event.
 
     Args:
@@ -73,8 +75,8 @@ def reference_event(event: dict[str, Any], settings: ReferenceSettings) -> tuple
         settings: The choices.
 
     Returns:
-        The 14 high-level features and the particle rows of 19 (lepton first, no padding), or None if no
-        lepton passes.
+        The high-level features and the particle rows (lepton first, no padding), both by name, or None if no lepton
+        passes.
     """
     candidates = read_candidates(event)
     lepton = select_lepton(event, candidates, settings)
@@ -174,8 +176,8 @@ def candidate_isolation(particle: Candidate, others: list[Candidate], settings: 
     return total / particle.pt
 
 
-def high_level(event: dict[str, Any], lepton: Lepton, settings: ReferenceSettings) -> list[float]:
-    """The 14 high-level features, in the order of the contract."""
+def high_level(event: dict[str, Any], lepton: Lepton, settings: ReferenceSettings) -> dict[str, float]:
+    """The high-level features by name."""
     ht = 0.0
     num_jets = 0
     num_bjets = 0
@@ -194,26 +196,26 @@ def high_level(event: dict[str, Any], lepton: Lepton, settings: ReferenceSetting
             num_bjets += 1
     dphi = delta_phi(lepton.phi, event["met_phi"])
     mt = math.sqrt(2.0 * lepton.pt * event["met"] * (1.0 - math.cos(dphi)))
-    return [
-        ht,
-        event["met"],
-        event["met_phi"],
-        mt,
-        float(num_jets),
-        float(num_bjets),
-        lepton.pt,
-        lepton.eta,
-        lepton.phi,
-        lepton.isolation[0],
-        lepton.isolation[1],
-        lepton.isolation[2],
-        lepton.charge,
-        1.0 if lepton.is_electron else 0.0,
-    ]
+    return {
+        "ht": ht,
+        "met": event["met"],
+        "met_phi": event["met_phi"],
+        "mt": mt,
+        "num_jets": float(num_jets),
+        "num_bjets": float(num_bjets),
+        "lepton_pt": lepton.pt,
+        "lepton_eta": lepton.eta,
+        "lepton_phi": lepton.phi,
+        "lepton_iso_charged": lepton.isolation[0],
+        "lepton_iso_photon": lepton.isolation[1],
+        "lepton_iso_neutral": lepton.isolation[2],
+        "lepton_charge": lepton.charge,
+        "lepton_is_electron": 1.0 if lepton.is_electron else 0.0,
+    }
 
 
-def particle_rows(candidates: Candidates, lepton: Lepton, settings: ReferenceSettings) -> list[list[float]]:
-    """The lepton, then the kept candidates in the order asked for; 19 numbers each."""
+def particle_rows(candidates: Candidates, lepton: Lepton, settings: ReferenceSettings) -> list[dict[str, float]]:
+    """The lepton, then the kept candidates in the order asked for; features by name."""
     tracks = [
         track
         for track in candidates.tracks
@@ -247,50 +249,52 @@ def ordered(kept: list[Candidate], lepton: Lepton, ordering: str) -> list[Candid
     return sorted(kept, key=key)
 
 
-def lepton_row(lepton: Lepton) -> list[float]:
+def lepton_row(lepton: Lepton) -> dict[str, float]:
     """Row 0: the selected lepton, massless, at vertex 0."""
-    return [
-        *massless(lepton.pt, lepton.eta, lepton.phi),
-        lepton.pt,
-        lepton.eta,
-        lepton.phi,
-        0.0,
-        0.0,
-        0.0,
-        lepton.isolation[0],
-        lepton.isolation[1],
-        lepton.isolation[2],
-        0.0,
-        0.0,
-        0.0,
-        1.0 if lepton.is_electron else 0.0,
-        0.0 if lepton.is_electron else 1.0,
-        lepton.charge,
-    ]
+    return {
+        **massless(lepton.pt, lepton.eta, lepton.phi),
+        "vertex_x": 0.0,
+        "vertex_y": 0.0,
+        "vertex_z": 0.0,
+        "iso_charged": lepton.isolation[0],
+        "iso_photon": lepton.isolation[1],
+        "iso_neutral": lepton.isolation[2],
+        "is_charged_hadron": 0.0,
+        "is_neutral_hadron": 0.0,
+        "is_photon": 0.0,
+        "is_electron": 1.0 if lepton.is_electron else 0.0,
+        "is_muon": 0.0 if lepton.is_electron else 1.0,
+        "charge": lepton.charge,
+    }
 
 
-def candidate_row(candidate: Candidate, candidates: Candidates, settings: ReferenceSettings) -> list[float]:
+def candidate_row(candidate: Candidate, candidates: Candidates, settings: ReferenceSettings) -> dict[str, float]:
     """The row of a track, photon or neutral hadron; only the lepton is ever marked as electron or muon."""
-    return [
-        *massless(candidate.pt, candidate.eta, candidate.phi),
-        candidate.pt,
-        candidate.eta,
-        candidate.phi,
-        candidate.x,
-        candidate.y,
-        candidate.z,
-        candidate_isolation(candidate, candidates.tracks, settings),
-        candidate_isolation(candidate, candidates.photons, settings),
-        candidate_isolation(candidate, candidates.neutral_hadrons, settings),
-        1.0 if candidate.kind == 0 else 0.0,
-        1.0 if candidate.kind == 2 else 0.0,
-        1.0 if candidate.kind == 1 else 0.0,
-        0.0,
-        0.0,
-        candidate.charge,
-    ]
+    return {
+        **massless(candidate.pt, candidate.eta, candidate.phi),
+        "vertex_x": candidate.x,
+        "vertex_y": candidate.y,
+        "vertex_z": candidate.z,
+        "iso_charged": candidate_isolation(candidate, candidates.tracks, settings),
+        "iso_photon": candidate_isolation(candidate, candidates.photons, settings),
+        "iso_neutral": candidate_isolation(candidate, candidates.neutral_hadrons, settings),
+        "is_charged_hadron": 1.0 if candidate.kind == 0 else 0.0,
+        "is_neutral_hadron": 1.0 if candidate.kind == 2 else 0.0,
+        "is_photon": 1.0 if candidate.kind == 1 else 0.0,
+        "is_electron": 0.0,
+        "is_muon": 0.0,
+        "charge": candidate.charge,
+    }
 
 
-def massless(pt: float, eta: float, phi: float) -> tuple[float, float, float, float]:
+def massless(pt: float, eta: float, phi: float) -> dict[str, float]:
     """Energy and momentum of a massless particle."""
-    return pt * math.cosh(eta), pt * math.cos(phi), pt * math.sin(phi), pt * math.sinh(eta)
+    return {
+        "energy": pt * math.cosh(eta),
+        "px": pt * math.cos(phi),
+        "py": pt * math.sin(phi),
+        "pz": pt * math.sinh(eta),
+        "pt": pt,
+        "eta": eta,
+        "phi": phi,
+    }

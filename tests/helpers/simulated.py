@@ -15,9 +15,9 @@ from torch import nn
 from training.algorithms.base import Algorithm
 from training.algorithms.gossip import Partners
 from training.algorithms.registry import make_algorithm
-from training.readers import MemoryRows
+from training.loop.records import MemoryFiles, RunFiles
 from training.readers.batch import Rows
-from training.run_files import MemoryFiles, RunFiles
+from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.simulate import Simulated, simulate
@@ -148,7 +148,8 @@ class VectorRow:
 
     def gradient_is_finite(self) -> bool:
         """See `VectorModel`."""
-        return math.isfinite(np.dot(self.gradient, self.gradient))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return math.isfinite(np.dot(self.gradient, self.gradient))
 
 
 def matched(rounds: Sequence[Sequence[tuple[int, int]]], begins: Callable[..., int] = min) -> Callable[[int], Pairs]:

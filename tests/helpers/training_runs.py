@@ -10,18 +10,19 @@ import torch
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
+from models.networks.registry import settings_from_json
 from models.saved_model import load_model
-from models.settings import ModelSettings
-from training.run import RunSpec
+from training.launching.rank import RunSpec
+from training.loop.summary import read_records
 from training.settings import TrainSettings
-from training.summary import read_records
 
 
 def make_spec(dataset: FeatureDataset, out: Path, *, model: dict[str, Any] | None = None, **train: Any) -> RunSpec:
     """A short run of a small perceptron on two workers, unless told otherwise."""
     out.mkdir(exist_ok=True)
     chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8} | train
-    return RunSpec(dataset.folder, ModelSettings(**({"hidden": [10, 5]} | (model or {}))), TrainSettings(**chosen), out)
+    network = settings_from_json({"name": "hlf", "hidden": [10, 5]} | (model or {}))
+    return RunSpec(dataset.folder, network, TrainSettings(**chosen), out)
 
 
 def records(out_dir: Path) -> list[list[dict[str, Any]]]:

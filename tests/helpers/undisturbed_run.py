@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from command_line import SAMPLES, small_config
 from ranks import wait_until
 
-from pipeline.store import StageStore
+from pipeline.runs.store import StageStore
 
 #: In the order in which they run; this config has the grid search at its side.
 STAGES: Final = ("ingest", "features", "gridsearch", "train", "evaluate", "export", "report")
@@ -225,7 +225,7 @@ def _arrow(path: Path) -> pa.Table:
 
 
 def _probabilities(path: Path, tests: Sequence[Path]) -> pa.Table:
-    from models.onnx_classifier import OnnxClassifier
-    from models.predict import predict
+    from models.export.onnx_classifier import OnnxClassifier
+    from models.prediction import predict
 
     return predict(OnnxClassifier.load(path), tests)

@@ -31,6 +31,7 @@ from ingestion.errors import (
 )
 from ingestion.files import FileInfo, SourceFile, inspect
 from pipeline.config import Config
+from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 
 NAMES = ("qcd", "ttbar", "wjets")
@@ -113,7 +114,7 @@ class Analysis:
             }
         )
         shown = StringIO()
-        Runner(config, Console(file=shown, width=1000)).run(["ingest"])
+        Runner(RunFolder(config, Console(file=shown, width=1000))).run(["ingest"])
         return shown.getvalue()
 
     @property
@@ -129,7 +130,7 @@ class Analysis:
 
 @pytest.fixture
 def analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysis:
-    monkeypatch.setattr("pipeline.runner.SparkProvider", Provider)
+    monkeypatch.setattr("pipeline.run_folder.SparkProvider", Provider)
     return Analysis(tmp_path)
 
 
@@ -359,7 +360,7 @@ def test_a_touched_file_whose_content_cannot_be_read_is_skipped(
         raise DamagedFileError.at(name, where="its content", cause=OSError("bad sector"))
 
     monkeypatch.setattr("ingestion.changes.content_digest", unreadable)
-    monkeypatch.setattr("ingestion.job.content_digest", unreadable)
+    monkeypatch.setattr("ingestion.spark_job.content_digest", unreadable)
     analysis.ingest(on_bad_file="skip")
     assert bad_of(analysis.counters) == [("qcd", "qcd_1.root", "DamagedFileError")]
 

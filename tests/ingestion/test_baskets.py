@@ -18,9 +18,9 @@ from made_events import jet, lepton, made_event, track
 
 from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.files import FileInfo, SourceFile, inventory
-from ingestion.job import ingest_range, split_entries
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings
+from ingestion.spark_job import ingest_range, split_entries
 
 BASKETS = [7, 1, 12, 5, 5, 30, 2, 8]
 
@@ -167,7 +167,7 @@ def test_reading_in_pieces_gives_the_same_events_as_reading_at_once(
 def test_parts_of_a_file_hold_the_same_events_as_one_part(
     path_of_many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestion.job.read_events", partial(read_events, chunk=3))
+    monkeypatch.setattr("ingestion.spark_job.read_events", partial(read_events, chunk=3))
     counted: list[dict[str, int]] = []
     tables = []
     for entries_per_task in (4, 1000):

@@ -15,9 +15,10 @@ from made_events import Row, jet, lepton, made_event, tower, track
 from numpy.typing import NDArray
 from rich.console import Console
 
-from features.build import build_features
+from features.columns import HLF_NAMES
 from features.kernel_pass import EventsFile, keys_of, read_unmixed, run_kernels
-from features.schema import HLF_NAMES, SPLITS
+from features.kernels import build_features
+from features.schema import SPLITS
 from features.settings import FeatureSettings
 from features.splitting import split_index
 from ingestion.errors import EmptySampleError
@@ -26,14 +27,15 @@ from ingestion.load_test import TREE, branch_map, write_load_test
 from ingestion.reader import RawEvents, read_events, select_events
 from ingestion.schema import COLLECTIONS
 from ingestion.settings import IngestSettings, SampleSettings
+from pipeline.commands.load_test import load_test
 from pipeline.config import Config, SparkSettings, load_config
 from pipeline.errors import LoadTestError, RunFolderError
-from pipeline.load_test import make
-from pipeline.spark import SparkProvider
-from pipeline.stages.base import Context, Found, Stage
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.run_folder import RunFolder
+from pipeline.runs.store import Version
+from pipeline.stages.base import Context, Stage, StageInputs
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.train import Train
-from pipeline.store import Version
 
 SETTINGS: Final = IngestSettings()
 LOAD_TEST: Final = IngestSettings(tree=TREE, branch_map=branch_map())
@@ -415,7 +417,7 @@ def config_of(folder: Path, **changes: Any) -> Config:
 
 def test_the_command_writes_files_and_a_config_that_reads_them(tmp_path: Path) -> None:
     folder = tmp_path / "sample"
-    said = make(config_of(tmp_path), folder, 9, seed=1, console=Console(quiet=True))
+    said = load_test(RunFolder(config_of(tmp_path), Console(quiet=True)), folder, 9, seed=1)
     assert said.startswith("2 files")
     assert str(folder / "load_test.yaml") in said
     config = load_config(str(folder / "load_test.yaml"))
@@ -428,7 +430,7 @@ def test_the_command_writes_files_and_a_config_that_reads_them(tmp_path: Path) -
 def test_the_command_takes_an_empty_folder(tmp_path: Path) -> None:
     folder = tmp_path / "sample"
     folder.mkdir()
-    make(config_of(tmp_path), folder, 2, seed=1, console=Console(quiet=True))
+    load_test(RunFolder(config_of(tmp_path), Console(quiet=True)), folder, 2, seed=1)
     assert (folder / "load_test.yaml").is_file()
 
 
@@ -438,14 +440,14 @@ def test_the_command_refuses_a_folder_that_is_not_empty(tmp_path: Path, name: st
     folder.mkdir()
     (folder / name).write_text("mine")
     with pytest.raises(RunFolderError, match=r"sample is not empty\. Choose a new folder"):
-        make(config_of(tmp_path), folder, 2, seed=1, console=Console(quiet=True))
+        load_test(RunFolder(config_of(tmp_path), Console(quiet=True)), folder, 2, seed=1)
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(name, "mine")]
 
 
 def test_the_command_refuses_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "sample").write_text("mine")
     with pytest.raises(RunFolderError, match=r"sample cannot be written .*Choose another folder"):
-        make(config_of(tmp_path), tmp_path / "sample", 2, seed=1, console=Console(quiet=True))
+        load_test(RunFolder(config_of(tmp_path), Console(quiet=True)), tmp_path / "sample", 2, seed=1)
 
 
 def context_of(folder: Path, *, load_test: bool, allowed: bool) -> Context:
@@ -455,8 +457,9 @@ def context_of(folder: Path, *, load_test: bool, allowed: bool) -> Context:
         config=config_of(folder, allow_load_test=allowed),
         upstream={"features": version, "train": version},
         current=None,
-        code_changes=frozenset(),
-        found=Found({}),
+        missing=frozenset(),
+        taken_over_parts=frozenset(),
+        found=StageInputs({}),
         out_dir=folder,
         spark=SparkProvider(SparkSettings()),
         console=Console(quiet=True),

@@ -28,10 +28,10 @@ from ingestion.errors import (
     UnreadableFileError,
 )
 from ingestion.files import FileInfo, SourceFile, expand, inventory
-from ingestion.job import EntryRange, EventsPart, ingest_range
 from ingestion.reader import read_events, select_events
 from ingestion.retrying import patiently
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
+from ingestion.spark_job import EntryRange, EventsPart, ingest_range
 
 SETTINGS: Final = IngestSettings()
 FOR_EVER: Final = 1_000_000

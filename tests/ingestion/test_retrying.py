@@ -29,10 +29,10 @@ from ingestion.errors import (
     read_error,
 )
 from ingestion.files import FileInfo, Inventory, SourceFile, inventory
-from ingestion.job import IngestResult, ingest, ingest_range, split_entries
 from ingestion.reader import read_events
 from ingestion.retrying import ATTEMPTS, patiently
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
+from ingestion.spark_job import IngestResult, ingest, ingest_range, split_entries
 
 LOCAL, REMOTE = "/data/a.root", "root://server//a.root"
 
@@ -270,7 +270,7 @@ class Reading:
 @pytest.fixture
 def good(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reading:
     # Several pieces, so that a failure may come after rows have been written.
-    monkeypatch.setattr("ingestion.job.read_events", partial(read_events, chunk=2))
+    monkeypatch.setattr("ingestion.spark_job.read_events", partial(read_events, chunk=2))
     return Reading(path, tmp_path)
 
 
@@ -333,7 +333,7 @@ def test_a_digest_that_can_be_taken_at_the_third_attempt_is_fine(
 
     # The digest of the ROOT file, not that of the part written.
     of_input = Flaky(content_digest, UnreachableFileError("a.root: its content could not be read"), times=2)
-    monkeypatch.setattr("ingestion.job.content_digest", digest)
+    monkeypatch.setattr("ingestion.spark_job.content_digest", digest)
     result, _ = run_ingest(path, [good.info], tmp_path / "out", bad_files=OnBadFile.FAIL)
     assert result.infos[0].digest == content_digest(str(path))
     assert of_input.calls == 3

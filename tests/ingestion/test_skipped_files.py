@@ -11,11 +11,11 @@ from delphes_files import write_delphes
 from made_events import lepton, made_event
 from spark_in_process import Here
 
-from ingestion import job
+from ingestion import spark_job as job
 from ingestion.errors import DamagedFileError, may_pass
 from ingestion.files import Inventory, SourceFile, expand, inventory
-from ingestion.job import EntryRange, EventsPart, IngestResult, ingest, ingest_range
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
+from ingestion.spark_job import EntryRange, EventsPart, IngestResult, ingest, ingest_range
 
 SKIP = IngestSettings(on_bad_file=OnBadFile.SKIP, entries_per_task=1)
 

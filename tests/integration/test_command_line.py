@@ -17,7 +17,7 @@ from made_events import lepton, made_event
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.ending import Exit
+from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -160,7 +160,7 @@ def test_accept_blesses_what_is_there(finished: Finished) -> None:
         accepted = pipeline("plan", "--accept", "--config", finished.config, *changed)
         assert "accepted as they are: train" in accepted.stdout
         assert stages_shown(finished.plan(*changed))["train"] == "up to date"
-        assert json.loads(manifest.read_text())["accepted"]["reasons"] == ["config train.seed changed (1 -> 9)"]
+        assert json.loads(manifest.read_text())["accepted"]["reasons"] == ["hlf: config train.seed changed (1 -> 9)"]
     finally:
         manifest.write_text(before)
 
@@ -193,7 +193,7 @@ def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(finished: 
     done = pipeline("evaluate", "--config", finished.config, *options)
     assert done.returncode == 0, done.stderr
     assert (
-        "note: train is stale (config train.seed changed (1 -> 7)); evaluate uses the version that is there"
+        "note: train is stale (hlf: config train.seed changed (1 -> 7)); evaluate uses the version that is there"
         in done.stderr
     )
 
@@ -330,7 +330,9 @@ def test_bad_files_get_a_clear_error_and_nothing_is_written(
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting it is a bug."""
-    monkeypatch.setattr("pipeline.spark.SparkProvider.context", lambda _: pytest.fail("Spark was started"))
+    monkeypatch.setattr(
+        "pipeline.machine.spark_session.SparkProvider.context", lambda _: pytest.fail("Spark was started")
+    )
 
 
 @pytest.mark.usefixtures("no_spark")

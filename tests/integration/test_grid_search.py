@@ -10,11 +10,11 @@ from feature_datasets import write_dataset
 from pyspark import SparkContext
 
 from features.dataset import FeatureDataset
-from training.gridsearch import job as module
-from training.gridsearch.job import Found, num_trainings, search
+from training.gridsearch import spark_job as module
 from training.gridsearch.results import ranked
-from training.gridsearch.running import GridSearchError, Search
 from training.gridsearch.settings import GridSearchSettings
+from training.gridsearch.spark_job import SearchOutcome, num_trainings, search
+from training.gridsearch.trainings import GridSearchError, Search
 from training.settings import TrainSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -33,7 +33,7 @@ def common(dataset: FeatureDataset, **chosen: Any) -> Search:
     return Search(dataset.folder, settings, TrainSettings.model_validate({"algorithm": "sgd"}))
 
 
-def run(spark: SparkContext, made: Search, folder: Path, rounds: list[str] | None = None) -> tuple[Found, int]:
+def run(spark: SparkContext, made: Search, folder: Path, rounds: list[str] | None = None) -> tuple[SearchOutcome, int]:
     """What was found, and what the counter says."""
     folder.mkdir(exist_ok=True)
     done = spark.accumulator(0)
@@ -112,5 +112,9 @@ def test_a_search_in_which_all_fail_says_why(spark: SparkContext, dataset: Featu
 
 
 def test_long_trainings_come_first() -> None:
-    jobs = [module.Job((150, 100), 16, 0.1), module.Job((50, 20), 16, 0.1), module.Job((50, 20), 200, 0.1)]
+    jobs = [
+        module.SearchJob((150, 100), 16, 0.1),
+        module.SearchJob((50, 20), 16, 0.1),
+        module.SearchJob((50, 20), 200, 0.1),
+    ]
     assert sorted([jobs[1], jobs[2], jobs[0]], key=module._cost, reverse=True) == jobs

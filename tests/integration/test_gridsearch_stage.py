@@ -21,8 +21,8 @@ from features_stage import config_of, made_features
 from lent_spark import command
 from ranks import wait_until
 
-from pipeline.ending import Exit
-from pipeline.spark import SparkProvider
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -298,7 +298,7 @@ def test_a_training_killed_in_the_second_network_ends_as_if_undisturbed(
     assert (folder / "hlf" / "summary.json").exists()
     assert not (second / "summary.json").exists()
     said = killed.done("train")
-    assert "an interrupted run left a checkpoint: going on from there" in said
+    assert "particles: an interrupted run left a checkpoint, training continues from there" in said
     assert weights(killed) == weights(networks)
 
 

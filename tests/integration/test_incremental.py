@@ -27,8 +27,9 @@ from rich.console import Console
 
 from features.schema import SPLITS
 from pipeline.config import Config
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
-from pipeline.spark import SparkProvider
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -125,8 +126,8 @@ class Analysis:
         """What is printed, in long lines."""
         shown = StringIO()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pipeline.runner.SparkProvider", lambda _: Lent(self.provider))
-            runner = Runner(self.config(**changes), Console(file=shown, width=1000))
+            patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(self.provider))
+            runner = Runner(RunFolder(self.config(**changes), Console(file=shown, width=1000)))
             runner.run(stages or ("ingest", "features"), force=force)
         return shown.getvalue()
 
@@ -397,8 +398,8 @@ def test_what_was_accepted_is_not_mixed_with_what_is_read_anew(analysis: Analysi
     # A version made with one threshold, blessed as one of another, must not lend its parts to the next.
     stricter = {"ingest": {"min_track_pt": 2.5}}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.runner.SparkProvider", lambda _: Lent(analysis.provider))
-        runner = Runner(analysis.config(**stricter), Console(file=StringIO()))
+        patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(analysis.provider))
+        runner = Runner(RunFolder(analysis.config(**stricter), Console(file=StringIO())))
         assert runner.accept() == ["ingest", "features"]
         assert runner.accept() == []
     add_file(analysis)

@@ -15,7 +15,7 @@ import pytest
 from command_line import SAMPLES, STAGES, pipeline, small_config, version_folders, versions
 from ranks import processes_of, wait_until
 
-from pipeline.ending import Exit
+from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 

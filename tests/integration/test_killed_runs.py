@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from undisturbed_run import STAGES, Kill, Undisturbed, without_times
 
 from pipeline.cli import app
-from pipeline.store import StageStore, Version
+from pipeline.runs.store import StageStore, Version
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -126,7 +126,7 @@ def retrain(run_dir: Path, shift: float) -> None:
 def test_killed_in_the_middle_of_evaluating_elsewhere(undisturbed: Undisturbed, tmp_path: Path) -> None:
     run_dir = undisturbed.restore()
     out, random = tmp_path / "out", np.random.default_rng(1)
-    arguments = ("evaluate", "--out", str(out))
+    arguments = ("evaluate-files", "--out", str(out))
     for _ in range(2):
         process = undisturbed.start(*arguments)
         wait_until((tmp_path / ".out.unfinished").exists, what="the evaluation has begun")

@@ -15,7 +15,7 @@ from command_line import SAMPLES
 from ranks import wait_until
 from undisturbed_run import STAGES, Finished, Undisturbed, finish, tree
 
-from pipeline.store import StageStore
+from pipeline.runs.store import StageStore
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -91,7 +91,7 @@ def test_a_full_disk_ends_an_evaluation_elsewhere_with_what_to_do(undisturbed: U
     undisturbed.restore()
     with disk_at(tmp_path, 1):
         (tmp_path / "filler").write_bytes(bytes(950_000))
-        done = undisturbed.run("evaluate", "--out", str(tmp_path / "out"))
+        done = undisturbed.run("evaluate-files", "--out", str(tmp_path / "out"))
         assert done.returncode == 1, done.stderr
         assert "No space left on device" in done.stderr
         assert "Check space and permissions" in done.stderr
@@ -179,7 +179,7 @@ def test_an_output_that_becomes_write_protected_ends_a_stage_with_what_to_do(
 def test_elsewhere_a_folder_that_cannot_be_written_is_refused_too(undisturbed: Undisturbed, tmp_path: Path) -> None:
     undisturbed.restore()
     with write_protected(tmp_path):
-        done = undisturbed.run("evaluate", "--out", str(tmp_path / "out"), faults=AS_ANYBODY)
+        done = undisturbed.run("evaluate-files", "--out", str(tmp_path / "out"), faults=AS_ANYBODY)
     assert done.returncode == 1, done.stderr
     assert "Choose another folder with --out" in done.stderr
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import awkward as ak
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -17,18 +18,19 @@ from made_events import lepton, made_event, track
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from features.build import build_features
+from features.columns import HLF_NAMES
 from features.errors import EmptySelectionError, EmptySplitError, TooFewEventsError
-from features.job import FeaturesResult, make_features, sum_by_sample
 from features.kernel_pass import EventsFile
-from features.schema import HLF_NAMES, SPLITS
+from features.kernels import build_features
+from features.schema import SPLITS
 from features.settings import FeatureSettings
+from features.spark_job import FeaturesResult, make_features, sum_by_sample
 from ingestion.errors import DamagedFileError, EmptySampleError
 from ingestion.files import FileInfo, expand, inventory
-from ingestion.job import IngestResult, ingest
-from ingestion.job import sum_by_sample as sum_ingested
 from ingestion.settings import IngestSettings, SampleSettings
-from pipeline.spark import SparkProvider
+from ingestion.spark_job import IngestResult, ingest
+from ingestion.spark_job import sum_by_sample as sum_ingested
+from pipeline.machine.spark_session import SparkProvider
 
 pytestmark = pytest.mark.spark
 
@@ -119,12 +121,15 @@ def test_large_files_are_split_into_ranges_that_cover_each_entry_once(made: Made
         assert len(ranges) >= 3
 
 
-def test_events_are_readable_by_spark_and_pandas(made: Made, spark: SparkContext) -> None:
+def test_events_are_readable_by_spark_pandas_and_awkward(made: Made, spark: SparkContext) -> None:
     events = SparkSession(spark).read.parquet(str(made.folder / "events"))
     frame = pd.read_parquet(made.folder / "events")
     total = sum(part.counts["events"] for part in made.ingested.parts)
     assert events.count() == len(frame) == total
     assert events.select("tracks.pt").first() is not None
+    jagged = ak.from_parquet(made.folder / "events")
+    in_pandas = [sum(jet["pt"] for jet in jets) for jets in frame["jets"]]
+    np.testing.assert_allclose(ak.sum(jagged.jets.pt, axis=1), in_pandas, rtol=1e-6)
     assert frame["tracks"].iloc[0][0]["pt"] > 0.5
 
 

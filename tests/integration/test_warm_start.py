@@ -8,7 +8,7 @@ import re
 import pytest
 from undisturbed_run import Undisturbed, version_of
 
-from pipeline.registry import Registry
+from pipeline.runs.model_registry import Registry
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 

@@ -23,9 +23,9 @@ from lent_spark import command
 from ranks import wait_until
 
 from pipeline.config import load_config
-from pipeline.registry import Registry
-from pipeline.spark import SparkProvider
-from pipeline.store import StageStore
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.runs.model_registry import Registry
+from pipeline.runs.store import StageStore
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 

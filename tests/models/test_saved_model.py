@@ -12,11 +12,12 @@ import torch
 from feature_datasets import CLASSES, write_dataset
 from networks import NAMES, made_network, made_spec, random_events, run
 
-from features.schema import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
 from models.errors import InputError, SavedModelError
-from models.saved_model import INPUTS_OF, MODEL_VERSION, ModelSpec, build, load_model, model_spec, save_model
-from models.scaling import Scaler
-from models.settings import ModelName, ModelSettings
+from models.networks.hlf_settings import HlfSettings
+from models.networks.registry import NETWORKS, ModelName
+from models.networks.scaling_layer import Scaler
+from models.saved_model import MODEL_VERSION, ModelSpec, build, load_model, model_spec, save_model
 
 every_network = pytest.mark.parametrize("name", NAMES)
 
@@ -66,13 +67,13 @@ def test_the_description_names_inputs_shapes_and_units(folder: Path) -> None:
 @every_network
 def test_a_spec_takes_the_scalers_of_its_inputs_from_the_dataset(tmp_path: Path, name: ModelName) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [20], "val": [5], "test": [5]})
-    spec = model_spec(ModelSettings(name=name), dataset)
+    spec = model_spec(NETWORKS[name](), dataset)
     assert spec.classes == dataset.classes
-    assert set(spec.scalers) == set(INPUTS_OF[name]) - {"num_particles"}
+    assert set(spec.scalers) == set(NETWORKS[name].inputs) - {"num_particles"}
     for column, scaler in spec.scalers.items():
         stored = dataset.scaler()[column]
         assert scaler == Scaler(stored["mean"], stored["std"])
-    assert build(spec).inputs == INPUTS_OF[name]
+    assert build(spec).inputs == NETWORKS[name].inputs
 
 
 def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
@@ -80,9 +81,9 @@ def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
     scaler = dataset.scaler()
     del scaler["particles"]
     (dataset.folder / "scaler.json").write_text(json.dumps(scaler))
-    assert set(model_spec(ModelSettings(name="hlf"), dataset).scalers) == {"hlf"}
+    assert set(model_spec(HlfSettings(), dataset).scalers) == {"hlf"}
     with pytest.raises(InputError, match=r"no scaler for \['particles'\]"):
-        model_spec(ModelSettings(name="inclusive"), dataset)
+        model_spec(NETWORKS["inclusive"](), dataset)
 
 
 @pytest.mark.parametrize(
@@ -174,4 +175,4 @@ def test_weights_that_would_run_code_are_refused(folder: Path, monkeypatch: pyte
 
 def test_specs_compare_by_content() -> None:
     spec = made_spec("hlf")
-    assert spec == ModelSpec(ModelSettings(hidden=[8, 4], gru_width=7, dense_width=5), CLASSES, dict(spec.scalers))
+    assert spec == ModelSpec(HlfSettings(hidden=[8, 4]), CLASSES, dict(spec.scalers))

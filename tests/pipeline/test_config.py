@@ -13,7 +13,7 @@ from ingestion.secrets import is_telling, redact
 from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, Config, find_config, flat_items, load_config
 from pipeline.errors import ConfigError
-from pipeline.fingerprint import ROOT
+from pipeline.runs.code_meaning import ROOT
 from training.settings import TrainSettings
 
 MINIMAL: dict[str, Any] = {

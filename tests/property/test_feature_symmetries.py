@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from made_events import Row, events_table, jet, lepton, made_event, tower, track
 
-from features.build import FeatureBlock, build_features
+from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.kernels import FeatureBlock, build_features
 from features.kinematics import delta_phi, delta_r2
-from features.schema import HLF_NAMES, PARTICLE_FEATURE_NAMES
 from features.settings import FeatureSettings
 
 SETTINGS = FeatureSettings()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fuzzing import Outcome, fuzz, summary
-from mutations import SAMPLES, mutated_config, mutated_root, with_plain_tree
+from spoiled_inputs import SAMPLES, mutated_config, mutated_root, with_plain_tree
 
 from pipeline.config import load_config
 from pipeline.errors import ConfigError

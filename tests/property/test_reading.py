@@ -10,11 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from features.columns import NUM_HLF
 from features.dataset import FeatureDataset, RowGroup
-from training.readers.batch import Batch, Columns, Layout
+from training.readers.batch import Batch, BatchLayout, Columns
 from training.readers.cached import CachedReader
+from training.readers.sharding import plan_epoch, share_of, shuffled, step_bounds
 from training.readers.streamed import StreamedReader
-from training.sharding import plan_epoch, share_of, shuffled, step_bounds
 
 row_groups = st.lists(st.integers(1, 12), min_size=1, max_size=10)
 inputs = st.sampled_from([("hlf",), ("particles", "num_particles")])
@@ -44,7 +45,7 @@ class MadeRows:
         particles = np.zeros((num_rows, 801, 19), dtype=np.float32)
         particles[:, :5] = np.where(np.arange(5) < lengths[:, None], numbers[:, None], 0)[..., None]
         return {
-            "hlf": np.repeat(numbers.astype(np.float32)[:, None], 14, axis=1),
+            "hlf": np.repeat(numbers.astype(np.float32)[:, None], NUM_HLF, axis=1),
             "particles": particles.reshape(num_rows, -1),
             "num_particles": lengths,
             "label": np.zeros(num_rows, dtype=np.int64),
@@ -61,7 +62,7 @@ def check(batch: Batch, numbers: Sequence[int], names: tuple[str, ...]) -> None:
     """A batch has exactly these events."""
     assert batch.weights.tolist() == list(numbers)
     if names == ("hlf",):
-        assert batch.inputs[0].tolist() == [[number] * 14 for number in numbers]
+        assert batch.inputs[0].tolist() == [[number] * NUM_HLF for number in numbers]
         return
     particles, lengths = batch.inputs
     assert lengths.tolist() == [number % 5 for number in numbers]
@@ -84,7 +85,7 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
         for row in shuffled(rows[group], seed=5, epoch=epoch, group=group).tolist()
     ]
     bounds = step_bounds(len(order), plan.num_steps).tolist()
-    layout = Layout(names, (1.0,), torch.float32, torch.device("cpu"))
+    layout = BatchLayout(names, (1.0,), torch.float32, torch.device("cpu"))
     for kind in (StreamedReader, CachedReader):
         source = MadeRows(rows)
         reader = kind(made_dataset(rows), source, layout, seed=5)
@@ -98,7 +99,7 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
 @settings(max_examples=80)
 @given(row_groups, st.integers(1, 4), inputs)
 def test_every_reader_shares_out_the_validation_rows(rows: list[int], world_size: int, names: tuple[str, ...]) -> None:
-    layout = Layout(names, (1.0,), torch.float32, torch.device("cpu"))
+    layout = BatchLayout(names, (1.0,), torch.float32, torch.device("cpu"))
     for kind in (StreamedReader, CachedReader):
         reader = kind(made_dataset(rows), MadeRows(rows), layout, seed=5)
         for _ in range(2):

@@ -9,7 +9,7 @@ import pytest
 from feature_datasets import write_dataset
 from training_runs import make_spec, summary
 
-from training import launcher
+from training.launching import launcher
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 

@@ -11,17 +11,17 @@ from rich.console import Console
 
 from ingestion.settings import SampleSettings
 from pipeline.config import Config
-from pipeline.fingerprint import Fingerprint
+from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
-from pipeline.stages.base import Context, Found, Result, Stage
-from pipeline.store import StageStore, Version
+from pipeline.runs.fingerprint import Fingerprint
+from pipeline.runs.store import StageStore, Version
+from pipeline.stages.base import Context, Result, Stage, StageInputs
 
 
 class Small(Stage):
     """Writes one file."""
 
     name: ClassVar[str] = "ingest"
-    code: ClassVar[tuple[str, ...]] = ("features/schema.py",)
 
     def config_items(self, config: Config) -> dict[str, Any]:
         return {"run_dir": str(config.run_dir)}
@@ -33,12 +33,12 @@ class Small(Stage):
 
 def runner(run_dir: Path) -> Runner:
     samples = [SampleSettings(name=f"s{label}", label=label, files=["x.root"]) for label in range(3)]
-    return Runner(Config(run_dir=run_dir, samples=samples), Console(file=io.StringIO()))
+    return Runner(RunFolder(Config(run_dir=run_dir, samples=samples), Console(file=io.StringIO())))
 
 
 def make_small_version(run_dir: Path) -> None:
     begun, made_from = runner(run_dir), Fingerprint({}, {}, {})
-    begun._make_version(Small(), begun._context(Small(), None, {}, Found({}), made_from), made_from)
+    begun._make_version(Small(), begun._context(Small(), None, {}, StageInputs({}), made_from, frozenset()), made_from)
 
 
 def test_a_published_version_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

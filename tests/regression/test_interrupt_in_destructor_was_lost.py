@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import os, signal, time
-from pipeline.ending import guard
+from pipeline.terminal.exit_codes import guard
 
 class Fragile:
     def __del__(self):

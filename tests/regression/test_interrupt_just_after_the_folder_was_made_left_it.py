@@ -10,8 +10,9 @@ from command_line import SAMPLES, small_config
 from rich.console import Console
 
 from pipeline.config import load_config
+from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
-from pipeline.store import StageStore
+from pipeline.runs.store import StageStore
 
 
 def test_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +23,7 @@ def test_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         raise KeyboardInterrupt
 
     monkeypatch.setattr(StageStore, "begin", interrupted)
-    runner = Runner(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    runner = Runner(RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True)))
     with pytest.raises(KeyboardInterrupt):
         runner.run(["ingest"])
     assert not list((tmp_path / "run" / "ingest").iterdir())

@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import os, signal
-from pipeline.ending import guard
+from pipeline.terminal.exit_codes import guard
 
 def work():
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.store import StageStore
+from pipeline.runs.store import StageStore
 
 
 def test_the_name_of_an_unfinished_version_is_not_used_again(tmp_path: Path) -> None:

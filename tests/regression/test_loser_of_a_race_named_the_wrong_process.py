@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import RunFolderError
-from pipeline.lock import locked
+from pipeline.runs.lock import locked
 
 
 def ended_process() -> int:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from made_events import events_table, lepton, made_event, track
 
-from features.job import plan_layout
 from features.kernel_pass import EventsFile, keys_of, read_unmixed, run_kernels
 from features.mixing_pass import scatter
 from features.settings import FeatureSettings, SplitSettings
+from features.spark_job import plan_layout
 
 SETTINGS = FeatureSettings(feed_workers=1, split=SplitSettings(train=0.4, val=0.3, test=0.3))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from feature_datasets import write_dataset
 
-from training.readers import open_reader
+from training.readers.opening import open_reader
 
 
 def test_a_dataset_below_a_folder_with_a_space_is_read(tmp_path: Path) -> None:

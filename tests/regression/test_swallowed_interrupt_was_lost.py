@@ -42,7 +42,7 @@ def test_nothing_is_published(tmp_path: Path) -> None:
 def test_a_second_ctrl_c_does_not_change_the_exit_code(tmp_path: Path) -> None:
     script = """
 import os, signal
-from pipeline import ending
+from pipeline.terminal import exit_codes as ending
 
 def work():
     os.kill(os.getpid(), signal.SIGINT)

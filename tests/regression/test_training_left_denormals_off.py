@@ -8,7 +8,7 @@ import numpy as np
 from feature_datasets import write_dataset
 from training_runs import make_spec
 
-from training.launcher import launch
+from training.launching.launcher import launch
 
 
 def test_denormal_numbers_are_back_after_training(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from training.algorithms.base import Algorithm, ComputeGradient
 from training.flat_model import VectorModel
-from training.transport import Transport
+from training.transports.transport import Transport
 
 
 class ArSgd(Algorithm):

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from training.algorithms.optimizer_state import treat_state
 from training.flat_model import VectorModel
 from training.settings import StatePolicy
-from training.transport import AverageCounts, Transport, Vector
+from training.transports.transport import AverageCounts, Transport, Vector
 
 ComputeGradient = Callable[[], Awaitable[None]]
 """Fills the model's gradient with that of the mean loss over the local batch, at the model's parameters."""

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from training.algorithms.base import Algorithm
 from training.flat_model import VectorModel
-from training.random_state import generator_state, random_stream, set_generator_state
-from training.transport import AverageCounts, SharedVector, Transport, Vector
+from training.random_streams import generator_state, random_stream, set_generator_state
+from training.transports.transport import AverageCounts, SharedVector, Transport, Vector
 
 
 class Partners(Protocol):

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, treat_optimizer
 from training.flat_model import VectorModel
 from training.settings import StatePolicy
-from training.transport import Transport
+from training.transports.transport import Transport
 
 
 class LocalSgd(Algorithm):

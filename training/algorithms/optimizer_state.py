@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from training.settings import StatePolicy
-from training.transport import Vector
+from training.transports.transport import Vector
 
 
 async def treat_state(optimizer: Optimizer, policy: StatePolicy, average: Callable[[Vector], Awaitable[None]]) -> None:

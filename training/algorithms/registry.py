@@ -15,10 +15,10 @@ from training.algorithms.sgd import Sgd
 from training.algorithms.slowmo import SlowMo
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
 from training.flat_model import VectorModel
+from training.random_streams import random_stream
 from training.settings import AlgorithmName, OptimizerName, StatePolicy, TrainSettings
-from training.sharding import random_stream
 from training.topology import Topology, make_topology
-from training.transport import Transport
+from training.transports.transport import Transport
 
 
 def make_algorithm(

@@ -8,7 +8,7 @@ import torch
 
 from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, subtract, treat_optimizer
 from training.settings import StatePolicy
-from training.transport import AverageCounts, Vector
+from training.transports.transport import AverageCounts, Vector
 
 
 class SlowMo(Algorithm):

@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 from training.algorithms.base import ComputeGradient, subtract
 from training.algorithms.gossip import GossipAlgorithm, Partners
 from training.flat_model import VectorModel
-from training.random_state import generator_state, set_generator_state
-from training.transport import Transport, Vector
+from training.random_streams import generator_state, set_generator_state
+from training.transports.transport import Transport, Vector
 
 
 class LocalSteps:

@@ -10,13 +10,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from features.columns import NUM_HLF
 from features.dataset import FeatureDataset
-from features.schema import NUM_HLF
-from models.latency import measure_latency
-from models.onnx_classifier import OnnxClassifier
-from models.onnx_export import export_onnx
+from models.export.latency import measure_latency
+from models.export.onnx_classifier import OnnxClassifier
+from models.export.onnx_export import export_onnx
+from models.networks.hlf_settings import HlfSettings
 from models.saved_model import build, model_spec
-from models.settings import ModelSettings
 
 _CALLS: Final = 500
 _EVENTS: Final = 64
@@ -40,7 +40,7 @@ def latencies(
 
 
 def _latency(hidden: tuple[int, ...], dataset: FeatureDataset, columns: dict[str, NDArray[Any]], folder: Path) -> float:
-    spec = model_spec(ModelSettings(name="hlf", hidden=list(hidden)), dataset)
+    spec = model_spec(HlfSettings(hidden=list(hidden)), dataset)
     path = folder / "candidate.onnx"
     export_onnx(build(spec), spec, path)
     return measure_latency(OnnxClassifier.load(path), columns, calls=_CALLS).p50

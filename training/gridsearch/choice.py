@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from models.settings import ModelSettings
+from models.networks.hlf_settings import HlfSettings
 from training.errors import TrainingError
 from training.settings import AlgorithmName, TrainSettings
 
@@ -41,7 +41,7 @@ class Choice(NamedTuple):
                 f"{path} holds no result of a grid search ({cause}). Run `python -m pipeline gridsearch --force`."
             ) from cause
 
-    def applied_to(self, model: ModelSettings, train: TrainSettings) -> tuple[ModelSettings, TrainSettings]:
+    def applied_to(self, train: TrainSettings) -> tuple[HlfSettings, TrainSettings]:
         """Network and training as the search found best; everything else stays.
 
         The batch of the search is what one optimiser step sees. Where workers average their gradients they share it;
@@ -49,7 +49,7 @@ class Choice(NamedTuple):
 
         Examples:
             >>> best = Choice([8, 4], 64, 0.01, 20)
-            >>> _, settings = best.applied_to(ModelSettings(), TrainSettings(algorithm="ar-sgd", workers=2))
+            >>> _, settings = best.applied_to(TrainSettings(algorithm="ar-sgd", workers=2))
             >>> settings.batch_size, settings.learning_rate
             (32, 0.01)
         """
@@ -60,4 +60,4 @@ class Choice(NamedTuple):
             "epochs": self.epochs,
         }
         settings = TrainSettings.model_validate({**train.model_dump(exclude_unset=True), **changes})
-        return ModelSettings.model_validate({**model.model_dump(), "hidden": self.hidden}), settings
+        return HlfSettings(hidden=self.hidden), settings

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from models.style import COLOURS, PlotLabels, new_figure
+from models.evaluation.style import COLOURS, PlotLabels, new_figure
 from training.gridsearch.results import Score, latency, num_parameters, pareto_front
 
 _COSTS: Final[dict[str, Callable[[Score], float]]] = {

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from models.hlf import HlfClassifier
+from models.networks.hlf import HlfClassifier
 
 
 class StackedPerceptrons:
@@ -28,11 +28,11 @@ class StackedPerceptrons:
         ValueError: The networks differ in shape.
 
     Examples:
-        >>> from models.scaling import Scaler
-        >>> from models.settings import ModelSettings
-        >>> scalers = {"hlf": Scaler([0.0] * 14, [1.0] * 14)}
-        >>> networks = [HlfClassifier(ModelSettings(hidden=[5]), scalers, num_classes=3) for _ in range(2)]
-        >>> StackedPerceptrons(networks).logits(torch.ones(2, 7, 14)).shape
+        >>> from models.networks.scaling_layer import Scaler
+        >>> from features.columns import NUM_HLF
+        >>> scalers = {"hlf": Scaler([0.0] * NUM_HLF, [1.0] * NUM_HLF)}
+        >>> networks = [HlfClassifier([5], scalers, num_classes=3) for _ in range(2)]
+        >>> StackedPerceptrons(networks).logits(torch.ones(2, 7, NUM_HLF)).shape
         torch.Size([2, 7, 3])
     """
 
@@ -69,7 +69,7 @@ class StackedPerceptrons:
         return len(self._tensors[0])
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """Logits (K, B, num_classes) of raw features (K, B, 14)."""
+        """Logits (K, B, num_classes) of raw features (K, B, NUM_HLF)."""
         values: Tensor = self._scaling(inputs)
         layers = list(zip(self._tensors[::2], self._tensors[1::2], strict=True))
         for (weights, biases), _ in pairwise(layers):

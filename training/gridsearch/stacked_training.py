@@ -12,11 +12,12 @@ from sklearn.model_selection import StratifiedKFold
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from models.hlf import HlfClassifier
+from models.networks.hlf import HlfClassifier
 from training.gridsearch.stacked_perceptrons import StackedPerceptrons
+from training.random_streams import random_stream
 from training.readers.batch import Rows
-from training.sharding import random_stream, step_bounds
-from training.sums import weighted_losses
+from training.readers.sharding import step_bounds
+from training.workloads.sums import weighted_losses
 
 _VALIDATED_AT_ONCE: Final = 4096
 
@@ -181,7 +182,7 @@ def _deal(orders: Sequence[NDArray[np.int64]], num_steps: int) -> tuple[Tensor, 
 
 
 def _batch(rows: Rows, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs (K, B, 14), labels and weights (K, B) of the rows with these numbers (K, B)."""
+    """Inputs (K, B, NUM_HLF), labels and weights (K, B) of the rows with these numbers (K, B)."""
     flat = chosen.reshape(-1)
     inputs, labels, weights = (column.index_select(0, flat) for column in (rows.inputs[0], rows.labels, rows.weights))
     return inputs.view(*chosen.shape, -1), labels.view(chosen.shape), weights.view(chosen.shape)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 from training.gridsearch.settings import GridSearchSettings
-from training.sharding import random_stream
+from training.random_streams import random_stream
 
 
 class Trial(NamedTuple):
@@ -27,7 +27,7 @@ class Trial(NamedTuple):
             >>> Trial((50, 20, 10), 64, 0.001, 20).key
             '50-20-10_batch-64_rate-0.001_epochs-20'
         """
-        return f"{Job.of(self).key}_epochs-{self.epochs}"
+        return f"{SearchJob.of(self).key}_epochs-{self.epochs}"
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -35,7 +35,7 @@ class Trial(NamedTuple):
         return cls(**{**content, "hidden": tuple(content["hidden"])})
 
 
-class Job(NamedTuple):
+class SearchJob(NamedTuple):
     """What trials that differ in their number of epochs only have in common: they are one training on all folds."""
 
     hidden: tuple[int, ...]

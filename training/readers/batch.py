@@ -12,19 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from features.columns import INPUT_COLUMNS, MAX_PARTICLES
 from features.dataset import FeatureDataset
-from features.schema import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
-from training.sharding import step_bounds
+from training.readers.sharding import step_bounds
 
 Columns = dict[str, NDArray[Any]]
 """Columns of a row group by name; lists are matrices."""
 
-#: Shape of one event in each input column.
-INPUT_SHAPES: Final[dict[str, tuple[int, ...]]] = {
-    "hlf": (NUM_HLF,),
-    "particles": (MAX_PARTICLES, NUM_PARTICLE_FEATURES),
-    "num_particles": (),
-}
 _NUMPY_TYPES: Final = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
 _VAL_ROWS: Final = 8192
 _VAL_ROWS_PARTICLES: Final = 512
@@ -34,7 +28,7 @@ class Batch(NamedTuple):
     """One step's events of one rank."""
 
     inputs: tuple[Tensor, ...]
-    """The model's input columns: `hlf` (num_events, 14); `particles` (num_events, longest, 19), cut to the longest
+    """The model's input columns: `hlf` (num_events, NUM_HLF); `particles` (num_events, longest, 19), cut to the longest
     event of the batch; `num_particles` (num_events,) int64."""
     labels: Tensor
     """(num_events,) int64."""
@@ -139,7 +133,7 @@ def _cut(particles: Tensor, rows: Tensor, longest: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Layout:
+class BatchLayout:
     """Which columns a model takes, and how they become tensors."""
 
     inputs: tuple[str, ...]
@@ -152,8 +146,8 @@ class Layout:
         cls, dataset: FeatureDataset, inputs: Sequence[str], *, dtype: torch.dtype, device: torch.device | str
     ) -> Self:
         """Args: see `training.readers.open_reader`."""
-        if unknown := set(inputs) - set(INPUT_SHAPES):
-            raise ValueError(f"the features have no model inputs {sorted(unknown)}; they have {list(INPUT_SHAPES)}")
+        if unknown := set(inputs) - set(INPUT_COLUMNS):
+            raise ValueError(f"the features have no model inputs {sorted(unknown)}; they have {list(INPUT_COLUMNS)}")
         return cls(tuple(inputs), tuple(dataset.class_weights), dtype, torch.device(device))
 
     @property
@@ -185,14 +179,14 @@ class Layout:
     def unfilled(self, num_rows: int) -> Rows:
         """Room for so many rows. In host memory the system backs a page only when it is written."""
         return Rows(
-            tuple(self._room((num_rows, *INPUT_SHAPES[name]), self._type_of(name)) for name in self.inputs),
+            tuple(self._room((num_rows, *INPUT_COLUMNS[name].shape), self._type_of(name)) for name in self.inputs),
             self._room((num_rows,), torch.int64),
             self._room((num_rows,), self.dtype),
             np.empty(num_rows, dtype=np.int64) if "particles" in self.inputs else None,
         )
 
     def _input(self, name: str, values: NDArray[Any]) -> Tensor:
-        return self._tensor(values, self._type_of(name)).view(-1, *INPUT_SHAPES[name])
+        return self._tensor(values, self._type_of(name)).view(-1, *INPUT_COLUMNS[name].shape)
 
     def _type_of(self, name: str) -> torch.dtype:
         return torch.int64 if name == "num_particles" else self.dtype

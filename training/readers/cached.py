@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
-from training.readers.batch import Batch, Layout
+from training.readers.batch import Batch, BatchLayout
 from training.readers.memory_rows import MemoryRows
+from training.readers.sharding import EpochPlan, share_of
 from training.readers.sources import Source
-from training.sharding import EpochPlan, share_of
 
 #: Steps whose rows are picked at once.
 _STEPS_AT_ONCE: Final = 32
@@ -29,7 +29,7 @@ class CachedReader:
         seed: Seed of the run.
     """
 
-    def __init__(self, dataset: FeatureDataset, source: Source, layout: Layout, *, seed: int) -> None:
+    def __init__(self, dataset: FeatureDataset, source: Source, layout: BatchLayout, *, seed: int) -> None:
         self._dataset = dataset
         self._source = source
         self._layout = layout

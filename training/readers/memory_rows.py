@@ -14,10 +14,10 @@ from torch import Tensor
 
 from features.dataset import FeatureDataset
 from training.errors import CacheError, ShardError
-from training.readers.batch import Batch, Layout, Rows
+from training.readers.batch import Batch, BatchLayout, Rows
 from training.readers.hostile import refuse_pickled_schema
+from training.readers.sharding import EpochPlan, shuffled, step_bounds
 from training.readers.sources import ArrowSource
-from training.sharding import EpochPlan, shuffled, step_bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class MemoryRows:
     `bounds = step_bounds(len(order), plan.num_steps)`: the same events in the same order as from a reader.
 
     Examples:
-        >>> rows = MemoryRows(Rows((torch.ones(5, 14),), torch.zeros(5, dtype=torch.int64), torch.ones(5)), 1, [3, 2])
+        >>> rows = MemoryRows(Rows((torch.ones(5, 3),), torch.zeros(5, dtype=torch.int64), torch.ones(5)), 1, [3, 2])
         >>> rows.row_order(EpochPlan(np.array([[1], [0]]), np.array([]), 2, np.array([2, 3])), rank=0, epoch=0).tolist()
         [3, 4]
         >>> rows.recut(5).group_rows
@@ -68,7 +68,7 @@ class MemoryRows:
             CacheError: The split does not fit into memory.
         """
         refuse_pickled_schema(dataset)
-        layout = Layout.of(dataset, inputs, dtype=dtype, device=device)
+        layout = BatchLayout.of(dataset, inputs, dtype=dtype, device=device)
         loaded = cls.unfilled(dataset, split, layout, seed=seed)
         groups = range(len(loaded.group_rows))
         for group, columns in zip(groups, ArrowSource(dataset, layout.fields).row_groups(split, groups), strict=True):
@@ -76,7 +76,7 @@ class MemoryRows:
         return loaded
 
     @classmethod
-    def unfilled(cls, dataset: FeatureDataset, split: str, layout: Layout, *, seed: int) -> Self:
+    def unfilled(cls, dataset: FeatureDataset, split: str, layout: BatchLayout, *, seed: int) -> Self:
         """Room for a split; in host memory it takes what is filled.
 
         Raises:

@@ -8,12 +8,12 @@ from typing import Literal, Protocol
 import torch
 
 from features.dataset import FeatureDataset
-from training.readers.batch import Batch, Layout
+from training.readers.batch import Batch, BatchLayout
 from training.readers.cached import CachedReader
 from training.readers.hostile import refuse_pickled_schema
+from training.readers.sharding import EpochPlan
 from training.readers.sources import ArrowSource, PetastormSource
 from training.readers.streamed import StreamedReader
-from training.sharding import EpochPlan
 
 ReaderKind = Literal["petastorm", "arrow"]
 CacheKind = Literal["none", "memory"]
@@ -34,7 +34,7 @@ class Reader(Protocol):
         """The steps of one rank in one epoch, some of which may be empty: `plan.num_steps - first_step` batches.
 
         Args:
-            plan: The epoch's plan, from `training.sharding.plan_epoch`.
+            plan: The epoch's plan, from `training.readers.sharding.plan_epoch`.
             rank: Which rank.
             epoch: Number of the epoch, from 0.
             first_step: Steps that were done before; row groups that only they needed are not read.
@@ -85,6 +85,6 @@ def open_reader(
         DamagedDatasetError: A file is missing or is no Parquet file.
     """
     refuse_pickled_schema(dataset)
-    layout = Layout.of(dataset, inputs, dtype=dtype, device=device)
+    layout = BatchLayout.of(dataset, inputs, dtype=dtype, device=device)
     source = (PetastormSource if kind == "petastorm" else ArrowSource)(dataset, layout.fields)
     return (CachedReader if cache == "memory" else StreamedReader)(dataset, source, layout, seed=seed)

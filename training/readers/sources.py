@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import io
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -17,29 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from petastorm import make_batch_reader
-from petastorm.workers_pool import thread_pool
 
+from features.columns import COLUMNS
 from features.dataset import FeatureDataset
-from features.schema import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
 from training.errors import DamagedDatasetError
 from training.readers.batch import Columns
-
-# petastorm 0.12 reads through pyarrow's legacy dataset API, which says so on every call.
-warnings.filterwarnings("ignore", category=FutureWarning, module=r"petastorm\.")
-# Its thread pool writes the traceback of an error to stderr, then raises the error where we can say it better.
-thread_pool.sys = SimpleNamespace(stderr=io.StringIO())
+from training.readers.petastorm_compat import make_batch_reader
 
 T = TypeVar("T")
 
-#: Type of a column, and its shape for one event.
-_FORMATS: Final[dict[str, tuple[type[np.generic], tuple[int, ...]]]] = {
-    "hlf": (np.float32, (NUM_HLF,)),
-    "particles": (np.float32, (MAX_PARTICLES * NUM_PARTICLE_FEATURES,)),
-    "num_particles": (np.int32, ()),
-    "label": (np.int64, ()),
-    "weight": (np.float32, ()),
-}
 #: What petastorm, pyarrow and NumPy raise when a file is damaged or has other columns.
 _READ_ERRORS: Final = (OSError, pa.ArrowException, KeyError, ValueError, RuntimeError, TypeError, AttributeError)
 #: So much of a column is decoded at once: it stays in the processor's cache until it is copied to its place.
@@ -119,7 +102,7 @@ class PetastormSource:
         """Petastorm delivers whatever is in a file."""
         columns = {name: getattr(found, name) for name in self._fields} if found is not None else {}
         for name in self._fields:
-            expected = (num_rows, *_FORMATS[name][1])
+            expected = (num_rows, *_lengths(name))
             shape = columns[name].shape if columns else (0,)
             if shape != expected:
                 raise ValueError(f"{name} is of shape {shape}, dataset.json says {expected}")
@@ -166,7 +149,7 @@ class ArrowSource:
         rows = [group.rows for group in self._dataset.splits[split]]
         most = max((rows[group] for group in groups), default=0)
         arrays = [
-            {name: np.empty((most, *_FORMATS[name][1]), dtype=_FORMATS[name][0]) for name in self._fields}
+            {name: np.empty((most, *_lengths(name)), dtype=COLUMNS[name].dtype) for name in self._fields}
             for _ in range(2)
         ]
         at_once = max(1, _DECODED_BYTES // _bytes_of_one("particles"))
@@ -235,15 +218,21 @@ def damaged(dataset: FeatureDataset, split: str, why: str) -> DamagedDatasetErro
     )
 
 
+def _lengths(name: str) -> tuple[int, ...]:
+    """Length of the list that a column holds for each event; none of a single number."""
+    column = COLUMNS[name]
+    return (column.size,) if column.shape else ()
+
+
 def _array(name: str, values: pa.Array) -> NDArray[Any]:
     """A column without nulls; lists of the right length as rows of a matrix."""
-    shape = _FORMATS[name][1]
-    if shape:
-        if (np.diff(values.offsets.to_numpy()) != shape).any():
-            raise ValueError(f"lists of {name} are not all of length {shape[0]}")
+    lengths = _lengths(name)
+    if lengths:
+        if (np.diff(values.offsets.to_numpy()) != lengths).any():
+            raise ValueError(f"lists of {name} are not all of length {lengths[0]}")
         values = values.flatten()
     found: NDArray[Any] = values.to_numpy()
-    return found.reshape(-1, *shape)
+    return found.reshape(-1, *lengths)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -251,5 +240,4 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _bytes_of_one(name: str) -> int:
-    kind, shape = _FORMATS[name]
-    return int(np.prod(shape, dtype=int)) * np.dtype(kind).itemsize
+    return COLUMNS[name].size * np.dtype(COLUMNS[name].dtype).itemsize

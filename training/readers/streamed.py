@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
-from training.readers.batch import Batch, Layout, Rows
+from training.readers.batch import Batch, BatchLayout, Rows
+from training.readers.sharding import EpochPlan, EpochShare, share_of, shuffled
 from training.readers.sources import Source
-from training.sharding import EpochPlan, Share, share_of, shuffled
 
 
 class StreamedReader:
@@ -23,7 +23,7 @@ class StreamedReader:
         seed: Seed of the run.
     """
 
-    def __init__(self, dataset: FeatureDataset, source: Source, layout: Layout, *, seed: int) -> None:
+    def __init__(self, dataset: FeatureDataset, source: Source, layout: BatchLayout, *, seed: int) -> None:
         self._rows = {split: [group.rows for group in groups] for split, groups in dataset.splits.items()}
         self._source = source
         self._layout = layout
@@ -52,7 +52,7 @@ class StreamedReader:
     def _row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Rows]:
         return map(self._layout.rows, self._source.row_groups(split, groups))
 
-    def _orders(self, share: Share, epoch: int) -> Iterator[NDArray[np.int64]]:
+    def _orders(self, share: EpochShare, epoch: int) -> Iterator[NDArray[np.int64]]:
         """Of each row group, the rows that are read, in the order in which they are."""
         skipped = share.skipped
         for group in share.groups:

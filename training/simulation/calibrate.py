@@ -36,8 +36,8 @@ def calibrate(
     The first epoch of each run does not count where there are others: files are read, memory is touched first.
 
     Args:
-        alone: Runs on a core of their own, each as `training.summary.read_records` gives it. With two batch sizes or
-            more, the time of a step is split into a constant and one per event; with one, all is constant.
+        alone: Runs on a core of their own, each as `training.loop.summary.read_records` gives it. With two batch
+            sizes or more, the time of a step is split into a constant and one per event; with one, all is constant.
         pairs: Runs with pairwise averages; without, messages take as long as in the thesis' cloud.
         num_bytes: Size of the parameters in those runs.
 

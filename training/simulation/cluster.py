@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from training.random_state import generator_state, random_stream, set_generator_state
+from training.random_streams import generator_state, random_stream, set_generator_state
 
 
 class ClusterSettings(BaseModel):

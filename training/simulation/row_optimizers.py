@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from training.settings import OptimizerName, TrainSettings
-from training.transport import Vector
+from training.transports.transport import Vector
 
 
 class RowOptimizer:

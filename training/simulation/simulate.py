@@ -10,19 +10,19 @@ from torch import nn
 
 from training.algorithms.gossip import Partners
 from training.algorithms.registry import make_algorithm
-from training.checkpoints import Checkpoint
 from training.determinism import be_deterministic
-from training.metering import Meter, MeteredTransport
-from training.readers import MemoryRows
-from training.run_files import MemoryFiles, RunFiles
+from training.loop.checkpoints import Checkpoint
+from training.loop.metering import Meter, MeteredTransport
+from training.loop.records import MemoryFiles, RunFiles
+from training.loop.trainer import Progress, Trainer
+from training.readers.memory_rows import MemoryRows
 from training.settings import AlgorithmName, TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.row_optimizers import make_row_optimizer
-from training.simulation.stacked import Evaluator, RowModel, StackedModels, StackedWork
+from training.simulation.stacked import MeanModelEvaluator, RowModel, StackedModels, StackedWork
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock, without_garbage_collection
 from training.topology import make_topology
-from training.trainer import Progress, Trainer
 
 #: So many workers evaluate their own model too, at the end.
 _VALIDATE_ALONE = 16
@@ -81,7 +81,7 @@ def simulate(
         clock.now = resume.load(0)["work"]["now"]
     network = SimNetwork(clock, cluster, world_size, additive=settings.exchange == "additive")
     stacked = StackedModels(module, world_size)
-    evaluator = Evaluator(clock, stacked, train, val)
+    evaluator = MeanModelEvaluator(clock, stacked, train, val)
     paired = settings.algorithm not in (AlgorithmName.SGD, AlgorithmName.AR_SGD, AlgorithmName.LOCAL_SGD)
     topology = make_topology(settings.graph, world_size) if paired else None
     kept: list[RunFiles] = [files(rank) if files else MemoryFiles() for rank in range(world_size)]

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from training.readers import MemoryRows
-from training.sharding import EpochPlan, step_bounds
+from training.readers.memory_rows import MemoryRows
+from training.readers.sharding import EpochPlan, step_bounds
 from training.simulation.cluster import ComputeTimes
-from training.simulation.virtual_time import Task, VirtualClock, suspend
-from training.sums import Sums, sums_of, weighted_losses
-from training.transport import Vector
-from training.work import Share
+from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
+from training.transports.transport import Vector
+from training.workloads.sums import Sums, sums_of, weighted_losses
+from training.workloads.work import ValidationShare
 
 #: Workers whose gradients are computed in one batched product; more do not fit into the cache.
 _CHUNK: Final = 512
@@ -139,10 +139,11 @@ class RowModel:
 
     def gradient_is_finite(self) -> bool:
         """See `VectorModel`."""
-        return math.isfinite(np.dot(self._host_gradient, self._host_gradient))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return math.isfinite(np.dot(self._host_gradient, self._host_gradient))
 
 
-class Evaluator:
+class MeanModelEvaluator:
     """Computes the gradients of all workers that are computing, when the first of them is needed.
 
     A worker's parameters and batch do not change while it computes, so that it does not matter when within that time
@@ -168,7 +169,7 @@ class Evaluator:
     async def gradient(self, rank: int, rows: Vector, seconds: float) -> None:
         """Let a worker compute on some rows, for some virtual time."""
 
-        def begin(task: Task) -> None:
+        def begin(task: VirtualTask) -> None:
             self._pending[rank] = rows
 
             def finish() -> None:
@@ -221,7 +222,7 @@ class Evaluator:
 
 
 class StackedWork:
-    """One virtual worker's computation; see `training.work.Work`.
+    """One virtual worker's computation; see `training.workloads.work.Work`.
 
     Args:
         evaluator: Shared by all.
@@ -232,7 +233,7 @@ class StackedWork:
     """
 
     def __init__(
-        self, evaluator: Evaluator, model: RowModel, *, rank: int, times: ComputeTimes, validates_alone: bool
+        self, evaluator: MeanModelEvaluator, model: RowModel, *, rank: int, times: ComputeTimes, validates_alone: bool
     ) -> None:
         self.model = model
         self._evaluator = evaluator
@@ -273,7 +274,7 @@ class StackedWork:
         loss, weight, correct, samples = self._evaluator.sums[self._rank].tolist()
         return Sums(loss, weight, correct, round(samples))
 
-    async def validate(self, parameters: Vector, share: Share) -> Sums:
+    async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
         """See `Work`; it takes no virtual time. Of shares, the first worker evaluates all."""
         if share.part or (share.num_parts == 1 and not self._validates_alone):
             return Sums()

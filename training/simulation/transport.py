@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 
 from training.simulation.cluster import ClusterSettings
-from training.simulation.virtual_time import Task, VirtualClock, VirtualLock, suspend
-from training.transport import AverageCounts, SharedVector, Vector
+from training.simulation.virtual_time import VirtualClock, VirtualLock, VirtualTask, suspend
+from training.transports.transport import AverageCounts, SharedVector, Vector
 
 
 class _Meeting:
@@ -21,12 +21,12 @@ class _Meeting:
 
     def __init__(self, kind: str, world_size: int, clock: VirtualClock, finish: Callable[[], float]) -> None:
         self.kind = kind
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, VirtualTask] = {}
         self._world_size = world_size
         self._clock = clock
         self._finish = finish
 
-    def arrive(self, rank: int, task: Task) -> None:
+    def arrive(self, rank: int, task: VirtualTask) -> None:
         self._tasks[rank] = task
         if len(self._tasks) == self._world_size:
             self._clock.at(self._clock.now + self._finish(), self._resume_all)
@@ -59,7 +59,7 @@ class SimNetwork:
         self._meetings: dict[int, _Meeting] = {}
         self._payloads: dict[int, dict[int, Vector]] = {}
         self._mail: dict[tuple[int, int], list[tuple[float, Vector]]] = {}
-        self._expecting: dict[tuple[int, int], Task] = {}
+        self._expecting: dict[tuple[int, int], VirtualTask] = {}
 
     def transports(self) -> list[SimTransport]:
         """One for each worker."""
@@ -101,7 +101,7 @@ class SimNetwork:
         """Wait for the next message on a link."""
         key = (sender, receiver)
 
-        def expect(task: Task) -> None:
+        def expect(task: VirtualTask) -> None:
             if self._mail.get(key):
                 self.clock.at(max(self._mail[key][0][0], self.clock.now), task.resume)
             else:
@@ -112,7 +112,7 @@ class SimNetwork:
 
 
 class SimTransport:
-    """One simulated worker's view of the network; see `training.transport.Transport`.
+    """One simulated worker's view of the network; see `training.transports.transport.Transport`.
 
     Args:
         network: Shared by all.
@@ -212,7 +212,7 @@ class SimVector:
         self.changes = 0
         """Changes of any kind so far."""
         self._under_way = False
-        self._draining: Task | None = None
+        self._draining: VirtualTask | None = None
 
     @property
     def counts(self) -> AverageCounts:
@@ -300,7 +300,7 @@ class SimVector:
         """See `SharedVector`."""
         if self._under_way:
 
-            def wait(task: Task) -> None:
+            def wait(task: VirtualTask) -> None:
                 self._draining = task
 
             await suspend(wait)

@@ -12,7 +12,7 @@ from typing import Any
 
 from training.errors import StalledError
 
-Register = Callable[["Task"], None]
+Register = Callable[["VirtualTask"], None]
 """Arranges that a suspended task is resumed one day."""
 
 
@@ -22,7 +22,7 @@ def suspend(register: Register) -> Generator[Register, Any, Any]:
     return (yield register)
 
 
-class Task:
+class VirtualTask:
     """A coroutine on the virtual clock."""
 
     __slots__ = ("_work", "done", "name")
@@ -64,14 +64,14 @@ class VirtualClock:
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
-        self._tasks: list[Task] = []
+        self._tasks: list[VirtualTask] = []
 
     def at(self, when: float, what: Callable[[], None]) -> None:
         """Have something called at a time."""
         self._order += 1
         heapq.heappush(self._events, (when, self._order, what))
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str, *, keep: bool = True) -> Task:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str, *, keep: bool = True) -> VirtualTask:
         """Start a coroutine now.
 
         Args:
@@ -79,7 +79,7 @@ class VirtualClock:
             name: What to call it if it fails or never ends.
             keep: Whether `run` must see it through; short-lived ones need not be kept.
         """
-        task = Task(work, name)
+        task = VirtualTask(work, name)
         if keep:
             self._tasks.append(task)
         self.at(self.now, task.resume)
@@ -124,7 +124,7 @@ class VirtualLock:
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
         self._held = False
-        self._waiting: deque[Task] = deque()
+        self._waiting: deque[VirtualTask] = deque()
 
     async def acquire(self) -> None:
         """Wait for the lock."""

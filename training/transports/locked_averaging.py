@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from training.transport import Vector
 from training.transports.loading import load_mpi
+from training.transports.transport import Vector
 from training.transports.window_memory import BEGUN, HEADER_BYTES, RECEIVED, WindowMemory
 
 if TYPE_CHECKING:

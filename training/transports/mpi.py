@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from training.errors import LaunchError
-from training.transport import Vector
 from training.transports.additive_averaging import AdditiveAveraging
 from training.transports.loading import load_mpi
 from training.transports.locked_averaging import LockedAveraging
 from training.transports.mpi_process import MpiProcess, end_job_if_stuck
 from training.transports.mpi_shared_vector import Averaging, MpiSharedVector
 from training.transports.self_test import SelfTest, self_test
+from training.transports.transport import Vector
 from training.transports.window_memory import ADVICE, allocate, own_memory
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _GRACE_SECONDS: Final = 1.0
 
 
 class MpiTransport:
-    """See `training.transport.Transport`. Its coroutines block and never suspend: see `run_now`."""
+    """See `training.transports.transport.Transport`. Its coroutines block and never suspend: see `run_now`."""
 
     def __init__(
         self,

@@ -7,8 +7,8 @@ import threading
 from time import perf_counter
 from typing import Final, Protocol
 
-from training.transport import AverageCounts, Vector
 from training.transports.mpi_process import MpiProcess
+from training.transports.transport import AverageCounts, Vector
 
 #: The thread looks this often after what partners ask, where MPI answers them only within a call.
 _POKE_SECONDS: Final = 1e-3
@@ -41,7 +41,7 @@ class Averaging(Protocol):
 
 
 class MpiSharedVector:
-    """See `training.transport.SharedVector`.
+    """See `training.transports.transport.SharedVector`.
 
     No deadlock: this rank's turn at MPI is taken before any window is locked, and windows are locked in the order of
     ranks (or not at all, protocol `additive`); in that common order nobody who holds something waits for what comes

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from training.errors import LaunchError
-from training.transport import run_now
 from training.transports import mpi, self_test, window_memory
 from training.transports.mpi import MpiTransport
+from training.transports.transport import run_now
 
 
 def collect(dtype: str) -> dict[str, Any]:

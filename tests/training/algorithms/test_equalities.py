@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simulated import METHODS, LinearGradients, matched, models, run, toy_network, toy_rows
 from torch.optim import SGD, Adam, Optimizer
 
-from training.sharding import plan_epoch, step_bounds
+from training.readers.sharding import plan_epoch, step_bounds
 
 OPTIMIZERS: list[dict[str, Any]] = [
     {"optimizer": "sgd"},

@@ -20,11 +20,11 @@ from training.algorithms.local_sgd import LocalSgd
 from training.algorithms.slowmo import SlowMo
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
 from training.errors import StalledError
+from training.loop.trainer import Trainer
 from training.simulation.row_optimizers import RowOptimizer
-from training.simulation.stacked import Evaluator, StackedWork
+from training.simulation.stacked import MeanModelEvaluator, StackedWork
 from training.simulation.transport import SimVector, half_difference
 from training.topology import make_topology
-from training.trainer import Trainer
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -115,7 +115,7 @@ MUTATIONS = {
         {"method": "d-psgd", "slow": {}, "bad": float("nan")},
     ),
     "padding": Mutation(
-        Evaluator._evaluate_some, "np.resize(rows, longest)", "np.pad(rows, (0, longest - len(rows)))",
+        MeanModelEvaluator._evaluate_some, "np.resize(rows, longest)", "np.pad(rows, (0, longest - len(rows)))",
         "training/algorithms/test_nan_guard.py::test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch",
         {"method": "ar-sgd", "row": 0},
     ),

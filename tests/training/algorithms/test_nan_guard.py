@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from simulated import METHODS, ROUGH, LinearGradients, Watcher, models, run, toy_rows
 
-from training.readers import MemoryRows
+from training.readers.memory_rows import MemoryRows
 
 SLOWMO = {"slowmo": {"tau": 4, "beta": 0.5}}
 

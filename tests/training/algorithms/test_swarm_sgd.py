@@ -7,7 +7,7 @@ import pytest
 from simulated import CLUSTER, LinearGradients, Pairs, Watcher, run
 
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
-from training.random_state import random_stream
+from training.random_streams import random_stream
 
 RATE = 0.1
 SWARM = {"algorithm": "swarm-sgd", "optimizer": "sgd", "learning_rate": RATE}

@@ -9,7 +9,7 @@ import pytest
 from feature_datasets import write_dataset
 
 from features.dataset import FeatureDataset
-from models.onnx_classifier import OnnxClassifier
+from models.export.onnx_classifier import OnnxClassifier
 from training.gridsearch import candidates
 from training.gridsearch.candidates import latencies
 

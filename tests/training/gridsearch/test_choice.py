@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from models.settings import ModelSettings
+from models.networks.hlf_settings import HlfSettings
 from training.errors import TrainingError
 from training.gridsearch.choice import Choice
 from training.settings import TrainSettings
@@ -16,7 +16,7 @@ BEST = Choice([9, 5], 64, 0.02, 7)
 
 
 def trained_as(choice: Choice, **train: Any) -> TrainSettings:
-    return choice.applied_to(ModelSettings(), TrainSettings.model_validate(train))[1]
+    return choice.applied_to(TrainSettings.model_validate(train))[1]
 
 
 def test_a_choice_survives_its_file(tmp_path: Path) -> None:
@@ -67,12 +67,11 @@ def test_workers_share_the_batch_only_where_they_average_gradients(train: dict[s
 
 
 def test_everything_else_stays() -> None:
-    model = ModelSettings(name="hlf", hidden=[1, 2, 3], gru_width=8, dense_width=6)
     train = TrainSettings.model_validate(
         {"algorithm": "ad-psgd", "workers": 2, "seed": 5, "epochs": 99, "weight_decay": 0.1, "topology": "ring"}
     )
-    applied, settings = BEST.applied_to(model, train)
-    assert applied == model.model_copy(update={"hidden": [9, 5]})
+    applied, settings = BEST.applied_to(train)
+    assert applied == HlfSettings(hidden=[9, 5])
     assert settings == train.model_copy(update={"batch_size": 64, "learning_rate": 0.02, "epochs": 7})
 
 

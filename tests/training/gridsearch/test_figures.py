@@ -7,7 +7,7 @@ import math
 import pytest
 from matplotlib.figure import Figure
 
-from models.style import PlotLabels
+from models.evaluation.style import PlotLabels
 from training.gridsearch.figures import plot_pareto, plot_speed_up
 from training.gridsearch.results import Score, latency, pareto_front
 from training.gridsearch.trials import Trial

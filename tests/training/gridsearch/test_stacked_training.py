@@ -11,10 +11,9 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from features.schema import NUM_HLF
-from models.hlf import HlfClassifier
-from models.scaling import Scaler
-from models.settings import ModelSettings
+from features.columns import NUM_HLF
+from models.networks.hlf import HlfClassifier
+from models.networks.scaling_layer import Scaler
 from training.gridsearch.stacked_perceptrons import StackedPerceptrons
 from training.gridsearch.stacked_training import (
     Curves,
@@ -24,9 +23,10 @@ from training.gridsearch.stacked_training import (
     steps_per_epoch,
     train_stacked,
 )
+from training.random_streams import random_stream
 from training.readers.batch import Rows
-from training.sharding import random_stream, step_bounds
-from training.sums import sums_of, weighted_losses
+from training.readers.sharding import step_bounds
+from training.workloads.sums import sums_of, weighted_losses
 
 NUM_CLASSES = 3
 SCALERS = {"hlf": Scaler(np.linspace(-1, 1, NUM_HLF).tolist(), np.linspace(1, 2, NUM_HLF).tolist())}
@@ -46,7 +46,7 @@ def double() -> Any:
 
 
 def make_network() -> HlfClassifier:
-    return HlfClassifier(ModelSettings(hidden=[7, 5]), SCALERS, NUM_CLASSES)
+    return HlfClassifier([7, 5], SCALERS, NUM_CLASSES)
 
 
 def make_rows(num_rows: int) -> Rows:
@@ -168,7 +168,7 @@ def test_a_network_comes_out_of_the_stack_as_it_went_in() -> None:
 
 
 def test_networks_of_different_shapes_are_refused() -> None:
-    other = HlfClassifier(ModelSettings(hidden=[7, 6]), SCALERS, NUM_CLASSES)
+    other = HlfClassifier([7, 6], SCALERS, NUM_CLASSES)
     with pytest.raises(ValueError, match="of one shape"):
         StackedPerceptrons([make_network(), other])
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from training.gridsearch.settings import GridSearchSettings
-from training.gridsearch.trials import Job, Trial, all_trials, first_trials, promoted, rungs
+from training.gridsearch.trials import SearchJob, Trial, all_trials, first_trials, promoted, rungs
 
 SMALL: dict[str, Any] = {"hidden": [[4, 8], [2, 3]], "batch_size": [16, 32]}
 
@@ -40,7 +40,7 @@ def test_every_axis_changes_the_trials(axis: str, values: Any) -> None:
 
 def test_trials_that_differ_in_epochs_only_are_one_training() -> None:
     trials = all_trials(GridSearchSettings.model_validate(SMALL | {"epochs": [5, 10, 20]}))
-    assert len(trials) == 3 * len({Job.of(trial) for trial in trials})
+    assert len(trials) == 3 * len({SearchJob.of(trial) for trial in trials})
 
 
 def test_a_random_search_draws_without_replacement_and_by_the_seed() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simulated import METHODS, ROUGH, models, run, toy_network, toy_rows
 from torch import nn
 
-from training.run_files import MemoryFiles
+from training.loop.records import MemoryFiles
 from training.simulation.simulate import samples_per_second
 
 

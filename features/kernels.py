@@ -1,0 +1,156 @@
+"""Events to features: lepton selection, then the high-level features and the particle list of every selected event."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from features.arrays import EventArrays, Floats, Indices, events_from_arrow
+from features.columns import MAX_PARTICLES
+from features.compiling import compiled
+from features.high_level import JetCuts, SelectedEvents, counted_jets, high_level_features
+from features.kinematics import energy
+from features.leptons import LeptonCuts, SelectedLeptons, select_lepton
+from features.low_level import (
+    CORE,
+    NUM_CORE,
+    ORDER_DECREASING,
+    ORDER_FILE,
+    ORDER_INCREASING,
+    candidates_of,
+    particle_features,
+    particle_list,
+)
+from features.settings import Convention, FeatureSettings, Ordering
+
+#: What becomes of an event, in the order in which it is looked at.
+SELECTED: Final = 0
+LACKS_A_KIND: Final = 1
+NO_ISOLATED_LEPTON: Final = 2
+NONFINITE_FEATURES: Final = 3
+#: Names of the counters, by outcome.
+OUTCOMES: Final = ("selected", "rejected_lacks_a_kind", "rejected_no_isolated_lepton", "rejected_nonfinite_features")
+FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+
+_ORDERINGS: Final = {
+    Ordering.INCREASING: ORDER_INCREASING,
+    Ordering.DECREASING: ORDER_DECREASING,
+    Ordering.FILE: ORDER_FILE,
+}
+
+
+class FeatureBlock(NamedTuple):
+    """Features of the selected events of a block of events; values as in `features.columns`, unscaled."""
+
+    selected: Indices
+    """(num_selected,) their indices among the events of the block."""
+    hlf: NDArray[np.float32]
+    """(num_selected, NUM_HLF)."""
+    particle_offsets: Indices
+    """(num_selected + 1,) rows of `core` that each event owns."""
+    core: NDArray[np.float32]
+    """(num_rows, 11), unpadded; columns `features.low_level.PARTICLE_CORE`."""
+    outcome: NDArray[np.int8]
+    """(num_events,) SELECTED, or why not: an index into OUTCOMES."""
+
+    @property
+    def particles(self) -> NDArray[np.float32]:
+        """(num_rows, 19) features of the particles, unpadded."""
+        return particle_features(self.core)
+
+
+def build_features(events: pa.Table, settings: FeatureSettings) -> FeatureBlock:
+    """Select events and compute their features.
+
+    Args:
+        events: A table with `ingestion.schema.events_schema()`.
+        settings: Selection and definitions.
+
+    Returns:
+        Features of the events that have an isolated lepton, and numbers that float32 can hold.
+    """
+    as_published = settings.convention is Convention.SPARKDLTRIGGER
+    lepton_cuts = LeptonCuts(
+        settings.min_lepton_pt,
+        settings.max_lepton_isolation,
+        settings.isolation_cone,
+        settings.own_track_dr,
+        as_published,
+    )
+    jet_cuts = JetCuts(
+        settings.min_jet_pt,
+        settings.max_jet_abs_eta,
+        settings.jet_lepton_cleaning_dr,
+        settings.btag_mask,
+    )
+    arrays = events_from_arrow(events)
+    outcome, found, offsets, core = particles_of(arrays, events.num_rows, lepton_cuts, _ORDERINGS[settings.ordering])
+    selected = np.flatnonzero(outcome == SELECTED)
+    leptons = SelectedLeptons(*found.T)
+    jets = counted_jets(arrays, selected, leptons, jet_cuts)
+    hlf = high_level_features(
+        SelectedEvents(leptons, arrays.met[selected], arrays.met_phi[selected], jets, squared_mt=as_published)
+    )
+    finite = np.isfinite(hlf).all(axis=1)
+    if not finite.all():
+        outcome[selected[~finite]] = NONFINITE_FEATURES
+        lengths = np.diff(offsets)
+        selected, hlf, core = selected[finite], hlf[finite], core[np.repeat(finite, lengths)]
+        offsets = np.concatenate([[0], np.cumsum(lengths[finite])])
+    return FeatureBlock(selected, hlf, offsets, core, outcome)
+
+
+@compiled
+def particles_of(
+    events: EventArrays, num_events: int, cuts: LeptonCuts, ordering: int
+) -> tuple[NDArray[np.int8], Floats, Indices, NDArray[np.float32]]:
+    """The compiled loop over events.
+
+    Returns:
+        Outcome (num_events,); of the selected events the leptons (num_selected, 8), fields as `Lepton`, then offsets
+        and core as in `FeatureBlock`.
+    """
+    outcome = np.full(num_events, SELECTED, dtype=np.int8)
+    leptons = np.empty((num_events, 8))
+    offsets = np.zeros(num_events + 1, dtype=np.int64)
+    num_candidates = events.tracks.pt.size + events.photons.pt.size + events.neutral_hadrons.pt.size
+    # One event more than can be needed, so that every event finds 801 rows to write to.
+    most_rows = min(num_candidates + num_events, num_events * MAX_PARTICLES) + MAX_PARTICLES
+    core = np.empty((most_rows, NUM_CORE), np.float32)
+    count = 0
+    for event in range(num_events):
+        candidates = candidates_of(events, event)
+        if cuts.as_published and np.unique(candidates.kind).size < 3:
+            outcome[event] = LACKS_A_KIND
+            continue
+        lepton = select_lepton(events, event, candidates, cuts)
+        if lepton.pt == 0.0:
+            outcome[event] = NO_ISOLATED_LEPTON
+            continue
+        rows = core[offsets[count] :]
+        num_rows = particle_list(events, event, candidates, lepton, cuts, ordering, rows)
+        if not fits_float32(rows[:num_rows]):
+            outcome[event] = NONFINITE_FEATURES
+            continue
+        leptons[count] = lepton
+        offsets[count + 1] = offsets[count] + num_rows
+        count += 1
+    return outcome, leptons[:count], offsets[: count + 1], core[: offsets[count]]
+
+
+@compiled
+def fits_float32(core: NDArray[np.float32]) -> bool:
+    """Whether the isolations of all particles are finite, and the energies that will be made of them too."""
+    for row in range(core.shape[0]):
+        for column in (CORE.iso_charged, CORE.iso_photon, CORE.iso_neutral):
+            if not math.isfinite(core[row, column]):
+                return False
+        pt, eta = float(core[row, CORE.pt]), float(core[row, CORE.eta])
+        # A cosh for every particle would cost more than the sort.
+        if (abs(eta) > 15.0 or pt > 1e30) and not energy(pt, eta) <= FLOAT32_MAX:
+            return False
+    return True

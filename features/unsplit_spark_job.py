@@ -1,0 +1,81 @@
+"""The Spark job for events that are only to be predicted: every selected one, nothing split, balanced or mixed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark import Accumulator, SparkContext
+
+from features.kernel_pass import EventsFile, KernelOutput, read_unmixed, run_kernels
+from features.memory import keep_freed_memory
+from features.mixing_pass import group_file, write_group
+from features.schema import SPLITS
+from features.settings import FeatureSettings
+
+_KERNELS: Final = ".kernels"
+_ROWS: Final = 2048
+_SPLIT: Final = SPLITS.index("test")
+
+
+class Unsplit(NamedTuple):
+    """What was made."""
+
+    files: list[Path]
+    """Features Parquet, as of a test split."""
+    outputs: list[KernelOutput]
+    """With the counters of each part."""
+
+
+def make_unsplit(
+    spark: SparkContext,
+    parts: Sequence[EventsFile],
+    settings: FeatureSettings,
+    classes: list[str],
+    out_dir: Path,
+    *,
+    done: Accumulator[int],
+    num_tasks: Callable[[int], int],
+) -> Unsplit:
+    """Make features of all selected events of some parts, by the kernels that `features.spark_job` runs.
+
+    Args:
+        spark: The running context.
+        parts: The events parts.
+        settings: Selection and physics; split, balance and layout do not matter.
+        classes: Names of the classes, by label.
+        out_dir: An existing folder that every task can reach.
+        done: Counts events as tasks finish, for progress.
+        num_tasks: Number of Spark tasks for so many pieces of work.
+    """
+    kernels = out_dir / _KERNELS
+    for folder in (kernels, out_dir / SPLITS[_SPLIT]):
+        folder.mkdir()
+    path = str(out_dir)
+
+    def run(work: tuple[int, EventsFile]) -> tuple[KernelOutput, list[str]]:
+        keep_freed_memory()
+        place, part = work
+        output = run_kernels(part, settings, Path(path) / _KERNELS)
+        done.add(output.counts["events"])
+        return output, _write(place, read_unmixed(Path(path) / _KERNELS / output.name), classes, Path(path))
+
+    made = spark.parallelize(list(enumerate(parts)), num_tasks(len(parts))).map(run).collect()
+    shutil.rmtree(kernels)
+    return Unsplit([out_dir / name for _, names in made for name in names], [output for output, _ in made])
+
+
+def _write(place: int, rows: pa.Table, classes: list[str], out_dir: Path) -> list[str]:
+    """Write the rows of one part in their order, a row group a file; returns the files."""
+    rows = rows.append_column("mixing", pa.array(np.zeros(rows.num_rows, dtype=np.uint64)))
+    names = []
+    for first in range(0, rows.num_rows, _ROWS):
+        # Parts hold a few thousand events, so the numbers of two never meet.
+        number = place * 1000 + first // _ROWS
+        write_group(_SPLIT, number, [rows.slice(first, _ROWS)], classes, out_dir)
+        names.append(group_file(_SPLIT, number))
+    return names

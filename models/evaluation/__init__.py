@@ -1,0 +1,1 @@
+"""Metrics, curves and figures of an evaluation."""

@@ -1,0 +1,1 @@
+"""Networks as files that a trigger runs, with their parity and latency."""

@@ -1,0 +1,74 @@
+"""Whether an exported network gives what the network itself gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
+from models.errors import InputError
+from models.export.onnx_classifier import OnnxClassifier
+from models.networks.classifier import Classifier
+
+#: Largest difference of a probability that single precision explains.
+PARITY_TOLERANCE: Final = 1e-5
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+def largest_difference(
+    model: Classifier,
+    exported: OnnxClassifier,
+    columns: Columns,
+    *,
+    batch_sizes: Sequence[int] = (1, 2, 7, 64, 512),
+    particle_counts: Sequence[int] = (1, 2, 50, MAX_PARTICLES),
+) -> float:
+    """Largest absolute difference of a probability, over all batch sizes and numbers of particles.
+
+    Events are repeated to fill a batch. To get as many particles as wanted, an event's list is cut after its first
+    ones, or they are repeated in turn; networks without particle lists are tried once per batch size.
+
+    Args:
+        model: The network; it is put into evaluation mode.
+        exported: What was made of it.
+        columns: Of some real events, as `models.inputs.input_tensors` takes them.
+        batch_sizes: Events in a batch, from 1.
+        particle_counts: Particles of each event, 1 to 801.
+
+    Returns:
+        The difference; not a number if a probability is none. Up to `PARITY_TOLERANCE` is rounding.
+
+    Raises:
+        InputError: There are no events, or the columns are not what the network takes.
+    """
+    num_events = len(columns[model.inputs[0]])
+    if num_events == 0:
+        raise InputError("there are no events to compare the exported model on. Give some of the test split.")
+    needed = np.arange(min(num_events, max(batch_sizes)))
+    chosen = {name: columns[name][needed] for name in model.inputs}
+    with_lists = "particles" in model.inputs
+    variants = [_with_particles(chosen, count) for count in particle_counts] if with_lists else [chosen]
+    # numpy's maximum, unlike Python's, is not a number where one of them is none.
+    return float(np.max([_difference(model, exported, events, size) for events in variants for size in batch_sizes]))
+
+
+def _difference(model: Classifier, exported: OnnxClassifier, columns: Columns, batch_size: int) -> float:
+    """The largest difference within one batch."""
+    order = np.arange(batch_size) % len(columns[model.inputs[0]])
+    batch = {name: values[order] for name, values in columns.items()}
+    return float(np.abs(model.probabilities(batch) - exported.probabilities(batch)).max())
+
+
+def _with_particles(columns: Columns, count: int) -> dict[str, NDArray[Any]]:
+    """The events with `count` particles each, of those they have; events without any get particles of zeros."""
+    num_events = len(columns["num_particles"])
+    particles = columns["particles"].reshape(num_events, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+    available = np.maximum(columns["num_particles"], 1)
+    rows = np.arange(count) % available[:, None]
+    padded = np.zeros_like(particles)
+    padded[:, :count] = np.take_along_axis(particles, rows[..., None], axis=1)
+    return {**columns, "particles": padded, "num_particles": np.full(num_events, count)}

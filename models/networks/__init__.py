@@ -1,0 +1,1 @@
+"""The networks, one file each, with their settings."""

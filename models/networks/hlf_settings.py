@@ -1,0 +1,38 @@
+"""What a user may choose about the classifier on high-level features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field, PositiveInt
+
+from models.networks.network_settings import NetworkSettings
+
+if TYPE_CHECKING:
+    from models.networks.classifier import Classifier
+    from models.networks.scaling_layer import Scaler
+
+
+class HlfSettings(NetworkSettings):
+    """The perceptron on high-level features."""
+
+    name: ClassVar[str] = "hlf"
+    inputs: ClassVar[tuple[str, ...]] = ("hlf",)
+    not_built: ClassVar[frozenset[str]] = frozenset({"from_gridsearch"})
+
+    hidden: list[PositiveInt] = Field(default=[50, 20, 10], min_length=1)
+    """Widths of its hidden layers; 50, 20, 10 is CERN's network, 50, 20 the text of the thesis."""
+    from_gridsearch: bool = False
+    """Widths, learning rate, batch size and epochs are those that the grid search found best."""
+
+    @property
+    def is_searched(self) -> bool:
+        """See `NetworkSettings`."""
+        return self.from_gridsearch
+
+    def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
+        """See `NetworkSettings`."""
+        from models.networks.hlf import HlfClassifier
+
+        return HlfClassifier(self.hidden, scalers, num_classes)

@@ -1,0 +1,32 @@
+"""What a user may choose about the classifier on both inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import PositiveInt
+
+from models.networks.network_settings import NetworkSettings
+
+if TYPE_CHECKING:
+    from models.networks.classifier import Classifier
+    from models.networks.scaling_layer import Scaler
+
+
+class InclusiveSettings(NetworkSettings):
+    """The network on both."""
+
+    name: ClassVar[str] = "inclusive"
+    inputs: ClassVar[tuple[str, ...]] = ("hlf", "particles", "num_particles")
+
+    gru_width: PositiveInt = 50
+    """Width of the GRU's state."""
+    dense_width: PositiveInt = 25
+    """Width of the hidden layer over the GRU's state and the high-level features."""
+
+    def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
+        """See `NetworkSettings`."""
+        from models.networks.inclusive import InclusiveClassifier
+
+        return InclusiveClassifier(self.gru_width, self.dense_width, scalers, num_classes)

@@ -1,0 +1,43 @@
+"""What the settings of all networks have in common. No torch: the config is read without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from models.networks.classifier import Classifier
+    from models.networks.scaling_layer import Scaler
+
+
+class NetworkSettings(BaseModel):
+    """What a user may choose about one network; the fields are its section of the config."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    name: ClassVar[str]
+    """Of the network, in the config and on disk."""
+    inputs: ClassVar[tuple[str, ...]]
+    """Columns of the features Parquet that it takes, in the order of its `forward`."""
+    not_built: ClassVar[frozenset[str]] = frozenset()
+    """Fields that say where the others come from: two networks that differ in them alone are the same."""
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the network is to be what the grid search found best."""
+        return False
+
+    def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
+        """The network with fresh weights; this imports torch.
+
+        Args:
+            scalers: One for each scaled input.
+            num_classes: Width of its output.
+        """
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and fields; `models.networks.registry.settings_from_json` reads them."""
+        return {"name": self.name, **self.model_dump(mode="json", exclude=set(self.not_built))}

@@ -1,0 +1,85 @@
+"""The classifier on the particle list: a recurrent network with gated units (Migliorini 2020, section 4.3.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
+from models.networks.classifier import Classifier
+from models.networks.scaling_layer import Scaler, Standardize
+
+
+class ParticleEncoder(nn.Module):
+    """Particle lists to one vector per event: the state of a GRU (Cho et al. 2014) after the last valid particle.
+
+    All events run over all L rows, and the state after each one's last valid row is picked: 70 times faster on the CPU,
+    forward and backward, than packed sequences. What an event gives does not depend on how much padding it carries, nor
+    on what stands in there. An event without any particle counts as one particle that is average in everything.
+
+    Args:
+        scaler: Of the 19 features.
+        width: Of the state.
+    """
+
+    def __init__(self, scaler: Scaler, width: int) -> None:
+        super().__init__()
+        self.scaling = Standardize(*scaler)
+        self.gru = nn.GRU(NUM_PARTICLE_FEATURES, width, batch_first=True)
+        remember_long(self.gru, MAX_PARTICLES)
+
+    def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
+        """States (B, width) of raw particles (B, L, 19), of which `num_particles` (B,) are valid."""
+        is_padding = torch.arange(particles.shape[1], device=particles.device) >= num_particles[:, None]
+        states, _ = self.gru(self.scaling(particles).masked_fill(is_padding[..., None], 0.0))
+        last = (num_particles.clamp(min=1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
+        # Not take_along_dim: it takes indices modulo L, so that too short a list would go unnoticed.
+        found: Tensor = states.gather(1, last)[:, 0]
+        return found
+
+
+def remember_long(gru: nn.GRU, longest: int) -> None:
+    """Give the units of a GRU memories of 1 to `longest` steps to start with, spread evenly on a logarithmic scale.
+
+    A unit whose update gate has the bias b remembers about exp(b) steps (Tallec and Ollivier 2018, who spread them
+    evenly on a linear scale, which suits short lists less). With torch's default the gradient shrinks by 10^12 within
+    60 particles of some 700: the lepton, which comes first, is out of sight, and the network learns nothing but its
+    training events by heart. Gradients that small are denormal numbers besides, with which a CPU computes several
+    times slower.
+
+    Args:
+        gru: One layer, one direction.
+        longest: Longest sequence.
+    """
+    width = gru.hidden_size
+    update_gate = slice(width, 2 * width)  # torch keeps the gates in the order reset, update, new.
+    with torch.no_grad():
+        gru.get_parameter("bias_ih_l0")[update_gate].uniform_(0.0, math.log(longest))
+        gru.get_parameter("bias_hh_l0")[update_gate].zero_()
+
+
+class ParticlesClassifier(Classifier):
+    """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes): scaling, GRU, one linear layer.
+
+    Examples:
+        >>> scalers = {"particles": Scaler([0.0] * 19, [1.0] * 19)}
+        >>> model = ParticlesClassifier(50, scalers, num_classes=3)
+        >>> model(torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
+        torch.Size([2, 3])
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
+
+    def __init__(self, gru_width: int, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+        super().__init__()
+        self.encoder = ParticleEncoder(scalers["particles"], gru_width)
+        self.output = nn.Linear(gru_width, num_classes)
+
+    def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
+        """Logits of raw particles."""
+        logits: Tensor = self.output(self.encoder(particles, num_particles))
+        return logits

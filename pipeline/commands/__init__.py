@@ -1,0 +1,1 @@
+"""Commands that are no stage, each named as the user types it."""

@@ -1,0 +1,96 @@
+"""`clean`: old versions are removed, those that something in use was made from stay."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.errors import RunFolderError
+from pipeline.run_folder import RunFolder
+from pipeline.runs.model_registry import REGISTRY, Registry
+from pipeline.runs.store import MANIFEST, StageStore
+from pipeline.stages.table import STAGES
+
+
+class Removable(NamedTuple):
+    """A version that nothing in use needs."""
+
+    folder: Path
+    freed_bytes: int
+    """Files that other versions share (hard links) count nothing."""
+
+
+def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Removable]:
+    """Remove all versions but the newest `keep` of each stage, those in use, and what these were made from.
+
+    Of each network in the registry the newest `keep` that were not withdrawn stay too, so that a rollback has
+    somewhere to go, and of the one in use the training, features and events that it came from. Interrupted work goes,
+    also what could be continued; results of `evaluate-files` and `compare` are the user's.
+
+    Args:
+        run_folder: The run folder.
+        keep: At least 1.
+        dry_run: Only look.
+
+    Returns:
+        What was, or would be, removed.
+
+    Raises:
+        RunFolderError: A version cannot be removed.
+    """
+    with run_folder.locked():
+        found = _removable(run_folder, keep)
+        for each in () if dry_run else found:
+            try:
+                # First of all: what a kill leaves of the rest is then an unfinished version, which nobody reads.
+                (each.folder / MANIFEST).unlink(missing_ok=True)
+                shutil.rmtree(each.folder)
+            except OSError as cause:
+                raise RunFolderError(f"{each.folder} cannot be removed ({cause}). Mend its permissions.") from cause
+            run_folder.log.event("version removed", folder=str(each.folder), bytes=each.freed_bytes)
+    return found
+
+
+def _removable(run_folder: RunFolder, keep: int) -> list[Removable]:
+    stores = [run_folder.store(stage.name) for stage in STAGES]
+    networks = Registry.all_of(run_folder.config.run_dir)
+    needed = _needed(run_folder, [*stores, *networks])
+    found = []
+    for store in (*stores, *networks):
+        found += [Removable(folder, _freed(folder)) for folder in store.unfinished()]
+        # Withdrawn models do not count: a rollback goes to one of the others.
+        worth_keeping = store.promoted() if isinstance(store, Registry) else store.complete()
+        if len(worth_keeping) <= keep:
+            continue
+        for name in store.complete():
+            if name < worth_keeping[-keep] and (store.folder, name) not in needed:
+                folder = store.folder / name
+                found.append(Removable(folder, _freed(folder)))
+    return found
+
+
+def _needed(run_folder: RunFolder, stores: Iterable[StageStore]) -> set[tuple[Path, str]]:
+    """Versions in use, and those that they were made from, all the way up."""
+    waiting = [(store.folder, current.name) for store in stores if (current := store.current())]
+    needed: set[tuple[Path, str]] = set()
+    while waiting:
+        folder, name = waiting.pop()
+        if (folder, name) in needed:
+            continue
+        needed.add((folder, name))
+        manifest = StageStore(folder.parent, folder.name).manifest_of(name)
+        if manifest is None:
+            continue
+        upstream = dict(manifest.get("upstream", {}))
+        if folder.parent.name == REGISTRY:
+            upstream = {"train": manifest["train"]}
+        waiting += [(run_folder.config.run_dir / stage, version) for stage, version in upstream.items()]
+    return needed
+
+
+def _freed(folder: Path) -> int:
+    return sum(
+        status.st_size for path in folder.rglob("*") if path.is_file() and (status := path.lstat()).st_nlink == 1
+    )

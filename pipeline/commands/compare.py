@@ -1,0 +1,209 @@
+"""`compare NAME`: the shell around `training.studies`: run folder, console, provenance."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from features.dataset import FeatureDataset
+from ingestion.secrets import redact
+from models.evaluation.style import PlotLabels
+from pipeline.errors import ConfigError, LoadTestError, RunFolderError, nearest
+from pipeline.machine.facts import read_machine
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner
+from pipeline.runs.provenance import code_version, now, package_versions
+from pipeline.runs.store import Version, write_atomically
+from pipeline.stages.train import Train
+from pipeline.terminal.progress import Bar
+from training.studies.drawing import draw
+from training.studies.page import render as render_page
+from training.studies.plan import StudyJob, StudyPlan, make_plan
+from training.studies.results import Comparison, Timing, collect, load
+from training.studies.runs import count_all, run_job
+from training.studies.statistics import mean_of
+from training.studies.timing import time_model
+from training.studies.variants import COMPARISONS, METHOD_NAMES, METHODS, TableColumn, Variant
+
+_FOLDER: Final = "compare"
+_RESULT: Final = "comparison.json"
+_FIGURES: Final = "figures"
+
+
+def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = False) -> Path:
+    """Make a comparison of optimisers on the features of a run folder, as far as it is not made, and draw it.
+
+    What it writes, all in `<run_dir>/compare/<name>/`:
+        comparison.json, comparison.md, figures/    the result
+        runs/<network>/<method>/seed-<n>/           each run, as `train` leaves it, and `test.json`
+        timing/<network>/...                        short runs that measure time
+        jobs/                                       logs of the ranks
+
+    Args:
+        run_folder: The run folder.
+        name: One of `training.studies.variants.COMPARISONS`.
+        command: What was typed, for the page.
+        force: Train all runs again.
+
+    Returns:
+        The page.
+
+    Raises:
+        ConfigError: There is no comparison of this name.
+        MissingInputError: There are no features yet.
+        TrainingError: A run cannot be done; the message names it.
+        RunFolderError: The folder is in use or cannot be written.
+    """
+    if name not in COMPARISONS:
+        raise ConfigError(f"compare {name}: there is no such comparison.{nearest(name, COMPARISONS)}")
+    with run_folder.locked():
+        upstream = run_folder.upstream(Train())
+        Runner(run_folder).say_what_is_stale(Train(), upstream)
+        features = upstream["features"]
+        _refuse_load_test(run_folder, features)
+        folder = run_folder.config.run_dir / _FOLDER / name
+        try:
+            if force:
+                shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            return _compare(run_folder, name, features, folder, command)
+        except OSError as cause:
+            raise RunFolderError(
+                f"the comparison could not be written or read ({cause}). Check space and permissions of {folder}, "
+                f"or compare again with --force."
+            ) from cause
+
+
+def _compare(run_folder: RunFolder, name: str, features: Version, folder: Path, command: str) -> Path:
+    config = run_folder.config
+    dataset = FeatureDataset.load(features.folder)
+    plan = make_plan(
+        name,
+        config.compare,
+        base=config.train,
+        networks=config.model,
+        dataset=dataset,
+        folder=folder,
+        cores=_cores(run_folder),
+    )
+    found = load(folder / _RESULT, plan.digest)
+    if found is None:
+        found = _make(run_folder, plan, dataset, features, command)
+        write_atomically(folder / _RESULT, found.to_json())
+    else:
+        run_folder.console.print("[bold]compare[/]: all runs are done; drawing again", highlight=False)
+    report = config.report
+    labels = PlotLabels(report.experiment, report.sample_note, report.energy_tev)
+    drawn = draw(found, labels, folder / _FIGURES)
+    page = folder / "comparison.md"
+    page.write_text(render_page(found, drawn, folder=_FIGURES), encoding="utf-8")
+    for model in found.models:
+        run_folder.console.print(table_of(found, model))
+    return page
+
+
+def _make(
+    run_folder: RunFolder, plan: StudyPlan, dataset: FeatureDataset, features: Version, command: str
+) -> Comparison:
+    """Everything but the drawing."""
+    config = run_folder.config
+    run_folder.refuse_unfit_machine(Train.needs, "optimisers cannot be compared", workers=config.compare.workers)
+    code = code_version()
+    for job in plan.jobs:
+        _run_job(run_folder.console, job, dataset, code)
+    for job in plan.converging:
+        with Bar(run_folder.console, "predict the test split", "models") as bar:
+            count_all(job.runs, dataset.files("test"), bar)
+    return Comparison(
+        name=plan.name,
+        digest=plan.digest,
+        made=_made(run_folder, command),
+        settings={key: getattr(config, key).model_dump(mode="json") for key in ("compare", "train", "model")},
+        data={
+            "version": features.name,
+            "classes": dataset.classes,
+            "counts": dataset.counts,
+            "sample_note": config.report.sample_note,
+        },
+        runs=collect(plan.runs()),
+        timing={
+            job.runs[0].model: _time(run_folder, plan, job, dataset, is_first=not place)
+            for place, job in enumerate(plan.converging)
+        },
+    )
+
+
+def _run_job(console: Console, job: StudyJob, dataset: FeatureDataset, code: str) -> None:
+    left = sum(not run.is_done for run in job.runs)
+    before = f", {len(job.runs) - left} done before" if left < len(job.runs) else ""
+    console.print(f"[bold]compare[/]: {job.title}: {len(job.runs)} run(s){before}", highlight=False)
+    with Bar(console, "train", "steps") as bar:
+        run_job(
+            job, dataset, code=code, on_progress=bar, on_loss=lambda words: console.print(f"  {words}", highlight=False)
+        )
+
+
+def _time(run_folder: RunFolder, plan: StudyPlan, job: StudyJob, dataset: FeatureDataset, *, is_first: bool) -> Timing:
+    """The scaling study is of the first network, as in the thesis it is of one."""
+    model, seed = job.runs[0].model, job.runs[0].seed
+    one_of_each = [run for run in job.runs if run.seed == seed]
+    results = collect(one_of_each[:1])
+    with Bar(run_folder.console, f"simulate {model}", "runs") as bar:
+        return time_model(
+            plan.timing_runs(model),
+            one_of_each,
+            [group.rows for group in dataset.splits["train"]],
+            num_parameters=results[0].summary["num_parameters"],
+            most_workers=run_folder.config.compare.simulated_workers if is_first else None,
+            on_progress=bar,
+        )
+
+
+def _made(run_folder: RunFolder, command: str) -> dict[str, Any]:
+    return {
+        # The page is drawn from this, not from what was written.
+        "command": redact(command),
+        "created": now(),
+        "machine": {"cpu": cpu_name(), "cores": _cores(run_folder)},
+        "packages": package_versions(),
+    }
+
+
+def _cores(run_folder: RunFolder) -> int:
+    return read_machine(run_dir=run_folder.config.run_dir).cores
+
+
+def _refuse_load_test(run_folder: RunFolder, features: Version) -> None:
+    if features.manifest["counters"]["load_test"] and not run_folder.config.allow_load_test:
+        raise LoadTestError(
+            "these features are of a load-test sample: copies of few events, turned and mirrored. A comparison on "
+            "them means nothing. To time it all the same, set allow_load_test: true."
+        )
+
+
+def cpu_name() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def table_of(comparison: Comparison, model: str) -> Table:
+    """Mean test accuracy and its standard error, for the terminal."""
+    table = Table(f"{model}: test accuracy", *(str(column) for column in TableColumn))
+    for method in METHODS:
+        cells = []
+        for column in TableColumn:
+            runs = comparison.of(model, Variant(method, column))
+            mean = mean_of([run.counts.accuracy for run in runs]) if runs else None
+            cells.append(f"{100 * mean.value:.2f} % ± {100 * mean.error:.2f}" if mean else "-")
+        table.add_row(METHOD_NAMES[method], *cells)
+    return table

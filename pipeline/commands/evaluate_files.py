@@ -1,0 +1,252 @@
+"""`evaluate-files`: other models than those of the run folder, other events than its test split."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from features.dataset import FeatureDataset
+from features.errors import EmptySelectionError
+from features.kernel_pass import EventsFile, kernel_items
+from features.unsplit_spark_job import make_unsplit
+from ingestion.files import expand, inventory, refuse_waiting
+from ingestion.settings import SampleSettings
+from ingestion.spark_job import ingest
+from models.evaluation.evaluation import Candidate, boosted_trees, evaluate, write_predictions
+from models.prediction import predict
+from pipeline.config import Config
+from pipeline.errors import ConfigError, LoadTestError, MissingInputError, RunFolderError, nearest
+from pipeline.machine.spark_session import counted
+from pipeline.run_folder import RunFolder
+from pipeline.runs.models_on_disk import (
+    FoundModel,
+    find_models,
+    refuse_other_features,
+    refuse_seen_events,
+)
+from pipeline.runs.provenance import code_version, now
+from pipeline.runs.seen_events import count_seen, identities
+from pipeline.runs.store import write_atomically
+from pipeline.stages.evaluate import make_task
+from pipeline.terminal.progress import Bar
+from pipeline.terminal.tables import evaluation_tables
+
+_FOLDER: Final = "evaluations"
+_FEATURES: Final = "features"
+
+
+class _Events(NamedTuple):
+    """What is evaluated on."""
+
+    words: str
+    files: list[Path]
+    has_truth: bool
+
+
+def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
+    """Evaluate any models on the test split, or on new ROOT files by the same ingest and feature code.
+
+    What it writes, all in `<run_dir>/evaluations/<number>/` or the folder that is asked for:
+        evaluation.json      models, events, code
+        metrics.json, plots/, <model>/...      as the stage `evaluate` does; without true classes predictions only
+
+    Args:
+        run_folder: The run folder.
+        models: `PATH` or `NAME=PATH` of training folders or ONNX files; none: the networks of this run folder.
+        inputs: `GLOB` or `CLASS=GLOB` of ROOT files; none: the test split.
+        out: A new folder; None: the next number in the run folder.
+
+    Returns:
+        The folder of the result.
+
+    Raises:
+        MissingInputError: There are no features, or no models, to evaluate.
+        ConfigError: `inputs` names an unknown class.
+        RunFolderError: The folder is there already or cannot be written.
+        ModelError: A model cannot be read, or is of other features or classes, or has seen the events.
+    """
+    with run_folder.locked():
+        try:
+            return _evaluate(run_folder, models, inputs, out)
+        finally:
+            run_folder.spark.stop()
+
+
+def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
+    folder = out or _next_folder(run_folder)
+    dataset = _dataset(run_folder, is_needed=not inputs)
+    found = _models(run_folder, models)
+    refuse_other_features(found, kernel_items(run_folder.config.features))
+    unfinished = _begin(folder)
+    try:
+        if inputs or dataset is None:
+            events = _new_events(run_folder, inputs, unfinished)
+        else:
+            events = _Events("test split", dataset.files("test"), has_truth=True)
+        for name in refuse_seen_events(found, events.files):
+            run_folder.say(
+                f"  it is not known what {name} was trained on; if on some of these events, this means nothing"
+            )
+        _write(run_folder, found, events, dataset, unfinished)
+        shutil.rmtree(unfinished / _FEATURES, ignore_errors=True)
+        made = {"created": now(), "code_version": code_version(), "models": list(models), "events": events.words}
+        write_atomically(unfinished / "evaluation.json", {**made, "config": run_folder.config.model_dump(mode="json")})
+        unfinished.rename(folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return folder
+
+
+def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None:
+    """The features of the run folder, if there are any; they must be of the config where the test split is wanted.
+
+    Raises:
+        MissingInputError: They are needed and not there, or were made with other settings.
+    """
+    version = run_folder.store("features").current()
+    if version is None:
+        if is_needed:
+            raise MissingInputError(
+                f"there is no test split in {run_folder.config.run_dir} yet. "
+                f"Run `python -m pipeline features` first, or name ROOT files with --inputs."
+            )
+        return None
+    dataset = FeatureDataset.load(version.folder)
+    if dataset.load_test and not run_folder.config.allow_load_test:
+        raise LoadTestError("the features of this run folder are of a load-test sample: copies of few events.")
+    if is_needed and not _suits(dataset, run_folder.config):
+        raise MissingInputError(
+            "the features of this run folder were made with other settings than the config has now. "
+            "Run `python -m pipeline features` first."
+        )
+    return dataset
+
+
+def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
+    """Those that are named, or the networks of the run folder."""
+    if models:
+        return find_models(models, run_folder.config.classes)
+    trained = run_folder.store("train").current()
+    if trained is None:
+        raise MissingInputError(
+            f"there are no trained networks in {run_folder.config.run_dir}. Name models with --model, or train first."
+        )
+    return find_models([str(trained.folder)], run_folder.config.classes)
+
+
+def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:
+    """Ingest new files and make their features, with the settings of the config.
+
+    Raises:
+        ConfigError: A class that there is none of, or files with and without a class.
+    """
+    samples = _samples(inputs, run_folder.config.classes)
+    config = run_folder.config.model_copy(update={"samples": samples})
+    events_dir, features_dir = folder / "events", folder / _FEATURES
+    for each in (events_dir, features_dir):
+        each.mkdir()
+    with Bar(run_folder.console, "checking files", "files") as bar:
+        checked = inventory(expand(samples), config.ingest, on_file=bar)
+    refuse_waiting(checked, config.ingest)
+    if any(info.is_load_test for info in checked.infos) and not config.allow_load_test:
+        raise LoadTestError("--inputs: these are load-test files, copies of few events: nothing to learn from them.")
+    spark = run_folder.spark.context()
+    total = sum(info.entries for info in checked.infos)
+    with Bar(run_folder.console, "ingest", "events") as bar, counted(spark, bar, total) as done:
+        read = ingest(
+            spark, checked.infos, samples, config.ingest, events_dir.absolute(),
+            done=done, num_tasks=run_folder.spark.num_tasks, bad=checked.bad,
+        )  # fmt: skip
+    for bad in read.bad:
+        run_folder.say(f"  skipped: {bad.message}")
+    parts = [
+        EventsFile(part.name, part.sample, part.digest, str(events_dir.absolute() / part.name))
+        for part in read.parts
+        if part.name
+    ]
+    kept = sum(part.counts["events"] for part in read.parts)
+    with Bar(run_folder.console, "features", "events") as bar, counted(spark, bar, kept) as done:
+        made = make_unsplit(
+            spark, parts, config.features, config.classes, features_dir.absolute(),
+            done=done, num_tasks=run_folder.spark.num_tasks,
+        )  # fmt: skip
+    shutil.rmtree(events_dir)
+    selected = sum(output.counts["selected"] for output in made.outputs)
+    run_folder.say(f"  {len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
+    if not selected:
+        raise EmptySelectionError("--inputs: no event of these files passes the selection. Give more, or others.")
+    return _Events(", ".join(inputs), made.files, has_truth="=" in inputs[0])
+
+
+def _write(
+    run_folder: RunFolder, found: Sequence[FoundModel], events: _Events, dataset: FeatureDataset | None, folder: Path
+) -> None:
+    """Predictions; with true classes numbers and figures too."""
+    candidates = [*(each.candidate for each in found), *_reference(run_folder, dataset, events)]
+    config = run_folder.config
+    if not events.has_truth:
+        for candidate in candidates:
+            (folder / candidate.name).mkdir()
+            predictions = predict(candidate.model, events.files, also=["hlf"])
+            write_predictions(predictions, config.classes, folder / candidate.name, has_truth=False)
+        run_folder.say(f"  {predictions.num_rows} events predicted; no metrics, since --inputs names no class")
+        return
+    train = dataset.files("train") if dataset is not None and not events.files[0].is_relative_to(folder) else []
+    task = make_task(config, config.classes, None)
+    metrics = evaluate(candidates, events.files, train, task, folder, train_events=config.evaluate.train_events)
+    for table in evaluation_tables(metrics):
+        run_folder.console.print(table)
+
+
+def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _Events) -> list[Candidate]:
+    """The boosted trees, where there is a training split of the same features that holds none of the events."""
+    config = run_folder.config
+    if not config.evaluate.reference or dataset is None or not _suits(dataset, config):
+        return []
+    if num_seen := count_seen(dataset, identities(events.files)):
+        run_folder.say(f"  no boosted trees: the training and validation splits hold {num_seen} of these events")
+        return []
+    train = dataset.files("train")
+    return [boosted_trees(train, dataset.classes, dataset.class_weights, seed=config.train.seed)]
+
+
+def _suits(dataset: FeatureDataset, config: Config) -> bool:
+    """Whether it is of the classes and features that the config has now."""
+    return dataset.classes == config.classes and dataset.definitions == kernel_items(config.features)
+
+
+def _next_folder(run_folder: RunFolder) -> Path:
+    """The next number."""
+    folder = run_folder.config.run_dir / _FOLDER
+    numbers = [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
+    return folder / f"{max(numbers, default=0) + 1:04d}"
+
+
+def _samples(inputs: Sequence[str], classes: Sequence[str]) -> list[SampleSettings]:
+    """Each `CLASS=GLOB`, or each `GLOB`, as a sample; without a class the label is a stand-in that nobody shows."""
+    words = [each.partition("=") if "=" in each else ("", "", each) for each in inputs]
+    if len({bool(separator) for _, separator, _ in words}) > 1:
+        raise ConfigError("--inputs: either all are CLASS=GLOB, or all are GLOB and true classes are not known.")
+    for name, separator, _ in words:
+        if separator and name not in classes:
+            raise ConfigError(f"--inputs: there is no class '{name}'.{nearest(name, classes)}")
+    return [
+        SampleSettings(name=f"new-{place}", label=classes.index(name) if name else 0, files=[pattern])
+        for place, (name, _, pattern) in enumerate(words, start=1)
+    ]
+
+
+def _begin(folder: Path) -> Path:
+    """An empty folder beside the one that is asked for; it gets that name once it is complete."""
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    try:
+        if folder.exists():
+            raise RunFolderError(f"{folder} is there already. Give a new folder with --out, or remove it.")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+    except OSError as cause:
+        raise RunFolderError(f"{unfinished} cannot be written ({cause}). Choose another folder with --out.") from cause
+    return unfinished

@@ -1,0 +1,65 @@
+"""`load-test`: the files of a load-test sample, and a config that reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from pipeline.errors import RunFolderError
+from pipeline.run_folder import RunFolder
+from pipeline.terminal.progress import Bar
+
+
+def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int) -> str:
+    """Write `num_events` events of each sample of a config to a new folder, with `load_test.yaml`.
+
+    Returns:
+        What to do next.
+
+    Raises:
+        RunFolderError: The folder is not empty or cannot be written.
+        IngestionError: A file of the config cannot be read.
+    """
+    from ingestion.errors import EmptySampleError
+    from ingestion.files import expand, inventory, refuse_waiting
+    from ingestion.load_test import TREE, branch_map, write_load_test
+
+    config = run_folder.config
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        in_use = any(folder.iterdir())
+    except OSError as cause:
+        raise RunFolderError(f"{folder} cannot be written ({cause}). Choose another folder.") from cause
+    if in_use:
+        raise RunFolderError(f"{folder} is not empty. Choose a new folder, so that files of two samples do not mix.")
+    sources = expand(config.samples, on_unmatched=lambda words: run_folder.say(f"note: {words}"))
+    found = inventory(sources, config.ingest)
+    refuse_waiting(found, config.ingest)
+    readable = {info.sample for info in found.infos}
+    for sample in config.samples:
+        if sample.name not in readable:
+            raise EmptySampleError(f"sample '{sample.name}': no file of it can be read, so there is nothing to copy.")
+    with Bar(run_folder.console, "load test", "events") as bar:
+        files = write_load_test(
+            found.infos, config.ingest, num_events, folder, rng=np.random.default_rng(seed), on_events=bar
+        )
+    content: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+    content |= {
+        "run_dir": str(folder / "run"),
+        "samples": [
+            {"name": sample.name, "label": sample.label, "files": [str(path) for path in files[sample.name]]}
+            for sample in config.samples
+        ],
+        "ingest": {**content.get("ingest", {}), "tree": TREE, "branch_map": branch_map()},
+        "report": {
+            **content.get("report", {}),
+            "title": "Load test",
+            "sample_note": "Load-test sample: copies of few events",
+        },
+    }
+    path = folder / "load_test.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return f"{sum(map(len, files.values()))} files; next: python -m pipeline run --config {path}"

@@ -1,0 +1,155 @@
+"""`promote`: a trained network that is better than the one in use takes its place."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from features.dataset import FeatureDataset
+from features.errors import FeatureError
+from models.errors import ModelError
+from models.evaluation.improvement import improvement
+from models.evaluation.measurements import ScoredEvents
+from models.evaluation.metrics import Estimate
+from models.prediction import predict
+from pipeline.errors import USER_ERRORS, PromotionError, RunFolderError
+from pipeline.run_folder import RunFolder
+from pipeline.runs.model_registry import Registry
+from pipeline.runs.models_on_disk import FoundModel, find_models, refuse_other_features, refuse_seen_events
+from pipeline.runs.provenance import code_version, now
+from pipeline.runs.store import Version
+from pipeline.stages.evaluate import Evaluate
+
+
+class Verdict(NamedTuple):
+    """What became of a candidate."""
+
+    network: str
+    promoted: bool
+    reason: str
+
+
+def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Verdict]:
+    """Look at each network of the current training, one after the other.
+
+    Both models predict the raw features of the same test events. A candidate is promoted where there is no model
+    in use, or where the mean cross-entropy improves by more than `promote.min_sigma` standard errors. Where the
+    two cannot be compared, as after a change of the features, the one in use stays.
+
+    Args:
+        run_folder: The run folder.
+        force: Promote whatever the comparison says, or where there cannot be any.
+
+    Raises:
+        MissingInputError: There is no trained model, or it does not belong to the current features.
+        PromotionError: A candidate cannot be read or promoted; the other networks were looked at all the same.
+    """
+    with run_folder.locked():
+        try:
+            yield from _promote_each(run_folder, force=force)
+        except BaseException:
+            run_folder.write_metrics(failed="promote")
+            raise
+        run_folder.write_metrics(failed=None)
+
+
+def _promote_each(run_folder: RunFolder, *, force: bool) -> Iterator[Verdict]:
+    upstream = run_folder.upstream(Evaluate())
+    trained = upstream["train"]
+    dataset = FeatureDataset.load(upstream["features"].folder)
+    failed: list[str] = []
+    for network in trained.manifest["counters"]["networks"]:
+        try:
+            verdict = _promote(run_folder, network, trained, dataset, force=force)
+        except USER_ERRORS as error:
+            failed.append(f"{network}: {error}")
+            run_folder.log.event("promotion failed", network=network, train=trained.name, message=str(error))
+        else:
+            event = "network promoted" if verdict.promoted else "network not promoted"
+            run_folder.log.event(event, network=network, train=trained.name, reason=verdict.reason)
+            yield verdict
+    if failed:
+        raise PromotionError("\n".join(failed))
+
+
+def _promote(run_folder: RunFolder, network: str, trained: Version, dataset: FeatureDataset, *, force: bool) -> Verdict:
+    (candidate,) = find_models([f"{network}={trained.folder / network}"], dataset.classes)
+    refuse_other_features([candidate], dataset.definitions)
+    refuse_seen_events([candidate], dataset.files("test"))
+    registry = Registry(run_folder.config.run_dir, network)
+    current = registry.recovered()
+    digest = _digest(trained.folder / network / "model")
+    if current is not None and current.manifest["digest"] == digest:
+        return Verdict(network, promoted=False, reason=f"it is in use already, as {current.name}")
+    if not force and digest in registry.withdrawn_digests():
+        return Verdict(network, promoted=False, reason="it was rolled back; --force promotes it all the same")
+    found: Estimate | None = None
+    if current is None:
+        is_better, reason = True, "there was none in use"
+    else:
+        try:
+            found = _compare(candidate, current, dataset)
+        except (ModelError, FeatureError) as error:
+            is_better, reason = False, f"it cannot be compared with {current.name}: {error}"
+        else:
+            is_better, reason = _decide(found, current, dataset.num_rows("test"), run_folder.config.promote.min_sigma)
+    if not (is_better or force):
+        advice = "" if found else " `promote --force` puts it in use all the same."
+        return Verdict(network, promoted=False, reason=reason + advice)
+    _publish(run_folder, registry, trained, digest, found)
+    return Verdict(network, promoted=True, reason=reason if is_better else f"--force, although {reason}")
+
+
+def _decide(found: Estimate, current: Version, num_events: int, needed: float) -> tuple[bool, str]:
+    """Whether an improvement is so many standard errors, and the words for it."""
+    how = "lower" if found.value >= 0 else "higher"
+    return found.value > needed * found.error, (
+        f"its mean cross-entropy on {num_events} test events is {how} than that of {current.name} "
+        f"by {abs(found.value):.4f} +- {found.error:.4f}; lower by {needed:g} standard errors is asked for"
+    )
+
+
+def _compare(candidate: FoundModel, current: Version, dataset: FeatureDataset) -> Estimate:
+    """How much better a candidate is than the model in use."""
+    (old,) = find_models([f"in-use={current.folder}"], dataset.classes)
+    refuse_other_features([old], dataset.definitions)
+    files = dataset.files("test")
+    refuse_seen_events([old], files)
+    before, after = (ScoredEvents.of(predict(each.candidate.model, files, also=["hlf"])) for each in (old, candidate))
+    return improvement(after.labels, after.weights, before.probabilities, after.probabilities)
+
+
+def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest: str, found: Estimate | None) -> None:
+    folder, network = registry.next_folder(digest), registry.stage
+    try:
+        registry.remove_unpublished()
+        registry.begin(folder)
+        shutil.copytree(trained.folder / network / "model", folder / "model")
+        shutil.copyfile(trained.folder / network / "run.json", folder / "run.json")
+        exported = run_folder.store("export").current()
+        if exported is not None and exported.manifest["upstream"]["train"] == trained.name:
+            shutil.copyfile(exported.folder / network / "model.onnx", folder / "model.onnx")
+        registry.commit(
+            folder,
+            {
+                "network": network,
+                "digest": digest,
+                "train": trained.name,
+                "promoted": now(),
+                "improvement": None if found is None else found._asdict(),
+                "code_version": code_version(),
+            },
+        )
+    except OSError as cause:
+        raise RunFolderError(f"{folder} cannot be written ({cause}). Check space and permissions.") from cause
+
+
+def _digest(folder: Path) -> str:
+    """Of a model's content."""
+    digest = hashlib.sha256()
+    for name in ("model.json", "weights.pt"):
+        digest.update((folder / name).read_bytes())
+    return digest.hexdigest()

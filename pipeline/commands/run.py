@@ -1,0 +1,30 @@
+"""`run`, and the command of each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.errors import RunFolderError
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner
+
+
+def run(run_folder: RunFolder, names: Sequence[str] = (), *, force: bool = False) -> None:
+    """Run the named stages as far as they are stale, and say where the report is.
+
+    Args:
+        run_folder: The run folder.
+        names: Names of stages; none: all that the config wants.
+        force: Run them even if they are up to date.
+
+    Raises:
+        RunFolderError: It is in use or cannot be written.
+    """
+    runner = Runner(run_folder)
+    chosen = names or [stage.name for stage in runner.wanted()]
+    runner.run(chosen, force=force)
+    if "report" in chosen:
+        current = run_folder.store("report").current()
+        if current is None:
+            raise RunFolderError(f"there is no report in {run_folder.config.run_dir} although its stage has run")
+        run_folder.say(f"report: {current.folder / 'report.html'}")

@@ -1,0 +1,55 @@
+"""`status`: which versions and which models are in use, and whether their files are what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.markup import escape
+from rich.table import Table
+
+from pipeline.run_folder import RunFolder
+from pipeline.runs.model_registry import Registry
+from pipeline.runs.outputs import changed_files
+from pipeline.runs.store import StageStore
+from pipeline.stages.table import STAGES
+
+#: Keys of manifests that are shown.
+_OF_STAGES: Final = ("created", "seconds", "upstream", "code_version")
+_OF_MODELS: Final = ("promoted", "train", "improvement", "code_version")
+
+
+def status(run_folder: RunFolder) -> dict[str, Any]:
+    """For each stage its version in use, and under `in_use` for each network its model; None where there is none."""
+    found: dict[str, Any] = {stage.name: _brief(run_folder.store(stage.name), _OF_STAGES) for stage in STAGES}
+    found["in_use"] = {each.stage: _brief(each, _OF_MODELS) for each in Registry.all_of(run_folder.config.run_dir)}
+    return found
+
+
+def table_of(run_folder: RunFolder) -> Table:
+    """The same for the terminal."""
+    title = escape(str(run_folder.config.run_dir))
+    table = Table("stage", "version", "made", "seconds", title=title, title_justify="left")
+    found = status(run_folder)
+    models = found.pop("in_use")
+    for name, each in found.items():
+        row = [each["version"], each["created"], f"{each['seconds']:.1f}"] if each else ["-", "-", "-"]
+        table.add_row(name, *row)
+    for name, each in models.items():
+        row = [each["version"], each["promoted"]] if each else ["-", "-"]
+        table.add_row(f"{name} in use", *row, "-")
+    return table
+
+
+def verify(run_folder: RunFolder) -> list[str]:
+    """Files of the versions and models in use that are gone or hold other bytes than were written, as paths."""
+    stores = [*(run_folder.store(stage.name) for stage in STAGES), *Registry.all_of(run_folder.config.run_dir)]
+    versions = [version for store in stores if (version := store.current())]
+    return [str(each.folder / path) for each in versions for path in changed_files(each.folder, each.files)]
+
+
+def _brief(store: StageStore, keys: Sequence[str]) -> dict[str, Any] | None:
+    version = store.current()
+    if version is None:
+        return None
+    return {"version": version.name, "folder": str(version.folder), **{key: version.manifest[key] for key in keys}}

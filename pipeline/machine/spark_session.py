@@ -1,0 +1,181 @@
+"""The Spark session: started when the first stage needs it, shared by the stages of a run, stopped at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import threading
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from py4j.protocol import Py4JJavaError
+
+from pipeline.config import SparkSettings
+from pipeline.errors import MachineError, SparkJobError
+from pipeline.runs.code_meaning import ROOT
+from pipeline.runs.space import says_out_of_room
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
+
+    from pipeline.terminal.progress import Bar
+
+_PACKAGES: Final = ("ingestion", "features", "models", "training")
+_SECONDS_BETWEEN_LOOKS: Final = 0.5
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+
+
+class SparkProvider:
+    """Starts Spark on first use.
+
+    Args:
+        settings: Where it runs.
+    """
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._context: SparkContext | None = None
+        self._code: tempfile.TemporaryDirectory[str] | None = None
+
+    def context(self) -> SparkContext:
+        """The running context.
+
+        Raises:
+            MachineError: Spark does not start.
+        """
+        if self._context is None:
+            self._context = _start(self._settings)
+            if self._settings.master.startswith("local-cluster") or not self._settings.master.startswith("local"):
+                # Executors fetch the code from here whenever they start, so it lives as long as the context.
+                self._code = tempfile.TemporaryDirectory(prefix="hep-pipeline-code-")
+                self._context.addPyFile(str(zip_code(Path(self._code.name))))
+        return self._context
+
+    def num_tasks(self, work_items: int) -> int:
+        """Tasks for so many pieces of work: few, since a Spark task costs a third of a second; at most 8 pieces each.
+
+        A retried task repeats all its pieces, hence the limit.
+        """
+        return max(1, min(work_items, max(2 * self.context().defaultParallelism, -(-work_items // 8))))
+
+    def stop(self) -> None:
+        """Stop Spark if it was started."""
+        if self._context is not None:
+            self._context.stop()
+            self._context = None
+        if self._code is not None:
+            self._code.cleanup()
+            self._code = None
+
+
+@contextmanager
+def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator[int]]:
+    """A counter for Spark tasks whose value is shown on a progress bar while the job runs."""
+    done = context.accumulator(0)
+    finished = threading.Event()
+
+    def watch() -> None:
+        while not finished.wait(_SECONDS_BETWEEN_LOOKS):
+            bar(done.value, total)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield done
+    except Py4JJavaError as error:
+        cause = _cause(str(error))
+        raise SparkJobError(f"a Spark job failed: {cause}. {_advice(cause)}") from error
+    finally:
+        finished.set()
+        watcher.join()
+
+
+def _cause(words: str) -> str:
+    """The line of a Spark failure that says most: the task's own exception, else the reason of the abort."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    exceptions = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Arrow\w+)\b: ", line)]
+    chosen = exceptions[0] if exceptions else next((line for line in lines if "SparkException" in line), lines[0])
+    return chosen[:500]
+
+
+def _advice(cause: str) -> str:
+    """What to do about a failure of Spark."""
+    if says_out_of_room(cause):
+        return "Check space and permissions of the run folder, and of spark.local.dir, where Spark keeps what it mixes."
+    return "If executors were lost, look at their memory and logs; --debug shows all that Spark says."
+
+
+def _start(settings: SparkSettings) -> SparkContext:
+    import pyspark  # noqa: PLC0415 - Spark is loaded only by stages that need it
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    # PySpark says so at every start with pandas 3; no pandas passes through our jobs.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    builder = (
+        SparkSession.builder.master(settings.master)
+        .appName("hep-pipeline")
+        .config("spark.driver.memory", settings.driver_memory)
+        # Keys of all events come to the driver; its memory is the limit, not a second number beside it.
+        .config("spark.driver.maxResultSize", "0")
+        # Floats hardly shrink: compressing them costs the JVM as much as moving them.
+        .config("spark.shuffle.compress", "false")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}")
+    )
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = settings.executor_python or sys.executable
+    if settings.master.startswith("local"):
+        # A Spark of another version in SPARK_HOME, or a host name that does not resolve, must not matter
+        # here, nor arguments meant for another application.
+        os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    for key, value in settings.conf.items():
+        builder = builder.config(key, value)
+    try:
+        context = _away_from_main_thread(lambda: builder.getOrCreate().sparkContext)
+    except Exception as cause:
+        raise MachineError(
+            f"Spark does not start on {settings.master} ({type(cause).__name__}: {str(cause).strip()[:500]}). "
+            f"Run `python -m pipeline doctor`."
+        ) from cause
+    return context
+
+
+def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:
+    """Start Spark in another thread: in the main one it replaces the shell's handler of Ctrl-C by one that may fail."""
+    started: list[SparkContext] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            started.append(start())
+        except Exception as error:  # noqa: BLE001 - it is raised again in the main thread
+            failed.append(error)
+
+    # A daemon: an interrupt while Spark starts must not wait for it.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return started[0]
+
+
+def zip_code(folder: Path) -> Path:
+    """An archive, in `folder`, of the packages that tasks import: executors need not have a checkout."""
+    archive = folder / "hep_pipeline_code.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for package in _PACKAGES:
+            for source in sorted((ROOT / package).rglob("*.py")):
+                file.write(source, source.relative_to(ROOT))
+    return archive

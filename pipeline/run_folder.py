@@ -1,0 +1,141 @@
+"""What every command has in hand: a config, its run folder, and where to speak."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from typing import Any
+
+from rich.console import Console
+
+from pipeline.config import Config
+from pipeline.errors import MachineError, MissingInputError, RunFolderError
+from pipeline.machine.doctor import Finding, Need, Severity, examine, render
+from pipeline.machine.facts import read_machine
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.runs.fingerprint import Fingerprint
+from pipeline.runs.lock import locked
+from pipeline.runs.log import RunLog
+from pipeline.runs.model_registry import Registry
+from pipeline.runs.store import StageStore, Version
+from pipeline.stages.base import Stage
+from pipeline.stages.table import STAGE_OF, STAGES
+
+
+class RunFolder:
+    """The run folder of one config; nothing is written before a command asks for it.
+
+    Args:
+        config: The config.
+        console: Where progress and notes are shown.
+    """
+
+    def __init__(self, config: Config, console: Console) -> None:
+        self.config = config
+        self.console = console
+        self.log = RunLog(config.run_dir)
+        self.spark = SparkProvider(config.spark)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold it; see `pipeline.runs.lock`."""
+        return locked(self.config.run_dir)
+
+    def store(self, stage: str) -> StageStore:
+        """The versions of a stage."""
+        return StageStore(self.config.run_dir, stage)
+
+    def upstream(self, stage: Stage, *, mixed: bool = False) -> dict[str, Version]:
+        """Current versions of what a stage reads from.
+
+        Args:
+            stage: The stage.
+            mixed: Whether they may have been made from others than each other.
+
+        Raises:
+            MissingInputError: One is not there, or they do not belong together.
+        """
+        versions = {}
+        for name in stage.upstream_of(self.config):
+            version = self.store(name).current()
+            if version is None:
+                raise MissingInputError(
+                    f"{stage.name} needs the output of {name}, which is not in {self.config.run_dir} yet. "
+                    f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all."
+                )
+            versions[name] = version
+        if not mixed:
+            _refuse_mixed_versions(stage, versions)
+        for name in stage.optional_upstream:
+            version = self.store(name).current()
+            if version is not None and not _made_from_others(STAGE_OF[name], version, versions):
+                versions[name] = version
+        return versions
+
+    def write_metrics(self, *, failed: str | None) -> None:
+        """Replace `metrics.prom`; see `RunLog.write_metrics`."""
+        in_use = {each.stage: _manifest_in_use(each) for each in Registry.all_of(self.config.run_dir)}
+        stages = {stage.name: _manifest_in_use(self.store(stage.name)) for stage in STAGES}
+        self.log.write_metrics(stages, in_use, failed=failed)
+
+    def examine(self, needs: Collection[Need], *, workers: int | None = None) -> list[Finding]:
+        """What is wrong with this machine.
+
+        Args:
+            needs: What is going to run.
+            workers: MPI ranks; None: those of the training.
+        """
+        train = self.config.train
+        return examine(
+            read_machine(run_dir=self.config.run_dir),
+            needs,
+            workers=workers or train.workers,
+            spark_master=self.config.spark.master,
+            launcher=train.launcher,
+            launcher_args=train.launcher_args,
+        )
+
+    def refuse_unfit_machine(self, needs: Collection[Need], what: str, *, workers: int | None = None) -> None:
+        """Raise where `examine` finds an error; warnings are for `doctor`.
+
+        Raises:
+            MachineError: `what` cannot be done; all errors and their fixes.
+        """
+        errors = [each for each in self.examine(needs, workers=workers) if each.severity is Severity.ERROR]
+        if errors:
+            raise MachineError(f"{what} on this machine:\n{render(errors)}")
+
+    def say(self, words: str) -> None:
+        """Print a line as it is."""
+        self.console.print(words, highlight=False, markup=False)
+
+
+def _manifest_in_use(store: StageStore) -> dict[str, Any] | None:
+    """None too where it is damaged: the command that needs it says so."""
+    try:
+        current = store.current()
+    except RunFolderError:
+        return None
+    return current.manifest if current else None
+
+
+def _refuse_mixed_versions(stage: Stage, versions: dict[str, Version]) -> None:
+    """Refuse inputs that do not belong together: a model trained on one split and evaluated on another, say.
+
+    A test event of new features may have been a training event of the old.
+    """
+    for name, version in versions.items():
+        for source in _made_from_others(STAGE_OF[name], version, versions):
+            raise MissingInputError(
+                f"{stage.name} cannot use {name} {version.name}: that was made from other {source} than "
+                f"{versions[source].name}, which is there now. Run `python -m pipeline {name}` first, or "
+                f"`python -m pipeline run` for all."
+            )
+
+
+def _made_from_others(stage: Stage, version: Version, versions: dict[str, Version]) -> list[str]:
+    """Stages of which a version was made from other content than the given versions have."""
+    whole = Fingerprint.from_json(version.manifest["fingerprint"])
+    used = [item for each in (whole, *whole.parts.values()) for item in each.inputs.items()]
+    return [
+        source for source, read in used if source in versions and read.digest != stage.content_read(versions[source])
+    ]

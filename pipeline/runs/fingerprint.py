@@ -1,0 +1,109 @@
+"""What a version was made from, and how that differs from now: the reasons for running a stage again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+
+class Input(NamedTuple):
+    """One thing that a stage reads: a ROOT file, or the output of another stage."""
+
+    name: str
+    """What users call it: a path, or a stage."""
+    digest: str
+    """Changes when the content does."""
+
+
+class Fingerprint(NamedTuple):
+    """Everything that the result of a stage depends on."""
+
+    inputs: dict[str, Input]
+    """By identity: the UUID of a file, the name of a stage."""
+    config: dict[str, Any]
+    """Dotted key to value, of the keys that matter."""
+    code: dict[str, str]
+    """Module to digest of its meaning."""
+    parts: dict[str, Fingerprint] = {}  # noqa: RUF012 - nobody changes it
+    """Of what the stage makes one by one, such as networks; each depends on what stands here alone."""
+
+    @property
+    def digest(self) -> str:
+        """One hash of it all; file names do not count."""
+        content = {
+            "inputs": {identity: each.digest for identity, each in self.inputs.items()},
+            "config": self.config,
+            "code": self.code,
+            "parts": {name: part.digest for name, part in self.parts.items()},
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "inputs": {identity: each._asdict() for identity, each in self.inputs.items()},
+            "config": self.config,
+            # As pairs: a module such as `kernel_pass` as a key would have its digest taken for a secret.
+            "code": [list(item) for item in self.code.items()],
+            "parts": {name: part.to_json() for name, part in self.parts.items()},
+            "digest": self.digest,
+        }
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Fingerprint:
+        """From the manifest."""
+        inputs = {identity: Input(**each) for identity, each in content["inputs"].items()}
+        parts = {name: cls.from_json(part) for name, part in content["parts"].items()}
+        return cls(inputs, content["config"], dict(content["code"]), parts)
+
+    def without_inputs(self, names: Iterable[str]) -> Fingerprint:
+        """The same but for some inputs."""
+        kept = {identity: each for identity, each in self.inputs.items() if identity not in names}
+        parts = {name: part.without_inputs(names) for name, part in self.parts.items()}
+        return self._replace(inputs=kept, parts=parts)
+
+
+def reasons_to_run(before: Fingerprint, now: Fingerprint) -> list[str]:
+    """Why a stage is stale, in words; empty if it is up to date.
+
+    Examples:
+        >>> old = Fingerprint({}, {"features.isolation_cone": 0.3}, {})
+        >>> reasons_to_run(old, Fingerprint({}, {"features.isolation_cone": 0.4}, {}))
+        ['config features.isolation_cone changed (0.3 -> 0.4)']
+    """
+    old_inputs, new_inputs = before.inputs, now.inputs
+    reasons = sorted(f"input added: {new_inputs[key].name}" for key in new_inputs.keys() - old_inputs.keys())
+    reasons += sorted(f"input removed: {old_inputs[key].name}" for key in old_inputs.keys() - new_inputs.keys())
+    reasons += sorted(
+        f"input changed: {new_inputs[key].name}"
+        for key in new_inputs.keys() & old_inputs.keys()
+        if new_inputs[key].digest != old_inputs[key].digest
+    )
+    for key in sorted(now.config.keys() | before.config.keys()):
+        old, new = before.config.get(key, "not set"), now.config.get(key, "not set")
+        if old != new:
+            reasons.append(f"config {key} changed ({_short(old)} -> {_short(new)})")
+    reasons += [f"code of {name} changed" for name in changed_code(before, now)]
+    return reasons + _reasons_of_parts(before.parts, now.parts)
+
+
+def changed_code(before: Fingerprint, now: Fingerprint) -> list[str]:
+    """Modules that mean something else, are new, or run no more."""
+    names = sorted(now.code.keys() | before.code.keys())
+    return [name for name in names if now.code.get(name) != before.code.get(name)]
+
+
+def _reasons_of_parts(before: dict[str, Fingerprint], now: dict[str, Fingerprint]) -> list[str]:
+    reasons = [f"{name} is new" for name in now if name not in before]
+    reasons += [f"{name} is not wanted any more" for name in before if name not in now]
+    for name, part in now.items():
+        if name in before:
+            reasons += [f"{name}: {reason}" for reason in reasons_to_run(before[name], part)]
+    return reasons
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,71 @@
+"""The models of a run folder that were ever in use.
+
+<run_dir>/registry/<network>/current.json          the pointer to the model in use
+<run_dir>/registry/<network>/0003-5be21f02/        a model that was promoted, with model.onnx and manifest.json
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from pipeline.runs.store import StageStore, Version
+
+#: Folder of the models in use, in the run folder.
+REGISTRY: Final = "registry"
+_WITHDRAWN: Final = "withdrawn"
+
+
+class Registry(StageStore):
+    """The models of one network that were promoted.
+
+    Args:
+        run_dir: The run folder.
+        network: Name of the network.
+    """
+
+    def __init__(self, run_dir: Path, network: str) -> None:
+        super().__init__(run_dir / REGISTRY, network)
+
+    @classmethod
+    def all_of(cls, run_dir: Path) -> list[Registry]:
+        """Of each network that has any, by name."""
+        return [cls(run_dir, path.name) for path in sorted((run_dir / REGISTRY).glob("*")) if path.is_dir()]
+
+    def promoted(self) -> list[str]:
+        """Names of the models that were not withdrawn, the oldest first."""
+        return [name for name in self.complete() if _WITHDRAWN not in (self.manifest_of(name) or {})]
+
+    def withdrawn_digests(self) -> set[str]:
+        """Of models that were rolled back."""
+        manifests = [self.manifest_of(name) or {} for name in self.complete()]
+        return {manifest["digest"] for manifest in manifests if _WITHDRAWN in manifest}
+
+    def withdraw(self, version: Version, when: str) -> None:
+        """Note that a model was rolled back."""
+        self.rewrite_manifest(version, version.manifest | {_WITHDRAWN: when})
+
+    def recovered(self) -> Version | None:
+        """The model in use; where the pointer is missing, it is first set to the newest that was promoted.
+
+        That a pointer is missing though a model is there comes from a kill just before it was set, which this
+        finishes, or from somebody who removed a damaged one.
+
+        Raises:
+            RunFolderError: The pointer or its version is damaged.
+        """
+        promoted = self.promoted()
+        if promoted and not self.pointer.exists():
+            self.point_to(promoted[-1])
+        return self.current()
+
+    def remove_unpublished(self) -> None:
+        """Remove models newer than the one in use, but for withdrawn ones: a kill came before they were in use.
+
+        Left there, `rollback` would take them for models that were in use before.
+        """
+        current = self.current()
+        for name in self.promoted():
+            if current is not None and name > current.name:
+                shutil.rmtree(self.folder / name)

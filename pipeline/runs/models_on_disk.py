@@ -1,0 +1,154 @@
+"""Models that a user names by their paths: what training left, whole or of one network, and exported ONNX files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from features.dataset import FeatureDataset
+from models.errors import ModelError
+from models.evaluation.evaluation import Candidate
+from models.export.onnx_classifier import OnnxClassifier
+from models.saved_model import load_model
+from pipeline.errors import ConfigError, MissingInputError
+from pipeline.runs.seen_events import count_seen, dataset_of, identities
+
+_NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+#: What an evaluation writes beside the folders of the models, and the name of its reference.
+_TAKEN: Final = frozenset({"plots", "events", "features", "boosted-trees", "metrics.json", "evaluation.json"})
+
+
+class FoundModel(NamedTuple):
+    """A model and where it comes from."""
+
+    candidate: Candidate
+    classes: list[str]
+    definitions: Mapping[str, Any]
+    """How the features that it was trained on were computed."""
+    dataset: Path | None
+    """The features that it was trained on, where that is known and they are still there."""
+
+
+def find_models(words: Sequence[str], classes: Sequence[str]) -> list[FoundModel]:
+    """Read models.
+
+    Args:
+        words: `PATH` or `NAME=PATH`; a path is an ONNX file, the folder of a training run, or one that holds several.
+        classes: Of the events.
+
+    Raises:
+        MissingInputError: There is nothing of that kind at a path.
+        ModelError: A model cannot be read, or is of other classes.
+        ConfigError: Two models have the same name, or a name cannot be that of a folder.
+    """
+    found: dict[str, FoundModel] = {}
+    for word in words:
+        name, separator, path = word.partition("=")
+        if not separator or Path(word).exists():
+            name, separator, path = "", "", word
+        for place in _places(Path(path)):
+            chosen = name if separator else _name_of(place)
+            if chosen in found and not separator:
+                chosen = f"{place.parent.parent.name}-{chosen}"
+            if chosen in found or chosen in _TAKEN or not _NAME.match(chosen):
+                raise ConfigError(
+                    f"--model {word}: '{chosen}' is the name of two models, one that an evaluation uses itself, or "
+                    f"cannot be that of a folder. Give names of letters, digits, _ . -: --model first={place} "
+                    f"--model second=..."
+                )
+            found[chosen] = _read(chosen, place)
+    for each in found.values():
+        _refuse_other_classes(each, classes)
+    return list(found.values())
+
+
+def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str, Any]) -> None:
+    """Refuse models whose features were computed otherwise than those of the events.
+
+    Raises:
+        ModelError: One; the message names the settings that differ.
+    """
+    for each in models:
+        differing = [
+            f"{key} {each.definitions.get(key, 'not set')} instead of {definitions.get(key, 'not set')}"
+            for key in sorted({*each.definitions, *definitions})
+            if each.definitions.get(key) != definitions.get(key)
+        ]
+        if differing:
+            raise ModelError(
+                f"{each.candidate.name} was trained on features that were computed otherwise: {', '.join(differing)}. "
+                f"Use the config that it was trained with, or train again."
+            )
+
+
+def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path]) -> list[str]:
+    """Refuse models that were trained, or chosen, on events that they are to be evaluated on.
+
+    Returns:
+        Names of the models of which it is not known what they were trained on.
+
+    Raises:
+        ModelError: One; the message counts the events.
+    """
+    events = identities(files)
+    unknown = []
+    for each in models:
+        if each.dataset is None:
+            unknown.append(each.candidate.name)
+            continue
+        num_seen = count_seen(FeatureDataset.load(each.dataset), events)
+        if num_seen:
+            raise ModelError(
+                f"{each.candidate.name} was trained on {num_seen} of these {len(events)} events: what it makes of them "
+                f"says nothing. Evaluate it on events that it has not seen."
+            )
+    return unknown
+
+
+def _places(path: Path) -> list[Path]:
+    """ONNX files and folders of training runs that a path stands for."""
+    if path.is_file():
+        return [path]
+    if (path / "model.json").is_file():
+        return [path.parent]
+    if (path / "model" / "model.json").is_file():
+        return [path]
+    several = sorted({*path.glob("*/model/model.json"), *path.glob("*/model.onnx")})
+    if several:
+        return [each if each.suffix == ".onnx" else each.parents[1] for each in several]
+    if not path.exists():
+        raise MissingInputError(f"--model: there is no {path.absolute()}. Name a training folder or an ONNX file.")
+    inside = ", ".join(sorted(each.name for each in path.iterdir())) or "nothing"
+    raise MissingInputError(
+        f"--model: {path} holds no trained model (no model/model.json; a training that has not got through an epoch "
+        f"leaves none) and no model.onnx. In it: {inside}."
+    )
+
+
+def _name_of(place: Path) -> str:
+    """What a model is called where the user gives no name: exported files are all `<network>/model.onnx`."""
+    if place.is_dir():
+        return place.name
+    return place.parent.name if place.name == "model.onnx" else place.stem
+
+
+def _read(name: str, place: Path) -> FoundModel:
+    if place.is_file():
+        exported = OnnxClassifier.load(place)
+        return FoundModel(Candidate(name, exported), exported.classes, exported.definitions, None)
+    model, spec = load_model(place / "model")
+    records = place / "metrics" / "rank-0.jsonl"
+    history = records.read_text(encoding="utf-8").splitlines() if records.exists() else []
+    candidate = Candidate(name, model, [json.loads(line) for line in history])
+    return FoundModel(candidate, spec.classes, spec.definitions, dataset_of(place))
+
+
+def _refuse_other_classes(found: FoundModel, classes: Sequence[str]) -> None:
+    if found.classes != list(classes):
+        raise ModelError(
+            f"{found.candidate.name} was trained for the classes {found.classes}, the config has {list(classes)}. "
+            f"Use the config that it was trained with."
+        )

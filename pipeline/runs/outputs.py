@@ -1,0 +1,142 @@
+"""The files of a version: their sizes and digests, whether they are still there, and what they say.
+
+A file's bytes are vouched for by its digest. What a later stage reads is known by its content: numbers that no two runs
+have alike, such as times, do not count, so a second run with the same result makes nothing after it stale.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import xxhash
+
+#: Keys of JSON that say when, how fast or from what a result came, not what it is.
+NOT_CONTENT: Final = frozenset(
+    {
+        "created",
+        "consensus_distance",
+        "events_per_second",
+        "exchange_seconds",
+        "files_read",
+        "kernel_outputs_taken_over",
+        "latency",
+        "latency_us",
+        "per_rank",
+        "samples_per_second",
+        "seconds",
+        "seconds_by_kind",
+        "speed_up",
+        "started_from",
+        "training_seconds",
+        "trainings_taken_over",
+        "wait_seconds",
+    }
+)
+#: Stands for the counters of a manifest among the files that a stage reads.
+COUNTERS: Final = "counters"
+_BLOCK: Final = 1 << 20
+
+
+class OutputFile(NamedTuple):
+    """A file of a version."""
+
+    path: str
+    """Below the version's folder."""
+    size: int
+    digest: str
+    """XXH3 of its bytes."""
+    content: str
+    """Digest of what it says; of JSON without `NOT_CONTENT`."""
+
+
+def written_files(folder: Path, but: str) -> list[OutputFile]:
+    """All files of a version, by path; each is on the disk when this returns.
+
+    Args:
+        folder: The version's folder.
+        but: Name of the manifest.
+    """
+    found = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != but):
+        digest = _digest(path, flush=True)
+        content = _digest_of_json(path) if path.suffix in {".json", ".jsonl"} else None
+        found.append(OutputFile(path.relative_to(folder).as_posix(), path.stat().st_size, digest, content or digest))
+    return found
+
+
+def missing_files(folder: Path, files: Iterable[OutputFile]) -> list[str]:
+    """Files that are gone, or have another size than when they were written."""
+    return [each.path for each in files if _size(folder / each.path) != each.size]
+
+
+def changed_files(folder: Path, files: Iterable[OutputFile]) -> list[str]:
+    """Files that are gone or hold other bytes than when they were written; reads all of them."""
+    return [
+        each.path
+        for each in files
+        if _size(folder / each.path) != each.size or _digest(folder / each.path) != each.digest
+    ]
+
+
+def content_digest(files: Iterable[OutputFile], counters: object, patterns: Sequence[str]) -> str:
+    """What the files that match say, as one digest.
+
+    Args:
+        files: All files of a version.
+        counters: The counters of its manifest.
+        patterns: Of paths below its folder; `*` matches slashes too, and `COUNTERS` stands for the counters.
+    """
+    said = {each.path: each.content for each in files if any(fnmatchcase(each.path, one) for one in patterns)}
+    if COUNTERS in patterns:
+        said[COUNTERS] = digest_of(counters)
+    return digest_of(said)
+
+
+def digest_of(value: object) -> str:
+    """Digest of a JSON value, without `NOT_CONTENT`.
+
+    Examples:
+        >>> digest_of({"accuracy": 0.9, "seconds": 3.1}) == digest_of({"accuracy": 0.9, "seconds": 2.8})
+        True
+    """
+    return xxhash.xxh3_128_hexdigest(json.dumps(_content(value), sort_keys=True).encode())
+
+
+def _content(value: object) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _content(each) for key, each in value.items() if key not in NOT_CONTENT}
+    if isinstance(value, list | tuple):
+        return [_content(each) for each in value]
+    return value
+
+
+def _digest_of_json(path: Path) -> str | None:
+    """None where it is no JSON."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        value = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
+    except ValueError:
+        return None
+    return digest_of(value)
+
+
+def _digest(path: Path, *, flush: bool = False) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+        if flush:
+            os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None

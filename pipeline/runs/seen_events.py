@@ -1,0 +1,48 @@
+"""Which events a training has seen: a model says nothing about those."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from features.dataset import FeatureDataset
+from features.errors import FeatureError
+from features.schema import IDENTITY_COLUMNS
+
+#: What a training leaves beside the model, and where its data are named in there.
+_RUN: Final = "run.json"
+#: Splits that a training sees: one it learns from, by the other its best epoch is chosen.
+_LEARNT_FROM: Final = ("train", "val")
+
+
+def count_seen(dataset: FeatureDataset, events: pa.Array) -> int:
+    """How many of some events (see `identities`) a training on this dataset learns from, or is chosen by."""
+    seen = identities([file for split in _LEARNT_FROM for file in dataset.files(split)])
+    return pc.sum(pc.is_in(events, value_set=seen)).as_py() or 0
+
+
+def identities(files: Sequence[Path]) -> pa.Array:
+    """`uuid:entry` of all rows of some features files."""
+    tables = [pq.read_table(file, columns=list(IDENTITY_COLUMNS)) for file in files]
+    if not tables:
+        return pa.array([], pa.string())
+    table = pa.concat_tables(tables)
+    joined = pc.binary_join_element_wise(table["file_uuid"], table["entry"].cast(pa.string()), ":")
+    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
+
+
+def dataset_of(place: Path) -> Path | None:
+    """The features that a training run names, if they are there, whole."""
+    try:
+        folder = Path(json.loads((place / _RUN).read_text(encoding="utf-8"))["dataset"])
+        dataset = FeatureDataset.load(folder)
+    except (OSError, ValueError, KeyError, TypeError, FeatureError):
+        return None
+    is_whole = all(file.is_file() for split in _LEARNT_FROM for file in dataset.files(split))
+    return folder if is_whole else None

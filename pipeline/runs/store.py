@@ -1,0 +1,218 @@
+"""Outputs of a stage on disk: version folders, a manifest in each, one small pointer file.
+
+    <run_dir>/<stage>/current.json          the pointer: {"version": "0002-1f0a93bc"}
+    <run_dir>/<stage>/0002-1f0a93bc/        a version; complete if it holds manifest.json
+
+A version is written in place and becomes visible only when the pointer is replaced, which is atomic. Readers follow the
+pointer and nothing else, so killing a stage at any instant leaves the old version in use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ingestion.secrets import redact_all
+from pipeline.errors import RunFolderError
+from pipeline.runs.code_meaning import code_digests
+from pipeline.runs.outputs import OutputFile, written_files
+
+POINTER: Final = "current.json"
+MANIFEST: Final = "manifest.json"
+MANIFEST_VERSION: Final = 3
+
+
+class Version(NamedTuple):
+    """A complete output of a stage."""
+
+    name: str
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def made_from(self) -> dict[str, Any]:
+        """The fingerprint of what it was made from, also after `plan --accept` has blessed it as something else."""
+        made_from: dict[str, Any] = self.manifest.get("made_from") or self.manifest["fingerprint"]
+        return made_from
+
+    def ran_same_code(self, entry_point: str) -> bool:
+        """Whether all that an entry point imports meant the same when this was made as it means now."""
+        before = dict(self.made_from["code"])
+        return all(before.get(name) == digest for name, digest in code_digests([entry_point]).items())
+
+    @property
+    def files(self) -> list[OutputFile]:
+        """All that was written, but for the manifest."""
+        return [OutputFile(**each) for each in self.manifest["outputs"]]
+
+
+class StageStore:
+    """The versions of one stage.
+
+    Args:
+        run_dir: The run folder.
+        stage: Name of the stage.
+    """
+
+    def __init__(self, run_dir: Path, stage: str) -> None:
+        self.stage = stage
+        self.folder = run_dir / stage
+
+    @property
+    def pointer(self) -> Path:
+        """The file that names the version in use."""
+        return self.folder / POINTER
+
+    def current(self) -> Version | None:
+        """The version that the pointer names; None before the first, or if it is of an earlier code.
+
+        Raises:
+            RunFolderError: The pointer or its version is damaged.
+        """
+        pointer = self.folder / POINTER
+        if not pointer.exists():
+            return None
+        try:
+            name = json.loads(pointer.read_text(encoding="utf-8"))["version"]
+            folder = self.folder / name
+            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        except (OSError, ValueError, KeyError, TypeError) as cause:
+            raise RunFolderError(
+                f"{pointer} or the version it names is damaged ({cause}). Remove {pointer} and run the stage again."
+            ) from cause
+        if manifest.get("manifest_version") in range(1, MANIFEST_VERSION):
+            # Of an earlier code: made anew.
+            return None
+        if manifest.get("manifest_version") != MANIFEST_VERSION:
+            raise RunFolderError(
+                f"{folder / MANIFEST} is incomplete or of another version of this code. "
+                f"Remove {pointer} and run the stage again."
+            )
+        return Version(name, folder, manifest)
+
+    def names(self, folder: Path) -> bool:
+        """Whether the pointer names this version folder."""
+        try:
+            return bool(json.loads((self.folder / POINTER).read_text(encoding="utf-8"))["version"] == folder.name)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def next_folder(self, digest: str) -> Path:
+        """Where the next version goes; nothing is made yet.
+
+        Args:
+            digest: Of what the version is made from; becomes part of its name.
+        """
+        # Unfinished ones count: processes that a killed run left behind must not find its folder again.
+        numbers = [int(path.name.split("-")[0]) for path in self._versions()]
+        return self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
+
+    def begin(self, folder: Path, *, can_continue: Callable[[Path], bool] = lambda _: False) -> None:
+        """Make a version folder; what earlier killed runs left is removed, unless it can be continued.
+
+        It is empty, or, under its new name, the newest unfinished one of the same digest that can be continued.
+
+        Args:
+            folder: From `next_folder`.
+            can_continue: Whether the work in an unfinished folder can be continued.
+
+        Raises:
+            RunFolderError: The folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            kept = [path for path in self.unfinished() if can_continue(path)]
+            same = [path for path in kept if path.name.endswith(folder.name[4:])]
+            if same:
+                max(same).rename(folder)
+            else:
+                folder.mkdir()
+            self.remove_unfinished(but=[folder, *kept])
+            for path in self._unpublished_twins(folder):
+                shutil.rmtree(path)
+        except OSError as cause:
+            raise RunFolderError(
+                f"{self.folder} cannot be written ({cause}). Choose another run_dir, or mend its permissions or space."
+            ) from cause
+
+    def commit(self, folder: Path, manifest: dict[str, Any]) -> Version:
+        """Publish a finished version: its files are on the disk first, then the manifest, then the pointer."""
+        outputs = [each._asdict() for each in written_files(folder, but=MANIFEST)]
+        manifest = {"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs}
+        write_atomically(folder / MANIFEST, manifest)
+        self.point_to(folder.name)
+        return Version(folder.name, folder, manifest)
+
+    def complete(self) -> list[str]:
+        """Names of all complete versions, the oldest first."""
+        return sorted(path.name for path in self._versions() if (path / MANIFEST).exists())
+
+    def manifest_of(self, name: str) -> dict[str, Any] | None:
+        """Manifest of a version; None if it is gone or damaged."""
+        try:
+            manifest: dict[str, Any] = json.loads((self.folder / name / MANIFEST).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return manifest
+
+    def point_to(self, name: str) -> None:
+        """Put a complete version in use."""
+        write_atomically(self.folder / POINTER, {"version": name})
+
+    def rewrite_manifest(self, version: Version, manifest: dict[str, Any]) -> None:
+        """Replace the manifest of a version (`plan --accept`)."""
+        write_atomically(version.folder / MANIFEST, manifest)
+
+    def remove_unfinished(self, *, but: Collection[Path] = ()) -> None:
+        """Remove version folders without a manifest."""
+        for path in self.unfinished():
+            if path not in but:
+                shutil.rmtree(path)
+
+    def unfinished(self) -> list[Path]:
+        """Version folders without a manifest: what killed runs left."""
+        return [path for path in self._versions() if not (path / MANIFEST).exists()]
+
+    def _unpublished_twins(self, folder: Path) -> list[Path]:
+        """Complete versions of the same digest that never were in use: of runs killed just before the pointer was set.
+
+        One that was withdrawn has been in use.
+        """
+        try:
+            in_use = int(json.loads((self.folder / POINTER).read_text(encoding="utf-8"))["version"].split("-")[0])
+        except FileNotFoundError:
+            in_use = 0
+        twins = [path for path in self._versions() if path != folder and path.name.endswith(folder.name[4:])]
+        return [
+            path
+            for path in twins
+            if int(path.name.split("-")[0]) > in_use and "withdrawn" not in (self.manifest_of(path.name) or {})
+        ]
+
+    def _versions(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
+        return [path for path in self.folder.iterdir() if path.is_dir() and path.name.split("-")[0].isdigit()]
+
+
+def write_atomically(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON so that the file is either the old one or the new one, also after a power cut; secrets are hidden."""
+    unfinished = path.with_name(f".{path.name}.new")
+    with unfinished.open("w", encoding="utf-8") as file:
+        # Numbers are read again, also those of a sample that has the name of a secret.
+        json.dump(redact_all(content, keep_numbers=True), file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        # Some file systems cannot do this for folders; the file is in place all the same.
+        with contextlib.suppress(OSError):
+            os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,18 @@
+"""The table of all stages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pipeline.stages.base import Stage
+from pipeline.stages.evaluate import Evaluate
+from pipeline.stages.export import Export
+from pipeline.stages.features import Features
+from pipeline.stages.gridsearch import GridSearch
+from pipeline.stages.ingest import Ingest
+from pipeline.stages.report import Report
+from pipeline.stages.train import Train
+
+#: All stages, each after those it reads from.
+STAGES: Final[tuple[Stage, ...]] = (Ingest(), Features(), GridSearch(), Train(), Evaluate(), Export(), Report())
+STAGE_OF: Final = {stage.name: stage for stage in STAGES}

@@ -1,0 +1,1 @@
+"""How commands speak and end: exit codes, interrupts, progress."""

@@ -1,0 +1,82 @@
+"""The table of columns: what is published, and that every row has what others need of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_events import events_table, lepton, made_event, tower, track
+from published_reference import published_event
+from reference_features import ReferenceSettings, reference_event
+
+from features.columns import COLUMNS, HIGH_LEVEL, HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, PARTICLE, Scaling, numbers_of
+from features.distributions import HISTOGRAMMED
+from features.kernels import build_features
+from features.settings import FeatureSettings
+
+#: Models that were trained elsewhere take these, in this order; what is added comes after them.
+PUBLISHED = (
+    *("ht", "met", "met_phi", "mt", "num_jets", "num_bjets", "lepton_pt", "lepton_eta", "lepton_phi"),
+    *("lepton_iso_charged", "lepton_iso_photon", "lepton_iso_neutral", "lepton_charge", "lepton_is_electron"),
+)
+PUBLISHED_OF_A_PARTICLE = (
+    *("energy", "px", "py", "pz", "pt", "eta", "phi", "vertex_x", "vertex_y", "vertex_z"),
+    *("iso_charged", "iso_photon", "iso_neutral"),
+    *("is_charged_hadron", "is_neutral_hadron", "is_photon", "is_electron", "is_muon", "charge"),
+)
+
+
+def test_the_published_features_come_first_and_in_order() -> None:
+    assert HLF_NAMES[:14] == PUBLISHED
+    assert INPUT_COLUMNS["particles"].names == PUBLISHED_OF_A_PARTICLE
+    assert INPUT_COLUMNS["particles"].shape == (801, 19)
+
+
+def test_the_references_know_every_published_feature() -> None:
+    event = made_event(
+        electrons=[lepton(40.0, 0.0, 0.0)],
+        tracks=[track(1.0, 1.0, 1.0)],
+        photons=[tower(2.0, 2.0, 2.0)],
+        neutral_hadrons=[tower(2.0, 2.0, -2.0)],
+    )
+    (row,) = events_table([event]).to_pylist()
+    correct, published = reference_event(row, ReferenceSettings()), published_event(row)
+    assert correct is not None
+    for hlf, rows in (correct, (published.hlf, published.rows)):
+        assert set(hlf) == set(PUBLISHED)
+        assert all(set(each) == set(PUBLISHED_OF_A_PARTICLE) for each in rows)
+
+
+def test_every_high_level_feature_is_computed() -> None:
+    block = build_features(events_table([made_event(electrons=[lepton(40.0, 0.0, 0.0)])]), FeatureSettings())
+    assert block.hlf.shape == (1, len(HIGH_LEVEL))
+    assert np.isfinite(block.hlf).all()
+
+
+@pytest.mark.parametrize("features", [HIGH_LEVEL, PARTICLE], ids=["of an event", "of a particle"])
+def test_names_differ_and_every_row_is_filled_in(features: tuple) -> None:
+    assert len({feature.name for feature in features}) == len(features)
+    for feature in features:
+        assert feature.unit in {"GeV", "rad", "mm", "e", "1"}
+        assert feature.scaling is Scaling.STANDARD
+
+
+def test_every_high_level_feature_has_a_histogram_that_its_flags_and_counts_fit() -> None:
+    assert [name for name in HISTOGRAMMED if name.startswith("hlf.")] == [
+        *(f"hlf.{name}" for name in HLF_NAMES),
+        "hlf.num_particles",
+    ]
+    for _, binning in HISTOGRAMMED.values():
+        assert binning.low < binning.high
+        assert binning.bins > 1
+    assert HISTOGRAMMED["hlf.num_particles"][1].high > MAX_PARTICLES
+
+
+def test_columns_that_no_network_takes_are_neither_scaled_nor_described() -> None:
+    assert list(INPUT_COLUMNS) == ["hlf", "particles", "num_particles"]
+    assert [name for name, column in COLUMNS.items() if column.is_scaled] == ["hlf", "particles"]
+
+
+def test_a_name_that_is_no_column_has_no_number() -> None:
+    assert numbers_of(HLF_NAMES).met_phi == 2
+    with pytest.raises(AttributeError):
+        numbers_of(HLF_NAMES).met_fi  # noqa: B018 - the access is the test

@@ -1,0 +1,196 @@
+"""The tasks of the features job, run here without Spark."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made_events import Row, events_table, lepton, made_event, tower, track
+
+from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
+from features.dataset import FeatureDataset
+from features.errors import WeightSumError
+from features.kernel_pass import EventKeys, EventsFile, KernelOutput, keys_of, read_unmixed, run_kernels
+from features.kernels import build_features
+from features.mixing_pass import group_file, scatter, write_group, write_groups
+from features.schema import SPLITS, features_schema
+from features.settings import Balance, FeatureSettings
+from features.spark_job import plan_layout
+
+CLASSES = ["QCD", "ttbar", "W+jets"]
+FILE = str(uuid.UUID(int=5))
+
+
+def events(count: int, *, seed: int = 1) -> list[Row]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for entry in range(count):
+        tracks = [track(*rng.uniform([0.6, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 30))]
+        photons = [tower(*rng.uniform([1.1, -2, -3], [9, 2, 3])) for _ in range(rng.integers(0, 10))]
+        made.append(
+            made_event(
+                file_uuid=FILE,
+                entry=entry,
+                label=entry % 3,
+                electrons=[lepton(40 + entry % 7, 0, 0)],
+                tracks=tracks,
+                photons=photons,
+                weight=1.0 + entry % 2,
+            )
+        )
+    return made
+
+
+def run_tasks(tables: list[pa.Table], settings: FeatureSettings, folder: Path) -> tuple[list[KernelOutput], Path]:
+    unmixed, out = folder / "unmixed", folder / "out"
+    for each in (unmixed, *(out / split for split in SPLITS)):
+        each.mkdir(parents=True)
+    blocks = []
+    for index, table in enumerate(tables):
+        pq.write_table(table, folder / f"part-{index}.parquet", row_group_size=70)
+        blocks.append(kernels_of(folder / f"part-{index}.parquet", settings, unmixed))
+    keys = [keys_of(unmixed / block.name, settings) for block in blocks]
+    plan, _ = plan_layout(keys, settings, CLASSES)
+    scattered: dict[int, list[bytes]] = {}
+    for block, each in zip(blocks, keys, strict=True):
+        for task, blob in scatter(read_unmixed(unmixed / block.name), each, plan):
+            scattered.setdefault(task, []).append(blob)
+    for blobs in scattered.values():
+        write_groups(blobs[::-1], plan.groups(), CLASSES, out)
+    return blocks, out
+
+
+def kernels_of(path: Path, settings: FeatureSettings, folder: Path) -> KernelOutput:
+    return run_kernels(EventsFile(path.name, "made", "digest", str(path)), settings, folder)
+
+
+def content(out: Path) -> dict[str, list[Row]]:
+    return {str(path.relative_to(out)): pq.read_table(path).to_pylist() for path in sorted(out.rglob("*.parquet"))}
+
+
+def test_every_selected_event_is_in_exactly_one_row_group(tmp_path: Path) -> None:
+    blocks, out = run_tasks([events_table(events(300))], FeatureSettings(feed_workers=2), tmp_path)
+    entries = [row["entry"] for rows in content(out).values() for row in rows]
+    assert sorted(entries) == list(range(300))
+    assert blocks[0].counts == {
+        "events": 300,
+        "rejected_lacks_a_kind": 0,
+        "rejected_no_isolated_lepton": 0,
+        "rejected_nonfinite_features": 0,
+        "selected": 300,
+    }
+
+
+def test_files_have_the_schema_one_row_group_each_and_mixed_classes(tmp_path: Path) -> None:
+    _, out = run_tasks([events_table(events(300))], FeatureSettings(feed_workers=4), tmp_path)
+    for path in out.rglob("*.parquet"):
+        footer = pq.ParquetFile(path)
+        assert footer.num_row_groups == 1
+        assert footer.schema_arrow.equals(features_schema())
+        assert set(pq.read_table(path)["label"].to_pylist()) == {0, 1, 2}
+
+
+def test_the_dataset_does_not_depend_on_how_events_were_cut_into_parts(tmp_path: Path) -> None:
+    whole = events_table(events(200))
+    settings = FeatureSettings(feed_workers=2)
+    _, one = run_tasks([whole], settings, tmp_path / "one")
+    cut = [whole.slice(150), whole.slice(0, 10), whole.slice(10, 140)]
+    _, three = run_tasks([table.combine_chunks() for table in cut], settings, tmp_path / "three")
+    assert content(one) == content(three)
+
+
+def test_written_particles_are_the_kernels_rows_then_exact_zeros(tmp_path: Path) -> None:
+    made = events(150)
+    settings = FeatureSettings(feed_workers=1)
+    _, out = run_tasks([events_table(made)], settings, tmp_path)
+    block = build_features(events_table(made), settings)
+    for rows in content(out).values():
+        for row in rows:
+            entry, count = row["entry"], row["num_particles"]
+            padded = np.array(row["particles"], dtype=np.float32).reshape(MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+            first, last = block.particle_offsets[entry : entry + 2]
+            np.testing.assert_array_equal(padded[:count], block.particles[first:last])
+            assert not padded[count:].any()
+            np.testing.assert_array_equal(np.array(row["hlf"], dtype=np.float32), block.hlf[entry])
+            assert row["weight"] == made[entry]["weight"]
+
+
+def test_an_energy_beyond_float32_rejects_the_event_and_counts_it(tmp_path: Path) -> None:
+    made = events(150)
+    made[7]["tracks"] = [track(1e5, 85.0, 0.0)]
+    blocks, out = run_tasks([events_table(made)], FeatureSettings(feed_workers=1), tmp_path)
+    assert blocks[0].counts["rejected_nonfinite_features"] == 1
+    assert 7 not in {row["entry"] for rows in content(out).values() for row in rows}
+
+
+def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
+    made = events_table(events(100))
+    output = kernels_of(_written(made, tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed"))
+    table = read_unmixed(tmp_path / "unmixed" / output.name)
+    table = table.append_column("mixing", pa.array(np.arange(table.num_rows)))
+    for index, split in enumerate(SPLITS):
+        (tmp_path / split).mkdir()
+        written, _ = write_group(index, 0, [table], CLASSES, tmp_path)
+        assert (written.hlf.rows, written.rows) == (100 if split == "train" else 0, 100)
+
+
+def test_class_weights_are_those_of_the_training_events_alone(tmp_path: Path) -> None:
+    made = events_table(events(300))
+    keys = keys_made_of(made, tmp_path)
+    _, weights = plan_layout([keys], FeatureSettings(feed_workers=1), CLASSES)
+    train = keys.split == 0
+    sums = np.bincount(keys.label[train], keys.weight[train], minlength=3)
+    np.testing.assert_allclose(weights, train.sum() / (3 * sums))
+
+
+def test_a_split_whose_weights_add_up_to_nothing_is_refused(tmp_path: Path) -> None:
+    keys = keys_made_of(events_table(events(300)), tmp_path)
+    weight = np.where((keys.split == 2) & (keys.label == 1), -1.0, 1.0).astype(np.float32)
+    with pytest.raises(WeightSumError, match=r"class ttbar add up to .* on the test split"):
+        plan_layout([keys._replace(weight=weight)], FeatureSettings(feed_workers=1), CLASSES)
+
+
+def test_downsampling_keeps_a_subset_when_less_is_asked_for(tmp_path: Path) -> None:
+    made = [event for event in events(400) if event["label"] != 2 or event["entry"] % 4 == 2]
+    settings = FeatureSettings(feed_workers=1, balance=Balance.DOWNSAMPLE)
+    _, out = run_tasks([events_table(made)], settings, tmp_path)
+    labels = [row["label"] for rows in content(out).values() for row in rows]
+    counts = np.bincount(labels)
+    smallest = sum(event["label"] == 2 for event in made)
+    assert counts[2] == smallest
+    assert (abs(counts[:2] - smallest) < 5 * np.sqrt(smallest)).all()
+
+
+def test_the_dataset_description_survives_a_round_trip(tmp_path: Path) -> None:
+    dataset = FeatureDataset(
+        tmp_path, CLASSES, [1.0, 2.0, 0.5], {split: [] for split in SPLITS}, {split: [1, 2, 3] for split in SPLITS}
+    )
+    dataset.save(columns={"hlf": {"rows": 1}})
+    assert FeatureDataset.load(tmp_path) == dataset
+    assert dataset.scaler() == {"hlf": {"rows": 1}}
+
+
+@pytest.mark.parametrize(
+    ("split", "group", "name"), [(0, 3, "train/part-00003.parquet"), (2, 0, "test/part-00000.parquet")]
+)
+def test_file_names(split: int, group: int, name: str) -> None:
+    assert group_file(split, group) == name
+
+
+def _written(table: pa.Table, path: Path) -> Path:
+    pq.write_table(table, path)
+    return path
+
+
+def keys_made_of(table: pa.Table, folder: Path) -> EventKeys:
+    output = kernels_of(_written(table, folder / "a.parquet"), FeatureSettings(), _folder(folder / "unmixed"))
+    return keys_of(folder / "unmixed" / output.name, FeatureSettings())
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path

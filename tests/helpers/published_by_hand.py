@@ -1,0 +1,42 @@
+"""Versions of stages that nothing computed, with manifests as the runner writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.runs.fingerprint import Fingerprint, Input
+from pipeline.runs.store import StageStore, Version
+from pipeline.stages.table import STAGE_OF
+
+
+def publish(run_dir: Path, stage: str, folder: Path | None = None, *, content: str = "", **manifest: Any) -> Version:
+    """Publish a version that was made from those in use of the stages that it reads.
+
+    Args:
+        run_dir: The run folder.
+        stage: Name of the stage.
+        folder: With its files; None: a new one that holds `content` as a counter.
+        content: Another content makes what is made from it stale.
+        manifest: More of the manifest.
+    """
+    store = StageStore(run_dir, stage)
+    if folder is None:
+        folder = store.next_folder("00" * 8)
+        store.begin(folder)
+    for pattern in () if content == "" else ("events/a", "dataset.json", "hlf/model/a", "metrics.json"):
+        (folder / pattern).parent.mkdir(parents=True, exist_ok=True)
+        (folder / pattern).write_text(content)
+    made = {name: StageStore(run_dir, name).current() for name in STAGE_OF[stage].reads}
+    found = {name: version for name, version in made.items() if version is not None}
+    inputs = {name: Input(name, STAGE_OF[stage].content_read(version)) for name, version in found.items()}
+    known = {
+        "stage": stage,
+        "created": "2026-01-01T00:00:00+00:00",
+        "seconds": 1.0,
+        "counters": {},
+        "packages": {},
+        "fingerprint": Fingerprint(inputs, {}, {}).to_json(),
+        "upstream": {name: version.name for name, version in found.items()},
+    }
+    return store.commit(folder, {**known, **manifest})

@@ -1,0 +1,87 @@
+"""Nights whose trainings are made by hand, for tests of the model registry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from command_line import SAMPLES, small_config
+from feature_datasets import write_dataset
+from networks import made_network, made_spec
+from published_by_hand import publish
+from rich.console import Console
+from training_runs import make_spec
+
+from features.dataset import FeatureDataset
+from models.prediction import rows_of
+from models.saved_model import save_model
+from pipeline.commands.promote import promote
+from pipeline.config import load_config
+from pipeline.run_folder import RunFolder
+from pipeline.runs.model_registry import Registry
+from pipeline.runs.store import StageStore
+
+
+class TrainedNights:
+    """A run folder whose stages are published by hand: what is trained is up to the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run_folder = RunFolder(load_config(str(small_config(folder, SAMPLES))), Console(quiet=True))
+        self.run_dir = self.run_folder.config.run_dir
+        self.made: dict[str, str] = {}
+        self.publish("ingest", {})
+        store = StageStore(self.run_dir, "features")
+        version = store.next_folder("ff" * 8)
+        self.dataset = write_dataset(
+            version, rows={"train": [40], "val": [8], "test": [300]}, separation=0.2, most_particles=2
+        )
+        publish(self.run_dir, "features", version)
+
+    def publish(self, stage: str, counters: dict[str, Any]) -> None:
+        store = StageStore(self.run_dir, stage)
+        folder = store.next_folder("00" * 8)
+        store.begin(folder)
+        self.made[stage] = publish(self.run_dir, stage, folder, counters=counters).name
+
+    def train(self, steps: int, *, seed: int = 1, networks: Sequence[str] = ("hlf",)) -> None:
+        """A training of so many steps of Adam on all that there is to train on."""
+        store = StageStore(self.run_dir, "train")
+        folder = store.next_folder(f"{steps:08d}")
+        store.begin(folder)
+        (folder / "hlf").mkdir()
+        make_spec(self.dataset, folder / "hlf").save(folder / "hlf" / "run.json")
+        spec = made_spec("hlf")
+        model = fitted(self.dataset, steps, seed)
+        save_model(model, spec, folder / "hlf" / "model")
+        counters = {"networks": {name: {} for name in networks}}
+        self.made["train"] = publish(self.run_dir, "train", folder, counters=counters).name
+
+    def promote(self, *, force: bool = False) -> tuple[bool, str]:
+        (verdict,) = promote(self.run_folder, force=force)
+        return verdict.promoted, verdict.reason
+
+    def in_use(self) -> str | None:
+        """The training that the model in use comes from."""
+        current = self.registry.current()
+        return None if current is None else current.manifest["train"]
+
+    @property
+    def registry(self) -> StageStore:
+        return Registry(self.run_dir, "hlf")
+
+
+def fitted(dataset: FeatureDataset, steps: int, seed: int) -> Any:
+    import pyarrow.parquet as pq
+
+    model = made_network("hlf", seed=seed, dtype=torch.float32)
+    table = pq.read_table(dataset.files("test")[0])
+    # On the test events on purpose: it is the registry that is tested, and more steps must be better.
+    hlf, labels = torch.tensor(rows_of(table, "hlf")), torch.tensor(table["label"].to_numpy())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(hlf), labels).backward()
+        optimizer.step()
+    return model

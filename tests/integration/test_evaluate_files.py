@@ -1,0 +1,366 @@
+"""`evaluate-files`: new ROOT files and other models, beside a run over the first file of each sample."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import uproot
+from command_line import SAMPLES, small_config, versions
+from delphes_files import write_delphes
+from lent_spark import command
+from made_events import lepton, made_event, track
+from numpy.typing import NDArray
+from ranks import processes_of, wait_until
+
+from features.schema import SPLITS
+from models.saved_model import load_model
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.terminal.exit_codes import Exit
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+
+NEW = {
+    "QCD": SAMPLES / "qcd_13TeV_PU20_1.root",
+    "ttbar": SAMPLES / "ttbar_13TeV_PU20_1.root",
+    "W+jets": SAMPLES / "wjets_13TeV_PU20_1.root",
+}
+CLASSES = list(NEW)
+Keys = tuple[str, int]
+
+
+class Trained:
+    """A run folder with two versions of a small network, of the first file of each sample; the second is in use."""
+
+    def __init__(self, provider: SparkProvider, folder: Path) -> None:
+        self.provider = provider
+        self.folder = folder
+        self.run_dir = folder / "run"
+        data = folder / "data"
+        data.mkdir(parents=True)
+        for path in SAMPLES.glob("*_0.root"):
+            shutil.copy(path, data)
+        self.data = data
+        self.config = small_config(
+            folder, data, train={"epochs": 3, "batch_size": 16}, evaluate={"working_points": [0.6], "train_events": 50}
+        )
+        for stage, *options in (
+            ("ingest",),
+            ("features",),
+            ("train",),
+            ("train", "--set", "train.seed=2"),
+            ("export",),
+        ):
+            done = command(provider, stage, "--config", self.config, *options)
+            assert done.exit_code == 0, done.stderr
+        self.first, self.second = sorted(self.run_dir.glob("train/0*/hlf"))
+        self.exported = self.current("export") / "hlf" / "model.onnx"
+
+    def current(self, stage: str) -> Path:
+        return self.run_dir / stage / str(versions(self.run_dir)[stage])
+
+    def evaluate(self, *arguments: str | Path) -> Any:
+        """`evaluate-files` with these options, without the reference unless they ask for it."""
+        return command(
+            self.provider, "evaluate-files", "--config", self.config, "--set", "evaluate.reference=false", *arguments
+        )
+
+    def refused(self, code: Exit, *arguments: str | Path) -> str:
+        """What an evaluation says that cannot be; it leaves nothing."""
+        before = self.left()
+        done = self.evaluate(*arguments)
+        assert done.exit_code == code, done.stderr
+        assert self.left() == before
+        return str(done.stderr)
+
+    def left(self) -> list[str]:
+        """What is in the folder of evaluations."""
+        return sorted(path.name for path in (self.run_dir / "evaluations").glob("*"))
+
+    def events(self, *splits: str, file: Path | None = None) -> set[Keys]:
+        """Identities of the selected events of some splits."""
+        found = rows(self.current("features"), *splits)
+        uuid = uuid_of(file) if file else ""
+        return {key for key in found if not uuid or key[0] == uuid}
+
+
+@pytest.fixture(scope="module")
+def trained(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(provider, tmp_path_factory.mktemp("trained") / "with space")
+
+
+@pytest.fixture(scope="module")
+def normal(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> dict[Keys, NDArray[np.float32]]:
+    """The high-level features of all events of all files, as the normal stages make them."""
+    folder = tmp_path_factory.mktemp("normal")
+    config = small_config(folder, SAMPLES)
+    for stage in ("ingest", "features"):
+        done = command(trained.provider, stage, "--config", config)
+        assert done.exit_code == 0, done.stderr
+    return rows(next(folder.glob("run/features/0*")), *SPLITS)
+
+
+def rows(folder: Path, *splits: str) -> dict[Keys, NDArray[np.float32]]:
+    tables = [pq.read_table(path) for split in splits for path in sorted((folder / split).iterdir())]
+    return {key: hlf for table in tables for key, hlf in zip(keys_of(table), table["hlf"].to_numpy(), strict=True)}
+
+
+def keys_of(table: pa.Table) -> list[Keys]:
+    return list(zip(table["file_uuid"].to_pylist(), table["entry"].to_pylist(), strict=True))
+
+
+def uuid_of(path: Path) -> str:
+    with uproot.open(path) as file:
+        return str(file.file.uuid)
+
+
+def scores_of(folder: Path, features: dict[Keys, NDArray[np.float32]], keys: list[Keys]) -> NDArray[np.float32]:
+    """What a trained network makes of events."""
+    model, _ = load_model(folder / "model")
+    return model.probabilities({"hlf": np.stack([features[key] for key in keys])})
+
+
+def probabilities(table: pa.Table) -> NDArray[np.float32]:
+    return np.stack(table["probability"].to_numpy())
+
+
+def strict(path: Path) -> Any:
+    """JSON as the standard has it."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(word)
+
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def predicted(trained: Trained) -> Path:
+    """New events of an unknown class, by the network in use and the reference."""
+    out = trained.folder / "predicted"
+    done = trained.evaluate("--inputs", NEW["ttbar"], "--out", out, "--set", "evaluate.reference=true")
+    assert done.exit_code == 0, done.stderr
+    assert "no metrics, since --inputs names no class" in done.stderr
+    assert done.stderr.splitlines()[-1] == f"evaluation: {out}"
+    return out
+
+
+def test_new_events_get_what_the_model_says_of_their_features(
+    trained: Trained, predicted: Path, normal: dict[Keys, NDArray[np.float32]]
+) -> None:
+    table = pq.read_table(predicted / "hlf" / "predictions.parquet")
+    keys = keys_of(table)
+    assert set(keys) == {key for key in normal if key[0] == uuid_of(NEW["ttbar"])}
+    assert len(set(keys)) == len(keys) > 100
+    np.testing.assert_allclose(probabilities(table), scores_of(trained.second, normal, keys), atol=1e-6)
+
+
+def test_what_is_not_known_is_not_written(predicted: Path) -> None:
+    names = {"evaluation.json", "hlf", "boosted-trees"}
+    assert {path.name for path in predicted.iterdir()} == names
+    for name in ("hlf", "boosted-trees"):
+        assert {path.name for path in (predicted / name).iterdir()} == {"predictions.parquet", "predictions.root"}
+        assert pq.read_schema(predicted / name / "predictions.parquet").names == [
+            "file_uuid", "entry", "weight", "probability"
+        ]  # fmt: skip
+    assert strict(predicted / "evaluation.json")["events"] == str(NEW["ttbar"])
+
+
+def test_the_root_file_says_the_same_and_joins_to_the_input(predicted: Path) -> None:
+    table = pq.read_table(predicted / "hlf" / "predictions.parquet")
+    with uproot.open({predicted / "hlf" / "predictions.root": "predictions"}) as tree:
+        assert "label" not in tree.keys()  # noqa: SIM118 - a TTree is no mapping
+        found = tree.arrays(library="np")
+    assert list(zip(found["file_uuid"], found["entry"].tolist(), strict=True)) == keys_of(table)
+    scores = np.stack([found[f"probability_{name}"] for name in ("QCD", "ttbar", "Wjets")], axis=1)
+    np.testing.assert_array_equal(scores, probabilities(table))
+    np.testing.assert_array_equal(found["predicted"], scores.argmax(axis=1))
+
+
+def test_new_events_of_known_classes_get_metrics(trained: Trained, normal: dict[Keys, NDArray[np.float32]]) -> None:
+    before = trained.left()
+    inputs = [word for name, path in NEW.items() for word in ("--inputs", f"{name}={path}")]
+    done = trained.evaluate(*inputs)
+    assert done.exit_code == 0, done.stderr
+    (number,) = set(trained.left()) - set(before)
+    folder = trained.run_dir / "evaluations" / number
+    metrics = strict(folder / "metrics.json")
+    table = pq.read_table(folder / "hlf" / "predictions.parquet")
+    label_of = {uuid_of(path): label for label, path in enumerate(NEW.values())}
+    assert set(keys_of(table)) == {key for key in normal if key[0] in label_of}
+    labels = np.array([label_of[uuid] for uuid, _ in keys_of(table)])
+    np.testing.assert_array_equal(table["label"].to_numpy(), labels)
+    hits = (probabilities(table).argmax(axis=1) == labels).astype(float)
+    assert metrics["runs"]["hlf"]["accuracy"]["value"] == pytest.approx(
+        np.average(hits, weights=table["weight"].to_numpy())
+    )
+    assert metrics["num_events"] == len(labels)
+    assert (folder / "plots" / "rejection.png").exists()
+    # Features of new events need not stay; nor are the scores compared with those of training events.
+    assert not (folder / "features").exists()
+    assert metrics["runs"]["hlf"]["train_against_test"] == {}
+
+
+def test_two_models_side_by_side_on_the_test_split(trained: Trained, normal: dict[Keys, NDArray[np.float32]]) -> None:
+    out = trained.folder / "side_by_side"
+    pair = {"first": trained.first, "second": trained.second}
+    done = trained.evaluate(*(w for name, path in pair.items() for w in ("--model", f"{name}={path}")), "--out", out)
+    assert done.exit_code == 0, done.stderr
+    assert list(strict(out / "metrics.json")["runs"]) == ["first", "second"]
+    scores = {}
+    for name, run in pair.items():
+        table = pq.read_table(out / name / "predictions.parquet")
+        assert set(keys_of(table)) == trained.events("test")
+        scores[name] = probabilities(table)
+        np.testing.assert_allclose(scores[name], scores_of(run, normal, keys_of(table)), atol=1e-6)
+        assert (out / name / "plots" / "learning_curve.png").exists()
+    assert np.abs(scores["first"] - scores["second"]).max() > 0.01
+    assert trained.evaluate("--model", trained.first, "--out", out).exit_code == Exit.USER_ERROR
+
+
+def test_an_exported_network_gives_what_torch_gives(trained: Trained) -> None:
+    out = trained.folder / "exported"
+    done = trained.evaluate("--model", trained.exported, "--model", f"torch={trained.second}", "--out", out)
+    assert done.exit_code == 0, done.stderr
+    assert "it is not known what hlf was trained on" in done.stderr
+    tables = [pq.read_table(out / name / "predictions.parquet") for name in ("hlf", "torch")]
+    assert keys_of(tables[0]) == keys_of(tables[1])
+    np.testing.assert_allclose(*map(probabilities, tables), atol=1e-6)
+
+
+def test_events_that_were_trained_on_are_refused_with_their_number(trained: Trained) -> None:
+    (file,) = trained.data.glob("ttbar*")
+    seen, whole = (len(trained.events(*splits, file=file)) for splits in (("train", "val"), SPLITS))
+    assert whole > seen > 50
+    words = trained.refused(Exit.USER_ERROR, "--inputs", f"ttbar={file}")
+    assert f"hlf was trained on {seen} of these {whole} events" in words
+
+
+def test_the_reference_is_not_judged_by_events_that_it_has_seen(trained: Trained) -> None:
+    files = [word for name, path in zip(CLASSES, ("qcd", "ttbar", "wjets"), strict=True)
+             for word in ("--inputs", f"{name}={trained.data}/{path}*.root")]  # fmt: skip
+    out = trained.folder / "seen"
+    done = trained.evaluate(
+        "--model", f"net={trained.exported}", *files, "--out", out, "--set", "evaluate.reference=true"
+    )
+    assert done.exit_code == 0, done.stderr
+    assert f"the training and validation splits hold {len(trained.events('train', 'val'))} of these" in done.stderr
+    assert list(strict(out / "metrics.json")["runs"]) == ["net"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code", "words"),
+    [
+        (["ttbra={new}"], Exit.USAGE, "there is no class 'ttbra'. Did you mean 'ttbar'?"),
+        (["ttbar={new}", "{new}"], Exit.USAGE, "either all are CLASS=GLOB, or all are GLOB"),
+        (["{tmp}/nothing*.root"], Exit.USER_ERROR, "no file matches"),
+        (["{new}", "{new}"], Exit.USER_ERROR, "is listed twice"),
+        (["{tmp}/cut.root"], Exit.USER_ERROR, "cut.root is truncated"),
+        (["{tmp}/text.root"], Exit.USER_ERROR, "text.root is not a ROOT file"),
+        (["{tmp}/soft.root"], Exit.USER_ERROR, "none of its events passes"),
+        (["{tmp}/jets.root"], Exit.USER_ERROR, "no event of these files passes the selection"),
+        (["QCD={tmp}/jets.root"], Exit.USER_ERROR, "no event of these files passes the selection"),
+        (["ttbar={new}"], Exit.USER_ERROR, "QCD"),
+    ],
+)
+def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
+    trained: Trained, tmp_path: Path, inputs: list[str], code: Exit, words: str
+) -> None:
+    whole = NEW["ttbar"].read_bytes()
+    (tmp_path / "cut.root").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.root").write_text("this is text, not ROOT, and long enough")
+    write_delphes(tmp_path / "soft.root", [made_event()] * 3)
+    write_delphes(tmp_path / "jets.root", [made_event(electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])] * 3)
+    options = [word for each in inputs for word in ("--inputs", each.format(tmp=tmp_path, new=NEW["ttbar"]))]
+    out = tmp_path / "out"
+    assert words in trained.refused(code, *options, "--out", out)
+    assert not [path.name for path in tmp_path.iterdir() if "out" in path.name]
+
+
+def test_a_folder_that_is_there_is_refused_and_left_alone(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    words = trained.refused(Exit.USER_ERROR, "--model", trained.first, "--out", tmp_path)
+    assert "is there already. Give a new folder with --out" in words
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert not list(tmp_path.parent.glob(f".{tmp_path.name}*"))
+
+
+def test_other_settings_than_those_of_the_features_are_refused(trained: Trained) -> None:
+    other = ("--set", "features.isolation_cone=0.4")
+    words = trained.refused(Exit.USER_ERROR, "--inputs", NEW["ttbar"], *other)
+    assert "isolation_cone 0.3 instead of 0.4" in words
+    for change in (other, ("--set", "classes=[ttbar,QCD,W+jets]")):
+        assert "made with other settings" in trained.refused(Exit.USER_ERROR, "--model", trained.first, *change)
+
+
+def test_without_a_run_there_must_be_models_and_inputs(trained: Trained, tmp_path: Path) -> None:
+    empty = ("--set", f"run_dir={tmp_path / 'empty'}")
+    assert "there is no test split" in trained.refused(Exit.USER_ERROR, "--model", trained.first, *empty)
+    assert "there are no trained networks" in trained.refused(Exit.USER_ERROR, "--inputs", NEW["ttbar"], *empty)
+    done = trained.evaluate("--model", trained.exported, "--inputs", NEW["ttbar"], *empty)
+    assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "empty" / "evaluations" / "0001" / "hlf" / "predictions.root").exists()
+
+
+def test_what_fails_late_leaves_nothing_too(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        assert list((trained.run_dir / "evaluations").glob(".*.unfinished"))
+        raise ZeroDivisionError("late")
+
+    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluate", fail)
+    assert "late" in trained.refused(Exit.BUG, "--model", trained.first)
+
+
+@pytest.fixture
+def started(trained: Trained, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """An evaluation of new files in processes of its own, its folder begun, in a copy of the run folder."""
+    shutil.copytree(trained.run_dir, tmp_path / "run", ignore=shutil.ignore_patterns("evaluations"))
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "pipeline", "evaluate-files", "--inputs", str(NEW["ttbar"])),
+            *("--config", str(trained.config), "--set", f"run_dir={tmp_path / 'run'}"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    folder = tmp_path / "run" / "evaluations"
+    wait_until(lambda: any(folder.glob(".*.unfinished")), what="an evaluation has begun")
+    yield process
+    process.communicate(timeout=120)
+    wait_until(lambda: not processes_of(tmp_path), what="all processes are gone")
+
+
+@pytest.mark.parametrize("seconds", [0.2, 4.0])
+def test_ctrl_c_is_quiet_and_leaves_nothing(started: subprocess.Popen[str], tmp_path: Path, seconds: float) -> None:
+    time.sleep(seconds)
+    os.killpg(started.pid, signal.SIGINT)
+    _, words = started.communicate(timeout=60)
+    assert started.returncode == Exit.INTERRUPTED, words
+    for noise in ("Traceback", "ERROR", "bug"):
+        assert noise not in words
+    assert list((tmp_path / "run" / "evaluations").iterdir()) == []
+
+
+def test_what_a_killed_evaluation_leaves_goes_with_the_next(
+    trained: Trained, started: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    os.killpg(started.pid, signal.SIGKILL)
+    started.communicate(timeout=60)
+    folder = tmp_path / "run" / "evaluations"
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")]
+    done = trained.evaluate("--model", trained.first, "--set", f"run_dir={tmp_path / 'run'}")
+    assert done.exit_code == 0, done.stderr
+    assert [path.name for path in folder.iterdir()] == ["0001"]

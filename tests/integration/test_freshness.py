@@ -1,0 +1,258 @@
+"""What makes a stage stale: changes that can change its result, and no others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+from undisturbed_run import Undisturbed
+
+from pipeline.commands.clean import clean
+from pipeline.commands.plan import plan
+from pipeline.commands.status import verify
+from pipeline.config import load_config
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner, State
+from pipeline.runs import code_meaning
+from pipeline.runs.outputs import NOT_CONTENT
+from pipeline.runs.store import StageStore
+
+pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.end_to_end]
+Edit = Callable[[str, str, str], None]
+
+
+class Plans:
+    """`plan` of a finished run, with the config and the code that a test has changed."""
+
+    def __init__(self, finished: Undisturbed, tmp_path: Path) -> None:
+        self.run_dir = finished.restore()
+        self.config = tmp_path / "config.yaml"
+        self._content = yaml.safe_load(finished.config.read_text(encoding="utf-8"))
+        self.change()
+
+    def change(self, **sections: dict[str, object]) -> None:
+        content = dict(self._content)
+        for name, keys in sections.items():
+            content[name] = {**content.get(name, {}), **keys}
+        self.config.write_text(yaml.safe_dump(content), encoding="utf-8")
+
+    @property
+    def run_folder(self) -> RunFolder:
+        return RunFolder(load_config(str(self.config)), Console(quiet=True))
+
+    def reasons(self) -> dict[str, list[str]]:
+        """Of the stages that would run; the reasons that only pass on what happens upstream are left out."""
+        plans = Runner(self.run_folder).plan()
+        return {
+            each.stage.name: [reason for reason in each.reasons if "would run, and its result may change" not in reason]
+            for each in plans
+            if each.state is not State.FRESH
+        }
+
+
+@pytest.fixture
+def plans(undisturbed: Undisturbed, tmp_path: Path) -> Plans:
+    made = Plans(undisturbed, tmp_path)
+    assert made.reasons() == {}
+    return made
+
+
+@pytest.fixture
+def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
+    """Change a line of a copy of the code."""
+    root = tmp_path / "code"
+    for package in code_meaning.PACKAGES:
+        shutil.copytree(code_meaning.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(code_meaning, "ROOT", root)
+
+    def change(name: str, old: str, new: str) -> None:
+        path = root / name
+        text = path.read_text(encoding="utf-8")
+        assert old in text, f"{name} does not hold {old!r} any more; the test needs another line"
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+        code_meaning._read.cache_clear()
+
+    yield change
+    code_meaning._read.cache_clear()
+
+
+def test_the_energy_on_the_plots_trains_nothing(plans: Plans) -> None:
+    plans.change(report={"energy_tev": 14})
+    assert set(plans.reasons()) == {"evaluate", "report"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "models/evaluation/figures.py",
+        "ingestion/secrets.py",
+        "features/errors.py",
+        "training/launching/probing.py",
+        "features/kernels.py",
+        "models/networks/hlf.py",
+        "pipeline/reporting/page.py",
+    ],
+)
+def test_comments_and_docstrings_run_nothing(plans: Plans, edit: Edit, name: str) -> None:
+    edit(name, '"""', '"""Said differently. ')
+    edit(name, "\nfrom __future__", "\n# A comment.\nfrom __future__")
+    assert plans.reasons() == {}
+
+
+@pytest.mark.parametrize("name", ["ingestion/secrets.py", "features/errors.py", "training/launching/probing.py"])
+def test_code_that_only_speaks_or_probes_runs_nothing(plans: Plans, edit: Edit, name: str) -> None:
+    edit(name, "from __future__ import annotations\n", "from __future__ import annotations\n\n_NEW = 1\n")
+    assert plans.reasons() == {}
+
+
+def test_code_of_the_figures_draws_again_and_trains_nothing(plans: Plans, edit: Edit) -> None:
+    edit(
+        "models/evaluation/figures.py",
+        "from __future__ import annotations\n",
+        "from __future__ import annotations\n\n_NEW = 1\n",
+    )
+    assert plans.reasons() == {"evaluate": ["code of models.evaluation.figures changed"], "report": []}
+
+
+def test_code_of_a_network_trains_that_one(plans: Plans, edit: Edit) -> None:
+    edit(
+        "models/networks/hlf.py",
+        "from __future__ import annotations\n",
+        "from __future__ import annotations\n\n_NEW = 1\n",
+    )
+    found = plans.reasons()
+    assert found["train"] == ["hlf: code of models.networks.hlf changed"]
+    assert "ingest" not in found
+    assert "features" not in found
+
+
+def test_code_of_another_network_or_method_changes_nothing(plans: Plans, edit: Edit) -> None:
+    for name in ("models/networks/particles.py", "training/algorithms/swarm_sgd.py", "training/algorithms/slowmo.py"):
+        edit(name, "from __future__ import annotations\n", "from __future__ import annotations\n\n_NEW = 1\n")
+    assert plans.reasons() == {}
+
+
+def test_another_network_is_trained_beside_those_that_are_there(plans: Plans) -> None:
+    plans.change(model={"names": ["hlf", "particles"]})
+    assert plans.reasons()["train"] == ["particles is new"]
+
+
+def test_settings_of_one_network_train_that_one(plans: Plans) -> None:
+    plans.change(model={"names": ["hlf"], "particles": {"gru_width": 7}})
+    assert plans.reasons() == {}
+
+
+@pytest.mark.parametrize(
+    ("stage", "pattern"),
+    [("features", "train/*.parquet"), ("train", "hlf/model/weights.pt"), ("ingest", "events/*.parquet")],
+)
+def test_an_output_that_is_gone_makes_its_stage_stale(plans: Plans, stage: str, pattern: str) -> None:
+    version = StageStore(plans.run_dir, stage).current()
+    assert version is not None
+    gone = next(version.folder.glob(pattern))
+    gone.unlink()
+    (reason,) = plans.reasons()[stage]
+    assert reason == f"output is gone or changed: {gone.relative_to(version.folder)}"
+    assert verify(plans.run_folder) == [str(gone)]
+
+
+def test_verify_finds_a_byte_that_changed(plans: Plans) -> None:
+    assert verify(plans.run_folder) == []
+    version = StageStore(plans.run_dir, "train").current()
+    assert version is not None
+    weights = version.folder / "hlf" / "model" / "weights.pt"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    assert plans.reasons() == {}
+    assert verify(plans.run_folder) == [str(weights)]
+
+
+def test_packages_of_another_version_are_mentioned_and_run_nothing(plans: Plans) -> None:
+    version = StageStore(plans.run_dir, "features").current()
+    assert version is not None
+    manifest = version.folder / "manifest.json"
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    now = content["packages"]["numpy"]
+    content["packages"]["numpy"] = "1.0"
+    manifest.write_text(json.dumps(content), encoding="utf-8")
+    assert plans.reasons() == {}
+    assert f"            note: made with numpy 1.0, which now is {now}" in list(plan(plans.run_folder))
+
+
+def test_an_export_again_with_the_same_result_leaves_the_report_as_it_is(
+    plans: Plans, undisturbed: Undisturbed
+) -> None:
+    before = StageStore(plans.run_dir, "export").current()
+    done = undisturbed.run("export", "--force")
+    assert done.returncode == 0, done.stderr
+    after = StageStore(plans.run_dir, "export").current()
+    assert before is not None
+    assert after is not None
+    assert before.name != after.name
+    assert plans.reasons() == {}
+
+
+def test_a_training_again_with_the_same_result_leaves_what_follows_as_it_is(
+    plans: Plans, undisturbed: Undisturbed
+) -> None:
+    done = undisturbed.run("train", "--force")
+    assert done.returncode == 0, done.stderr
+    assert plans.reasons() == {}
+
+
+def test_a_network_that_nothing_changed_for_is_taken_over(plans: Plans, undisturbed: Undisturbed) -> None:
+    before = StageStore(plans.run_dir, "train").current()
+    assert before is not None
+    overrides = ["--set", "model.names=[hlf, particles]", "--set", "train_by_network.particles.epochs=1"]
+    done = undisturbed.run("train", *overrides)
+    assert done.returncode == 0, done.stderr
+    assert "hlf: nothing changed, taken over" in done.stderr
+    after = StageStore(plans.run_dir, "train").current()
+    assert after is not None
+    same = before.folder / "hlf" / "model" / "weights.pt"
+    assert same.samefile(after.folder / "hlf" / "model" / "weights.pt")
+    assert set(after.manifest["counters"]["networks"]) == {"hlf", "particles"}
+    assert after.manifest["counters"]["networks"]["hlf"] == before.manifest["counters"]["networks"]["hlf"]
+
+
+def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: Plans, undisturbed: Undisturbed) -> None:
+    store = StageStore(plans.run_dir, "train")
+    version = store.current()
+    assert version is not None
+    # As a kill leaves it: a checkpoint, no manifest.
+    interrupted = store.folder / "0007-0123abcd"
+    shutil.copytree(version.folder, interrupted)
+    (interrupted / "manifest.json").unlink()
+    made_from = interrupted / "hlf" / "made-from"
+    other = ["--set", "train.learning_rate=0.002"]
+    assert undisturbed.run("train", *other).returncode == 0
+    assert interrupted.is_dir()
+    (note,) = (line for line in plan(plans.run_folder) if str(interrupted) in line)
+    assert "kept until `clean`" in note
+    # The settings return: what was interrupted is continued, not begun again.
+    digest = made_from.read_text(encoding="utf-8")
+    done = undisturbed.run("train")
+    assert done.returncode == 0, done.stderr
+    assert "hlf: an interrupted run left a checkpoint, training continues from there" in done.stderr
+    again = store.current()
+    assert again is not None
+    assert (again.folder / "hlf" / "made-from").read_text(encoding="utf-8") == digest
+    assert not interrupted.exists()
+
+
+def test_clean_removes_interrupted_work(plans: Plans) -> None:
+    interrupted = plans.run_dir / "train" / "0007-0123abcd"
+    (interrupted / "hlf" / "checkpoints" / "epoch-00001").mkdir(parents=True)
+    (interrupted / "hlf" / "checkpoints" / "epoch-00001" / "complete.json").write_text("{}")
+    assert interrupted in [each.folder for each in clean(plans.run_folder, 3)]
+    assert not interrupted.exists()
+
+
+def test_times_are_no_content() -> None:
+    assert {"seconds", "latency_us", "created"} <= NOT_CONTENT

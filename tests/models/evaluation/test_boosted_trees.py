@@ -1,0 +1,107 @@
+"""The boosted trees that networks are measured against."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from features.columns import NUM_HLF
+from models.errors import InputError, ModelError, UndefinedMetricError
+from models.evaluation.boosted_trees import FEWEST_TO_STOP_EARLY, BoostedTrees
+
+CLASSES = ["QCD", "ttbar", "W+jets"]
+
+
+def made(num_events: int, *, seed: int = 1, num_classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Features in which classes differ by a cut on two of them together, and labels."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, num_classes, num_events)
+    labels[:num_classes] = np.arange(num_classes)
+    hlf = rng.normal(size=(num_events, NUM_HLF)).astype(np.float32)
+    hlf[:, 3] = np.abs(hlf[:, 3]) * np.where(labels == 1, 1, -1) * np.sign(hlf[:, 4])
+    hlf[:, 5] += 3 * (labels == 2)
+    return hlf, labels
+
+
+@pytest.fixture(scope="module")
+def trees() -> BoostedTrees:
+    hlf, labels = made(400)
+    return BoostedTrees.fit(hlf, labels, np.ones(400), classes=CLASSES, seed=1)
+
+
+def test_they_learn_what_no_linear_model_can_from_400_events(trees: BoostedTrees) -> None:
+    hlf, labels = made(1000, seed=2)
+    probabilities = trees.probabilities({"hlf": hlf, "particles": np.zeros((1000, 1))})
+    assert probabilities.shape == (1000, 3)
+    assert probabilities.dtype == np.float32
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    chosen = labels != 2
+    ratio = probabilities[chosen, 1] / (probabilities[chosen, 0] + probabilities[chosen, 1])
+    assert roc_auc_score(labels[chosen] == 1, ratio) > 0.9
+    assert roc_auc_score(labels == 2, probabilities[:, 2]) > 0.95
+    assert (trees.inputs, trees.classes, trees.num_negative) == (("hlf",), CLASSES, 0)
+
+
+def test_the_same_seed_gives_the_same_trees_and_the_unit_of_weights_is_of_no_account(trees: BoostedTrees) -> None:
+    hlf, labels = made(400)
+    expected = trees.probabilities({"hlf": hlf})
+    for weight in (1.0, 2.0**-40):
+        again = BoostedTrees.fit(hlf, labels, np.full(400, weight), classes=CLASSES, seed=1)
+        np.testing.assert_array_equal(again.probabilities({"hlf": hlf}), expected)
+
+
+def test_weights_are_used() -> None:
+    hlf, labels = made(600)
+    hlf[:] = 1.0
+    weights = np.array([1.0, 2.0, 5.0])[labels]
+    found = BoostedTrees.fit(hlf, labels, weights, classes=CLASSES, seed=1).probabilities({"hlf": hlf[:1]})
+    # Features that say nothing leave the shares of the weight.
+    expected = np.bincount(labels, weights) / weights.sum()
+    np.testing.assert_allclose(found[0], expected, rtol=1e-3)
+
+
+def test_negative_weights_count_as_none_and_are_counted() -> None:
+    hlf, labels = made(600)
+    weights = np.ones(600)
+    weights[10:60] = -2.0
+    clipped = BoostedTrees.fit(hlf, labels, weights, classes=CLASSES, seed=1)
+    assert clipped.num_negative == 50
+    none = BoostedTrees.fit(hlf, labels, np.maximum(weights, 0), classes=CLASSES, seed=1)
+    assert none.num_negative == 0
+    np.testing.assert_array_equal(clipped.probabilities({"hlf": hlf}), none.probabilities({"hlf": hlf}))
+
+
+def test_large_samples_stop_early_by_the_seed_and_small_ones_do_not(trees: BoostedTrees) -> None:
+    assert trees.trees.n_iter_ == 100
+    num_events = 2 * FEWEST_TO_STOP_EARLY + 200
+    hlf, labels = made(num_events, num_classes=2)
+    fitted = [BoostedTrees.fit(hlf, labels, np.ones(num_events), classes=CLASSES[:2], seed=seed) for seed in (1, 1, 2)]
+    assert 10 < fitted[0].trees.n_iter_ < 1000
+    first, again, other = (each.probabilities({"hlf": hlf}) for each in fitted)
+    assert first.shape == (num_events, 2)
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_a_class_that_is_not_there_is_said() -> None:
+    hlf, labels = made(100)
+    with pytest.raises(UndefinedMetricError, match=r"cannot learn \['W\+jets'\]"):
+        BoostedTrees.fit(hlf, np.minimum(labels, 1), np.ones(100), classes=CLASSES, seed=1)
+    with pytest.raises(UndefinedMetricError, match=r"cannot learn \['QCD', 'ttbar'\]"):
+        BoostedTrees.fit(hlf, labels, np.array([0.0, -1.0, 1.0])[labels], classes=CLASSES, seed=1)
+
+
+def test_labels_that_name_no_class_are_said() -> None:
+    hlf, labels = made(100)
+    for wrong, classes in ((labels + 1, CLASSES), (labels - 1, CLASSES), (np.zeros(100, dtype=int), CLASSES[:1])):
+        with pytest.raises(ModelError, match="at least 2 classes"):
+            BoostedTrees.fit(hlf, wrong, np.ones(100), classes=classes, seed=1)
+
+
+def test_other_features_are_refused(trees: BoostedTrees) -> None:
+    hlf, labels = made(100)
+    with pytest.raises(InputError, match=r"shape \(13,\)"):
+        trees.probabilities({"hlf": hlf[:, :13]})
+    with pytest.raises(InputError, match=r"shape \(\)"):
+        BoostedTrees.fit(hlf[:, 0], labels, np.ones(100), classes=CLASSES, seed=1)

@@ -1,0 +1,314 @@
+"""An evaluation: several models on the same events, their predictions, numbers and figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+from feature_datasets import CLASSES, write_dataset
+from matplotlib.figure import Figure
+from networks import NAMES, made_network, made_spec
+
+from features.columns import HLF_NAMES
+from features.dataset import FeatureDataset
+from models.errors import UndefinedMetricError
+from models.evaluation import evaluation
+from models.evaluation.boosted_trees import BoostedTrees
+from models.evaluation.curves import auc_of_two, background_curve, kolmogorov_smirnov, likelihood_ratio
+from models.evaluation.efficiencies import working_point
+from models.evaluation.evaluation import Candidate, EvaluationTask, boosted_trees, evaluate, write_predictions
+from models.evaluation.measurements import Rates
+from models.evaluation.metrics import accuracy, auc_one_vs_rest, confusion_matrix
+from models.evaluation.style import PlotLabels, save_figure
+from models.export.onnx_classifier import OnnxClassifier
+from models.export.onnx_export import export_onnx
+from models.prediction import predict, rows_of
+
+HISTORY = [{"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5} for epoch in range(5)]
+RATES = {"QCD": 4000.0, "ttbar": 10.0, "W+jets": 300.0}
+TASK = EvaluationTask(CLASSES, 1, [0.5, 0.99], Rates(RATES), PlotLabels("", "technical sample", 13), seed=3)
+#: The only feature that labels of the made events depend on.
+TELLING = "met"
+TRAIN_EVENTS = 110
+ALWAYS = ("calibration", "confusion", "efficiencies", "roc", "scores")
+
+
+class Done(NamedTuple):
+    """An evaluation that was made."""
+
+    dataset: FeatureDataset
+    candidates: list[Candidate]
+    metrics: dict[str, Any]
+    folder: Path
+
+
+def made_dataset(folder: Path) -> FeatureDataset:
+    """Events whose high-level features say nothing of the class, but for one."""
+    rows = {"train": [90, 60], "val": [5], "test": [150, 100]}
+    dataset = write_dataset(folder, rows=rows, separation=0.0, class_weights=(3.0, 1.0, 0.5))
+    for split in ("train", "test"):
+        for file in dataset.files(split):
+            table = pq.read_table(file)
+            hlf = rows_of(table, "hlf").copy()
+            hlf[:, HLF_NAMES.index(TELLING)] += 25 * table["label"].to_numpy()
+            column = pa.array(list(hlf), type=table.schema.field("hlf").type)
+            pq.write_table(table.set_column(table.schema.get_field_index("hlf"), "hlf", column), file)
+    return dataset
+
+
+def made_candidates(dataset: FeatureDataset, folder: Path) -> list[Candidate]:
+    """Every kind of model; only two networks have a history."""
+    networks = [Candidate(name, made_network(name, dtype=torch.float32)) for name in NAMES]
+    with_history = [each._replace(history=HISTORY) if each.name != "inclusive" else each for each in networks]
+    trees = boosted_trees(dataset.files("train"), CLASSES, dataset.class_weights, seed=1)
+    path = folder / "exported.onnx"
+    export_onnx(made_network("hlf", dtype=torch.float32), made_spec("hlf"), path)
+    return [*with_history, trees, Candidate("exported", OnnxClassifier.load(path))]
+
+
+def save_few(figure: Figure, stem: Path) -> None:
+    """Draw the figures of one model; the others' files stay empty, since drawing takes most of the time."""
+    if stem.parent.parent.name == "exported":
+        save_figure(figure, stem)
+        return
+    for kind in ("png", "pdf"):
+        stem.with_suffix(f".{kind}").touch()
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    folder = tmp_path_factory.mktemp("evaluation")
+    dataset = made_dataset(folder / "data")
+    candidates = made_candidates(dataset, folder)
+    out = folder / "out"
+    out.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "save_figure", save_few)
+        metrics = evaluate(
+            candidates, dataset.files("test"), dataset.files("train"), TASK, out, train_events=TRAIN_EVENTS
+        )
+    return Done(dataset, candidates, metrics, out)
+
+
+@pytest.fixture
+def unsaved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Figures are not drawn; their names are kept."""
+    saved: list[str] = []
+
+    def note(_: Figure, stem: Path) -> None:
+        saved.append(f"{stem.parent.parent.name}/{stem.name}")
+
+    monkeypatch.setattr(evaluation, "save_figure", note)
+    return saved
+
+
+def predictions_of(done: Done, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, probabilities and weights as they were written."""
+    table = pq.read_table(done.folder / name / "predictions.parquet")
+    weights = table["weight"].to_numpy().astype(float)
+    return table["label"].to_numpy(), rows_of(table, "probability").astype(float), weights
+
+
+def refuse_constant(word: str) -> None:
+    raise AssertionError(f"{word} is no JSON")
+
+
+def test_all_files_are_written_and_learning_curves_where_there_is_a_history(done: Done) -> None:
+    expected = {"metrics.json"}
+    for name in ("background_efficiency", "rejection", "importance"):
+        expected |= {f"plots/{name}.png", f"plots/{name}.pdf"}
+    for candidate in done.candidates:
+        names = [*ALWAYS, *(["learning_curve"] if candidate.name in {"hlf", "particles"} else [])]
+        expected |= {f"{candidate.name}/plots/{name}.{kind}" for name in names for kind in ("png", "pdf")}
+        expected |= {f"{candidate.name}/predictions.parquet", f"{candidate.name}/predictions.root"}
+    assert {str(path.relative_to(done.folder)) for path in done.folder.rglob("*") if path.is_file()} == expected
+
+
+def test_what_is_returned_is_what_the_file_says_in_strict_json(done: Done) -> None:
+    text = (done.folder / "metrics.json").read_text(encoding="utf-8")
+    assert json.loads(text, parse_constant=refuse_constant) == done.metrics
+    assert list(done.metrics["runs"]) == ["hlf", "particles", "inclusive", "boosted-trees", "exported"]
+    assert {key: done.metrics[key] for key in ("classes", "signal", "num_events", "rates_before")} == {
+        "classes": CLASSES,
+        "signal": "ttbar",
+        "num_events": 250,
+        "rates_before": RATES,
+    }
+
+
+def test_all_models_predict_the_same_events_in_the_order_of_the_files(done: Done) -> None:
+    rows = pa.concat_tables([pq.read_table(file) for file in done.dataset.files("test")])
+    for name in done.metrics["runs"]:
+        table = pq.read_table(done.folder / name / "predictions.parquet")
+        assert table.column_names == ["file_uuid", "entry", "label", "weight", "probability"]
+        for column in ("file_uuid", "entry", "label", "weight"):
+            assert table[column].to_pylist() == rows[column].to_pylist()
+
+
+def test_an_exported_network_does_as_it_does_in_torch(done: Done) -> None:
+    _, scores, _ = predictions_of(done, "hlf")
+    np.testing.assert_allclose(predictions_of(done, "exported")[1], scores, atol=1e-5)
+    first, second = (done.metrics["runs"][name] for name in ("hlf", "exported"))
+    assert first["accuracy"] == pytest.approx(second["accuracy"])
+    assert [each["value"] for each in first["importance"].values()] == pytest.approx(
+        [each["value"] for each in second["importance"].values()], abs=1e-3
+    )
+
+
+def test_numbers_are_those_of_the_predictions(done: Done) -> None:
+    for name, run in done.metrics["runs"].items():
+        labels, scores, weights = predictions_of(done, name)
+        assert run["num_events"] == 250
+        assert run["num_events_effective"] == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
+        assert run["events_per_class"] == {each: int((labels == place).sum()) for place, each in enumerate(CLASSES)}
+        assert run["accuracy"] == accuracy(labels, scores, weights)._asdict()
+        assert run["confusion"]["by_truth"] == confusion_matrix(labels, scores, weights).tolist()
+        for place, each in enumerate(CLASSES):
+            expected = auc_one_vs_rest(labels, scores[:, place], weights, signal=place)
+            assert run["auc"][each] == expected._asdict()
+        for place in (0, 2):
+            ratio = likelihood_ratio(scores, signal=1, background=place)
+            expected = auc_of_two(labels, ratio, weights, signal=1, background=place)
+            assert run["auc_of_two"][CLASSES[place]] == expected._asdict()
+
+
+def test_working_points_are_those_of_the_predictions_and_rates_multiply_out(done: Done) -> None:
+    for name, run in done.metrics["runs"].items():
+        labels, scores, weights = predictions_of(done, name)
+        for wanted, found in zip(TASK.working_points, run["working_points"], strict=True):
+            point = working_point(labels, scores[:, 1], weights, signal=1, classes=[0, 1, 2], wanted=wanted)
+            assert (found["wanted"], found["threshold"]) == (wanted, point.threshold)
+            assert found["backgrounds"] == {CLASSES[each]: point.backgrounds[each]._asdict() for each in (0, 2)}
+            passing = scores[:, 1] >= point.threshold
+            rates = {
+                each: RATES[each] * weights[passing & (labels == place)].sum() / weights[labels == place].sum()
+                for place, each in enumerate(CLASSES)
+            }
+            assert found["rates"] == pytest.approx(rates)
+            assert found["purity"] == pytest.approx(rates["ttbar"] / sum(rates.values()))
+
+
+def test_points_that_too_few_events_decide_are_flagged(done: Done) -> None:
+    for name, run in done.metrics["runs"].items():
+        labels, _, weights = predictions_of(done, name)
+        ours = weights[labels == 1]
+        size = ours.sum() ** 2 / (ours**2).sum()
+        assert [each["num_failing"] for each in run["working_points"]] == pytest.approx([size * 0.5, size * 0.01])
+        assert [each["measurable"] for each in run["working_points"]] == [True, False]
+
+
+def test_scores_are_compared_with_those_of_the_first_training_events(done: Done) -> None:
+    for candidate in done.candidates:
+        train = predict(candidate.model, done.dataset.files("train"))[:TRAIN_EVENTS]
+        before, of_train = rows_of(train, "probability").astype(float), train["label"].to_numpy()
+        train_weights = train["weight"].to_numpy().astype(float)
+        labels, scores, weights = predictions_of(done, candidate.name)
+        for output, name in enumerate(CLASSES):
+            for truth, true_name in enumerate(CLASSES):
+                first, second = of_train == truth, labels == truth
+                expected = kolmogorov_smirnov(
+                    before[first, output], train_weights[first], scores[second, output], weights[second]
+                )
+                found = done.metrics["runs"][candidate.name]["train_against_test"][name][true_name]
+                assert found == pytest.approx(expected._asdict(), abs=1e-4)
+
+
+def test_importance_is_for_models_of_high_level_features_alone_and_finds_the_one_that_tells(done: Done) -> None:
+    important = {name: run["importance"] for name, run in done.metrics["runs"].items() if "importance" in run}
+    assert list(important) == ["hlf", "boosted-trees", "exported"]
+    trees = important["boosted-trees"]
+    assert list(trees) == list(HLF_NAMES)
+    others = [each["value"] for name, each in trees.items() if name != TELLING]
+    assert trees[TELLING]["value"] > 0.2
+    assert max(np.abs(others)) < 0.05
+
+
+def test_trees_are_fitted_with_event_weights_times_class_weights(done: Done) -> None:
+    rows = pa.concat_tables([pq.read_table(file) for file in done.dataset.files("train")])
+    hlf, labels = np.stack(rows["hlf"].to_numpy()), rows["label"].to_numpy()
+    weights = rows["weight"].to_numpy() * np.array([3.0, 1.0, 0.5])[labels]
+    trees = BoostedTrees.fit(hlf, labels, weights, classes=CLASSES, seed=1)
+    found = next(each.model for each in done.candidates if each.name == "boosted-trees")
+    np.testing.assert_array_equal(found.probabilities({"hlf": hlf}), trees.probabilities({"hlf": hlf}))
+
+
+def test_curves_side_by_side_are_against_all_backgrounds_and_against_each(
+    done: Done, unsaved: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(evaluation, "plot_background_efficiency", lambda curves, *_: drawn.update(curves))
+    chosen = done.candidates[3:]
+    evaluate(chosen, done.dataset.files("test"), [], TASK, tmp_path, train_events=1)
+    assert {panel: list(curves) for panel, curves in drawn.items()} == {
+        panel: ["boosted-trees", "exported"] for panel in ("all backgrounds", "QCD", "W+jets")
+    }
+    for name in ("boosted-trees", "exported"):
+        labels, scores, weights = predictions_of(done, name)
+        ratio = scores[:, 1] / (scores[:, 1] + scores[:, 2])
+        everything = background_curve(labels, scores[:, 1], weights, signal=1)
+        one = background_curve(labels, ratio, weights, signal=1, background=[2])
+        for found, expected in ((drawn["all backgrounds"][name], everything), (drawn["W+jets"][name], one)):
+            np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_without_training_files_points_or_rates_the_evaluation_goes_without(
+    done: Done, unsaved: list[str], tmp_path: Path
+) -> None:
+    task = TASK._replace(working_points=[], rates=None)
+    one = Candidate("one", made_network("inclusive", dtype=torch.float32))
+    metrics = evaluate([one], done.dataset.files("test"), [], task, tmp_path, train_events=5)
+    run = metrics["runs"]["one"]
+    assert metrics["rates_before"] is None
+    assert (run["train_against_test"], run["working_points"], run["efficiency_against"]) == ({}, [], {})
+    assert "importance" not in run
+    expected = {"one/calibration", "one/confusion", "one/roc", "one/scores"}
+    assert {name.replace(tmp_path.name, "all") for name in unsaved} == {
+        *expected, "all/background_efficiency", "all/rejection"
+    }  # fmt: skip
+
+
+def test_points_without_rates_have_neither_rates_nor_purity(done: Done, unsaved: list[str], tmp_path: Path) -> None:
+    task = TASK._replace(rates=None)
+    metrics = evaluate(done.candidates[:1], done.dataset.files("test"), [], task, tmp_path, train_events=5)
+    for point in metrics["runs"]["hlf"]["working_points"]:
+        assert point.keys() == {
+            "wanted", "threshold", "measurable", "num_failing", "signal", "backgrounds"
+        }  # fmt: skip
+
+
+def without(file: Path, label: int, folder: Path) -> Sequence[Path]:
+    """The events of a file that are not of a class."""
+    table = pq.read_table(file)
+    pq.write_table(table.filter(pc.not_equal(table["label"], label)), folder / "without.parquet")
+    return [folder / "without.parquet"]
+
+
+@pytest.mark.parametrize("label", [0, 1, 2])
+def test_a_class_without_test_events_is_named(done: Done, unsaved: list[str], tmp_path: Path, label: int) -> None:
+    files = without(done.dataset.files("test")[0], label, tmp_path)
+    with pytest.raises(UndefinedMetricError) as caught:
+        evaluate(done.candidates[:1], files, [], TASK, tmp_path, train_events=5)
+    assert str(caught.value).startswith(f"there are no {CLASSES[label]} test events")
+
+
+def test_a_class_without_training_events_is_named(done: Done, unsaved: list[str], tmp_path: Path) -> None:
+    files = without(done.dataset.files("train")[0], 2, tmp_path)
+    with pytest.raises(UndefinedMetricError, match=r"no W\+jets training events .* Raise evaluate.train_events"):
+        evaluate(done.candidates[:1], done.dataset.files("test"), files, TASK, tmp_path, train_events=50)
+
+
+def test_predictions_without_truth_have_no_label(tmp_path: Path) -> None:
+    table = pa.table(
+        {"file_uuid": ["u"], "entry": [1], "label": [0], "weight": [1.0], "hlf": [[1.0]], "probability": [[0.5, 0.5]]}
+    )
+    write_predictions(table, ["a", "b"], tmp_path, has_truth=False)
+    assert pq.read_schema(tmp_path / "predictions.parquet").names == ["file_uuid", "entry", "weight", "probability"]
+    assert (tmp_path / "predictions.root").exists()

@@ -1,0 +1,100 @@
+"""How long exported networks take: what is measured, not how fast it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from feature_datasets import made_particles
+from networks import NAMES, made_network, made_spec
+
+from features.columns import NUM_HLF
+from models.errors import InputError
+from models.export.latency import measure_latency, measure_throughput
+from models.export.onnx_classifier import Feeds, OnnxClassifier
+from models.export.onnx_export import export_onnx
+from models.networks.registry import ModelName
+
+Columns = dict[str, np.ndarray[Any, Any]]
+LENGTHS = [4, 0, 9]
+
+
+@pytest.fixture
+def columns() -> Columns:
+    rng = np.random.default_rng(1)
+    return {
+        "hlf": rng.normal(size=(3, NUM_HLF)).astype(np.float32),
+        "particles": made_particles(rng, np.zeros(3, dtype=int), np.array(LENGTHS)).reshape(3, -1),
+        "num_particles": np.array(LENGTHS, dtype=np.int32),
+    }
+
+
+def exported(name: ModelName, folder: Path) -> OnnxClassifier:
+    export_onnx(made_network(name), made_spec(name), folder / "model.onnx")
+    return OnnxClassifier.load(folder / "model.onnx")
+
+
+def note_calls(network: OnnxClassifier, monkeypatch: pytest.MonkeyPatch) -> list[Feeds]:
+    """What the network is run on from now on."""
+    noted: list[Feeds] = []
+    run = network.run
+
+    def noting(feeds: Feeds) -> np.ndarray[Any, Any]:
+        noted.append(feeds)
+        return run(feeds)
+
+    monkeypatch.setattr(network, "run", noting)
+    return noted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_percentiles_are_positive_and_in_order(tmp_path: Path, columns: Columns, name: ModelName) -> None:
+    found = measure_latency(exported(name, tmp_path), columns, calls=30, warm_up=2)
+    assert 0 < found.p50 <= found.p90 <= found.p99 <= found.p99_9
+    assert found.calls == 30
+
+
+def test_times_are_microseconds_of_the_calls(tmp_path: Path, columns: Columns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that says how long each call took: 1 to 100 us."""
+    ticks = iter([time for call in range(1, 101) for time in (10**9 * call, 10**9 * call + 1000 * call)])
+    monkeypatch.setattr("models.export.latency.perf_counter_ns", lambda: next(ticks))
+    found = measure_latency(exported("hlf", tmp_path), columns, calls=100, warm_up=3)
+    expected = np.percentile(np.arange(1, 101), [50, 90, 99, 99.9])
+    assert found[:4] == pytest.approx(expected)
+
+
+def test_single_events_come_in_turn_each_with_its_own_particles(
+    tmp_path: Path, columns: Columns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = exported("inclusive", tmp_path)
+    noted = note_calls(network, monkeypatch)
+    measure_latency(network, columns, calls=4, warm_up=2)
+    assert [len(feeds["hlf"]) for feeds in noted] == [1] * 6
+    assert [feeds["particles"].shape[1] for feeds in noted] == [4, 1, 4, 1, 9, 4]
+
+
+def test_throughput_is_events_per_second_of_full_batches(
+    tmp_path: Path, columns: Columns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock that moves on by half a second a call."""
+    network = exported("particles", tmp_path)
+    noted = note_calls(network, monkeypatch)
+    ticks = iter(range(0, 10**10, 5 * 10**8))
+    monkeypatch.setattr("models.export.latency.perf_counter_ns", lambda: next(ticks))
+    assert measure_throughput(network, columns, batch_size=8, seconds=1.5) == pytest.approx(16)
+    assert [feeds["particles"].shape for feeds in noted] == [(8, 9, 19)] * 4
+    assert noted[0]["num_particles"].tolist() == [4, 0, 9, 4, 0, 9, 4, 0]
+
+
+def test_throughput_is_positive_and_makes_at_least_one_call(tmp_path: Path, columns: Columns) -> None:
+    assert measure_throughput(exported("hlf", tmp_path), columns, batch_size=2, seconds=0) > 0
+
+
+def test_no_events_are_an_error(tmp_path: Path) -> None:
+    network, none = exported("hlf", tmp_path), {"hlf": np.zeros((0, NUM_HLF), np.float32)}
+    with pytest.raises(InputError, match="no events to time"):
+        measure_latency(network, none)
+    with pytest.raises(InputError, match="no events to time"):
+        measure_throughput(network, none)

@@ -1,0 +1,167 @@
+"""Networks as ONNX files, run by onnxruntime as others run them: without this project."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from feature_datasets import CLASSES
+from networks import NAMES, SCALERS, made_network, made_spec, random_events, run
+from torch import Tensor
+
+from features.columns import HLF_NAMES, NUM_HLF, PARTICLE_FEATURE_NAMES
+from models.export.onnx_export import FORMAT_VERSION, export_onnx
+from models.networks.registry import NETWORKS, ModelName
+from models.saved_model import inputs_json
+
+every_network = pytest.mark.parametrize("name", NAMES)
+with_particles = pytest.mark.parametrize("name", ["particles", "inclusive"])
+
+
+def exported(name: ModelName, path: Path, **settings: Any) -> onnxruntime.InferenceSession:
+    """The file of a network with weights from seed 1, opened."""
+    export_onnx(made_network(name, dtype=torch.float32, **settings), made_spec(name, **settings), path)
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def output(session: onnxruntime.InferenceSession, events: dict[str, Tensor]) -> np.ndarray:
+    """Probabilities of events, of which the file is given what it asks for."""
+    feeds = {each.name: events[each.name].numpy() for each in session.get_inputs()}
+    return session.run(["probability"], feeds)[0]
+
+
+@every_network
+def test_inputs_and_output_have_names_types_and_free_lengths(tmp_path: Path, name: ModelName) -> None:
+    session = exported(name, tmp_path / "model.onnx")
+    expected = {
+        "hlf": ("tensor(float)", ["batch", NUM_HLF]),
+        "particles": ("tensor(float)", ["batch", "num_rows", 19]),
+        "num_particles": ("tensor(int64)", ["batch"]),
+    }
+    found = {each.name: (each.type, each.shape) for each in session.get_inputs()}
+    assert found == {column: expected[column] for column in NETWORKS[name].inputs}
+    assert [(each.name, each.type, each.shape) for each in session.get_outputs()] == [
+        ("probability", "tensor(float)", ["batch", 3])
+    ]
+
+
+@every_network
+@pytest.mark.parametrize("lengths", [[1], [0], [3, 2], [5, 0, 801], [9] * 40])
+def test_any_batch_and_any_list_give_the_softmax_of_the_network(
+    tmp_path: Path, name: ModelName, lengths: list[int]
+) -> None:
+    session, events = exported(name, tmp_path / "model.onnx"), random_events(lengths, dtype=torch.float32)
+    expected = torch.softmax(run(made_network(name, dtype=torch.float32), events), dim=1).detach().numpy()
+    found = output(session, events)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+
+
+@with_particles
+@pytest.mark.parametrize("garbage", [0.0, 1e30, np.inf, np.nan])
+def test_padding_changes_nothing(tmp_path: Path, name: ModelName, garbage: float) -> None:
+    session, events = exported(name, tmp_path / "model.onnx"), random_events([4, 1, 0], dtype=torch.float32)
+    padded = torch.full((3, 11, 19), garbage)
+    for event, length in enumerate([4, 1, 0]):
+        padded[event, :length] = events["particles"][event, :length]
+    np.testing.assert_allclose(
+        output(session, events | {"particles": padded}), output(session, events), rtol=0, atol=1e-6
+    )
+
+
+@with_particles
+def test_no_particles_count_as_one_average_particle(tmp_path: Path, name: ModelName) -> None:
+    session, events = exported(name, tmp_path / "model.onnx"), random_events([0], dtype=torch.float32)
+    average = torch.tensor(SCALERS["particles"].mean).view(1, 1, 19)
+    one = events | {"particles": average, "num_particles": torch.tensor([1])}
+    np.testing.assert_allclose(output(session, events), output(session, one), rtol=0, atol=1e-6)
+
+
+@with_particles
+def test_more_particles_than_rows_are_an_error(tmp_path: Path, name: ModelName) -> None:
+    session = exported(name, tmp_path / "model.onnx")
+    events = random_events([3, 2], dtype=torch.float32) | {"num_particles": torch.tensor([4, 2])}
+    with pytest.raises(Exception, match="Out of range value in index tensor"):
+        output(session, events)
+
+
+@every_network
+def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: ModelName) -> None:
+    spec = made_spec(name)._replace(definitions={"jet_min_pt": 30.0})
+    export_onnx(made_network(spec), spec, tmp_path / "model.onnx", run_id="20260101-120000-abcdef")
+    properties = {each.key: each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props}
+    assert properties.pop("format_version") == str(FORMAT_VERSION)
+    assert properties.pop("run_id") == "20260101-120000-abcdef"
+    content = {key: json.loads(value) for key, value in properties.items()}
+    assert content == {
+        "classes": CLASSES,
+        "inputs": inputs_json(NETWORKS[name]()),
+        "settings": spec.settings.to_json(),
+        "definitions": {"jet_min_pt": 30.0},
+    }
+    assert list(content["inputs"]) == list(NETWORKS[name].inputs)
+    names = {"hlf": list(HLF_NAMES), "particles": list(PARTICLE_FEATURE_NAMES), "num_particles": ["num_particles"]}
+    assert {column: each["names"] for column, each in content["inputs"].items()} == {
+        column: names[column] for column in NETWORKS[name].inputs
+    }
+
+
+@every_network
+def test_the_same_model_gives_the_same_bytes_and_another_does_not(tmp_path: Path, name: ModelName) -> None:
+    contents = []
+    for number, seed in enumerate([1, 1, 2]):
+        path = tmp_path / str(number) / "model.onnx"
+        path.parent.mkdir()
+        export_onnx(made_network(name, seed=seed), made_spec(name), path)
+        contents.append(path.read_bytes())
+    assert contents[0] == contents[1] != contents[2]
+    assert str(tmp_path).encode() not in contents[0]
+
+
+@every_network
+def test_the_model_is_left_as_it_is_and_double_precision_becomes_single(tmp_path: Path, name: ModelName) -> None:
+    model = made_network(name, dtype=torch.float64).train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    export_onnx(model, made_spec(name), tmp_path / "model.onnx")
+    assert model.training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert {value.dtype for value in model.state_dict().values()} == {torch.float64}
+    kinds = {tensor.data_type for tensor in onnx.load(tmp_path / "model.onnx").graph.initializer}
+    assert onnx.TensorProto.FLOAT in kinds
+    assert onnx.TensorProto.DOUBLE not in kinds
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    events = random_events([3, 1], dtype=torch.float64)
+    expected = torch.softmax(run(model.eval(), events), dim=1).detach().numpy()
+    single = {column: value.float() if value.is_floating_point() else value for column, value in events.items()}
+    np.testing.assert_allclose(output(session, single), expected, rtol=0, atol=1e-5)
+
+
+def test_the_number_of_classes_and_layers_are_those_of_the_network(tmp_path: Path) -> None:
+    spec = made_spec("hlf", hidden=[6])._replace(classes=["a", "b"])
+    export_onnx(made_network(spec), spec, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    assert [node.op_type for node in graph.node] == ["Sub", "Mul", "Gemm", "Relu", "Gemm", "Softmax"]
+    assert [dim.dim_value for dim in graph.output[0].type.tensor_type.shape.dim] == [0, 2]
+
+
+def test_an_export_that_fails_leaves_the_file_of_before_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"before")
+    refuse = onnx.checker.ValidationError("no good")
+
+    def check_model(*_: Any, **__: Any) -> None:
+        raise refuse
+
+    monkeypatch.setattr(onnx.checker, "check_model", check_model)
+    with pytest.raises(onnx.checker.ValidationError, match="no good"):
+        export_onnx(made_network("hlf"), made_spec("hlf"), path)
+    assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
+    assert path.read_bytes() == b"before"

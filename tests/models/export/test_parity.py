@@ -1,0 +1,157 @@
+"""Whether exported networks give what the networks themselves give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feature_datasets import CLASSES, made_particles
+from networks import NAMES, made_network
+
+from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
+from models.errors import InputError
+from models.export.onnx_classifier import OnnxClassifier
+from models.export.onnx_export import export_onnx
+from models.export.parity import PARITY_TOLERANCE, largest_difference
+from models.networks.classifier import Classifier
+from models.networks.registry import NETWORKS, ModelName
+from models.networks.scaling_layer import Scaler
+from models.saved_model import ModelSpec
+
+Columns = dict[str, np.ndarray[Any, Any]]
+every_network = pytest.mark.parametrize("name", NAMES)
+
+
+def physics(num_events: int) -> Columns:
+    """Events as they lie in the features Parquet: hundreds of GeV beside radians and flags, 0 to 801 particles."""
+    rng = np.random.default_rng(1)
+    magnitudes = np.geomspace(1e3, 1e-2, NUM_HLF)
+    lengths = rng.integers(1, MAX_PARTICLES + 1, num_events)
+    lengths[:2] = 0, MAX_PARTICLES
+    return {
+        "hlf": (magnitudes * rng.exponential(1.0, (num_events, NUM_HLF))).astype(np.float32),
+        "particles": made_particles(rng, rng.integers(0, 3, num_events), lengths).reshape(num_events, -1),
+        "num_particles": lengths.astype(np.int32),
+    }
+
+
+def spec_for(name: ModelName, columns: Columns, **settings: Any) -> ModelSpec:
+    """A spec of the published sizes, with the scalers that belong to these events."""
+    valid = np.arange(MAX_PARTICLES) < columns["num_particles"][:, None]
+    rows = {"hlf": columns["hlf"], "particles": columns["particles"].reshape(*valid.shape, -1)[valid]}
+    scalers = {
+        column: Scaler(values.mean(axis=0).tolist(), values.std(axis=0).tolist())
+        for column, values in rows.items()
+        if column in NETWORKS[name].inputs
+    }
+    return ModelSpec(NETWORKS[name](**settings), CLASSES, scalers)
+
+
+def sharpened(model: Classifier) -> Classifier:
+    """The network with larger weights, which is surer of its classes."""
+    parameters = list(model.parameters())
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.mul_(3.0)
+        for parameter in parameters[-2:]:
+            parameter.mul_(4.0)
+    return model
+
+
+def exported(model: Classifier, spec: ModelSpec, folder: Path) -> OnnxClassifier:
+    export_onnx(model, spec, folder / "model.onnx")
+    return OnnxClassifier.load(folder / "model.onnx")
+
+
+@pytest.fixture(scope="module")
+def columns() -> Columns:
+    return physics(40)
+
+
+@every_network
+@pytest.mark.parametrize("sharp", [False, True])
+def test_exported_networks_are_the_networks(tmp_path: Path, columns: Columns, name: ModelName, sharp: bool) -> None:
+    spec = spec_for(name, columns)
+    model = made_network(spec, dtype=torch.float32)
+    if sharp:
+        scores = sharpened(model).probabilities(columns)
+        assert scores.max() > 0.9
+        assert np.ptp(scores, axis=0).max() > 0.3
+    assert largest_difference(model, exported(model, spec, tmp_path), columns) <= PARITY_TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["particles", "inclusive"])
+def test_exported_networks_are_the_networks_on_events_as_they_are(
+    tmp_path: Path, columns: Columns, name: ModelName
+) -> None:
+    """Of 0 to 801 particles in one batch."""
+    spec = spec_for(name, columns)
+    model = sharpened(made_network(spec, dtype=torch.float32))
+    found = exported(model, spec, tmp_path).probabilities(columns)
+    np.testing.assert_allclose(found, model.probabilities(columns), rtol=0, atol=PARITY_TOLERANCE)
+
+
+@every_network
+def test_changed_weights_are_noticed(tmp_path: Path, columns: Columns, name: ModelName) -> None:
+    narrow = {"gru_width": 6} if "particles" in NETWORKS[name].inputs else {}
+    spec = spec_for(name, columns, **narrow)
+    model = made_network(spec, dtype=torch.float32)
+    other = exported(model, spec, tmp_path)
+    with torch.no_grad():
+        list(model.parameters())[-1][0] += 1e-3
+    difference = largest_difference(model, other, columns, batch_sizes=(1, 3), particle_counts=(1, 5))
+    assert PARITY_TOLERANCE < difference < 1e-3
+
+
+class Recorder:
+    """Stands for an exported network: notes what it is asked, and answers as the network does, but for one event."""
+
+    def __init__(self, model: Classifier, wrong: float) -> None:
+        self.model = model
+        self.asked: list[Columns] = []
+        self.wrong = wrong
+
+    def probabilities(self, columns: Columns) -> np.ndarray[Any, Any]:
+        self.asked.append(columns)
+        found = self.model.probabilities(columns)
+        if len(self.asked) == 2:
+            found[-1, 1] += self.wrong
+        return found
+
+
+def test_every_batch_size_and_number_of_particles_is_tried(columns: Columns) -> None:
+    model = made_network(spec_for("inclusive", columns), dtype=torch.float32)
+    recorder: Any = Recorder(model, 0.25)
+    few = {name: values[2:5] for name, values in columns.items()}
+    found = largest_difference(model, recorder, few, batch_sizes=(1, 7), particle_counts=(2, MAX_PARTICLES))
+    assert found == pytest.approx(0.25, abs=1e-6)
+    shapes = [(len(asked["hlf"]), set(asked["num_particles"].tolist())) for asked in recorder.asked]
+    assert shapes == [(1, {2}), (7, {2}), (1, {MAX_PARTICLES}), (7, {MAX_PARTICLES})]
+    lists = recorder.asked[-1]["particles"].reshape(7, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+    for event, rows in enumerate(lists):
+        own = few["particles"][event % 3].reshape(MAX_PARTICLES, -1)[: few["num_particles"][event % 3]]
+        assert np.array_equal(rows, np.resize(own, rows.shape))
+    assert not recorder.asked[0]["particles"].reshape(MAX_PARTICLES, -1)[2:].any()
+
+
+def test_networks_without_lists_are_tried_once_per_batch_size(columns: Columns) -> None:
+    model = made_network(spec_for("hlf", columns), dtype=torch.float32)
+    recorder: Any = Recorder(model, 0.0)
+    assert largest_difference(model, recorder, columns, batch_sizes=(1, 100)) == 0
+    assert [len(asked["hlf"]) for asked in recorder.asked] == [1, 100]
+
+
+def test_a_probability_that_is_no_number_is_no_parity(columns: Columns) -> None:
+    model = made_network(spec_for("hlf", columns), dtype=torch.float32)
+    recorder: Any = Recorder(model, np.nan)
+    assert np.isnan(largest_difference(model, recorder, columns, batch_sizes=(1, 2, 3)))
+
+
+def test_no_events_are_an_error(tmp_path: Path, columns: Columns) -> None:
+    spec = spec_for("hlf", columns)
+    model = made_network(spec)
+    with pytest.raises(InputError, match="no events to compare"):
+        largest_difference(model, exported(model, spec, tmp_path), {"hlf": np.zeros((0, NUM_HLF), np.float32)})

@@ -1,0 +1,107 @@
+"""Networks as programs of torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from feature_datasets import CLASSES
+from networks import NAMES, made_network, made_spec, random_events, run
+
+from models.export.program_export import METADATA_FILE, export_program
+from models.networks.classifier import Classifier
+from models.networks.registry import NETWORKS, ModelName
+from models.saved_model import inputs_json
+
+every_network = pytest.mark.parametrize("name", NAMES)
+
+#: Runs a program on tensors, both from files; knows torch and nothing else.
+WITHOUT_THIS_PROJECT = """
+import sys, torch
+program, inputs, outputs = sys.argv[1:]
+probability = torch.export.load(program).module()(*torch.load(inputs))
+assert not any(name.split(".")[0] in ("models", "features") for name in sys.modules)
+torch.save(probability.detach(), outputs)
+"""
+
+
+def expected_of(model: Classifier, events: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.softmax(run(model, events), dim=1).detach()
+
+
+@every_network
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_programs_take_any_batch_and_any_list(tmp_path: Path, name: ModelName, dtype: torch.dtype) -> None:
+    export_program(made_network(name, dtype=dtype), made_spec(name), tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    model = made_network(name, dtype=dtype).float()
+    for lengths in ([1], [0], [3, 2], [5, 0, 801], [9] * 40):
+        events = random_events(lengths, dtype=torch.float32)
+        found = program(*(events[column] for column in model.inputs))
+        torch.testing.assert_close(found.detach(), expected_of(model, events), rtol=0, atol=1e-6)
+    none = random_events([3], dtype=torch.float32)
+    assert program(*(none[column][:0] for column in model.inputs)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", ["particles", "inclusive"])
+def test_a_program_does_not_grow_with_the_list_and_holds_one_gru(tmp_path: Path, name: ModelName) -> None:
+    export_program(made_network(name), made_spec(name), tmp_path / "model.pt2")
+    targets = [str(node.target) for node in torch.export.load(tmp_path / "model.pt2").graph.nodes]
+    assert targets.count("aten.gru.input") == 1
+
+
+def test_a_program_runs_without_this_project(tmp_path: Path) -> None:
+    model, events = made_network("inclusive", dtype=torch.float32), random_events([4, 2], dtype=torch.float32)
+    export_program(model, made_spec("inclusive"), tmp_path / "model.pt2")
+    torch.save([events[column] for column in model.inputs], tmp_path / "inputs.pt")
+    script = tmp_path / "script.py"
+    script.write_text(WITHOUT_THIS_PROJECT)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script, "model.pt2", "inputs.pt", "outputs.pt"],
+        cwd=tmp_path,
+        env={},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    torch.testing.assert_close(torch.load(tmp_path / "outputs.pt"), expected_of(model, events), rtol=0, atol=1e-6)
+
+
+@every_network
+def test_a_program_does_not_say_where_it_was_made(tmp_path: Path, name: ModelName) -> None:
+    export_program(made_network(name), made_spec(name), tmp_path / "model.pt2")
+    content = (tmp_path / "model.pt2").read_bytes()
+    folders = [tmp_path, Path(__file__).parents[3], Path(torch.__file__).parents[1]]
+    assert not [folder for folder in folders if str(folder).encode() in content]
+
+
+@every_network
+def test_the_metadata_are_in_the_archive(tmp_path: Path, name: ModelName) -> None:
+    export_program(made_network(name), made_spec(name), tmp_path / "model.pt2", run_id="some run")
+    files = {METADATA_FILE: ""}
+    torch.export.load(tmp_path / "model.pt2", extra_files=files)
+    content = json.loads(files[METADATA_FILE])
+    assert content["run_id"] == "some run"
+    assert json.loads(content["classes"]) == CLASSES
+    assert json.loads(content["inputs"]) == inputs_json(NETWORKS[name]())
+
+
+def test_an_export_that_fails_leaves_the_file_of_before_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.pt2"
+    path.write_bytes(b"before")
+
+    def save(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch.export, "save", save)
+    with pytest.raises(OSError, match="disk full"):
+        export_program(made_network("hlf"), made_spec("hlf"), path)
+    assert [each.name for each in tmp_path.iterdir()] == ["model.pt2"]
+    assert path.read_bytes() == b"before"

@@ -1,0 +1,85 @@
+"""docs/trigger.md: its example runs, and its tables are what the code says."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from networks import made_network, made_spec, random_events, run
+
+from features.columns import INPUT_COLUMNS, NUM_HLF
+from models.export.onnx_export import FORMAT_VERSION, OPSET, export_onnx, metadata
+
+TEXT = (Path(__file__).resolve().parents[3] / "docs" / "trigger.md").read_text(encoding="utf-8")
+
+
+def example() -> str:
+    """The Python of the page."""
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+    assert len(blocks) == 1
+    return blocks[0]
+
+
+def test_the_example_gives_the_networks_probabilities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, spec = made_network("hlf", dtype=torch.float32), made_spec("hlf")
+    export_onnx(model, spec, tmp_path / "model.onnx")
+    (tmp_path / "example.py").write_text(example(), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = runpy.run_path("example.py")
+    assert found["hlf"].shape == (1, NUM_HLF)
+    assert found["hlf"][0, :4] == pytest.approx([312.4, 63.5, 1.2, 81.8])
+    expected = model.probabilities({"hlf": found["hlf"]})
+    np.testing.assert_allclose(found["probability"], expected, rtol=0, atol=1e-5)
+    printed = {name: round(float(value), 3) for name, value in zip(spec.classes, expected[0], strict=True)}
+    assert capsys.readouterr().out == f"{printed}\n"
+
+
+def test_the_example_needs_onnxruntime_and_numpy_only_and_is_short() -> None:
+    imports = re.findall(r"^(?:import|from) (\w+)", example(), flags=re.MULTILINE)
+    assert set(imports) == {"json", "numpy", "onnxruntime"}
+    assert len(example().splitlines()) <= 32
+
+
+def test_the_event_of_the_example_is_one() -> None:
+    """Its transverse mass is that of its lepton and missing energy."""
+    event: dict[str, float] = {key: float(value) for key, value in re.findall(r'"(\w+)": (-?[\d.]+)', example())}
+    assert list(event) == list(INPUT_COLUMNS["hlf"].names)
+    angle = event["met_phi"] - event["lepton_phi"]
+    assert event["mt"] == pytest.approx(np.sqrt(2 * event["lepton_pt"] * event["met"] * (1 - np.cos(angle))), abs=0.05)
+
+
+@pytest.mark.parametrize("column", ["hlf", "particles"])
+def test_the_tables_list_the_features_in_order_with_their_units_and_meanings(column: str) -> None:
+    section = TEXT.split(f"### `{column}`")[1].split("\n#")[0]
+    features = INPUT_COLUMNS[column].features
+    assert re.findall(r"^\| \d.*$", section, flags=re.MULTILINE) == [
+        f"| {index} | `{feature.name}` | {feature.unit} | {feature.meaning} |" for index, feature in enumerate(features)
+    ]
+
+
+def test_the_page_names_the_metadata_the_opset_and_the_version() -> None:
+    section = TEXT.split("## Metadata")[1].split("\n#")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == list(metadata(made_spec("hlf"), ""))
+    assert f"`format_version` | `{FORMAT_VERSION}`" in section
+    assert f"opset {OPSET}" in TEXT
+
+
+@pytest.mark.parametrize("count", [-1, 0])
+def test_negative_numbers_of_particles_count_as_0(tmp_path: Path, count: int) -> None:
+    """As the page says; of an exported file, since columns with negative numbers are refused."""
+    import onnxruntime
+
+    export_onnx(made_network("particles", dtype=torch.float32), made_spec("particles"), tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    events = random_events([2], dtype=torch.float32)
+    feeds = {"particles": events["particles"].numpy(), "num_particles": np.array([count])}
+    expected = run(made_network("particles", dtype=torch.float32), events | {"num_particles": torch.tensor([0])})
+    found = session.run(["probability"], feeds)[0]
+    np.testing.assert_allclose(found, torch.softmax(expected, dim=1).detach(), rtol=0, atol=1e-6)

@@ -1,0 +1,132 @@
+"""What holds for every network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from feature_datasets import write_dataset
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import NAMES, SCALERS, gradients, made_network, made_spec, random_events, run
+from torch import Tensor, nn
+
+from features.columns import INPUT_COLUMNS, NUM_HLF
+from models.inputs import input_tensors
+from models.networks.registry import NETWORKS, ModelName
+from models.networks.scaling_layer import Scaler
+from models.prediction import predict
+from models.saved_model import ModelSpec, build, model_spec
+
+LENGTHS = [4, 1, 9, 6, 2]
+every_network = pytest.mark.parametrize("name", NAMES)
+
+
+def training_events(inputs: Sequence[str], file: Path) -> tuple[list[Tensor], Tensor]:
+    """Inputs of a network and labels of a features file."""
+    table = pq.read_table(file)
+    columns = {name: np.stack(table[name].to_numpy()) for name in inputs}
+    return input_tensors(columns, inputs, dtype=torch.float32), torch.tensor(table["label"].to_numpy())
+
+
+@pytest.mark.parametrize(
+    ("name", "num_parameters"),
+    [
+        ("hlf", NUM_HLF * 50 + 50 + 50 * 20 + 20 + 20 * 10 + 10 + 10 * 3 + 3),
+        ("particles", 3 * (19 * 50 + 50 * 50 + 2 * 50) + 50 * 3 + 3),
+        ("inclusive", 3 * (19 * 50 + 50 * 50 + 2 * 50) + (50 + NUM_HLF) * 25 + 25 + 25 * 3 + 3),
+    ],
+)
+def test_the_defaults_are_the_published_sizes(name: ModelName, num_parameters: int) -> None:
+    model = build(ModelSpec(NETWORKS[name](), ["QCD", "ttbar", "W+jets"], SCALERS))
+    assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters
+    assert model.inputs == NETWORKS[name].inputs == type(model).inputs
+    assert set(model.inputs) <= set(INPUT_COLUMNS)
+
+
+@every_network
+@given(order=st.permutations(range(len(LENGTHS))))
+def test_each_event_is_judged_for_itself(name: ModelName, order: list[int]) -> None:
+    model = made_network(name)
+    events = random_events(LENGTHS)
+    shuffled = {column: values[order] for column, values in events.items()}
+    torch.testing.assert_close(run(model, shuffled), run(model, events)[order], rtol=0, atol=1e-12)
+    alone = {column: values[:1] for column, values in shuffled.items()}
+    torch.testing.assert_close(run(model, alone), run(model, events)[order[:1]], rtol=0, atol=1e-12)
+
+
+@every_network
+def test_scaling_is_inside(name: ModelName) -> None:
+    """Features in other units, with a scaler in these units, change nothing."""
+    events, spec = random_events(LENGTHS), made_spec(name)
+    scalers = {
+        column: Scaler([8 * x + 3 for x in mean], [8 * x for x in std]) for column, (mean, std) in SCALERS.items()
+    }
+    other = {column: 8 * values + 3 if column in SCALERS else values for column, values in events.items()}
+    model, same = made_network(spec), made_network(spec._replace(scalers=scalers))
+    torch.testing.assert_close(run(same, other), run(model, events), rtol=0, atol=1e-12)
+    assert not torch.allclose(run(model, other), run(model, events))
+
+
+@every_network
+def test_the_gradient_is_that_of_finite_differences(name: ModelName) -> None:
+    model, events = made_network(name), random_events(LENGTHS)
+    slopes = torch.cat([gradient.reshape(-1) for gradient in gradients(model, events)])
+    vector = nn.utils.parameters_to_vector(model.parameters()).detach()
+    direction = torch.randn(vector.shape, dtype=vector.dtype, generator=torch.Generator().manual_seed(1))
+
+    @torch.no_grad()
+    def loss(step: float) -> float:
+        nn.utils.vector_to_parameters(vector + step * direction, model.parameters())
+        logits = run(model, events)
+        return float((logits * torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype).view_as(logits)).sum())
+
+    assert float(slopes @ direction) == pytest.approx((loss(1e-6) - loss(-1e-6)) / 2e-6, rel=1e-6)
+
+
+@every_network
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_forward_and_backward_are_reproducible_bit_by_bit(name: ModelName, dtype: torch.dtype) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        model, events = made_network(name, dtype=dtype), random_events(LENGTHS, dtype=dtype)
+        first, second = gradients(model, events), gradients(model, events)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert all(gradient.dtype == dtype for gradient in first)
+
+
+@every_network
+def test_the_forward_pass_never_waits_for_the_device(name: ModelName) -> None:
+    """Tensors of the meta device hold no numbers: reading one, as `.item()` and `.numpy()` do, is an error."""
+    model = made_network(name).to("meta")
+    events = {column: values.to("meta") for column, values in random_events(LENGTHS).items()}
+    assert run(model, events).shape == (len(LENGTHS), 3)
+
+
+@every_network
+def test_no_events_give_no_logits(name: ModelName) -> None:
+    events = {column: values[:0] for column, values in random_events([3]).items()}
+    assert run(made_network(name), events).shape == (0, 3)
+
+
+@every_network
+def test_a_small_task_is_learnt_and_holds_on_other_events(name: ModelName, tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [300], "val": [1], "test": [200]})
+    torch.manual_seed(1)
+    model = build(model_spec(NETWORKS[name](), dataset))
+    inputs, labels = training_events(model.inputs, dataset.files("train")[0])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(80):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(*inputs), labels).backward()
+        optimizer.step()
+    predictions = predict(model, dataset.files("test"))
+    guesses = [max(range(3), key=scores.__getitem__) for scores in predictions["probability"].to_pylist()]
+    hits = [guess == label for guess, label in zip(guesses, predictions["label"].to_pylist(), strict=True)]
+    assert sum(hits) / len(hits) > 0.85

@@ -1,0 +1,25 @@
+"""The network on high-level features."""
+
+from __future__ import annotations
+
+import torch
+from networks import SCALERS, made_network, random_events, run
+from torch import nn
+
+from features.columns import NUM_HLF
+
+
+def test_the_network_has_the_shape_of_cerns() -> None:
+    model = made_network("hlf", hidden=[50, 20, 10])
+    widths = [(layer.in_features, layer.out_features) for layer in model.modules() if isinstance(layer, nn.Linear)]
+    assert widths == [(NUM_HLF, 50), (50, 20), (20, 10), (10, 3)]
+
+
+def test_the_forward_pass_by_hand() -> None:
+    model, events = made_network("hlf"), random_events([1] * 6)
+    mean, std = torch.tensor(SCALERS["hlf"], dtype=torch.float64)
+    x = (events["hlf"] - mean) / std
+    weights = [parameter.detach() for parameter in model.parameters()]
+    for index in range(0, 4, 2):
+        x = torch.relu(x @ weights[index].T + weights[index + 1])
+    torch.testing.assert_close(run(model, events), x @ weights[4].T + weights[5], rtol=1e-12, atol=1e-12)

@@ -1,0 +1,129 @@
+"""The network on the particle list."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import SCALERS, gradients, made_network, random_events, run
+from torch import nn
+
+from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
+from models.networks.classifier import Classifier
+from models.networks.particles import remember_long
+
+lengths_of_events = st.lists(st.integers(0, 12), min_size=1, max_size=6)
+
+
+def by_hand(model: Classifier, event: np.ndarray) -> np.ndarray:
+    """Logits of one event, (num_particles, 19) raw, one particle after the other (equations of Cho et al. 2014)."""
+    p = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    mean, std = np.array(SCALERS["particles"])
+    w_r, w_z, w_n = np.split(p["encoder.gru.weight_ih_l0"], 3)
+    u_r, u_z, u_n = np.split(p["encoder.gru.weight_hh_l0"], 3)
+    b_r, b_z, b_n = np.split(p["encoder.gru.bias_ih_l0"], 3)
+    c_r, c_z, c_n = np.split(p["encoder.gru.bias_hh_l0"], 3)
+    state = np.zeros(len(b_r))
+    for particle in event:
+        x = (particle - mean) / std
+        reset = 1 / (1 + np.exp(-(w_r @ x + b_r + u_r @ state + c_r)))
+        update = 1 / (1 + np.exp(-(w_z @ x + b_z + u_z @ state + c_z)))
+        new = np.tanh(w_n @ x + b_n + reset * (u_n @ state + c_n))
+        state = (1 - update) * new + update * state
+    return p["output.weight"] @ state + p["output.bias"]
+
+
+@given(lengths_of_events.map(lambda lengths: [max(1, length) for length in lengths]))
+def test_the_network_is_a_gru_over_the_valid_particles(lengths: list[int]) -> None:
+    model, events = made_network("particles"), random_events(lengths)
+    found = run(model, events).detach().numpy()
+    for event, length, logits in zip(events["particles"].numpy(), lengths, found, strict=True):
+        np.testing.assert_allclose(logits, by_hand(model, event[:length]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["particles", "inclusive"])
+@given(
+    lengths=lengths_of_events,
+    more=st.integers(0, 20),
+    padding=st.sampled_from([0.0, 1.0, 1e30, -1e300, math.inf, math.nan]),
+)
+def test_padding_changes_neither_logits_nor_gradients(name: str, lengths: list[int], more: int, padding: float) -> None:
+    model, events = made_network(name), random_events(lengths)
+    rows = events["particles"].shape[1] + more
+    padded = torch.full((len(lengths), rows, NUM_PARTICLE_FEATURES), padding, dtype=torch.float64)
+    for event, length in enumerate(lengths):
+        padded[event, :length] = events["particles"][event, :length]
+    other = events | {"particles": padded}
+    torch.testing.assert_close(run(model, other), run(model, events), rtol=0, atol=1e-12)
+    for found, expected in zip(gradients(model, other), gradients(model, events), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["particles", "inclusive"])
+def test_an_event_without_particles_counts_as_one_average_particle(name: str) -> None:
+    model, events = made_network(name), random_events([0, 3])
+    average = {column: values.clone() for column, values in events.items()}
+    average["particles"][0, 0] = torch.tensor(SCALERS["particles"].mean, dtype=torch.float64)
+    average["num_particles"][0] = 1
+    torch.testing.assert_close(run(model, events), run(model, average), rtol=0, atol=1e-12)
+    assert all(gradient.isfinite().all() for gradient in gradients(model, events))
+
+
+@given(st.integers(1, MAX_PARTICLES))
+@settings(max_examples=10)
+def test_one_particle_gives_the_same_in_a_list_of_any_length(rows: int) -> None:
+    model, event = made_network("particles"), random_events([1])
+    list_of_one = event["particles"]
+    long = torch.cat([list_of_one, torch.zeros(1, rows - 1, NUM_PARTICLE_FEATURES, dtype=torch.float64)], dim=1)
+    torch.testing.assert_close(run(model, event | {"particles": long}), run(model, event), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run(model, event).detach()[0], by_hand(model, list_of_one[0].numpy()), rtol=1e-12)
+
+
+def test_the_order_of_particles_matters() -> None:
+    model, events = made_network("particles"), random_events([5, 5])
+    backwards = events | {"particles": events["particles"].flip(1)}
+    assert not torch.allclose(run(model, backwards), run(model, events), rtol=1e-3)
+
+
+def test_a_list_shorter_than_its_events_is_refused() -> None:
+    events = random_events([3, 2]) | {"num_particles": torch.tensor([4, 2])}
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        run(made_network("particles"), events)
+
+
+def reach(gru: nn.GRU, num_steps: int) -> float:
+    """How much the first of so many average steps moves the last state, compared to the last step."""
+    x = torch.zeros(1, num_steps, NUM_PARTICLE_FEATURES, requires_grad=True)
+    gru(x)[0][0, -1].sum().backward()
+    assert x.grad is not None
+    return float(x.grad[0, 0].abs().sum() / x.grad[0, -1].abs().sum())
+
+
+def test_a_new_network_remembers_the_first_of_700_particles() -> None:
+    torch.manual_seed(1)
+    gru = nn.GRU(NUM_PARTICLE_FEATURES, 50, batch_first=True)
+    assert reach(gru, 700) == 0
+    remember_long(gru, MAX_PARTICLES)
+    assert reach(gru, 700) > 1e-3
+    model = made_network("particles", dtype=torch.float32, gru_width=50)
+    assert reach(model.encoder.gru, 700) > 1e-3
+
+
+def test_memories_are_spread_from_1_step_to_the_longest_event() -> None:
+    torch.manual_seed(1)
+    gru = nn.GRU(NUM_PARTICLE_FEATURES, 1000)
+    before = [parameter.detach().clone() for parameter in gru.parameters()]
+    remember_long(gru, 801)
+    bias = (gru.bias_ih_l0 + gru.bias_hh_l0).detach()
+    steps = bias[1000:2000].exp()
+    assert steps.min() >= 1
+    assert steps.max() <= 801
+    assert float(steps.median()) == pytest.approx(math.sqrt(801), rel=0.2)
+    others = [*range(1000), *range(2000, 3000)]
+    assert torch.equal(bias[others], (before[2] + before[3])[others])
+    assert torch.equal(gru.weight_ih_l0, before[0])
+    assert torch.equal(gru.weight_hh_l0, before[1])

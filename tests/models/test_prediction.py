@@ -1,0 +1,113 @@
+"""Predictions on features files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from feature_datasets import write_dataset
+from networks import NAMES, made_network
+from torch import Tensor
+
+from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
+from features.dataset import FeatureDataset
+from models.errors import InputError
+from models.networks.registry import ModelName
+from models.prediction import predict
+
+every_network = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows={"train": [20], "val": [5], "test": [30, 17]})
+
+
+@every_network
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_predictions_are_those_of_the_network_event_by_event(
+    dataset: FeatureDataset, name: ModelName, dtype: torch.dtype
+) -> None:
+    model = made_network(name, dtype=dtype)
+    predictions = predict(model, dataset.files("test"), batch_size=8)
+    rows = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
+    assert predictions.num_rows == rows.num_rows == 47
+    for row, predicted in zip(rows.to_pylist(), predictions.to_pylist(), strict=True):
+        count = row["num_particles"]
+        particles = torch.tensor(row["particles"], dtype=dtype).view(1, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+        event = {
+            "hlf": torch.tensor([row["hlf"]], dtype=dtype),
+            "particles": particles[:, :count],
+            "num_particles": torch.tensor([count]),
+        }
+        scores = torch.softmax(model(*(event[column] for column in model.inputs)), dim=1)[0]
+        assert predicted["probability"] == pytest.approx(scores.tolist(), rel=1e-4, abs=1e-6)
+        assert all(predicted[key] == row[key] for key in ("file_uuid", "entry", "label", "weight"))
+
+
+@every_network
+def test_predictions_do_not_depend_on_the_batch_size(dataset: FeatureDataset, name: ModelName) -> None:
+    model = made_network(name, dtype=torch.float32)
+    small, large = (predict(model, dataset.files("test"), batch_size=size) for size in (7, 1000))
+    assert small["entry"].to_pylist() == large["entry"].to_pylist() == list(range(25, 72))
+    assert small.schema == large.schema
+    scores = np.stack(large["probability"].to_numpy())
+    np.testing.assert_allclose(np.stack(small["probability"].to_numpy()), scores, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_batches_are_no_larger_than_asked_and_cut_to_their_longest_event(dataset: FeatureDataset) -> None:
+    model = made_network("particles", dtype=torch.float32)
+    shapes = []
+
+    def note(_: torch.nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
+        particles, num_particles = inputs
+        assert particles.shape[1] == num_particles.max()
+        shapes.append(len(particles))
+
+    model.register_forward_pre_hook(note)
+    predict(model, dataset.files("test"), batch_size=8)
+    assert shapes == [8, 8, 8, 6, 8, 8, 1]
+
+
+def test_the_network_is_put_into_evaluation_mode_and_keeps_no_gradient(dataset: FeatureDataset) -> None:
+    model = made_network("inclusive", dtype=torch.float32).train()
+    predict(model, dataset.files("test"))
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_probabilities_are_the_softmax_of_the_logits() -> None:
+    model, hlf = made_network("hlf"), np.random.default_rng(1).normal(size=(4, NUM_HLF))
+    logits = model(torch.from_numpy(hlf)).detach().numpy()
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(model.probabilities({"hlf": hlf}), expected, rtol=1e-6)
+
+
+def test_no_events_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no events to predict"):
+        predict(made_network("hlf"), [])
+    empty = write_dataset(tmp_path / "data", rows={"train": [5], "val": [5], "test": [0]})
+    with pytest.raises(InputError, match="no events to predict"):
+        predict(made_network("hlf"), empty.files("test"))
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ([[0.0] * NUM_HLF, [0.0] * (NUM_HLF - 1)], "hlf has lists of different lengths"),
+        ([[0.0] * 13, [0.0] * 13], r"hlf has events of shape \(13,\)"),
+    ],
+)
+def test_damaged_features_are_an_error(
+    dataset: FeatureDataset, tmp_path: Path, lists: list[list[float]], message: str
+) -> None:
+    table = pq.read_table(dataset.files("test")[0]).slice(0, 2)
+    column = pa.array(lists, type=pa.list_(pa.float32()))
+    pq.write_table(table.set_column(table.schema.get_field_index("hlf"), "hlf", column), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=message):
+        predict(made_network("hlf"), [tmp_path / "a.parquet"])

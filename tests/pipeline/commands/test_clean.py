@@ -1,0 +1,167 @@
+"""Which versions `clean` removes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import SAMPLES, small_config
+from rich.console import Console
+
+from pipeline.commands.clean import clean
+from pipeline.config import load_config
+from pipeline.run_folder import RunFolder
+from pipeline.runs.model_registry import Registry
+from pipeline.runs.store import StageStore, Version
+
+CHAIN = {"ingest": (), "features": ("ingest",), "train": ("features",), "evaluate": ("features", "train")}
+
+
+def publish(store: StageStore, **manifest: object) -> str:
+    folder = store.next_folder("0123456789")
+    store.begin(folder)
+    (folder / "data").write_bytes(b"x" * 1000)
+    return store.commit(folder, dict(manifest)).name
+
+
+def night(run_dir: Path) -> dict[str, str]:
+    """A new version of every stage, each made from the new ones before it."""
+    made: dict[str, str] = {}
+    for stage, sources in CHAIN.items():
+        made[stage] = publish(StageStore(run_dir, stage), upstream={each: made[each] for each in sources})
+    return made
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+
+
+def left(run_dir: Path, stage: str) -> list[str]:
+    return [name[:4] for name in StageStore(run_dir, stage).complete()]
+
+
+def test_the_newest_stay(run_folder: RunFolder) -> None:
+    run_dir = run_folder.config.run_dir
+    for _ in range(5):
+        night(run_dir)
+    removed = clean(run_folder, 2)
+    assert {stage: left(run_dir, stage) for stage in CHAIN} == {key: ["0004", "0005"] for key in CHAIN}
+    assert len(removed) == 3 * len(CHAIN)
+    assert all(each.freed_bytes > 1000 and not each.folder.exists() for each in removed)
+    assert clean(run_folder, 2) == []
+    logged = [json.loads(line) for line in run_folder.log.path.read_text().splitlines()]
+    assert [line["folder"] for line in logged if line["event"] == "version removed"] == [
+        str(each.folder) for each in removed
+    ]
+
+
+def test_a_dry_run_only_looks(run_folder: RunFolder) -> None:
+    for _ in range(3):
+        night(run_folder.config.run_dir)
+    planned = clean(run_folder, 1, dry_run=True)
+    assert all(each.folder.exists() for each in planned)
+    assert [each.folder for each in clean(run_folder, 1)] == [each.folder for each in planned]
+
+
+def test_what_the_versions_in_use_were_made_from_stays(run_folder: RunFolder) -> None:
+    run_dir = run_folder.config.run_dir
+    night(run_dir)
+    # The features are made again and again, and nothing is trained on them.
+    for _ in range(3):
+        publish(StageStore(run_dir, "features"), upstream={"ingest": left_name(run_dir, "ingest")})
+    clean(run_folder, 1)
+    assert left(run_dir, "features") == ["0001", "0004"]
+    assert left(run_dir, "train") == ["0001"]
+
+
+def left_name(run_dir: Path, stage: str) -> str:
+    return StageStore(run_dir, stage).complete()[-1]
+
+
+def test_the_model_in_use_keeps_all_that_it_came_from(run_folder: RunFolder) -> None:
+    run_dir = run_folder.config.run_dir
+    nights = [night(run_dir) for _ in range(4)]
+    registry = Registry(run_dir, "hlf")
+    for each in nights[:2]:
+        publish(registry, train=each["train"], digest="d")
+    clean(run_folder, 1)
+    assert registry.complete() == [registry.current().name]  # type: ignore[union-attr]
+    for stage in ("ingest", "features", "train"):
+        assert left(run_dir, stage) == ["0002", "0004"]
+    assert left(run_dir, "evaluate") == ["0004"]
+
+
+def test_after_a_rollback_the_model_in_use_stays_though_it_is_old(run_folder: RunFolder) -> None:
+    run_dir = run_folder.config.run_dir
+    registry = Registry(run_dir, "hlf")
+    names = [publish(registry, train=night(run_dir)["train"], digest=str(place)) for place in range(3)]
+    registry.point_to(names[0])
+    clean(run_folder, 1)
+    assert registry.complete() == [names[0], names[2]]
+
+
+def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to(run_folder: RunFolder) -> None:
+    run_dir = run_folder.config.run_dir
+    registry = Registry(run_dir, "hlf")
+    names = [publish(registry, train=night(run_dir)["train"], digest=str(place)) for place in range(6)]
+    for name in names[4:]:
+        registry.withdraw(Version(name, registry.folder / name, registry.manifest_of(name) or {}), "today")
+    registry.point_to(names[3])
+    clean(run_folder, 3)
+    assert registry.complete() == names[1:]
+    # What was withdrawn is still known, so that it is not promoted again.
+    assert registry.withdrawn_digests() == {"4", "5"}
+
+
+def test_what_a_kill_leaves_of_a_removed_version_is_no_version(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = run_folder.config.run_dir
+    for _ in range(2):
+        night(run_dir)
+
+    def killed(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        clean(run_folder, 1)
+    assert left(run_dir, "ingest") == ["0002"]
+    assert (run_dir / "ingest" / "0001-01234567" / "data").exists()
+
+
+def test_shared_files_free_no_space(run_folder: RunFolder) -> None:
+    run_dir = run_folder.config.run_dir
+    first, second = night(run_dir), night(run_dir)
+    (run_dir / "features" / second["features"] / "data").unlink()
+    os.link(run_dir / "features" / first["features"] / "data", run_dir / "features" / second["features"] / "data")
+    freed = {each.folder.parent.name: each.freed_bytes for each in clean(run_folder, 1)}
+    assert freed["features"] < 1000 < freed["train"]
+
+
+def test_interrupted_work_goes_and_results_of_the_user_are_left_alone(run_folder: RunFolder) -> None:
+    run_dir = run_folder.config.run_dir
+    night(run_dir)
+    unfinished = run_dir / "train" / "0002-0123abcd"
+    for folder in (unfinished, run_dir / "evaluations" / "0001", run_dir / "compare" / "thesis"):
+        folder.mkdir(parents=True)
+    assert unfinished in [each.folder for each in clean(run_folder, 1, dry_run=True)]
+    assert unfinished.exists()
+    clean(run_folder, 1)
+    assert not unfinished.exists()
+    assert (run_dir / "evaluations" / "0001").exists()
+    assert (run_dir / "compare" / "thesis").exists()
+
+
+def test_nothing_is_removed_while_a_run_is_under_way(run_folder: RunFolder) -> None:
+    for _ in range(2):
+        night(run_folder.config.run_dir)
+    with (
+        RunFolder(run_folder.config, Console(quiet=True)).locked(),
+        pytest.raises(Exception, match="in use by another run"),
+    ):
+        clean(run_folder, 1)

@@ -1,0 +1,53 @@
+"""`doctor`: it looks first, and tries only where nothing is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import SAMPLES, small_config
+from rich.console import Console
+
+from pipeline.commands.doctor import doctor
+from pipeline.config import load_config
+from pipeline.machine.doctor import Finding, Severity
+from pipeline.run_folder import RunFolder
+from training.errors import LaunchError
+
+ERROR = Finding("disk", Severity.ERROR, "The disk is full.", "Make room.")
+WARNING = Finding("slots", Severity.WARNING, "Few cores.", "Use fewer workers.")
+
+
+def ranks_start(settings: object) -> str:
+    return "2 ranks reach each other"
+
+
+def ranks_do_not_start(settings: object) -> str:
+    raise LaunchError("mpirun is broken")
+
+
+@pytest.mark.parametrize(
+    ("findings", "probe", "is_well", "last"),
+    [
+        ([], ranks_start, True, "2 ranks reach each other"),
+        ([WARNING], ranks_start, True, "2 ranks reach each other"),
+        ([], ranks_do_not_start, False, "error: mpirun is broken"),
+        ([ERROR], ranks_start, False, "Make room."),
+    ],
+)
+def test_what_it_says_and_whether_all_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, findings: list[Finding], probe: object, is_well: bool, last: str
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(RunFolder, "examine", lambda *_: findings)
+    monkeypatch.setattr("training.launching.probing.probe_mpi", probe)
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    assert doctor(run_folder, said.append) is is_well
+    assert said[-1].endswith(last)
+
+
+def test_for_one_worker_no_ranks_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunFolder, "examine", lambda *_: [])
+    monkeypatch.setattr("training.launching.probing.probe_mpi", ranks_do_not_start)
+    config = load_config(str(small_config(tmp_path, SAMPLES)), ["train.workers=1"])
+    assert doctor(RunFolder(config, Console(quiet=True)), lambda _: None)

@@ -1,0 +1,160 @@
+"""Which model is in use: better ones take the place, and worse ones do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from trained_nights import TrainedNights
+
+from pipeline.commands.promote import promote
+from pipeline.commands.rollback import rollback
+from pipeline.errors import MissingInputError, PromotionError
+from pipeline.run_folder import RunFolder
+from pipeline.runs.log import METRICS
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> TrainedNights:
+    return TrainedNights(tmp_path)
+
+
+def test_the_first_model_is_put_in_use_as_it_is(nights: TrainedNights) -> None:
+    nights.train(5)
+    assert nights.promote() == (True, "there was none in use")
+    assert nights.in_use() == nights.made["train"]
+    folder = nights.registry.current().folder  # type: ignore[union-attr]
+    trained = nights.run_dir / "train" / nights.made["train"] / "hlf"
+    assert (folder / "model" / "weights.pt").read_bytes() == (trained / "model" / "weights.pt").read_bytes()
+    promoted, reason = nights.promote()
+    assert not promoted
+    assert "in use already" in reason
+
+
+def test_a_better_model_takes_the_place_and_a_worse_one_does_not(nights: TrainedNights) -> None:
+    nights.train(5)
+    nights.promote()
+    first = nights.in_use()
+    nights.train(200)
+    promoted, reason = nights.promote()
+    assert promoted
+    assert "is lower than that of 0001" in reason
+    assert "+-" in reason
+    better = nights.in_use()
+    assert better != first
+    nights.train(1)
+    promoted, reason = nights.promote()
+    assert not promoted
+    assert "is higher than that of 0002" in reason
+    assert nights.in_use() == better
+    # The improvement is kept with the model.
+    kept = nights.registry.current().manifest["improvement"]  # type: ignore[union-attr]
+    assert kept["value"] > kept["error"] > 0
+
+
+def test_forced_a_worse_model_is_put_in_use_and_it_is_said(nights: TrainedNights) -> None:
+    for steps in (100, 5):
+        nights.train(steps)
+        promoted, reason = nights.promote(force=True)
+        assert promoted
+    assert "--force" in reason
+    assert nights.in_use() == nights.made["train"]
+
+
+def test_the_criterion_is_that_of_the_config(nights: TrainedNights) -> None:
+    nights.train(100)
+    nights.promote()
+    nights.train(110)
+    config = nights.run_folder.config
+    strict = config.model_copy(update={"promote": config.promote.model_copy(update={"min_sigma": 50.0})})
+    (verdict,) = promote(RunFolder(strict, Console(quiet=True)))
+    assert not verdict.promoted
+    assert "by 50 standard errors" in verdict.reason
+
+
+def other_features(nights: TrainedNights) -> None:
+    """The model in use was trained on features of another definition."""
+    path = nights.registry.current().folder / "model" / "model.json"  # type: ignore[union-attr]
+    path.write_text(path.read_text().replace('"definitions": {}', '"definitions": {"isolation_cone": 0.4}'))
+
+
+def damaged_weights(nights: TrainedNights) -> None:
+    path = nights.registry.current().folder / "model" / "weights.pt"  # type: ignore[union-attr]
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [(other_features, "cone 0.4 instead of not set"), (damaged_weights, "no readable model")],
+)
+def test_a_model_in_use_that_cannot_be_compared_stays_until_it_is_forced(
+    nights: TrainedNights, spoil: Callable[[TrainedNights], None], why: str
+) -> None:
+    # It was an error each night, --force or not, and no later step of the night ran.
+    nights.train(5)
+    nights.promote()
+    spoil(nights)
+    nights.train(50)
+    promoted, reason = nights.promote()
+    assert not promoted
+    assert reason.startswith("it cannot be compared with 0001-")
+    assert why in reason
+    assert reason.endswith("`promote --force` puts it in use all the same.")
+    promoted, reason = nights.promote(force=True)
+    assert promoted
+    assert why in reason
+    assert nights.in_use() == nights.made["train"]
+
+
+def test_a_missing_pointer_is_set_to_the_newest_that_was_promoted(nights: TrainedNights) -> None:
+    # After its removal, which the message about a damaged one asks for, the next candidate was the first, and won.
+    nights.train(5)
+    nights.promote()
+    nights.train(200)
+    nights.promote()
+    rollback(nights.run_folder, "hlf")
+    nights.registry.pointer.write_text("")
+    nights.train(1)
+    with pytest.raises(PromotionError, match=r"current\.json or the version it names is damaged.*Remove"):
+        nights.promote()
+    nights.registry.pointer.unlink()
+    promoted, reason = nights.promote()
+    assert not promoted
+    assert "higher than that of 0001" in reason
+    assert nights.registry.current().name.startswith("0001")  # type: ignore[union-attr]
+
+
+def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(nights: TrainedNights) -> None:
+    nights.train(5, networks=["inclusive", "hlf"])
+    verdicts = []
+    with pytest.raises(PromotionError, match=r"^inclusive: "):
+        verdicts.extend(promote(nights.run_folder))
+    assert [each.network for each in verdicts] == ["hlf"]
+    assert nights.in_use() == nights.made["train"]
+    metrics = (nights.run_dir / METRICS).read_text()
+    assert 'hep_pipeline_stage_failed{stage="promote"} 1.0' in metrics
+    assert 'hep_pipeline_model_promoted_timestamp_seconds{network="hlf"}' in metrics
+
+
+def test_without_a_training_there_is_nothing_to_promote(nights: TrainedNights) -> None:
+    with pytest.raises(MissingInputError, match="needs the output of train"):
+        nights.promote()
+
+
+def test_what_was_promoted_and_withdrawn_is_in_the_log_of_the_run(nights: TrainedNights) -> None:
+    nights.train(5)
+    nights.promote()
+    nights.promote()
+    nights.train(200)
+    nights.promote()
+    rollback(nights.run_folder, "hlf")
+    lines = [json.loads(line) for line in nights.run_folder.log.path.read_text().splitlines()]
+    assert [line["event"] for line in lines] == [
+        "network promoted", "network not promoted", "network promoted", "network rolled back"
+    ]  # fmt: skip
+    assert "in use already" in lines[1]["reason"]
+    assert lines[2]["train"] == nights.made["train"]
+    assert (lines[3]["withdrawn"][:4], lines[3]["in_use"][:4]) == ("0002", "0001")

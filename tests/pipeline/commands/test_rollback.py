@@ -1,0 +1,50 @@
+"""There is a way back to the model that was in use before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trained_nights import TrainedNights
+
+from pipeline.commands.rollback import rollback
+from pipeline.errors import ConfigError, MissingInputError
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> TrainedNights:
+    return TrainedNights(tmp_path)
+
+
+def test_a_rollback_brings_the_one_before_back_and_keeps_it(nights: TrainedNights) -> None:
+    nights.train(5)
+    nights.promote()
+    nights.train(200)
+    nights.promote()
+    withdrawn, current = rollback(nights.run_folder, "hlf")
+    assert (withdrawn[:4], current[:4]) == ("0002", "0001")
+    assert nights.registry.current().name == current  # type: ignore[union-attr]
+    # The next night finds the same candidate, and leaves it.
+    assert nights.promote() == (False, "it was rolled back; --force promotes it all the same")
+    with pytest.raises(MissingInputError, match="nothing to go back to"):
+        rollback(nights.run_folder, "hlf")
+    assert nights.promote(force=True)[0]
+    assert nights.in_use() == nights.made["train"]
+
+
+def test_there_is_nothing_to_roll_back_to_at_first(nights: TrainedNights) -> None:
+    nights.train(5)
+    nights.promote()
+    with pytest.raises(MissingInputError, match="before the one in use"):
+        rollback(nights.run_folder, "hlf")
+    with pytest.raises(MissingInputError, match="nothing to go back to"):
+        rollback(nights.run_folder, "particles")
+
+
+def test_only_networks_can_be_rolled_back(nights: TrainedNights) -> None:
+    # A path led to the pointers of stages.
+    nights.train(5)
+    nights.promote()
+    for name, near in (("../train", ""), ("hfl", "Did you mean 'hlf'")):
+        with pytest.raises(ConfigError, match=f"no network '{name}'.*{near}"):
+            rollback(nights.run_folder, name)

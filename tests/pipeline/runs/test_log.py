@@ -1,0 +1,70 @@
+"""Events and metrics of runs, for machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pipeline.errors import RunFolderError
+from pipeline.runs.log import METRICS, RunLog
+
+
+def samples(run_dir: Path) -> dict[tuple[str, str], float]:
+    """Values by name and stage or network."""
+    families = text_string_to_metric_families((run_dir / METRICS).read_text())
+    return {(one.name, "".join(one.labels.values())): one.value for each in families for one in each.samples}
+
+
+def test_each_event_is_a_line_of_json_with_the_run(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    log.event("stage started", stage="ingest", reasons=["first run"])
+    log.event("run failed", message="a\nb <script>", path=tmp_path)
+    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["stage started", "run failed"]
+    assert {line["run"] for line in lines} == {log.run_id}
+    assert lines[0]["reasons"] == ["first run"]
+    assert all(line["time"].endswith("+00:00") for line in lines)
+
+
+def test_words_of_the_command_hold_no_secrets(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    words = ["run", "--set", 'spark.conf={"spark.x.password": "hush1,hush2 hush3"}', "--set", "a.password=hush;hush"]
+    log.event("run started", command=words)
+    assert "hush" not in log.path.read_text()
+    assert json.loads(log.path.read_text())["command"] == ["run", "--set", "spark.conf=***", "--set", "a.password=***"]
+
+
+def test_metrics_say_when_each_stage_was_made_and_what_failed(tmp_path: Path) -> None:
+    manifest = {"created": "2026-01-01T00:00:00+00:00", "seconds": 2.5}
+    RunLog(tmp_path).write_metrics(
+        {"ingest": manifest, "train": None},
+        {"hlf": {"promoted": "2026-01-02T00:00:00+00:00"}, "particles": None},
+        failed="train",
+    )
+    found = samples(tmp_path)
+    assert found["hep_pipeline_stage_made_timestamp_seconds", "ingest"] == 1767225600
+    assert found["hep_pipeline_stage_duration_seconds", "ingest"] == 2.5
+    assert ("hep_pipeline_stage_duration_seconds", "train") not in found
+    assert found["hep_pipeline_stage_failed", "ingest"] == 0
+    assert found["hep_pipeline_stage_failed", "train"] == 1
+    assert found["hep_pipeline_stage_failed", "promote"] == 0
+    assert found["hep_pipeline_model_promoted_timestamp_seconds", "hlf"] == 1767312000
+    assert found["hep_pipeline_model_promoted_timestamp_seconds", "particles"] == 0
+    assert found["hep_pipeline_last_run_timestamp_seconds", ""] > 1767225600
+
+
+def test_metrics_are_replaced_as_a_whole(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    log.write_metrics({"ingest": None}, {}, failed="ingest")
+    log.write_metrics({"ingest": None}, {}, failed=None)
+    assert samples(tmp_path)["hep_pipeline_stage_failed", "ingest"] == 0
+    assert [path.name for path in tmp_path.iterdir()] == [METRICS]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file is in the way")
+    with pytest.raises(RunFolderError, match="logs"):
+        RunLog(tmp_path).event("run started")

@@ -1,0 +1,249 @@
+"""Models by their paths: every form that there is, and a clear refusal of all others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from feature_datasets import CLASSES, write_dataset
+from networks import made_network, made_spec
+from onnx import TensorProto, helper
+from training_runs import make_spec
+
+from features.columns import NUM_HLF
+from features.dataset import FeatureDataset
+from models.errors import ModelError, SavedModelError
+from models.export.onnx_export import export_onnx
+from models.saved_model import save_model
+from pipeline.errors import ConfigError, MissingInputError
+from pipeline.runs.models_on_disk import FoundModel, find_models, refuse_other_features, refuse_seen_events
+
+DEFINITIONS = {"isolation_cone": 0.3, "min_jet_pt": 30.0}
+EVENTS = {"hlf": np.random.default_rng(1).normal(size=(5, NUM_HLF)).astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows={"train": [6, 5], "val": [4], "test": [7]})
+
+
+def write_run(folder: Path, dataset: FeatureDataset, *, seed: int = 1, classes: list[str] = CLASSES) -> Path:
+    """A training run as far as an evaluation looks at it."""
+    folder.mkdir(parents=True)
+    make_spec(dataset, folder).save(folder / "run.json")
+    spec = made_spec("hlf")._replace(definitions=DEFINITIONS, classes=classes)
+    save_model(made_network(spec, seed=seed, dtype=torch.float32), spec, folder / "model")
+    (folder / "metrics").mkdir()
+    (folder / "metrics" / "rank-0.jsonl").write_text('{"epoch": 0}\n{"epoch": 1}\n')
+    return folder
+
+
+@pytest.fixture
+def version(tmp_path: Path, dataset: FeatureDataset) -> Path:
+    """What the train stage makes of two networks."""
+    for seed, name in enumerate(("hlf", "inclusive")):
+        write_run(tmp_path / "0001-ab" / name, dataset, seed=seed)
+    return tmp_path / "0001-ab"
+
+
+def exported(path: Path, *, seed: int = 1) -> Path:
+    spec = made_spec("hlf")._replace(definitions=DEFINITIONS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    export_onnx(made_network(spec, seed=seed, dtype=torch.float32), spec, path)
+    return path
+
+
+def names(*words: str | Path) -> list[str]:
+    return [each.candidate.name for each in find_models([str(word) for word in words], CLASSES)]
+
+
+def test_a_name_and_a_path(version: Path, dataset: FeatureDataset) -> None:
+    (found,) = find_models([f"first={version}/hlf"], CLASSES)
+    assert found.candidate.name == "first"
+    assert found.candidate.history == [{"epoch": 0}, {"epoch": 1}]
+    assert (found.classes, found.definitions, found.dataset) == (CLASSES, DEFINITIONS, dataset.folder)
+    expected = made_network("hlf", seed=0, dtype=torch.float32).probabilities(EVENTS)
+    np.testing.assert_array_equal(found.candidate.model.probabilities(EVENTS), expected)
+
+
+def test_a_folder_of_several_networks_gives_all_in_order(version: Path) -> None:
+    assert names(version) == ["hlf", "inclusive"]
+
+
+def test_the_folder_model_itself_stands_for_its_run(version: Path) -> None:
+    assert names(version / "hlf" / "model") == ["hlf"]
+
+
+def test_a_folder_of_exported_networks_gives_all(tmp_path: Path) -> None:
+    for name in ("hlf", "other"):
+        exported(tmp_path / "export" / name / "model.onnx")
+    assert names(tmp_path / "export") == ["hlf", "other"]
+
+
+def test_a_single_exported_file_is_called_by_its_folder_or_its_own_name(tmp_path: Path) -> None:
+    path = exported(tmp_path / "mine" / "model.onnx")
+    (found,) = find_models([str(path)], CLASSES)
+    assert (found.candidate.name, found.dataset, found.definitions) == ("mine", None, DEFINITIONS)
+    expected = made_network("hlf", dtype=torch.float32).probabilities(EVENTS)
+    np.testing.assert_allclose(found.candidate.model.probabilities(EVENTS), expected, atol=1e-6)
+    assert names(path.rename(tmp_path / "v1.2.onnx")) == ["v1.2"]
+
+
+def test_a_folder_name_is_taken_whole_and_may_hold_an_equals_sign(version: Path) -> None:
+    assert names(version.rename(version.with_name("v1.2")) / "hlf") == ["hlf"]
+    run = (version.with_name("v1.2") / "hlf").rename(version.with_name("rate-0.5"))
+    assert names(run) == ["rate-0.5"]
+    (version.parent / "a=b").mkdir()
+    moved = run.rename(version.parent / "a=b" / "net")
+    assert names(moved) == ["net"]
+    assert names(f"mine={moved}") == ["mine"]
+
+
+def test_the_same_network_of_two_runs_is_told_apart_by_the_run(version: Path) -> None:
+    other = Path(shutil.copytree(version, version.with_name("0002-cd")))
+    assert names(version, other)[:2] == ["hlf", "inclusive"]
+    assert len(set(names(version, other))) == 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["a={0}/hlf", "a={0}/inclusive"],
+        ["both={0}"],
+        ["{0}/hlf", "{0}/hlf", "{0}/hlf"],
+        ["../evil={0}/hlf"],
+        ["..={0}/hlf"],
+        [".hidden={0}/hlf"],
+        ["/etc/x={0}/hlf"],
+        ["a b={0}/hlf"],
+        ["={0}/hlf"],
+        ["plots={0}/hlf"],
+        ["boosted-trees={0}/hlf"],
+        ["metrics.json={0}/hlf"],
+    ],
+)
+def test_names_that_are_twice_there_or_no_folder_are_refused(version: Path, words: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"--model first=.* --model second="):
+        names(*(word.format(version) for word in words))
+
+
+def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match=r"there is no .*/nowhere\. Name a training folder or an ONNX file"):
+        names(tmp_path / "nowhere")
+
+
+def test_a_run_without_a_model_says_what_is_in_there(tmp_path: Path) -> None:
+    (tmp_path / "hlf" / "checkpoints" / "0000-0010").mkdir(parents=True)
+    with pytest.raises(MissingInputError, match=r"has not got through an epoch.*In it: checkpoints\."):
+        names(tmp_path / "hlf")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingInputError, match=r"In it: nothing\."):
+        names(tmp_path / "empty")
+
+
+def of_another_program(path: Path) -> None:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    node = helper.make_node("Identity", ["x"], ["y"])
+    graph = helper.make_graph([node], "g", [value], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])])
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
+def random_bytes(path: Path) -> None:
+    path.write_bytes(np.random.default_rng(1).bytes(5000))
+
+
+def truncated(path: Path) -> None:
+    content = exported(path).read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (of_another_program, "is ONNX, but not of a network of this project"),
+        (random_bytes, "holds no ONNX that can be run"),
+        (truncated, "holds no ONNX that can be run"),
+    ],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_files_that_are_no_exported_network_are_refused(
+    tmp_path: Path, make: Callable[[Path], None], words: str
+) -> None:
+    make(tmp_path / "x.onnx")
+    with pytest.raises(SavedModelError, match=rf"x\.onnx {words}"):
+        names(tmp_path / "x.onnx")
+
+
+def test_a_damaged_model_folder_is_refused(version: Path) -> None:
+    weights = version / "hlf" / "model" / "weights.pt"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(SavedModelError, match=r"hlf/model holds no readable model"):
+        names(version / "hlf")
+
+
+def test_other_classes_are_refused(tmp_path: Path, dataset: FeatureDataset) -> None:
+    run = write_run(tmp_path / "hlf", dataset, classes=["QCD", "W+jets", "ttbar"])
+    with pytest.raises(ModelError, match=r"hlf was trained for the classes \['QCD', 'W\+jets', 'ttbar'\], the config"):
+        names(run)
+
+
+def test_other_features_are_refused_with_the_settings_that_differ(version: Path) -> None:
+    found = find_models([str(version / "hlf")], CLASSES)
+    refuse_other_features(found, DEFINITIONS)
+    with pytest.raises(ModelError) as caught:
+        refuse_other_features(found, {"isolation_cone": 0.4, "min_jet_pt": 30.0, "new": True})
+    assert "isolation_cone 0.3 instead of 0.4, new not set instead of True." in str(caught.value)
+    assert "min_jet_pt" not in str(caught.value)
+
+
+def found_model(path: Path) -> list[FoundModel]:
+    return find_models([str(path)], CLASSES)
+
+
+@pytest.mark.parametrize(("split", "count"), [("train", 11), ("val", 4)])
+def test_events_that_a_model_was_made_of_are_counted_and_refused(
+    version: Path, dataset: FeatureDataset, split: str, count: int
+) -> None:
+    files = [*dataset.files(split), *dataset.files("test")]
+    with pytest.raises(ModelError, match=rf"hlf was trained on {count} of these {count + 7} events"):
+        refuse_seen_events(found_model(version / "hlf"), files)
+
+
+def test_test_events_are_not_refused(version: Path, dataset: FeatureDataset) -> None:
+    assert refuse_seen_events(found_model(version / "hlf"), dataset.files("test")) == []
+    assert refuse_seen_events(found_model(version / "hlf"), []) == []
+
+
+def without_run(run: Path, _: Path) -> None:
+    (run / "run.json").unlink()
+
+
+def other_json(run: Path, _: Path) -> None:
+    (run / "run.json").write_text(json.dumps({"dataset": None}))
+
+
+def dataset_gone(_: Path, data: Path) -> None:
+    shutil.rmtree(data)
+
+
+def dataset_cut(_: Path, data: Path) -> None:
+    next((data / "val").iterdir()).unlink()
+
+
+@pytest.mark.parametrize("change", [without_run, other_json, dataset_gone, dataset_cut])
+def test_what_is_not_known_to_be_unseen_is_said(
+    tmp_path: Path, dataset: FeatureDataset, change: Callable[[Path, Path], None]
+) -> None:
+    data = dataset._replace(folder=Path(shutil.copytree(dataset.folder, tmp_path / "data")))
+    run = write_run(tmp_path / "hlf", data)
+    assert found_model(run)[0].dataset == data.folder
+    change(run, data.folder)
+    assert refuse_seen_events(found_model(run), dataset.files("train")) == ["hlf"]
+    file = exported(tmp_path / "x.onnx")
+    assert refuse_seen_events(found_model(file), dataset.files("train")) == ["x"]

@@ -1,0 +1,212 @@
+"""A stage does not start where there is no room for what it writes."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from delphes_files import write_delphes
+from made_events import lepton, made_event
+from rich.console import Console
+from spark_in_process import Here
+
+from features.settings import FeatureSettings
+from pipeline import run_folder
+from pipeline.config import Config
+from pipeline.errors import RunFolderError
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner
+from pipeline.runs import space
+from pipeline.runs.code_meaning import code_digests
+from pipeline.runs.space import LEAST_BYTES, out_of_room, refuse_full_disk, size_of
+from pipeline.runs.store import StageStore, Version
+from pipeline.stages.features import Features
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    folder = tmp_path / "0001-ab"
+    (folder / "train").mkdir(parents=True)
+    # Sparse: it has a size and takes no space.
+    with (folder / "train" / "part.parquet").open("wb") as file:
+        file.truncate(3 * LEAST_BYTES)
+    return folder
+
+
+def free(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 10**12 - number, number))
+
+
+def test_the_last_version_says_how_much(tmp_path: Path, before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert size_of(before.rglob("*")) == 3 * LEAST_BYTES
+    free(monkeypatch, 3 * LEAST_BYTES)
+    refuse_full_disk(tmp_path, "features", before)
+    free(monkeypatch, 3 * LEAST_BYTES - 1)
+    with pytest.raises(RunFolderError, match=r"features needs about 201 MB \(as the last version, 0001-ab, .*clean"):
+        refuse_full_disk(tmp_path, "features", before)
+
+
+def test_what_is_taken_over_takes_no_space(tmp_path: Path, before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = [before / "train" / "part.parquet", before / "train" / "gone.parquet"]
+    free(monkeypatch, LEAST_BYTES)
+    refuse_full_disk(tmp_path, "features", before, old)
+    free(monkeypatch, LEAST_BYTES - 1)
+    with pytest.raises(RunFolderError, match=r"features needs about 67 MB \(at least is asked for\)"):
+        refuse_full_disk(tmp_path, "features", before, old)
+
+
+class Nights:
+    """Ingest, night after night, on a disk that has less room than all events take; no JVM is started."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.data = folder / "data"
+        self.data.mkdir()
+        self.run_dir = folder / "run"
+        self._patch = monkeypatch
+        monkeypatch.setattr(space, "LEAST_BYTES", 1)
+        monkeypatch.setattr(RunFolder, "refuse_unfit_machine", lambda *_, **__: None)
+        provider = SimpleNamespace(context=Here, num_tasks=int, stop=lambda: None)
+        monkeypatch.setattr(run_folder, "SparkProvider", lambda _: provider)
+
+    def arrive(self, *names: str) -> None:
+        """Files, with other events each."""
+        for name in names:
+            events = [made_event(met=float(n), electrons=[lepton(30.0 + n, 0, 0)]) for n in range(len(name), 60)]
+            write_delphes(self.data / f"{name}.root", events)
+
+    def pass_by(self, *, room: float, force: bool = False, **changes: Any) -> str:
+        """What is printed.
+
+        Args:
+            room: Free space, as a share of the last version.
+            force: Of the run.
+            changes: Sections of the config.
+        """
+        current = self.current()
+        share = round(room * size_of(current.folder.rglob("*"))) if current else LEAST_BYTES
+        free(self._patch, share)
+        samples = [
+            {"name": name, "label": label, "files": [str(self.data / f"{name}*.root")]}
+            for label, name in enumerate(("qcd", "ttbar", "wjets"))
+        ]
+        config = Config.model_validate({"run_dir": self.run_dir, "samples": samples, **changes})
+        shown = StringIO()
+        Runner(RunFolder(config, Console(file=shown, width=1000))).run(["ingest"], force=force)
+        return shown.getvalue()
+
+    def current(self) -> Version | None:
+        return StageStore(self.run_dir, "ingest").current()
+
+
+@pytest.fixture
+def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nights:
+    made = Nights(tmp_path, monkeypatch)
+    made.arrive("qcd_0", "ttbar_0", "wjets_0")
+    made.pass_by(room=1)
+    return made
+
+
+def test_a_night_with_a_new_file_needs_no_room_for_all_events(nights: Nights) -> None:
+    # The first after the first version too, of which no file is linked yet.
+    for number in (1, 2):
+        nights.arrive(f"qcd_{number}", f"ttbar_{number}")
+        assert "2 files read" in nights.pass_by(room=0.8)
+    shown = nights.pass_by(room=0.8, ingest={"until": "2100-01-01T00:00:00Z"})
+    assert "up to date" in shown
+    (nights.data / "qcd_2.root").unlink()
+    assert "0 files read" in nights.pass_by(room=0.8)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"force": True}, {"ingest": {"min_track_pt": 0.6}}, {"ingest": {"entries_per_task": 10}}],
+    ids=["force", "threshold", "pieces"],
+)
+def test_where_all_is_made_anew_links_spare_nothing(nights: Nights, how: dict[str, Any]) -> None:
+    nights.arrive("qcd_1")
+    nights.pass_by(room=0.8)
+    nights.arrive("qcd_2")
+    before = nights.current()
+    assert before is not None
+    with pytest.raises(RunFolderError, match=rf"ingest needs .* \(as the last version, {before.name}, but"):
+        nights.pass_by(room=0.8, **how)
+    assert nights.current() == before
+
+
+def test_changed_code_makes_all_anew(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.runs.store.Version.ran_same_code", lambda *_: False)
+    nights.arrive("qcd_1")
+    with pytest.raises(RunFolderError, match="ingest needs"):
+        nights.pass_by(room=0.8)
+
+
+def test_files_that_were_all_replaced_are_made_anew(nights: Nights) -> None:
+    nights.arrive("qcd_0", "ttbar_0", "wjets_0")
+    with pytest.raises(RunFolderError, match="ingest needs"):
+        nights.pass_by(room=0.8)
+
+
+def features_context(folder: Path, *, missing: frozenset[str] = frozenset(), **settings: Any) -> Any:
+    """Of a features stage whose last version has kernel outputs of two events parts; one of these is another now."""
+    parts = [{"name": f"{name}.parquet", "sample": "qcd", "digest": name} for name in ("old", "changed", "new")]
+    old = [
+        {"name": f"{name}.arrow", "sample": "qcd", "digest": digest, "counts": {}, "weights": {}}
+        for name, digest in (("old", "old"), ("changed", "another"))
+    ]
+    made = {
+        "config": {"features": FeatureSettings().model_dump(mode="json")},
+        "counters": {"kernel_outputs": old},
+        "fingerprint": {"code": list(code_digests(["features.kernel_pass"]).items())},
+    }
+    return SimpleNamespace(
+        config=SimpleNamespace(features=FeatureSettings(**settings)),
+        current=Version("0001-ab", folder / "0001-ab", made),
+        missing=missing,
+        upstream={"ingest": Version("0002-cd", folder / "0002-cd", {"counters": {"parts": parts}})},
+    )
+
+
+def test_features_take_over_kernel_outputs_of_unchanged_events_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = [tmp_path / "0001-ab" / "kernels" / "old.arrow"]
+    assert Features().taken_over(features_context(tmp_path)) == old
+    assert Features().taken_over(features_context(tmp_path, rows_per_group=10)) == old
+    assert Features().taken_over(features_context(tmp_path, isolation_cone=0.4)) == []
+    assert Features().taken_over(features_context(tmp_path, missing=frozenset({"kernels/old.arrow"}))) == []
+    monkeypatch.setattr(Version, "ran_same_code", lambda *_: False)
+    assert Features().taken_over(features_context(tmp_path)) == []
+
+
+def test_a_little_is_asked_for_in_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free(monkeypatch, LEAST_BYTES)
+    refuse_full_disk(tmp_path, "report", None)
+    free(monkeypatch, LEAST_BYTES - 1)
+    with pytest.raises(RunFolderError, match="report needs about 67 MB"):
+        refuse_full_disk(tmp_path, "report", None)
+
+
+def test_a_full_disk_is_known_behind_what_a_library_makes_of_it() -> None:
+    # matplotlib's PDF writer fails so, when it closes the file that it could not write.
+    full = OSError(errno.ENOSPC, "No space left on device")
+    found = None
+    try:
+        try:
+            raise full
+        finally:
+            raise AttributeError("'Stream' object has no attribute 'pos'")
+    except AttributeError as error:
+        found = error
+    assert out_of_room(found) is full
+    assert out_of_room(OSError(errno.ENOENT, "No such file")) is None

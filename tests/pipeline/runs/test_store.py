@@ -1,0 +1,114 @@
+"""Version folders and the pointer: a version is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import RunFolderError
+from pipeline.runs.store import StageStore
+
+
+def make(store: StageStore, digest: str = "abcdef0123456789") -> Path:
+    folder = store.next_folder(digest)
+    store.begin(folder)
+    (folder / "data").write_text(folder.name)
+    return folder
+
+
+def test_there_is_nothing_before_the_first_commit(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    assert store.current() is None
+    make(store)
+    assert store.current() is None
+
+
+def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    for number in (1, 2):
+        store.commit(make(store), {"number": number})
+    current = store.current()
+    assert current is not None
+    assert (current.name, current.manifest["number"]) == ("0002-abcdef01", 2)
+    assert (tmp_path / "ingest" / "0001-abcdef01" / "data").exists()
+
+
+def test_unfinished_versions_are_removed_by_the_next_begin_and_finished_ones_are_not(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    store.commit(make(store), {})
+    unfinished = make(store)
+    following = make(store)
+    assert not unfinished.exists()
+    assert (unfinished.name, following.name) == ("0002-abcdef01", "0003-abcdef01")
+    assert (tmp_path / "ingest" / "0001-abcdef01").exists()
+
+
+def test_a_version_with_manifest_but_without_pointer_is_not_seen(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    store.commit(make(store), {"number": 1})
+    folder = make(store)
+    (folder / "manifest.json").write_text('{"number": 2}')
+    current = store.current()
+    assert current is not None
+    assert current.manifest["number"] == 1
+    assert make(store).name == "0003-abcdef01"
+
+
+@pytest.mark.parametrize("number_in_use", [0, 1])
+def test_a_version_that_a_kill_kept_from_being_published_is_removed_when_it_is_made_again(
+    tmp_path: Path, number_in_use: int
+) -> None:
+    store = StageStore(tmp_path, "ingest")
+    for _ in range(number_in_use):
+        store.commit(make(store), {})
+    folder, withdrawn = make(store), tmp_path / "ingest" / "0007-abcdef01"
+    (folder / "manifest.json").write_text("{}")
+    withdrawn.mkdir()
+    (withdrawn / "manifest.json").write_text('{"withdrawn": "it was in use"}')
+    other = make(store, "0123456789abcdef")
+    (other / "manifest.json").write_text("{}")
+    again = make(store)
+    kept = {"0001-abcdef01"} if number_in_use else set()
+    assert {path.name for path in store.folder.iterdir() if path.is_dir()} == {
+        *kept, withdrawn.name, other.name, again.name
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"version": "0009-none"}', "[]"])
+def test_a_damaged_pointer_is_named_with_the_fix(tmp_path: Path, content: str) -> None:
+    store = StageStore(tmp_path, "ingest")
+    store.commit(make(store), {})
+    (tmp_path / "ingest" / "current.json").write_text(content)
+    with pytest.raises(RunFolderError, match=r"current\.json.*Remove"):
+        store.current()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ingest").write_text("a file is in the way")
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        make(StageStore(tmp_path, "ingest"))
+
+
+def test_the_pointer_is_valid_json_naming_the_version(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    version = store.commit(make(store), {})
+    assert json.loads((tmp_path / "ingest" / "current.json").read_text()) == {"version": version.name}
+
+
+def test_an_incomplete_manifest_is_named_with_the_fix(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    version = store.commit(make(store), {})
+    (version.folder / "manifest.json").write_text('{"a": 1}')
+    with pytest.raises(RunFolderError, match=r"manifest\.json is incomplete.*Remove"):
+        store.current()
+
+
+def test_the_store_knows_which_version_is_published(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    folder = make(store)
+    assert not store.names(folder)
+    store.commit(folder, {})
+    assert store.names(folder)
+    assert not store.names(make(store))

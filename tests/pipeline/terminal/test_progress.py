@@ -1,0 +1,48 @@
+"""Progress away from a terminal: a line every few seconds, with rate and time left."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from pipeline.terminal import progress
+from pipeline.terminal.progress import Bar
+
+
+def test_lines_have_rate_and_time_left_and_do_not_come_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    out = io.StringIO()
+    with Bar(Console(file=out, width=200), "ingest", "events") as bar:
+        for second in range(13):
+            clock[0] = float(second)
+            bar(second * 100, 2000)
+    lines = out.getvalue().splitlines()
+    assert [line.strip() for line in lines] == [
+        "ingest: 500/2000 events, 100/s, about 15 s left",
+        "ingest: 1000/2000 events, 100/s, about 10 s left",
+    ]
+
+
+def test_the_time_before_the_first_news_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    out = io.StringIO()
+    with Bar(Console(file=out, width=200), "train", "steps") as bar:
+        for second, done in ((100, 1), (101, 11), (106, 61)):
+            clock[0] = float(second)
+            bar(done, 101)
+    assert out.getvalue().splitlines()[-1].strip() == "train: 61/101 steps, 10/s, about 4 s left"
+
+
+def test_on_a_terminal_there_is_a_bar_from_the_start_on() -> None:
+    out = io.StringIO()
+    with Bar(Console(file=out, width=150, force_terminal=True), "train", "steps") as bar:
+        bar(0, 200)
+        bar(50, 200, "epoch 1/4")
+    shown = out.getvalue()
+    assert "starting" in shown
+    assert "50/200 steps" in shown
+    assert "epoch 1/4" in shown

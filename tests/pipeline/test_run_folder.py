@@ -1,0 +1,87 @@
+"""What the commands share: versions upstream that belong together, and the look at the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import SAMPLES, small_config
+from published_by_hand import publish
+from rich.console import Console
+
+from pipeline import run_folder as module
+from pipeline.config import load_config
+from pipeline.errors import MachineError, MissingInputError
+from pipeline.machine.doctor import Finding, Need, Severity
+from pipeline.run_folder import RunFolder
+from pipeline.stages.evaluate import Evaluate
+from pipeline.stages.report import Report
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+
+
+def chain(run_folder: RunFolder) -> dict[str, str]:
+    """A version of each stage up to the export, each made from those before it."""
+    stages = ("ingest", "features", "train", "evaluate", "export")
+    return {stage: publish(run_folder.config.run_dir, stage, content="first").name for stage in stages}
+
+
+def test_versions_upstream_are_those_in_use(run_folder: RunFolder) -> None:
+    made = chain(run_folder)
+    found = run_folder.upstream(Evaluate())
+    assert {name: version.name for name, version in found.items()} == {
+        name: made[name] for name in ("ingest", "features", "train")
+    }
+
+
+def test_a_missing_one_is_named_with_its_command(run_folder: RunFolder) -> None:
+    publish(run_folder.config.run_dir, "ingest")
+    words = "evaluate needs the output of features, .* Run `python -m pipeline features` first"
+    with pytest.raises(MissingInputError, match=words):
+        run_folder.upstream(Evaluate())
+
+
+def test_versions_that_do_not_belong_together_are_refused_unless_asked_for(run_folder: RunFolder) -> None:
+    made = chain(run_folder)
+    new = publish(run_folder.config.run_dir, "features", content="other").name
+    words = rf"evaluate cannot use train {made['train']}: that was made from other features than {new}"
+    with pytest.raises(MissingInputError, match=words):
+        run_folder.upstream(Evaluate())
+    assert run_folder.upstream(Evaluate(), mixed=True)["features"].name == new
+
+
+def test_versions_of_the_same_content_belong_together(run_folder: RunFolder) -> None:
+    chain(run_folder)
+    again = publish(run_folder.config.run_dir, "features", content="first").name
+    assert run_folder.upstream(Evaluate())["features"].name == again
+
+
+def test_an_optional_one_that_was_made_from_others_is_left_out(run_folder: RunFolder) -> None:
+    chain(run_folder)
+    assert "export" in run_folder.upstream(Report())
+    for stage in ("train", "evaluate"):
+        publish(run_folder.config.run_dir, stage, content="other")
+    assert "export" not in run_folder.upstream(Report())
+
+
+def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    findings = [Finding("java", Severity.WARNING, "Java is old.", "Take a new one.")]
+
+    def examine(*_: object, **options: Any) -> list[Finding]:
+        asked.append(options)
+        return findings
+
+    monkeypatch.setattr(module, "examine", examine)
+    run_folder.refuse_unfit_machine([Need.SPARK], "ingest cannot run")
+    findings.append(Finding("disk", Severity.ERROR, "The disk is full.", "Make room."))
+    with pytest.raises(MachineError, match=r"^ingest cannot run on this machine:\n(?s:.*)Make room") as refused:
+        run_folder.refuse_unfit_machine([Need.SPARK], "ingest cannot run", workers=5)
+    assert "Java is old" not in str(refused.value)
+    assert [each["workers"] for each in asked] == [2, 5]

@@ -1,0 +1,141 @@
+"""Jobs of a search on a real features dataset: done once, and told when they fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from feature_datasets import write_dataset
+
+from features.columns import NUM_HLF
+from features.dataset import FeatureDataset
+from training.gridsearch import trainings as running
+from training.gridsearch.results import score
+from training.gridsearch.settings import GridSearchSettings
+from training.gridsearch.trainings import (
+    GridSearchError,
+    JobResult,
+    Search,
+    finished,
+    refuse_all_failed,
+    run_job,
+)
+from training.gridsearch.trials import SearchJob, Trial
+from training.settings import TrainSettings
+
+JOB = SearchJob((6, 4), 16, 0.01)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    rows = {"train": [50, 50, 50], "val": [20], "test": [20]}
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=rows)
+
+
+def search_on(dataset: FeatureDataset, **train: Any) -> Search:
+    return Search(
+        dataset.folder, GridSearchSettings(folds=3), TrainSettings.model_validate({"algorithm": "sgd", **train})
+    )
+
+
+def test_a_job_learns_and_is_written_and_read_again(dataset: FeatureDataset, tmp_path: Path) -> None:
+    found = run_job(search_on(dataset), JOB, 15, tmp_path)
+    assert found.error == ""
+    assert len(found.folds) == 3
+    assert all(len(curves.val_loss) == 15 for curves in found.folds)
+    assert np.mean([curves.val_accuracy[-1] for curves in found.folds]) > 0.6
+    assert found.num_parameters == NUM_HLF * 6 + 6 + 6 * 4 + 4 + 4 * 3 + 3
+    assert finished(tmp_path, JOB, 15) == found
+    assert finished(tmp_path, JOB, 16) is None
+    assert finished(tmp_path, JOB._replace(batch_size=8), 15) is None
+
+
+def test_a_job_that_is_done_is_not_done_again(
+    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_job(search_on(dataset), JOB, 3, tmp_path)
+    monkeypatch.setattr(running, "_train", lambda *_: pytest.fail("it was trained again"))
+    assert run_job(search_on(dataset), JOB, 3, tmp_path) == first
+    assert run_job(search_on(dataset), JOB, 2, tmp_path) == first
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_does_not(dataset: FeatureDataset, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "again", "other")]
+    for folder in folders:
+        folder.mkdir()
+    one, again, other = (
+        run_job(search_on(dataset, seed=seed), JOB, 3, folder).folds
+        for seed, folder in zip((1, 1, 2), folders, strict=True)
+    )
+    assert one == again
+    assert one != other
+
+
+def test_a_search_learns_from_the_training_split_only(tmp_path: Path) -> None:
+    copy = write_dataset(tmp_path / "set", rows={"train": [50, 50], "val": [20], "test": [20]})
+    folders = [tmp_path / name for name in ("before", "after")]
+    found = []
+    for folder in folders:
+        folder.mkdir()
+        running._load.cache_clear()
+        found.append(run_job(search_on(copy), JOB, 2, folder).folds)
+        for path in (path for split in ("val", "test") for path in copy.files(split)):
+            pq.write_table(pq.read_table(path).slice(0, 1), path)
+    assert found[0] == found[1] != []
+
+
+def test_a_job_that_fails_is_a_result_with_its_reason_and_is_tried_again(
+    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "_train", fail)
+        found = run_job(search_on(dataset), JOB, 2, tmp_path)
+    assert found.error == "MemoryError: no room"
+    assert found.folds == []
+    with pytest.raises(GridSearchError, match=r"all 1 trainings .* 6-4_batch-16_rate-0.01: MemoryError: no room"):
+        refuse_all_failed([found])
+    again = run_job(search_on(dataset), JOB, 2, tmp_path)
+    assert again.error == ""
+    refuse_all_failed([found, again])
+
+
+def test_a_class_with_too_few_events_for_the_folds_is_a_reason(dataset: FeatureDataset, tmp_path: Path) -> None:
+    search = search_on(dataset)._replace(settings=GridSearchSettings(folds=140))
+    assert "n_splits=140" in run_job(search, JOB, 1, tmp_path).error
+
+
+def test_the_number_of_epochs_changes_the_score(dataset: FeatureDataset, tmp_path: Path) -> None:
+    found = run_job(search_on(dataset), JOB, 12, tmp_path)
+    scores = [score(Trial(*JOB, epochs), found.num_parameters, found.folds) for epochs in (1, 12)]
+    assert all(scores)
+    assert scores[0] != scores[1]
+
+
+def test_every_axis_of_the_grid_changes_the_score(dataset: FeatureDataset, tmp_path: Path) -> None:
+    trials = {
+        "the others": Trial((6, 4), 16, 0.01, 3),
+        "widths": Trial((7, 4), 16, 0.01, 3),
+        "depth": Trial((6,), 16, 0.01, 3),
+        "batch": Trial((6, 4), 32, 0.01, 3),
+        "rate": Trial((6, 4), 16, 0.02, 3),
+        "epochs": Trial((6, 4), 16, 0.01, 4),
+    }
+    losses = {}
+    for name, trial in trials.items():
+        found = run_job(search_on(dataset), SearchJob.of(trial), trial.epochs, tmp_path)
+        scored = score(trial, found.num_parameters, found.folds)
+        assert scored is not None
+        losses[name] = scored.loss
+    assert len(set(losses.values())) == len(trials), losses
+
+
+def test_a_result_survives_json() -> None:
+    made = JobResult(JOB, 5, 9, [], 1.5, "")
+    assert JobResult.from_json(json.loads(json.dumps(made.to_json()))) == made

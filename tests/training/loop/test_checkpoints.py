@@ -1,0 +1,276 @@
+"""Checkpoints on disk: complete or not there, of these settings only, and damage is said."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from simulated import ROUGH, models, run, settings, toy_rows
+
+from models.networks.hlf_settings import HlfSettings
+from training.errors import CheckpointError
+from training.launching.rank import agreed_checkpoint
+from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
+from training.loop.records import DiskFiles
+from training.loop.trainer import Progress
+from training.settings import TrainSettings
+from training.simulation.simulate import Simulated
+from training.transports.transport import SingleTransport
+
+WORKERS = 3
+CHOSEN: dict[str, Any] = {"algorithm": "swarm-sgd", "slowmo": {"tau": 4}, "epochs": 3, "batch_size": 8}
+
+
+class PowerCutError(Exception):
+    """The run ends here."""
+
+
+def training(out: Path, *, stop: Callable[[Progress], None] = lambda _: None, workers: int = WORKERS) -> Simulated:
+    """Three epochs of five steps; a checkpoint after three steps of each and at its end. Goes on where it can."""
+    out.mkdir(exist_ok=True)
+    files = [
+        DiskFiles(out, rank=rank, world_size=workers, digest="d", save_model=lambda _: None) for rank in range(workers)
+    ]
+    return run(
+        train=toy_rows(120, groups=6),
+        cluster=ROUGH,
+        workers=workers,
+        checkpoint_steps=3,
+        files=files.__getitem__,
+        resume=files[0].checkpoints.latest(),
+        on_progress=stop,
+        **CHOSEN,
+    )
+
+
+def epochs_on_disk(out: Path, rank: int) -> list[int]:
+    lines = (out / "metrics" / f"rank-{rank}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["epoch"] for line in lines]
+
+
+def written(folder: CheckpointFolder, position: tuple[int, int], *, workers: int = 2, value: float = 0.0) -> Checkpoint:
+    """A checkpoint of a few numbers."""
+    for rank in range(workers):
+        folder.write_rank(position, workers, rank, {"value": torch.full((100,), value + rank), "name": "x"})
+    folder.complete(position, workers)
+    found = folder.latest()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
+    """The run without interruption."""
+    return training(tmp_path_factory.mktemp("whole"))
+
+
+def assert_goes_on(out: Path, whole: Simulated, position: tuple[int, int]) -> None:
+    latest = CheckpointFolder(out / "checkpoints", "d").latest()
+    assert latest is not None
+    assert (latest.epoch, latest.step, latest.world_size) == (*position, WORKERS)
+    np.testing.assert_array_equal(models(training(out)), models(whole))
+    for rank in range(WORKERS):
+        assert epochs_on_disk(out, rank) == [0, 1, 2]
+
+
+def test_a_run_that_was_interrupted_goes_on_from_its_last_checkpoint(tmp_path: Path, whole: Simulated) -> None:
+    def stop(progress: Progress) -> None:
+        if (progress.epoch, progress.step) == (2, 5):
+            raise PowerCutError
+
+    with pytest.raises(PowerCutError):
+        training(tmp_path, stop=stop)
+    assert_goes_on(tmp_path, whole, (1, 3))
+
+
+@pytest.mark.parametrize("crash", ["before rank 2 writes", "while rank 2 writes", "before it is complete"])
+def test_a_crash_during_a_checkpoint_leaves_the_one_before(
+    crash: str, tmp_path: Path, whole: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rank, complete, save = CheckpointFolder.write_rank, CheckpointFolder.complete, torch.save
+
+    def fail_to_write(self: CheckpointFolder, position: tuple[int, int], *more: Any) -> None:
+        if position == (1, 3) and more[1] == 2:
+            if crash.startswith("before"):
+                raise PowerCutError
+            monkeypatch.setattr("torch.save", fail_half_way)
+        write_rank(self, position, *more)
+
+    def fail_half_way(content: Any, file: Any) -> None:
+        file.write(b"PK")
+        raise PowerCutError
+
+    def fail_to_complete(self: CheckpointFolder, position: tuple[int, int], *more: Any) -> None:
+        if position == (1, 3):
+            raise PowerCutError
+        complete(self, position, *more)
+
+    if crash.endswith("complete"):
+        monkeypatch.setattr(CheckpointFolder, "complete", fail_to_complete)
+    else:
+        monkeypatch.setattr(CheckpointFolder, "write_rank", fail_to_write)
+    with pytest.raises(PowerCutError):
+        training(tmp_path)
+    monkeypatch.undo()
+    assert torch.save is save
+    assert (tmp_path / "checkpoints" / "epoch-00001-step-00000003-of-3").is_dir()
+    assert_goes_on(tmp_path, whole, (1, 0))
+
+
+def test_fewer_workers_go_on_and_leave_no_records_of_those_who_are_gone(tmp_path: Path) -> None:
+    def stop(progress: Progress) -> None:
+        if (progress.epoch, progress.step) == (2, 5):
+            raise PowerCutError
+
+    with pytest.raises(PowerCutError):
+        training(tmp_path, stop=stop)
+    training(tmp_path, workers=2)
+    assert [epochs_on_disk(tmp_path, rank) for rank in range(2)] == [[0, 1, 2]] * 2
+    assert not (tmp_path / "metrics" / "rank-2.jsonl").exists()
+    assert sorted(path.name[-4:] for path in (tmp_path / "checkpoints").iterdir()) == ["of-2", "of-2"]
+
+
+def test_only_the_two_newest_are_kept(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    for step in range(5):
+        found = written(folder, (7, step), value=step)
+        assert (found.epoch, found.step) == (7, step)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "epoch-00007-step-00000003-of-2",
+        "epoch-00007-step-00000004-of-2",
+    ]
+    assert found.load(1)["value"].tolist() == [5.0] * 100
+
+
+def test_a_checkpoint_of_other_settings_is_ignored_and_does_not_outlive_the_new_ones(tmp_path: Path) -> None:
+    old, new = CheckpointFolder(tmp_path, "old"), CheckpointFolder(tmp_path, "new")
+    for epoch in (20, 21):
+        written(old, (epoch, 0))
+    assert new.latest() is None
+    for epoch in (1, 2, 3):
+        assert written(new, (epoch, 0)).epoch == epoch
+    assert old.latest() is None
+
+
+def test_the_newest_counts_and_not_the_furthest(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    for step in (10, 20):
+        written(folder, (5, step), workers=4)
+    # With other workers the epoch starts again.
+    found = written(folder, (5, 5), workers=2)
+    assert (found.step, found.world_size) == (5, 2)
+
+
+def test_a_folder_without_the_last_file_or_of_another_version_is_no_checkpoint(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    assert folder.latest() is None
+    found = written(folder, (1, 0))
+    folder.write_rank((2, 0), 2, 0, {"value": torch.ones(3)})
+    latest = folder.latest()
+    assert latest == found
+    path = found.folder / "complete.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 0}))
+    assert folder.latest() is None
+
+
+def test_a_damaged_part_is_said_with_its_path(tmp_path: Path) -> None:
+    found = written(CheckpointFolder(tmp_path, "d"), (1, 0))
+    path = found.folder / "rank-1.pt"
+    content = path.read_bytes()
+    damages = [content[:size] for size in range(0, len(content), 97)] + [b"no checkpoint", b"\x80\x02.", content + b"x"]
+    damages += [content[:place] + b"\xff\xff" + content[place + 2 :] for place in range(0, len(content), 61)]
+    for damage in damages:
+        path.write_bytes(damage)
+        with contextlib.suppress(CheckpointError):
+            # Where it is loaded, nothing that matters was damaged: bytes between the parts of a zip file mean nothing.
+            loaded = found.load(1)
+            assert loaded["value"].tolist() == [1.0] * 100
+            assert loaded["name"] == "x"
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"rank-1\.pt is damaged.*Remove .* to start before it"):
+        found.load(1)
+    assert found.load(0)["name"] == "x"
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"epoch": 1}', "null"])
+def test_a_damaged_last_file_is_said_with_its_path(damage: str, tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    (written(folder, (1, 0)).folder / "complete.json").write_text(damage)
+    with pytest.raises(CheckpointError, match=r"complete\.json is damaged"):
+        folder.latest()
+
+
+def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "executed",)
+
+    found = written(CheckpointFolder(tmp_path, "d"), (1, 0))
+    torch.save({"value": Hostile()}, found.folder / "rank-0.pt")
+    (found.folder / "rank-1.pt").write_bytes(pickle.dumps(Hostile(), protocol=2))
+    for rank in range(2):
+        with pytest.raises(CheckpointError):
+            found.load(rank)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_the_digest_is_of_everything_that_the_numbers_hang_on() -> None:
+    def digest(model: dict[str, Any] | None = None, **train: Any) -> str:
+        return settings_digest(HlfSettings(**(model or {})), settings(**train))
+
+    same = digest()
+    assert digest(workers=2) == digest(epochs=9) == digest(device="cpu") == same
+    assert digest(checkpoint_steps=5, stall_seconds=9, reader="arrow", cache="memory") == same
+    others = [
+        digest(learning_rate=0.2),
+        digest(algorithm="d-psgd"),
+        digest(seed=2),
+        digest(slowmo={"tau": 4}),
+        digest(optimizer="sgd"),
+        digest({"hidden": [9]}),
+    ]
+    assert len({same, *others}) == 7
+    assert TrainSettings.SPEED_ONLY.issubset(TrainSettings.model_fields)
+
+
+def test_a_checkpoint_that_storage_shows_late_is_waited_for(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    thread = threading.Timer(0.6, written, (folder, (2, 5)))
+    thread.start()
+    assert folder.await_complete(2, 5, 2) == folder.latest()
+    thread.join()
+
+
+def test_a_checkpoint_that_only_rank_0_sees_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.loop.checkpoints._SECONDS_TO_APPEAR", 0.1)
+    with pytest.raises(CheckpointError, match=r"rank 0 goes on from .*epoch-00002.*storage that all hosts share"):
+        CheckpointFolder(tmp_path, "d").await_complete(2, 0, 2)
+
+
+class _Rank1(SingleTransport):
+    """Rank 1 of two, whose rank 0 broadcasts this."""
+
+    rank, world_size = 1, 2
+
+    def __init__(self, sent: list[int]) -> None:
+        super().__init__()
+        self._sent = sent
+
+    async def broadcast(self, vector: Any) -> None:
+        vector[:] = self._sent
+
+
+def test_all_ranks_go_on_from_the_checkpoint_that_rank_0_found(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    first, second = written(folder, (1, 0)), written(folder, (2, 0))
+    assert agreed_checkpoint(folder, SingleTransport()) == second
+    assert agreed_checkpoint(folder, _Rank1([1, 0, 2])) == first
+    assert agreed_checkpoint(folder, _Rank1([0, 0, 0])) is None

@@ -1,0 +1,86 @@
+"""The learning rate: warm-up and decay by the samples that all workers have seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import CLUSTER, LinearGradients, Watcher, run, toy_rows
+
+from training.loop.schedule import learning_rate
+from training.settings import TrainSettings
+
+
+def made(schedule: dict[str, Any], **more: Any) -> TrainSettings:
+    return TrainSettings.model_validate({"learning_rate": 0.1, "epochs": 10, "schedule": schedule} | more)
+
+
+def rates(settings: TrainSettings, *epochs: float) -> list[float]:
+    return [learning_rate(settings, done) for done in epochs]
+
+
+def test_without_a_schedule_the_rate_is_constant() -> None:
+    settings = made({})
+    assert settings.schedule.is_constant
+    assert rates(settings, 0.01, 5, 10, 20) == [0.1] * 4
+
+
+def test_warm_up_rises_linearly_from_nothing() -> None:
+    np.testing.assert_allclose(rates(made({"warmup_epochs": 2}), 0.02, 1, 1.5, 2, 3), [0.001, 0.05, 0.075, 0.1, 0.1])
+
+
+def test_warm_up_rises_from_the_rate_of_one_worker_where_the_linear_rule_scales_it() -> None:
+    settings = made({"warmup_epochs": 2}, algorithm="ar-sgd", optimizer="sgd", workers=5)
+    np.testing.assert_allclose(rates(settings, 1e-9, 1, 2, 9), [0.1, 0.3, 0.5, 0.5], rtol=1e-8)
+
+
+def test_steps_divide_the_rate_once_their_epoch_is_over() -> None:
+    settings = made({"decay": "step", "milestones": [3, 6], "factor": 0.5})
+    np.testing.assert_allclose(rates(settings, 1, 3, 3.001, 6, 6.1, 10), [0.1, 0.1, 0.05, 0.05, 0.025, 0.025])
+
+
+def test_half_a_cosine_ends_at_the_final_fraction() -> None:
+    settings = made({"decay": "cosine", "final_fraction": 0.1, "warmup_epochs": 2})
+    np.testing.assert_allclose(rates(settings, 2, 6, 10, 11), [0.1, 0.055, 0.01, 0.01])
+    falling = rates(settings, *np.linspace(2, 10, 50))
+    assert (np.diff(falling) < 0).all()
+
+
+@pytest.mark.parametrize("epochs", [0.5, 2, 10])
+def test_a_warm_up_as_long_as_the_run_leaves_nothing_to_decay(epochs: float) -> None:
+    settings = made({"decay": "cosine", "warmup_epochs": 10})
+    assert rates(settings, epochs) == pytest.approx([0.01 * epochs])
+
+
+SCHEDULE = {"warmup_epochs": 1, "decay": "cosine", "final_fraction": 0.05}
+
+
+@pytest.mark.parametrize("algorithm", ["ar-sgd", "local-sgd", "d-psgd"])
+def test_all_workers_of_a_synchronous_run_have_the_same_rate_by_all_samples(algorithm: str) -> None:
+    simulated = run(algorithm=algorithm, schedule=SCHEDULE, epochs=3, train=toy_rows(323))
+    settings = made(SCHEDULE, learning_rate=0.05, epochs=3)
+    for records in zip(*simulated.records, strict=True):
+        assert len({record["learning_rate"] for record in records}) == 1
+        assert {record["samples_seen_by_all"] for record in records} == {323 * (records[0]["epoch"] + 1)}
+        assert records[0]["learning_rate"] == pytest.approx(learning_rate(settings, records[0]["epoch"] + 1))
+
+
+@pytest.mark.parametrize("algorithm", ["ad-psgd", "swarm-sgd"])
+def test_under_gossip_the_clock_counts_the_samples_of_all_so_that_a_slow_worker_is_not_behind(algorithm: str) -> None:
+    slow = CLUSTER.model_copy(update={"slow_ranks": {0: 5.0}})
+    simulated = run(algorithm=algorithm, schedule=SCHEDULE, epochs=2, cluster=slow)
+    settings = made(SCHEDULE, learning_rate=0.05, epochs=2)
+    last = [records[0]["learning_rate"] for records in simulated.records]
+    # After its eighth and last step of the first epoch rank 0 has seen everything; when the others took theirs, rank 0
+    # had taken two of its own.
+    assert last[0] == pytest.approx(learning_rate(settings, 1))
+    for rate in last[1:]:
+        assert learning_rate(settings, 0.7) < rate < learning_rate(settings, 0.85)
+
+
+def test_the_linear_rule_reaches_the_optimizer() -> None:
+    watcher = Watcher()
+    problem = LinearGradients(workers=2, steps=3, seed=1)
+    problem.drive(algorithm="ar-sgd", optimizer="sgd", learning_rate=0.1, before_step=watcher)
+    assert [watcher.algorithms[rank].optimizer.param_groups[0]["lr"] for rank in range(2)] == [0.2, 0.2]

@@ -1,0 +1,97 @@
+"""Training on one worker, in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from feature_datasets import write_dataset
+
+from features.dataset import FeatureDataset
+from models.networks.hlf_settings import HlfSettings
+from models.networks.scaling_layer import Scaler
+from models.saved_model import load_model
+from training.errors import DivergedError
+from training.launching.launcher import launch
+from training.launching.rank import RunSpec
+from training.loop.trainer import Progress
+from training.settings import TrainSettings
+
+ROWS = {"train": [32] * 6, "val": [30, 30], "test": [30]}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS)
+
+
+def run(dataset: FeatureDataset, out: Path, **settings: Any) -> list[Progress]:
+    out.mkdir()
+    seen: list[Progress] = []
+    train = TrainSettings(**({"algorithm": "sgd", "epochs": 5, "batch_size": 16, "learning_rate": 0.01} | settings))
+    launch(RunSpec(dataset.folder, HlfSettings(hidden=[16]), train, out), on_progress=seen.append)
+    return seen
+
+
+def history(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics" / "rank-0.jsonl").read_text().splitlines()]
+
+
+def test_separable_classes_are_learnt(dataset: FeatureDataset, tmp_path: Path) -> None:
+    run(dataset, tmp_path / "out", epochs=15)
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["best_val_accuracy"] > 0.95
+    assert history(tmp_path / "out")[-1]["train_accuracy"] > 0.95
+    assert summary["samples"] == 15 * sum(ROWS["train"])
+
+
+def test_the_same_seed_gives_the_same_model_and_another_seed_another(dataset: FeatureDataset, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run(dataset, tmp_path / name, seed=seed)
+    weights = {name: load_model(tmp_path / name / "model")[0].state_dict() for name in "abc"}
+    assert all(torch.equal(weights["a"][key], weights["b"][key]) for key in weights["a"])
+    assert not all(torch.equal(weights["a"][key], weights["c"][key]) for key in weights["a"])
+
+
+def test_the_model_of_the_lowest_validation_loss_is_kept(dataset: FeatureDataset, tmp_path: Path) -> None:
+    run(dataset, tmp_path / "long", epochs=12, learning_rate=0.3)
+    losses = [record["val_loss"] for record in history(tmp_path / "long")]
+    best = losses.index(min(losses))
+    assert best < 11, "the test needs a run whose last epoch is not its best"
+    run(dataset, tmp_path / "short", epochs=best + 1, learning_rate=0.3)
+    long, short = (load_model(tmp_path / name / "model")[0].state_dict() for name in ("long", "short"))
+    assert all(torch.equal(long[key], short[key]) for key in long)
+    assert json.loads((tmp_path / "long" / "summary.json").read_text())["best_epoch"] == best
+
+
+def test_metrics_have_a_line_per_epoch_with_times_and_counts(dataset: FeatureDataset, tmp_path: Path) -> None:
+    run(dataset, tmp_path / "out")
+    records = history(tmp_path / "out")
+    assert [record["epoch"] for record in records] == list(range(5))
+    for record in records:
+        assert record["samples"] == record["samples_all_ranks"] == sum(ROWS["train"])
+        assert 0 <= record["train_accuracy"] <= 1
+        assert set(record["seconds_by_kind"]) >= {"read", "compute", "validate"}
+
+
+def test_progress_rises_and_reaches_the_end_of_every_epoch(dataset: FeatureDataset, tmp_path: Path) -> None:
+    seen = run(dataset, tmp_path / "out")
+    steps = [(p.epoch, p.step) for p in seen]
+    assert steps == sorted(set(steps))
+    assert {(epoch, 12) for epoch in range(1, 6)} <= set(steps)
+
+
+def test_divergence_is_said_with_the_learning_rate(dataset: FeatureDataset, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"diverged.*train\.learning_rate"):
+        run(dataset, tmp_path / "out", optimizer="sgd", learning_rate=1e30)
+
+
+def test_the_saved_model_takes_raw_features(dataset: FeatureDataset, tmp_path: Path) -> None:
+    run(dataset, tmp_path / "out")
+    model, spec = load_model(tmp_path / "out" / "model")
+    scaler = dataset.scaler()["hlf"]
+    assert spec.scalers["hlf"] == Scaler(scaler["mean"], scaler["std"])
+    torch.testing.assert_close(model.scaling.mean, torch.tensor(scaler["mean"]))

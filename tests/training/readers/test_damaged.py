@@ -1,0 +1,101 @@
+"""Damaged files: one sentence that says which and what to do, from every reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from feature_datasets import write_dataset
+
+from features.columns import NUM_HLF
+from features.dataset import FeatureDataset
+from training.errors import DamagedDatasetError
+from training.readers.memory_rows import MemoryRows
+from training.readers.opening import open_reader
+
+PART = "part-00001.parquet"
+
+
+def overwrite_pages(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
+    path.write_bytes(content)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def drop_rows(path: Path) -> None:
+    pq.write_table(pq.read_table(path).slice(1), path)
+
+
+def drop_column(path: Path) -> None:
+    pq.write_table(pq.read_table(path).drop(["weight"]), path)
+
+
+def make_narrower(path: Path) -> None:
+    replace_hlf(path, list(np.zeros((12, 13), dtype=np.float32)))
+
+
+def make_ragged(path: Path) -> None:
+    replace_hlf(path, [np.zeros(NUM_HLF + (-1) ** row, dtype=np.float32) for row in range(12)])
+
+
+def put_nulls(path: Path) -> None:
+    replace_hlf(path, [None, *np.zeros((11, NUM_HLF), dtype=np.float32)])
+
+
+def replace_hlf(path: Path, rows: list[object]) -> None:
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("hlf")
+    pq.write_table(table.set_column(place, "hlf", pa.array(rows, type=pa.list_(pa.float32()))), path)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> FeatureDataset:
+    return write_dataset(tmp_path / "data", rows={"train": [12], "val": [12, 12], "test": [4]})
+
+
+@pytest.mark.parametrize("kind", ["petastorm", "arrow"])
+@pytest.mark.parametrize("cache", ["none", "memory"])
+@pytest.mark.parametrize(
+    "damage", [overwrite_pages, drop_rows, drop_column, make_narrower, make_ragged, put_nulls, Path.unlink]
+)
+def test_damage_inside_a_file_is_reported_when_it_is_read(
+    dataset: FeatureDataset,
+    kind: str,
+    cache: str,
+    damage: Callable[[Path], None],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, seed=1)
+    damage(dataset.folder / "val" / PART)
+    with pytest.raises(
+        DamagedDatasetError, match=r"^the val split in .* cannot be read \(.*python -m pipeline features"
+    ):
+        list(reader.val_batches(rank=0, world_size=1))
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("damage", [cut_short, Path.unlink])
+def test_a_missing_or_unfinished_file_is_reported_before_training_begins(
+    dataset: FeatureDataset, damage: Callable[[Path], None]
+) -> None:
+    damage(dataset.folder / "val" / PART)
+    with pytest.raises(DamagedDatasetError, match=rf"the val split in .*{PART}.*cannot be read|val split.*{PART}"):
+        open_reader(dataset, ["hlf"], seed=1)
+    with pytest.raises(DamagedDatasetError, match=PART):
+        MemoryRows.load(dataset, "val", ["hlf"])
+
+
+@pytest.mark.parametrize("kind", ["petastorm", "arrow"])
+def test_the_damaged_file_is_named(dataset: FeatureDataset, kind: str) -> None:
+    reader = open_reader(dataset, ["hlf"], kind=kind, seed=1)
+    overwrite_pages(dataset.folder / "val" / PART)
+    with pytest.raises(DamagedDatasetError, match=PART):
+        list(reader.val_batches(rank=0, world_size=1))

@@ -1,0 +1,77 @@
+"""Rows of a whole split in memory: the order of the readers, and more row groups than files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from particle_datasets import write_particle_dataset
+
+from features.columns import NUM_HLF
+from features.dataset import FeatureDataset
+from training.errors import ShardError
+from training.readers.memory_rows import MemoryRows
+from training.readers.opening import open_reader
+from training.readers.sharding import plan_epoch, step_bounds
+
+ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 3], "test": [4]}
+INPUTS = ("hlf", "particles", "num_particles")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    return write_particle_dataset(tmp_path_factory.mktemp("rows") / "data", rows=ROWS)
+
+
+@pytest.mark.parametrize("inputs", [("hlf",), INPUTS], ids="+".join)
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_steps_picked_from_memory_are_those_of_the_reader(
+    dataset: FeatureDataset, inputs: tuple[str, ...], world_size: int
+) -> None:
+    rows = MemoryRows.load(dataset, "train", inputs, dtype=torch.float64, seed=3)
+    reader = open_reader(dataset, inputs, dtype=torch.float64, seed=3)
+    assert rows.group_rows == ROWS["train"]
+    for epoch in (0, 2):
+        plan = plan_epoch(rows.group_rows, world_size=world_size, batch_size=4, seed=3, epoch=epoch)
+        for rank in range(world_size):
+            order = rows.row_order(plan, rank=rank, epoch=epoch)
+            bounds = step_bounds(len(order), plan.num_steps)
+            for step, expected in enumerate(reader.train_batches(plan, rank=rank, epoch=epoch)):
+                found = rows.batch(order[bounds[step] : bounds[step + 1]])
+                for one, other in zip((*found.inputs, *found[1:]), (*expected.inputs, *expected[1:]), strict=True):
+                    assert torch.equal(one, other)
+
+
+def test_the_tensors_hold_the_split_in_order(dataset: FeatureDataset) -> None:
+    rows = MemoryRows.load(dataset, "val", INPUTS)
+    batches = list(open_reader(dataset, INPUTS, seed=1).val_batches(rank=0, world_size=1))
+    assert len(rows) == 10
+    assert [tuple(column.shape) for column in rows.inputs] == [(10, NUM_HLF), (10, 801, 19), (10,)]
+    assert torch.equal(rows.inputs[0], torch.cat([batch.inputs[0] for batch in batches]))
+    assert torch.equal(rows.labels, torch.cat([batch.labels for batch in batches]))
+    assert torch.equal(rows.weights, torch.cat([batch.weights for batch in batches]))
+    assert rows.weights.dtype == torch.float32
+
+
+@pytest.mark.parametrize("num_groups", [1, 7, 20, 49])
+def test_cut_anew_every_row_is_still_read_once(dataset: FeatureDataset, num_groups: int) -> None:
+    rows = MemoryRows.load(dataset, "train", ["hlf"], seed=3).recut(num_groups)
+    assert len(rows.group_rows) == num_groups
+    assert max(rows.group_rows) - min(rows.group_rows) <= 1
+    plan = plan_epoch(rows.group_rows, world_size=num_groups, batch_size=4, seed=3, epoch=1)
+    orders = [rows.row_order(plan, rank=rank, epoch=1) for rank in range(num_groups)]
+    assert sorted(np.concatenate(orders).tolist()) == list(range(49))
+    assert all(order.dtype == np.int64 for order in orders)
+
+
+def test_more_row_groups_than_rows_are_refused(dataset: FeatureDataset) -> None:
+    with pytest.raises(ShardError, match="49 training rows cannot be cut for 50 workers"):
+        MemoryRows.load(dataset, "train", ["hlf"]).recut(50)
+
+
+def test_they_lie_on_the_device(dataset: FeatureDataset, tmp_path: Path) -> None:
+    rows = MemoryRows.load(dataset, "train", INPUTS, device="meta")
+    assert rows.batch(np.array([3, 1])).inputs[0].shape == (2, NUM_HLF)
+    assert {column.device.type for column in (*rows.inputs, rows.labels, rows.weights)} == {"meta"}

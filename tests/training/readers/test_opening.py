@@ -1,0 +1,320 @@
+"""All readers against each other and against pyarrow."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from feature_datasets import write_dataset
+from particle_datasets import write_particle_dataset
+
+from features.columns import NUM_HLF
+from features.dataset import FeatureDataset, RowGroup
+from training.errors import CacheError, HostileDatasetError
+from training.readers import batch
+from training.readers.batch import Batch
+from training.readers.opening import open_reader
+from training.readers.sharding import EpochPlan, plan_epoch
+
+ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 7, 3], "test": [4]}
+KINDS = [("petastorm", "none"), ("arrow", "none"), ("arrow", "memory"), ("petastorm", "memory")]
+INPUTS = [("hlf",), ("particles", "num_particles"), ("hlf", "particles", "num_particles"), ("particles",)]
+
+each_reader = pytest.mark.parametrize(("kind", "cache"), KINDS)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    return write_particle_dataset(tmp_path_factory.mktemp("reader") / "a path with spaces", rows=ROWS)
+
+
+def made_plan(*, world_size: int, epoch: int = 0, seed: int = 1, batch_size: int = 4) -> EpochPlan:
+    return plan_epoch(ROWS["train"], world_size=world_size, batch_size=batch_size, seed=seed, epoch=epoch)
+
+
+def rows_of(batches: list[Batch]) -> list[tuple[float, ...]]:
+    return [
+        (*row, label, round(weight, 6))
+        for batch in batches
+        for row, label, weight in zip(
+            batch.inputs[0].tolist(), batch.labels.tolist(), batch.weights.tolist(), strict=True
+        )
+    ]
+
+
+def expected_rows(dataset: FeatureDataset, split: str, groups: list[int]) -> Counter[tuple[float, ...]]:
+    rows: Counter[tuple[float, ...]] = Counter()
+    for group in groups:
+        for row in pq.read_table(dataset.files(split)[group]).to_pylist():
+            weight = row["weight"] * dataset.class_weights[row["label"]]
+            rows[(*row["hlf"], row["label"], round(weight, 6))] += 1
+    return rows
+
+
+def tensors_of(batch: Batch) -> tuple[torch.Tensor, ...]:
+    return (*batch.inputs, batch.labels, batch.weights)
+
+
+def assert_same(found: list[Batch], expected: list[Batch]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for tensor, same in zip(tensors_of(one), tensors_of(other), strict=True):
+            assert tensor.dtype == same.dtype
+            assert torch.equal(tensor, same)
+
+
+@each_reader
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_an_epoch_delivers_every_planned_row_once(
+    dataset: FeatureDataset, kind: str, cache: str, world_size: int
+) -> None:
+    reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, dtype=torch.float64, seed=1)
+    plan = made_plan(world_size=world_size)
+    for rank in range(world_size):
+        batches = list(reader.train_batches(plan, rank=rank, epoch=0))
+        assert len(batches) == plan.num_steps
+        assert max(map(len, batches)) <= 4
+        assert Counter(rows_of(batches)) == expected_rows(dataset, "train", plan.groups[rank].tolist())
+
+
+@pytest.mark.parametrize("inputs", INPUTS, ids="+".join)
+def test_all_readers_deliver_the_same_bits(dataset: FeatureDataset, inputs: tuple[str, ...]) -> None:
+    first, *others = (open_reader(dataset, inputs, kind=kind, cache=cache, seed=1) for kind, cache in KINDS)
+    for world_size, epoch, batch_size in itertools.product([1, 2, 5], [0, 1], [4, 30]):
+        plan = made_plan(world_size=world_size, epoch=epoch, batch_size=batch_size)
+        for rank in range(world_size):
+            expected = list(first.train_batches(plan, rank=rank, epoch=epoch))
+            for reader in others:
+                assert_same(list(reader.train_batches(plan, rank=rank, epoch=epoch)), expected)
+    for rank in range(2):
+        expected = list(first.val_batches(rank=rank, world_size=2))
+        for reader in others:
+            assert_same(list(reader.val_batches(rank=rank, world_size=2)), expected)
+
+
+@each_reader
+@pytest.mark.parametrize("inputs", INPUTS[:3], ids="+".join)
+def test_a_resumed_epoch_gives_the_batches_of_the_uninterrupted_one(
+    dataset: FeatureDataset, kind: str, cache: str, inputs: tuple[str, ...]
+) -> None:
+    plan = made_plan(world_size=2, epoch=3)
+    whole = list(open_reader(dataset, inputs, kind=kind, cache=cache, seed=1).train_batches(plan, rank=1, epoch=3))
+    for first_step in range(plan.num_steps + 1):
+        resumed = open_reader(dataset, inputs, kind=kind, cache=cache, seed=1)
+        assert_same(list(resumed.train_batches(plan, rank=1, epoch=3, first_step=first_step)), whole[first_step:])
+
+
+@each_reader
+def test_a_resumed_epoch_does_not_read_row_groups_that_are_used_up(tmp_path: Path, kind: str, cache: str) -> None:
+    small = write_dataset(tmp_path / "data", rows={"train": [8, 8, 8], "val": [3], "test": [3]})
+    plan = plan_epoch([8, 8, 8], world_size=1, batch_size=4, seed=1, epoch=0)
+    reader = open_reader(small, ["hlf"], kind=kind, cache=cache, seed=1)
+    for used_up in plan.groups[0, :2]:
+        small.files("train")[used_up].unlink()
+    assert [len(b) for b in reader.train_batches(plan, rank=0, epoch=0, first_step=4)] == [4, 4]
+    assert list(reader.train_batches(plan, rank=0, epoch=0, first_step=6)) == []
+
+
+@each_reader
+def test_particles_are_cut_to_the_longest_event_of_each_batch(dataset: FeatureDataset, kind: str, cache: str) -> None:
+    reader = open_reader(dataset, ["hlf", "particles", "num_particles"], kind=kind, cache=cache, seed=1)
+    table = pq.read_table(dataset.folder / "train", columns=["hlf", "particles", "num_particles"]).to_pylist()
+    events = {tuple(row["hlf"]): row for row in table}
+    longest = set()
+    for hlf, particles, num_particles in (
+        b.inputs for b in reader.train_batches(made_plan(world_size=1), rank=0, epoch=0)
+    ):
+        assert hlf.shape == (len(hlf), NUM_HLF)
+        assert particles.shape == (len(hlf), int(num_particles.max()), 19)
+        assert num_particles.dtype == torch.int64
+        longest.add(particles.shape[1])
+        for event, found, length in zip(hlf.tolist(), particles, num_particles.tolist(), strict=True):
+            expected = events[tuple(event)]
+            assert length == expected["num_particles"]
+            np.testing.assert_array_equal(found[:length].flatten(), np.float32(expected["particles"][: length * 19]))
+            assert not found[length:].any()
+    assert len(longest) > 3
+
+
+def test_the_order_hangs_on_seed_and_epoch_and_differs_between_them(dataset: FeatureDataset) -> None:
+    def epoch_rows(*, seed: int, epoch: int) -> list[tuple[float, ...]]:
+        reader = open_reader(dataset, ["hlf"], kind="arrow", seed=seed)
+        plan = made_plan(world_size=1, seed=seed, epoch=epoch)
+        return rows_of(list(reader.train_batches(plan, rank=0, epoch=epoch)))
+
+    first = epoch_rows(seed=1, epoch=0)
+    assert first == epoch_rows(seed=1, epoch=0)
+    for other in (epoch_rows(seed=1, epoch=1), epoch_rows(seed=2, epoch=0)):
+        assert first != other
+        assert sorted(first) == sorted(other)
+
+
+@each_reader
+def test_validation_rows_are_shared_out_completely(dataset: FeatureDataset, kind: str, cache: str) -> None:
+    reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, dtype=torch.float64, seed=1)
+    shares = [list(reader.val_batches(rank=rank, world_size=2)) for rank in range(2)]
+    assert [[len(b) for b in share] for share in shares] == [[7, 3], [7]]
+    found = Counter(row for share in shares for row in rows_of(share))
+    assert found == expected_rows(dataset, "val", [0, 1, 2])
+
+
+@each_reader
+def test_large_validation_row_groups_are_cut_evenly(
+    dataset: FeatureDataset, kind: str, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_VAL_ROWS", 4)
+    reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, dtype=torch.float64, seed=1)
+    batches = list(reader.val_batches(rank=0, world_size=1))
+    assert [len(b) for b in batches] == [3, 4, 3, 4, 3]
+    assert Counter(rows_of(batches)) == expected_rows(dataset, "val", [0, 1, 2])
+
+
+@each_reader
+def test_a_rank_without_validation_rows_reads_none(dataset: FeatureDataset, kind: str, cache: str) -> None:
+    reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, seed=1)
+    assert list(reader.val_batches(rank=5, world_size=8)) == []
+
+
+@each_reader
+@pytest.mark.parametrize("inputs", INPUTS[:3], ids="+".join)
+def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
+    tmp_path: Path, kind: str, cache: str, inputs: tuple[str, ...]
+) -> None:
+    small = write_dataset(tmp_path / "data", rows={"train": [9, 1], "val": [3], "test": [3]})
+    plan = plan_epoch([9, 1], world_size=2, batch_size=3, seed=1, epoch=0)
+    reader = open_reader(small, inputs, kind=kind, cache=cache, seed=1)
+    sizes = []
+    for rank in range(2):
+        batches = list(reader.train_batches(plan, rank=rank, epoch=0))
+        sizes.append([len(b) for b in batches])
+        for empty in (b for b in batches if not len(b)):
+            shapes = {"hlf": (0, NUM_HLF), "particles": (0, 1, 19), "num_particles": (0,)}
+            assert [tuple(column.shape) for column in empty.inputs] == [shapes[name] for name in inputs]
+    assert sorted(sizes) == [[0, 0, 1], [3, 3, 3]]
+
+
+@each_reader
+def test_float64_batches_hold_the_float32_values(dataset: FeatureDataset, kind: str, cache: str) -> None:
+    plan = made_plan(world_size=1)
+    inputs = ["hlf", "particles", "num_particles"]
+    doubles, floats = (
+        list(
+            open_reader(dataset, inputs, kind=kind, cache=cache, dtype=dtype, seed=1).train_batches(
+                plan, rank=0, epoch=0
+            )
+        )
+        for dtype in (torch.float64, torch.float32)
+    )
+    for one, other in zip(doubles, floats, strict=True):
+        assert [column.dtype for column in one.inputs] == [torch.float64, torch.float64, torch.int64]
+        assert one.weights.dtype == torch.float64
+        assert one.labels.dtype == torch.int64
+        for column, single in zip(one.inputs, other.inputs, strict=True):
+            assert torch.equal(column, single.to(column.dtype))
+
+
+@each_reader
+@pytest.mark.parametrize("inputs", INPUTS[:3], ids="+".join)
+def test_batches_are_on_the_device(dataset: FeatureDataset, kind: str, cache: str, inputs: tuple[str, ...]) -> None:
+    plan = made_plan(world_size=1)
+    shapes = {}
+    for device in ("cpu", "meta"):
+        reader = open_reader(dataset, inputs, kind=kind, cache=cache, seed=1, device=device)
+        batches = [*reader.train_batches(plan, rank=0, epoch=0), *reader.val_batches(rank=0, world_size=1)]
+        assert {tensor.device.type for b in batches for tensor in tensors_of(b)} == {device}
+        shapes[device] = [[tensor.shape for tensor in tensors_of(b)] for b in batches]
+    assert shapes["cpu"] == shapes["meta"]
+
+
+@pytest.mark.parametrize("kind", ["petastorm", "arrow"])
+def test_what_is_cached_is_not_read_again_and_is_counted(tmp_path: Path, kind: str) -> None:
+    small = write_dataset(tmp_path / "data", rows={"train": [8, 8, 4], "val": [3], "test": [3]})
+    reader = open_reader(small, ["hlf"], kind=kind, cache="memory", seed=1)
+    assert reader.cached_bytes == 0
+    one_row = NUM_HLF * 4 + 8 + 4
+    plan = plan_epoch([8, 8, 4], world_size=1, batch_size=4, seed=1, epoch=0)
+    batches = reader.train_batches(plan, rank=0, epoch=0, first_step=4)
+    assert reader.cached_bytes == 0
+    next(batches)
+    assert reader.cached_bytes == one_row * [8, 8, 4][plan.groups[0, 2]]
+    first = list(reader.train_batches(plan, rank=0, epoch=0))
+    assert reader.cached_bytes == one_row * 20
+    for path in small.files("train"):
+        path.unlink()
+    assert_same(list(reader.train_batches(plan, rank=0, epoch=0)), first)
+    list(reader.val_batches(rank=0, world_size=1))
+    assert reader.cached_bytes == one_row * 23
+
+
+def test_a_split_that_does_not_fit_into_memory_is_refused_with_the_fix(dataset: FeatureDataset) -> None:
+    huge = dataset._replace(splits={"val": [RowGroup("val/part-00000.parquet", 1 << 50)]})
+    reader = open_reader(huge, ["hlf"], kind="arrow", cache="memory", seed=1)
+    with pytest.raises(CacheError, match=r"1125899906842624 rows of the val split do not fit.*train\.cache=none"):
+        next(reader.val_batches(rank=0, world_size=1))
+
+
+@each_reader
+def test_epochs_that_are_read_in_turns_do_not_disturb_each_other(
+    dataset: FeatureDataset, kind: str, cache: str
+) -> None:
+    plan = made_plan(world_size=2)
+    inputs = ["hlf", "particles", "num_particles"]
+    expected = [
+        list(open_reader(dataset, inputs, kind="arrow", seed=1).train_batches(plan, rank=rank, epoch=0))
+        for rank in (0, 1)
+    ]
+    reader = open_reader(dataset, inputs, kind=kind, cache=cache, seed=1)
+    in_turns = zip(*(reader.train_batches(plan, rank=rank, epoch=0) for rank in (0, 1, 0)), strict=True)
+    ranks = list(zip(*in_turns, strict=True))
+    assert_same(list(ranks[0]), expected[0])
+    assert_same(list(ranks[1]), expected[1])
+    assert_same(list(ranks[2]), expected[0])
+
+
+@each_reader
+def test_an_epoch_that_is_given_up_leaves_no_thread(dataset: FeatureDataset, kind: str, cache: str) -> None:
+    before = set(threading.enumerate())
+    reader = open_reader(dataset, ["particles"], kind=kind, cache=cache, seed=1)
+    batches = reader.train_batches(made_plan(world_size=1), rank=0, epoch=0)
+    next(batches)
+    del batches
+    assert set(threading.enumerate()) <= before
+
+
+@each_reader
+def test_only_the_columns_that_are_needed_are_read(tmp_path: Path, kind: str, cache: str) -> None:
+    lean = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
+    for split in lean.splits:
+        for path in lean.files(split):
+            pq.write_table(pq.read_table(path, columns=["label", "hlf", "weight"]), path)
+    reader = open_reader(lean, ["hlf"], kind=kind, cache=cache, seed=1)
+    assert sum(map(len, reader.val_batches(rank=0, world_size=1))) == 3
+
+
+@pytest.mark.parametrize("place", ["_common_metadata", "a row group"])
+@each_reader
+def test_a_dataset_with_a_pickled_schema_is_refused_before_petastorm_opens_it(
+    tmp_path: Path, kind: str, cache: str, place: str
+) -> None:
+    hostile = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
+    path = hostile.files("train")[0]
+    table = pq.read_table(path)
+    marked = table.replace_schema_metadata({"dataset-toolkit.unischema.v1": b"cos\nsystem\n(S'touch boom'\ntR."})
+    if place == "_common_metadata":
+        path = hostile.folder / "train" / "_common_metadata"
+        pq.write_metadata(marked.schema, path)
+    else:
+        pq.write_table(marked, path)
+    with pytest.raises(HostileDatasetError, match="pickled petastorm schema"):
+        open_reader(hostile, ["hlf"], kind=kind, cache=cache, seed=1)
+
+
+def test_an_unknown_input_is_named(dataset: FeatureDataset) -> None:
+    with pytest.raises(ValueError, match=r"no model inputs \['hlfs'\]"):
+        open_reader(dataset, ["hlfs"], seed=1)

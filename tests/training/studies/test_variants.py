@@ -1,0 +1,67 @@
+"""The variants of the thesis' tables and how they are trained."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.settings import AlgorithmName, TrainSettings
+from training.studies.settings import CompareSettings
+from training.studies.variants import ALL_VARIANTS, REFERENCE, TableColumn, Variant, timing_settings, train_settings
+
+CHOSEN = CompareSettings(workers=4, tau=6, beta=0.5)
+
+
+def made(key: str, base: TrainSettings | None = None) -> TrainSettings:
+    return train_settings(base or TrainSettings(), CHOSEN, Variant.of(key), epochs=3, seed=5)
+
+
+def test_there_are_the_seven_cells_of_the_tables() -> None:
+    assert [variant.key for variant in ALL_VARIANTS] == [
+        "ar-sgd",
+        "ad-psgd",
+        "ad-psgd-slowmo",
+        "ad-psgd-slowmo-no-avg",
+        "swarm-sgd",
+        "swarm-sgd-slowmo",
+        "swarm-sgd-slowmo-no-avg",
+    ]
+    assert all(Variant.of(variant.key) == variant for variant in ALL_VARIANTS)
+    assert Variant(AlgorithmName.SWARM_SGD, TableColumn.SLOWMO).plain.key == "swarm-sgd"
+
+
+def test_columns_are_slow_momentum_with_and_without_the_exact_average() -> None:
+    assert made("ad-psgd").slowmo is None
+    exact, without = made("ad-psgd-slowmo"), made("ad-psgd-slowmo-no-avg")
+    assert exact.slowmo is not None
+    assert (exact.slowmo.tau, exact.slowmo.beta, exact.slowmo.alpha) == (6, 0.5, 1.0)
+    assert exact.slowmo_is_exact
+    assert not without.slowmo_is_exact
+
+
+def test_methods_differ_in_nothing_but_what_is_compared() -> None:
+    differing = {"algorithm", "slowmo"}
+    plain = made("ar-sgd").model_dump(exclude=differing)
+    assert all(made(variant.key).model_dump(exclude=differing) == plain for variant in ALL_VARIANTS)
+
+
+def test_what_methods_share_comes_from_train_and_the_rest_does_not() -> None:
+    base = TrainSettings(
+        optimizer="sgd", learning_rate=0.3, momentum=0.9, algorithm="local-sgd", optimizer_state="average",
+        topology="ring", workers=2, epochs=99, batch_size=7, local_steps=11, cache="none", tensorboard=True,
+    )  # fmt: skip
+    found = made("swarm-sgd", base)
+    assert (found.optimizer, found.learning_rate, found.momentum) == ("sgd", 0.3, 0.9)
+    assert (found.workers, found.epochs, found.batch_size, found.local_steps, found.seed) == (4, 3, 16, 3, 5)
+    assert (found.topology, found.optimizer_state, found.tensorboard) == (None, None, False)
+    assert (found.reader, found.cache) == ("arrow", "memory")
+
+
+def test_timing_runs_are_of_bare_methods_and_may_have_one_worker() -> None:
+    shared = train_settings(TrainSettings(), CHOSEN, REFERENCE, epochs=2, seed=1)
+    found = timing_settings(shared, AlgorithmName.SGD, workers=1, batch_size=64)
+    assert (found.algorithm, found.workers, found.batch_size, found.slowmo) == ("sgd", 1, 64, None)
+
+
+def test_a_model_cannot_be_compared_twice() -> None:
+    with pytest.raises(ValueError, match="'hlf' is given twice"):
+        CompareSettings(models=["hlf", "hlf"])

@@ -1,0 +1,152 @@
+"""The Spark job of a search: rounds of trainings, dealt to few tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark import Accumulator, SparkContext
+
+from training.gridsearch.results import Score, score
+from training.gridsearch.trainings import GridSearchError, JobResult, Search, finished, refuse_all_failed, run_job
+from training.gridsearch.trials import SearchJob, Trial, first_trials, promoted, rungs
+
+_NO_FINITE_LOSS: Final = "the validation loss of a fold was never finite; lower the learning rate"
+
+
+class Failed(NamedTuple):
+    """A trial without a score."""
+
+    trial: Trial
+    reason: str
+
+
+class SearchOutcome(NamedTuple):
+    """What a search found."""
+
+    scores: list[Score]
+    failed: list[Failed]
+    training_seconds: list[float]
+    """Of each training, those of an interrupted search included."""
+    num_taken_over: int
+    """Trainings that an interrupted search had left."""
+
+
+def search(
+    spark: SparkContext,
+    common: Search,
+    folder: Path,
+    *,
+    done: Accumulator[int],
+    num_tasks: Callable[[int], int],
+    on_round: Callable[[str], None] = lambda _: None,
+) -> SearchOutcome:
+    """Run a search; trainings that an interrupted one left in `folder` are not repeated.
+
+    Args:
+        spark: The running context.
+        common: Data and settings.
+        folder: For one small file a training, within reach of every task.
+        done: Counts trainings as they end.
+        num_tasks: Number of Spark tasks for so many trainings.
+        on_round: Gets a sentence when a round of successive halving begins.
+
+    Raises:
+        GridSearchError: All trainings of a round failed.
+    """
+    settings = common.settings
+    trials = first_trials(settings, seed=common.train.seed)
+    scores: dict[Trial, Score] = {}
+    failed: list[Failed] = []
+    results: dict[tuple[SearchJob, int], JobResult] = {}
+    taken_over = 0
+    rounds = rungs(len(trials), settings.epochs[0], settings.halving_factor) if settings.search == "halving" else [0]
+    for place, epochs in enumerate(rounds):
+        if place:
+            best = [(trial, scores[trial].accuracy) for trial in trials if trial in scores]
+            trials = promoted(best, epochs, settings.halving_factor)
+        if len(rounds) > 1:
+            on_round(f"round {place + 1} of {len(rounds)}: {len(trials)} settings, {trials[0].epochs} epochs")
+        taken_over += _run_round(spark, common, folder, trials, results, done, num_tasks)
+        for trial in trials:
+            outcome = _outcome(trial, results)
+            if isinstance(outcome, Failed):
+                failed.append(outcome)
+            else:
+                scores[trial] = outcome
+        if not any(trial in scores for trial in trials):
+            first = failed[-len(trials)]
+            raise GridSearchError(
+                f"all {len(trials)} settings of the grid search failed; the first, {first.trial.key}: {first.reason}"
+            )
+    return SearchOutcome(list(scores.values()), failed, [result.seconds for result in results.values()], taken_over)
+
+
+def num_trainings(common: Search) -> int:
+    """How many trainings a search makes at most."""
+    settings = common.settings
+    trials = first_trials(settings, seed=common.train.seed)
+    if settings.search != "halving":
+        return len(_epochs_of(trials))
+    total, left = 0, len(trials)
+    for place, _ in enumerate(rungs(len(trials), settings.epochs[0], settings.halving_factor)):
+        left = max(1, left // settings.halving_factor) if place else left
+        total += left
+    return total
+
+
+def _epochs_of(trials: Sequence[Trial]) -> dict[SearchJob, int]:
+    """The trainings that trials need, and to how many epochs."""
+    found: dict[SearchJob, int] = {}
+    for trial in trials:
+        job = SearchJob.of(trial)
+        found[job] = max(trial.epochs, found.get(job, 0))
+    return found
+
+
+def _run_round(
+    spark: SparkContext,
+    common: Search,
+    folder: Path,
+    trials: Sequence[Trial],
+    results: dict[tuple[SearchJob, int], JobResult],
+    done: Accumulator[int],
+    num_tasks: Callable[[int], int],
+) -> int:
+    """Train what is not there yet; all results of the round go to `results`. Returns how many were there."""
+    epochs_of = _epochs_of(trials)
+    there = {job: finished(folder, job, epochs) for job, epochs in epochs_of.items()}
+    done.add(sum(result is not None for result in there.values()))
+    # The longest first, and dealt out, so that no core waits for one of them at the end.
+    missing = sorted((job for job, result in there.items() if result is None), key=_cost, reverse=True)
+    path = str(folder)
+
+    def run(job: SearchJob) -> JobResult:
+        result = run_job(common, job, epochs_of[job], Path(path))
+        done.add(1)
+        return result
+
+    new: list[JobResult] = []
+    if missing:
+        packs = [missing[place :: num_tasks(len(missing))] for place in range(num_tasks(len(missing)))]
+        new = spark.parallelize(packs, len(packs)).flatMap(lambda jobs: [run(job) for job in jobs]).collect()
+    found = [*(result for result in there.values() if result is not None), *new]
+    refuse_all_failed(found)
+    for result in found:
+        results[result.job, epochs_of[result.job]] = result
+    return len(found) - len(new)
+
+
+def _cost(job: SearchJob) -> float:
+    """Roughly how long a training takes: its weights, and its steps per event."""
+    weights = sum(first * second for first, second in zip(job.hidden, job.hidden[1:], strict=False))
+    return (1000 + weights) / job.batch_size
+
+
+def _outcome(trial: Trial, results: dict[tuple[SearchJob, int], JobResult]) -> Score | Failed:
+    job = SearchJob.of(trial)
+    result = next(result for (of, epochs), result in results.items() if of == job and epochs >= trial.epochs)
+    if result.error:
+        return Failed(trial, result.error)
+    return score(trial, result.num_parameters, result.folds) or Failed(trial, _NO_FINITE_LOSS)

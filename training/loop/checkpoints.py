@@ -1,0 +1,176 @@
+"""Checkpoints of a run: one file per rank, then one small file that says they are complete.
+
+checkpoints/epoch-00003-step-00000120-of-4/rank-0.pt ...   all of that rank; tensors and plain values only
+checkpoints/epoch-00003-step-00000120-of-4/complete.json   written last, by rank 0: without it there is none
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import torch
+
+from models.networks.network_settings import NetworkSettings
+from training.errors import CheckpointError
+from training.settings import TrainSettings
+
+_KEPT: Final = 2
+_VERSION: Final = 2
+_SECONDS_TO_APPEAR: Final = 60.0
+_SECONDS_BETWEEN_LOOKS: Final = 0.5
+#: What may differ between the run that wrote a checkpoint and the one that takes it up, beside speed.
+_FREE: Final = frozenset({"workers", "epochs", "device"})
+
+
+class Checkpoint(NamedTuple):
+    """A complete checkpoint on disk."""
+
+    folder: Path
+    epoch: int
+    step: int
+    """Steps of the epoch that are done."""
+    world_size: int
+
+    def load(self, rank: int) -> dict[str, Any]:
+        """What a rank wrote; nothing in it is unpickled into code.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        path = self.folder / f"rank-{rank}.pt"
+        try:
+            return _read(path)
+        except Exception as cause:
+            # What is raised for damaged bytes is of any kind.
+            raise CheckpointError(f"{path} is damaged ({cause}). Remove {self.folder} to start before it.") from cause
+
+
+class CheckpointFolder:
+    """The checkpoints of one run.
+
+    Args:
+        folder: Where they are; made when the first is written.
+        digest: Of the settings, from `settings_digest`.
+    """
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self.folder = folder
+        self._digest = digest
+
+    def latest(self) -> Checkpoint | None:
+        """The newest complete checkpoint of these settings.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        for content, folder in self._complete():
+            if content["version"] == _VERSION and content["digest"] == self._digest:
+                return Checkpoint(folder, content["epoch"], content["step"], content["world_size"])
+        return None
+
+    def await_complete(self, epoch: int, step: int, world_size: int) -> Checkpoint:
+        """A checkpoint that another rank has found; on shared storage it may take a moment until all see it.
+
+        Raises:
+            CheckpointError: It does not appear.
+        """
+        folder = self._place((epoch, step), world_size)
+        deadline = time.monotonic() + _SECONDS_TO_APPEAR
+        while not (folder / "complete.json").exists():
+            if time.monotonic() > deadline:
+                raise CheckpointError(
+                    f"rank 0 goes on from {folder}, which is not there on {platform.node()}. All ranks need the same "
+                    f"run folder: put run_dir on storage that all hosts share."
+                )
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        return Checkpoint(folder, epoch, step, world_size)
+
+    def _complete(self) -> list[tuple[dict[str, Any], Path]]:
+        """What the complete checkpoints say, and their folders, the newest first.
+
+        The newest need not be the furthest: with other settings or another number of workers, a run goes back to the
+        beginning, at least of the epoch.
+        """
+        found = []
+        for path in self.folder.glob("epoch-*/complete.json"):
+            try:
+                content = json.loads(path.read_text(encoding="utf-8"))
+                found.append((int(content["number"]), content, path.parent))
+            except (ValueError, LookupError, TypeError) as cause:
+                raise CheckpointError(f"{path} is damaged. Remove {path.parent} to start before it.") from cause
+        return [(content, folder) for _, content, folder in sorted(found, key=lambda each: each[0], reverse=True)]
+
+    def write_rank(self, position: tuple[int, int], world_size: int, rank: int, content: dict[str, Any]) -> None:
+        """Write one rank's part; it appears whole or not at all.
+
+        Args:
+            position: Epoch, and steps of it that are done.
+            world_size: Number of ranks.
+            rank: Which rank.
+            content: Tensors and plain values.
+        """
+        folder = self._place(position, world_size)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / f"rank-{rank}.pt", lambda file: torch.save(content, file))
+
+    def complete(self, position: tuple[int, int], world_size: int) -> None:
+        """Say that all ranks have written, and remove all but the newest checkpoints; rank 0 only."""
+        folder = self._place(position, world_size)
+        epoch, step = position
+        before = self._complete()
+        content = {
+            "version": _VERSION,
+            "number": before[0][0]["number"] + 1 if before else 0,
+            "digest": self._digest,
+            "epoch": epoch,
+            "step": step,
+            "world_size": world_size,
+        }
+        _write(folder / "complete.json", lambda file: file.write(json.dumps(content).encode()))
+        kept = [path for _, path in self._complete()[:_KEPT]]
+        for old in self.folder.glob("epoch-*"):
+            if old not in kept:
+                shutil.rmtree(old)
+
+    def _place(self, position: tuple[int, int], world_size: int) -> Path:
+        epoch, step = position
+        return self.folder / f"epoch-{epoch:05d}-step-{step:08d}-of-{world_size}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What torch.save wrote; torch itself does not look at the checksums in the file."""
+    with zipfile.ZipFile(path) as file:
+        damaged = file.testzip()
+    if damaged is not None:
+        raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
+    content: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+    return content
+
+
+def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file that appears whole or not at all."""
+    unfinished = path.with_name(f".{path.name}")
+    with unfinished.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def settings_digest(model: NetworkSettings, train: TrainSettings) -> str:
+    """What a checkpoint hangs on: the network and the training, speed, workers and number of epochs apart."""
+    ignored = TrainSettings.SPEED_ONLY | _FREE
+    content = {
+        "model": model.to_json(),
+        "train": train.model_dump(mode="json", exclude=set(ignored)),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

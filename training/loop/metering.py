@@ -1,0 +1,181 @@
+"""Books what a worker spends its time and bytes on, around any transport."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from training.transports.transport import AverageCounts, SharedVector, Transport, Vector
+
+#: One in so many all-reduces is preceded by a timed barrier: the time that it takes is waiting for others.
+_SAMPLED: Final = 16
+
+
+class Meter:
+    """Seconds by kind of work, and bytes.
+
+    Args:
+        now: The clock.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._last = self._sign = now()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.bytes = 0
+        self.doing = "starting"
+        """What the worker is at, for the report of a stall."""
+        self._waits: list[float] = []
+        self._collectives = self._first_collective = 0
+        self._last_wait = 0.0
+
+    def restart(self) -> None:
+        """Forget everything and start now."""
+        self.seconds.clear()
+        self.bytes = 0
+        self._waits.clear()
+        self._first_collective = self._collectives
+        self._last = self._now()
+
+    def lap(self, kind: str) -> None:
+        """Book the time since the last lap."""
+        now = self._now()
+        self.seconds[kind] += now - self._last
+        self._last = now
+
+    def alive(self) -> None:
+        """Say that there is progress within something long."""
+        self._sign = self._now()
+
+    @property
+    def seconds_without_sign(self) -> float:
+        """Time since this worker last did anything that it books."""
+        return self._now() - max(self._last, self._sign)
+
+    async def timed(self, what: str, work: Awaitable[None]) -> None:
+        """Await some communication; what came before was computation."""
+        self.lap("compute")
+        before, self.doing = self.doing, what
+        await work
+        self.doing = before
+        self.lap("communicate")
+
+    def is_sampled(self) -> bool:
+        """Count a collective; whether it is one of those before which waiting is timed."""
+        self._collectives += 1
+        return self._collectives % _SAMPLED == 0
+
+    async def wait(self, barrier: Awaitable[None]) -> None:
+        """Time how long the others take to get to a barrier."""
+        self.lap("compute")
+        started = self._now()
+        before, self.doing = self.doing, "waiting for the others"
+        await barrier
+        self.doing = before
+        self._last_wait = self._now() - started
+        self._waits.append(self._last_wait)
+        self.lap("communicate")
+
+    def wait_seconds(self, counts_wait: float) -> float:
+        """Of the communication: an estimate of the time spent waiting for others.
+
+        Args:
+            counts_wait: Time spent waiting for locks, exactly known.
+        """
+        mean = sum(self._waits) / len(self._waits) if self._waits else self._last_wait
+        sampled = mean * (self._collectives - self._first_collective)
+        return min(sampled, self.seconds["communicate"]) + counts_wait
+
+
+class MeteredTransport:
+    """A transport that books time and bytes."""
+
+    def __init__(self, transport: Transport, meter: Meter) -> None:
+        self._transport = transport
+        self._meter = meter
+        self.rank = transport.rank
+        self.world_size = transport.world_size
+
+    async def all_reduce_sum(self, vector: Vector) -> None:
+        """See `Transport`; booked are the bytes that a worker of a ring sends, the least that is possible."""
+        if self._meter.is_sampled():
+            await self._meter.wait(self._transport.barrier())
+        self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
+        await self._meter.timed("in an all-reduce", self._transport.all_reduce_sum(vector))
+
+    async def broadcast(self, vector: Vector) -> None:
+        """See `Transport`."""
+        await self._meter.timed("in a broadcast", self._transport.broadcast(vector))
+
+    async def barrier(self) -> None:
+        """See `Transport`."""
+        await self._meter.timed("in a barrier", self._transport.barrier())
+
+    def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
+        """See `Transport`."""
+        self._meter.bytes += vector.nbytes * len(neighbours)
+        return self._received(self._transport.begin_exchange(vector, neighbours))
+
+    async def _received(self, exchange: Awaitable[list[Vector]]) -> list[Vector]:
+        theirs: list[Vector] = []
+
+        async def receive() -> None:
+            theirs.extend(await exchange)
+
+        await self._meter.timed("waiting for the models of neighbours", receive())
+        return theirs
+
+    async def share(self, vector: Vector) -> SharedVector:
+        """See `Transport`."""
+        return _MeteredVector(await self._transport.share(vector), self._meter, vector.nbytes)
+
+    async def count_samples(self, num_samples: int) -> int:
+        """See `Transport`."""
+        return await self._transport.count_samples(num_samples)
+
+    def now(self) -> float:
+        """See `Transport`."""
+        return self._transport.now()
+
+
+class _MeteredVector:
+    """A shared vector that books time and bytes."""
+
+    def __init__(self, shared: SharedVector, meter: Meter, nbytes: int) -> None:
+        self._shared = shared
+        self._meter = meter
+        self._nbytes = nbytes
+
+    @property
+    def counts(self) -> AverageCounts:
+        return self._shared.counts
+
+    async def read(self, out: Vector) -> int:
+        self._meter.lap("compute")
+        averages = await self._shared.read(out)
+        self._meter.lap("communicate")
+        return averages
+
+    async def add(self, change: Vector) -> int:
+        self._meter.lap("compute")
+        averages = await self._shared.add(change)
+        self._meter.lap("communicate")
+        return averages
+
+    async def average_with(self, partner: int) -> None:
+        # The partner's vector comes, its change goes.
+        self._meter.bytes += 2 * self._nbytes
+        await self._meter.timed(f"averaging with rank {partner}", self._shared.average_with(partner))
+
+    def begin_average_with(self, partner: int) -> None:
+        before = self._shared.counts.skipped
+        self._shared.begin_average_with(partner)
+        if self._shared.counts.skipped == before:
+            self._meter.bytes += 2 * self._nbytes
+
+    async def drain(self) -> None:
+        await self._meter.timed("finishing averages", self._shared.drain())
+
+    async def close(self) -> None:
+        await self._shared.close()

@@ -1,0 +1,127 @@
+"""What a run leaves on disk: records of each rank, the best model, checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from training.loop.checkpoints import CheckpointFolder
+from training.loop.scalars import TensorBoardScalars
+from training.transports.transport import Vector
+
+
+class RunFiles(Protocol):
+    """Where one worker's results go."""
+
+    keeps_checkpoints: bool
+
+    def begin(self, history: Sequence[dict[str, Any]]) -> None:
+        """The run begins, or goes on after these records."""
+
+    def record(self, record: dict[str, Any]) -> None:
+        """Keep an epoch's record."""
+
+    def keep_best(self, parameters: Vector) -> None:
+        """Keep the average model: it is the best so far."""
+
+    def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
+        """Write this worker's part of a checkpoint; position is the epoch and the steps of it that are done."""
+
+    def complete_checkpoint(self, position: tuple[int, int]) -> None:
+        """All workers have written theirs."""
+
+
+class DiskFiles:
+    """`metrics/rank-<n>.jsonl`, one line an epoch, on disk at once; the best model; `checkpoints/`.
+
+    Args:
+        out_dir: Folder of the run.
+        rank: Which rank.
+        world_size: Number of ranks.
+        digest: Of the settings; see `training.loop.checkpoints.settings_digest`.
+        save_model: Writes the best model with the given parameters; called on rank 0.
+        scalars: Where rank 0 writes numbers for TensorBoard too.
+    """
+
+    keeps_checkpoints = True
+
+    def __init__(
+        self,
+        out_dir: Path,
+        *,
+        rank: int,
+        world_size: int,
+        digest: str,
+        save_model: Callable[[Vector], None],
+        scalars: TensorBoardScalars | None = None,
+    ) -> None:
+        self._metrics = out_dir / "metrics" / f"rank-{rank}.jsonl"
+        self._metrics.parent.mkdir(exist_ok=True)
+        self._rank, self._world_size = rank, world_size
+        self._save_model = save_model
+        self._scalars = scalars if rank == 0 else None
+        self.checkpoints = CheckpointFolder(out_dir / "checkpoints", digest)
+
+    def begin(self, history: Sequence[dict[str, Any]]) -> None:
+        """See `RunFiles`; what an interrupted run wrote beyond its checkpoint is replaced."""
+        self._metrics.write_text("".join(json.dumps(record) + "\n" for record in history), encoding="utf-8")
+        if self._rank == 0:
+            for path in self._metrics.parent.glob("rank-*.jsonl"):
+                if int(path.stem.removeprefix("rank-")) >= self._world_size:
+                    path.unlink()
+
+    def record(self, record: dict[str, Any]) -> None:
+        """See `RunFiles`."""
+        with self._metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        if self._scalars is not None:
+            self._scalars.write(record)
+
+    def keep_best(self, parameters: Vector) -> None:
+        """See `RunFiles`."""
+        if self._rank == 0:
+            self._save_model(parameters)
+
+    def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
+        """See `RunFiles`."""
+        self.checkpoints.write_rank(position, self._world_size, self._rank, content)
+
+    def complete_checkpoint(self, position: tuple[int, int]) -> None:
+        """See `RunFiles`."""
+        if self._rank == 0:
+            self.checkpoints.complete(position, self._world_size)
+
+    def close(self) -> None:
+        """The run is over."""
+        if self._scalars is not None:
+            self._scalars.close()
+
+
+class MemoryFiles:
+    """Nothing on disk: the records and the best parameters stay in memory."""
+
+    keeps_checkpoints = False
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.best: Vector | None = None
+
+    def begin(self, history: Sequence[dict[str, Any]]) -> None:
+        """See `RunFiles`."""
+        self.records = list(history)
+
+    def record(self, record: dict[str, Any]) -> None:
+        """See `RunFiles`."""
+        self.records.append(record)
+
+    def keep_best(self, parameters: Vector) -> None:
+        """See `RunFiles`."""
+        self.best = parameters.copy()
+
+    def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
+        """There are none."""
+
+    def complete_checkpoint(self, position: tuple[int, int]) -> None:
+        """There are none."""

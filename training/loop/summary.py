@@ -1,0 +1,85 @@
+"""A finished run in a few numbers, from the records of its ranks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from models.networks.network_settings import NetworkSettings
+from training.settings import TrainSettings
+
+Record = dict[str, Any]
+
+
+def read_records(out_dir: Path) -> list[list[Record]]:
+    """The records of each rank, epoch by epoch."""
+    paths = sorted((out_dir / "metrics").glob("rank-*.jsonl"), key=lambda path: int(path.stem.removeprefix("rank-")))
+    return [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in paths]
+
+
+def write_summary(
+    out_dir: Path, model: NetworkSettings, settings: TrainSettings, train_rows: int, num_parameters: int
+) -> None:
+    """Write `summary.json`.
+
+    Args:
+        out_dir: Folder of the run, with the records of all ranks.
+        model: The network.
+        settings: How it was trained.
+        train_rows: Events of the training split.
+        num_parameters: Of the network.
+    """
+    ranks = read_records(out_dir)
+    history = ranks[0]
+    best = history[history[-1]["best_epoch"]]
+    content = {
+        "model": model.name,
+        "algorithm": str(settings.algorithm),
+        "slowmo": None if settings.slowmo is None else settings.slowmo.model_dump(),
+        "slowmo_exact_average": settings.slowmo is not None and settings.slowmo_is_exact,
+        "optimizer": str(settings.optimizer),
+        "workers": settings.workers,
+        "epochs": settings.epochs,
+        "steps": sum(record["steps"] for record in history),
+        "samples": sum(record["samples_all_ranks"] for record in history),
+        "samples_left_out": sum(record["samples_left_out"] for record in history),
+        "train_rows": train_rows,
+        "num_parameters": num_parameters,
+        "learning_rate_in_effect": settings.effective_learning_rate,
+        "best_epoch": best["epoch"],
+        "best_val_loss": best["val_loss"],
+        "best_val_accuracy": best["val_accuracy"],
+        "seconds": sum(record["seconds"] for record in history),
+        "consensus_distance": history[-1]["consensus_distance"],
+        "per_rank": [summary_of_rank(records) for records in ranks if records],
+    }
+    unfinished = out_dir / ".summary.json"
+    unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    unfinished.replace(out_dir / "summary.json")
+
+
+def summary_of_rank(records: list[Record]) -> Record:
+    """One rank's run: sums over its epochs."""
+    seconds: Counter[str] = Counter()
+    staleness: Counter[int] = Counter()
+    for record in records:
+        seconds.update(record["seconds_by_kind"])
+        staleness.update({int(number): times for number, times in record["staleness"].items()})
+    updates = sum(staleness.values())
+    return {
+        "rank": records[-1]["rank"],
+        "steps": sum(record["steps"] for record in records),
+        "samples": sum(record["samples"] for record in records),
+        "seconds_by_kind": {kind: round(value, 3) for kind, value in sorted(seconds.items())},
+        "wait_seconds": round(sum(record["wait_seconds"] for record in records), 3),
+        "bytes_sent": sum(record["bytes_sent"] for record in records),
+        "averages_begun": sum(record["averages_begun"] for record in records),
+        "averages_received": sum(record["averages_received"] for record in records),
+        "averages_skipped": sum(record["averages_skipped"] for record in records),
+        "mean_staleness": sum(number * times for number, times in staleness.items()) / updates if updates else 0.0,
+        "max_staleness": max(staleness, default=0),
+        "steps_not_finite": records[-1]["steps_not_finite"],
+        "worker_val_accuracy": records[-1].get("worker_val_accuracy", records[-1]["val_accuracy"]),
+    }

@@ -1,0 +1,104 @@
+"""Notices that a worker no longer gets on, and says what it was doing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Final
+
+from training.loop.metering import Meter
+
+_GRACE_SECONDS: Final = 3.0
+
+
+class Watchdog:
+    """A thread that looks at a worker's meter; when no rank books anything for too long, all report and the job ends.
+
+    A rank that waits for slower ones books nothing either. So every rank whose meter moves touches a file, and only
+    when nobody's file moves is the run at a standstill. Reports go to `<folder>/rank-<n>.json`: what the rank was
+    doing, for how long, and its stack.
+
+    Args:
+        folder: Where reports go; shared by all ranks.
+        signs: Where each rank touches its file; shared by all ranks.
+        rank: Which rank.
+        seconds: How long is too long.
+    """
+
+    def __init__(self, folder: Path, signs: Path, *, rank: int, seconds: float) -> None:
+        self.rank = rank
+        self._folder = folder
+        self._signs = signs
+        self._seconds = seconds
+        self._seen: dict[str, int] = {}
+        self._seen_change = 0.0
+        self._main = threading.get_ident()
+        self._meter: Meter | None = None
+
+    def watch(self, meter: Meter) -> None:
+        """Look at this meter from now on."""
+        is_first = self._meter is None
+        self._meter = meter
+        if is_first:
+            threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        pause, between_signs = min(self._seconds / 4, 1.0), self._seconds / 10
+        last_look = -math.inf
+        meter = self._meter
+        while meter is not None and not self._folder.exists():
+            if time.monotonic() - last_look >= between_signs:
+                last_look = time.monotonic()
+                if self._is_standstill(meter):
+                    break
+            time.sleep(pause)
+            meter = self._meter
+        if meter is not None:
+            self._report(meter)
+        # The other ranks see the folder and report too; then this one ends the job.
+        time.sleep(_GRACE_SECONDS)
+        os._exit(1)
+
+    def _is_standstill(self, meter: Meter) -> bool:
+        """Whether neither this rank nor any other got on for too long; says to the others whether this one did."""
+        now = time.monotonic()
+        if meter.seconds_without_sign < self._seconds / 4:
+            self._signs.mkdir(exist_ok=True)
+            (self._signs / f"rank-{self.rank}").touch()
+        # Their times may be those of another machine's clock: whether they change is what counts.
+        seen = {path.name: path.stat().st_mtime_ns for path in self._signs.glob("rank-*")}
+        if seen != self._seen:
+            self._seen, self._seen_change = seen, now
+        return min(meter.seconds_without_sign, now - self._seen_change) >= self._seconds
+
+    def _report(self, meter: Meter) -> None:
+        self._folder.mkdir(exist_ok=True)
+        frame = sys._current_frames().get(self._main)
+        content = {
+            "doing": meter.doing,
+            "seconds": round(meter.seconds_without_sign, 1),
+            "stack": traceback.format_stack(frame) if frame else [],
+        }
+        unfinished = self._folder / f".rank-{self.rank}.json"
+        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        unfinished.replace(self._folder / f"rank-{self.rank}.json")
+
+
+def read_reports(folder: Path, world_size: int) -> str:
+    """What each rank said when the run stood still, a line each."""
+    lines = []
+    for rank in range(world_size):
+        path = folder / f"rank-{rank}.json"
+        if path.exists():
+            content = json.loads(path.read_text(encoding="utf-8"))
+            where = content["stack"][-1].strip().splitlines()[0] if content["stack"] else "no stack"
+            lines.append(f"  rank {rank}: {content['doing']}, for {content['seconds']:g} s ({where})")
+        else:
+            lines.append(f"  rank {rank}: no word; it is stopped, or its machine is gone")
+    return "\n".join(lines)

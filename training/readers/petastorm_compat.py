@@ -1,0 +1,124 @@
+"""Petastorm 0.12.1 on today's pyarrow, NumPy and pandas: the one place that imports it.
+
+It reads through pyarrow's legacy dataset API, which ended with pyarrow 14, and through names that NumPy 2 has dropped.
+Both are given to petastorm's own modules here; pyarrow and NumPy stay as they are. Enough for `make_batch_reader` on a
+list of local files with its thread pool; its process pool, partitions, filters, `make_reader` and hdfs do not work.
+
+No dataset has common metadata here, so petastorm finds no pickled schema to execute.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from types import ModuleType, SimpleNamespace
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from training.errors import PetastormVersionError
+
+__all__ = ["make_batch_reader"]
+
+#: What the patches below were made for.
+SUPPORTED: Final = "0.12.1"
+
+
+@dataclass(frozen=True)
+class ParquetDatasetPiece:
+    """A file, or one row group of it, as pyarrow's class of this name was."""
+
+    path: str
+    open_file_func: Callable[[str], BinaryIO]
+    row_group: int | None = None
+    partition_keys: Sequence[object] = ()
+
+    def get_metadata(self) -> pq.FileMetaData:
+        """The footer of the file."""
+        with self.open_file_func(self.path) as file:
+            return pq.read_metadata(file)
+
+    def read(self, columns: Collection[str], partitions: None) -> pa.Table:  # noqa: ARG002 - petastorm gives both
+        """The row group."""
+        with self.open_file_func(self.path) as file, pq.ParquetFile(file) as parquet:
+            return parquet.read_row_group(self.row_group, columns=list(columns))
+
+
+class ParquetDataset:
+    """A list of files, as pyarrow's class of this name was before it became a view of the newer API."""
+
+    partitions = None
+    metadata = None
+    common_metadata = None
+
+    def __init__(self, paths: list[str], filesystem: LocalFileSystem, **_: object) -> None:
+        self.paths = paths
+        self.fs = filesystem
+        self.pieces = [ParquetDatasetPiece(path, filesystem.open) for path in paths]
+
+
+def _import_petastorm() -> ModuleType:
+    """Import petastorm, then give its modules what they miss.
+
+    Raises:
+        PetastormVersionError: Another release is installed.
+    """
+    found = metadata.version("petastorm")
+    if found != SUPPORTED:
+        raise PetastormVersionError(
+            f"petastorm {found} is installed, but {__name__} patches the modules of {SUPPORTED} only. "
+            f"Run `make setup`, or `pip install petastorm=={SUPPORTED}`."
+        )
+    # Modules that petastorm imports names from, and uses none of them for local files.
+    with _stand_ins(
+        {
+            "petastorm.hdfs.namenode": {"HdfsNamenodeResolver": None, "HdfsConnector": None},
+            "pyarrow.filesystem": {"LocalFileSystem": LocalFileSystem},
+        }
+    ):
+        petastorm = importlib.import_module("petastorm")
+    modules = {
+        name: importlib.import_module(f"petastorm.{name}")
+        for name in ("arrow_reader_worker", "etl.dataset_metadata", "fs_utils", "reader", "unischema")
+    }
+    legacy = _with(pq, ParquetDataset=ParquetDataset, ParquetDatasetPiece=ParquetDatasetPiece)
+    for name in ("arrow_reader_worker", "etl.dataset_metadata", "reader"):
+        vars(modules[name])["pq"] = legacy
+    for name in ("arrow_reader_worker", "unischema"):
+        vars(modules[name])["np"] = _with(np, unicode_=np.str_, string_=np.bytes_)
+    vars(modules["fs_utils"])["pyarrow"] = SimpleNamespace(localfs=LocalFileSystem())
+    # It writes the traceback of an error to stderr, then raises the error where we can say it better.
+    thread_pool = importlib.import_module("petastorm.workers_pool.thread_pool")
+    vars(thread_pool)["sys"] = SimpleNamespace(stderr=io.StringIO())
+    return petastorm
+
+
+@contextmanager
+def _stand_ins(modules: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """Let modules of these names be imported, for as long as the context lasts."""
+    for name, content in modules.items():
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(content)
+    try:
+        yield
+    finally:
+        for name in modules:
+            del sys.modules[name]
+
+
+def _with(module: ModuleType, **more: object) -> ModuleType:
+    """A copy of a module with more names in it."""
+    copy = ModuleType(module.__name__)
+    vars(copy).update(vars(module), **more)
+    return copy
+
+
+make_batch_reader: Final[Callable[..., Any]] = _import_petastorm().make_batch_reader

@@ -1,0 +1,140 @@
+"""Who reads which row groups, and in how many steps: pure arithmetic, the same on every rank.
+
+Petastorm's own sharding is `index % shard_count` whatever the seed, so we assign row groups ourselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import ShardError
+from training.random_streams import random_stream
+
+
+class EpochPlan(NamedTuple):
+    """One epoch of all ranks."""
+
+    groups: NDArray[np.int64]
+    """(world_size, groups_per_rank) row groups of each rank, in reading order."""
+    left_out: NDArray[np.int64]
+    """Row groups that do not divide among the ranks; others in the next epoch."""
+    num_steps: int
+    """Steps that every rank takes."""
+    samples: NDArray[np.int64]
+    """(num_steps,) events of all ranks together at each step."""
+
+
+def plan_epoch(rows: Sequence[int], *, world_size: int, batch_size: int, seed: int, epoch: int) -> EpochPlan:
+    """Assign the row groups of a split to ranks.
+
+    Every rank gets the same number of row groups and takes the same number of steps; a rank's rows are dealt to its
+    steps as evenly as they go, so that none is dropped. The row groups that are left out when the division leaves a
+    remainder move on from epoch to epoch.
+
+    Args:
+        rows: Rows of each row group.
+        world_size: Number of ranks.
+        batch_size: Most rows of a step.
+        seed: Seed of the run.
+        epoch: Number of the epoch, from 0.
+
+    Raises:
+        ShardError: Fewer row groups than ranks.
+
+    Examples:
+        >>> plan = plan_epoch([10] * 5, world_size=2, batch_size=8, seed=1, epoch=0)
+        >>> plan.groups.shape, len(plan.left_out), plan.num_steps
+        ((2, 2), 1, 3)
+        >>> plan_epoch([3, 4], world_size=2, batch_size=2, seed=1, epoch=0).samples.tolist()
+        [3, 4]
+    """
+    return _plan_epoch(tuple(rows), world_size, batch_size, seed, epoch)
+
+
+# Thousands of simulated workers ask for the same plan.
+@lru_cache(maxsize=4)
+def _plan_epoch(rows: tuple[int, ...], world_size: int, batch_size: int, seed: int, epoch: int) -> EpochPlan:
+    num_groups = len(rows)
+    if num_groups < world_size:
+        raise ShardError(
+            f"the training split has {num_groups} row groups, fewer than the {world_size} workers. Use at most "
+            f"{num_groups} workers, or set features.feed_workers: {world_size} and make the features again."
+        )
+    remainder = num_groups % world_size
+    fixed = random_stream(seed, "rotation").permutation(num_groups)
+    turned = np.roll(fixed, -epoch * remainder)
+    left_out, used = turned[:remainder], turned[remainder:]
+    groups = random_stream(seed, "groups", epoch).permutation(used).reshape(world_size, -1)
+    shard_rows = np.asarray(rows)[groups].sum(axis=1)
+    num_steps = -(-int(shard_rows.max()) // batch_size)
+    samples = np.zeros(num_steps, dtype=np.int64)
+    for size, times in zip(*np.unique(shard_rows, return_counts=True), strict=True):
+        samples += times * np.diff(step_bounds(int(size), num_steps))
+    for array in (groups, left_out, samples):
+        array.flags.writeable = False
+    return EpochPlan(groups, left_out, num_steps, samples)
+
+
+class EpochShare(NamedTuple):
+    """What one rank has to read in an epoch, or in the rest of it."""
+
+    groups: list[int]
+    """Row groups, in reading order."""
+    skipped: int
+    """Rows of the first of them, in their shuffled order, that went into steps before."""
+    sizes: list[int]
+    """Rows of each step."""
+
+
+def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, first_step: int = 0) -> EpochShare:
+    """What a rank reads from some step of an epoch on; row groups that are used up by then are left out.
+
+    Args:
+        plan: The epoch's plan.
+        rows: Rows of each row group.
+        rank: Which rank.
+        first_step: Steps that were done before.
+
+    Raises:
+        ValueError: The epoch has fewer steps.
+
+    Examples:
+        >>> plan = EpochPlan(np.array([[2, 0]]), np.array([1]), 4, np.array([5] * 4))
+        >>> share_of(plan, [10, 10, 10], rank=0)
+        EpochShare(groups=[2, 0], skipped=0, sizes=[5, 5, 5, 5])
+        >>> share_of(plan, [10, 10, 10], rank=0, first_step=3)
+        EpochShare(groups=[0], skipped=5, sizes=[5])
+    """
+    if not 0 <= first_step <= plan.num_steps:
+        raise ValueError(f"step {first_step} of an epoch of {plan.num_steps} steps")
+    groups = plan.groups[rank].tolist()
+    ends = np.cumsum([0, *(rows[group] for group in groups)])
+    bounds = step_bounds(int(ends[-1]), plan.num_steps)
+    first_row = bounds[first_step]
+    used_up = min(int(np.searchsorted(ends, first_row, side="right")) - 1, len(groups))
+    return EpochShare(groups[used_up:], int(first_row - ends[used_up]), np.diff(bounds[first_step:]).tolist())
+
+
+def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.int64]:
+    """Order in which the rows of a row group are read, (num_rows,): it hangs on seed, epoch and row group only.
+
+    Examples:
+        >>> sorted(shuffled(5, seed=1, epoch=0, group=3).tolist())
+        [0, 1, 2, 3, 4]
+    """
+    return random_stream(seed, "rows", epoch, group).permutation(num_rows)
+
+
+def step_bounds(num_rows: int, num_steps: int) -> NDArray[np.int64]:
+    """First row of each step and the end: (num_steps + 1,), steps of nearly equal length.
+
+    Examples:
+        >>> step_bounds(10, 3).tolist()
+        [0, 3, 6, 10]
+    """
+    return np.arange(num_steps + 1, dtype=np.int64) * num_rows // num_steps

@@ -1,0 +1,237 @@
+"""The runs of a comparison: what each is made of, where it goes, and which are done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from features.dataset import FeatureDataset
+from models.networks.registry import ModelName, NetworksSettings
+from training.launching.rank import RunSpec
+from training.readers.sharding import plan_epoch
+from training.settings import AlgorithmName, TrainSettings
+from training.studies.settings import CompareSettings
+from training.studies.variants import (
+    COMPARISONS,
+    METHODS,
+    REFERENCE,
+    TableColumn,
+    Variant,
+    timing_settings,
+    train_settings,
+)
+
+#: Changes when what a comparison keeps of its runs does.
+_VERSION: Final = 1
+_MADE_FROM: Final = "made_from.json"
+#: The times of a step at two batch sizes give the time per step and per event.
+_LARGER_BATCH: Final = 4
+
+
+class PlannedRun(NamedTuple):
+    """A training run, done or not."""
+
+    model: ModelName
+    variant: Variant
+    spec: RunSpec
+    digest: str
+    """Of what its result hangs on."""
+
+    @property
+    def seed(self) -> int:
+        """Of the initial weights, the order of events, the partners."""
+        return self.spec.train.seed
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its result is there, of the same settings and data."""
+        return (self.spec.out_dir / "summary.json").exists() and self.left_digest == self.digest
+
+    @property
+    def left_digest(self) -> str | None:
+        """The digest of what lies in its folder."""
+        return self._made_from().get("digest")
+
+    @property
+    def made_with(self) -> str:
+        """The code that it was made with."""
+        return str(self._made_from()["code"])
+
+    def prepare(self, code: str) -> None:
+        """Make its folder; what is left of the same run stays, so that it goes on from its last checkpoint."""
+        folder = self.spec.out_dir
+        if self.left_digest != self.digest:
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _MADE_FROM).write_text(json.dumps({"digest": self.digest, "code": code}), encoding="utf-8")
+
+    def forget_checkpoints(self) -> None:
+        """Remove them: the run is done."""
+        shutil.rmtree(self.spec.out_dir / "checkpoints", ignore_errors=True)
+
+    def num_steps(self, dataset: FeatureDataset) -> int:
+        """Steps of every worker, all epochs together."""
+        settings = self.spec.train
+        rows = [group.rows for group in dataset.splits["train"]]
+        per_epoch = plan_epoch(
+            rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0
+        ).num_steps
+        return per_epoch * settings.epochs
+
+    def _made_from(self) -> dict[str, Any]:
+        try:
+            content: dict[str, Any] = json.loads((self.spec.out_dir / _MADE_FROM).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content
+
+
+class StudyJob(NamedTuple):
+    """Runs that share their ranks, which are started once."""
+
+    title: str
+    folder: Path
+    """Of the ranks' log."""
+    runs: list[PlannedRun]
+
+
+class StudyPlan(NamedTuple):
+    """All that a comparison needs."""
+
+    name: str
+    converging: list[StudyJob]
+    """Every variant with every seed, a job for each network."""
+    timing: list[StudyJob]
+    """Short runs of the bare methods, a job for each network and number of workers."""
+    digest: str
+    """Of what the result hangs on."""
+
+    @property
+    def jobs(self) -> list[StudyJob]:
+        """In the order in which they run."""
+        return [*self.timing, *self.converging]
+
+    def runs(self) -> list[PlannedRun]:
+        """The runs that are compared."""
+        return [run for job in self.converging for run in job.runs]
+
+    def timing_runs(self, model: ModelName) -> list[PlannedRun]:
+        """The timing runs of a network."""
+        return [run for job in self.timing for run in job.runs if run.model == model]
+
+
+def make_plan(
+    name: str,
+    settings: CompareSettings,
+    *,
+    base: TrainSettings,
+    networks: NetworksSettings,
+    dataset: FeatureDataset,
+    folder: Path,
+    cores: int,
+) -> StudyPlan:
+    """The runs of a comparison.
+
+    Args:
+        name: One of `COMPARISONS`.
+        settings: What the user chose.
+        base: The section `train`: what all methods share; its seed is the first.
+        networks: The section `model`: widths.
+        dataset: The features.
+        folder: Where the comparison goes.
+        cores: Cores of this machine: so many workers are timed at most.
+
+    Raises:
+        ShardError: The dataset has too few row groups for the workers.
+    """
+    maker = _Maker(settings, base, networks, dataset, folder, dataset_digest(dataset.folder))
+    converging = [maker.converging(name, each) for each in settings.models]
+    for job in converging:
+        # Too few row groups for the workers: better said now than after the timing runs.
+        job.runs[0].num_steps(dataset)
+    counts = _timed_workers(min(cores, len(dataset.splits["train"])))
+    timing = [maker.alone(each) for each in settings.models]
+    timing += [maker.together(settings.models[0], workers) for workers in counts]
+    content = [name, _VERSION, settings.simulated_workers]
+    content += [run.digest for job in [*converging, *timing] for run in job.runs]
+    return StudyPlan(name, converging, timing, _digest(content))
+
+
+class _Maker(NamedTuple):
+    """Makes jobs."""
+
+    settings: CompareSettings
+    base: TrainSettings
+    networks: NetworksSettings
+    dataset: FeatureDataset
+    folder: Path
+    data: str
+
+    def converging(self, name: str, model: ModelName) -> StudyJob:
+        """All variants with all seeds; seed by seed, so that a comparison that is ended early is one of fewer seeds."""
+        settings = self.settings
+        runs = []
+        for seed in range(self.base.seed, self.base.seed + settings.num_seeds(model)):
+            for variant in COMPARISONS[name]:
+                train = train_settings(self.base, settings, variant, epochs=settings.num_epochs(model), seed=seed)
+                runs.append(self._run(model, variant, train, f"runs/{model}/{variant.key}/seed-{seed}"))
+        return StudyJob(f"{model}: {len(COMPARISONS[name])} methods", self.folder / "jobs" / model, runs)
+
+    def alone(self, model: ModelName) -> StudyJob:
+        """One worker with two batch sizes."""
+        batch = self.settings.batch_size
+        runs = [
+            self._timing_run(model, AlgorithmName.SGD, workers=1, batch_size=size)
+            for size in (batch, batch * _LARGER_BATCH)
+        ]
+        return StudyJob(f"{model}: time of one worker", self.folder / "jobs" / f"{model}-alone", runs)
+
+    def together(self, model: ModelName, workers: int) -> StudyJob:
+        """Several workers, each on a core of its own."""
+        batch = self.settings.batch_size
+        runs = [self._timing_run(model, method, workers=workers, batch_size=batch) for method in METHODS]
+        return StudyJob(
+            f"{model}: time of {workers} workers", self.folder / "jobs" / f"{model}-{workers}-workers", runs
+        )
+
+    def _timing_run(self, model: ModelName, method: AlgorithmName, *, workers: int, batch_size: int) -> PlannedRun:
+        epochs = self.settings.num_timing_epochs(model)
+        shared = train_settings(self.base, self.settings, REFERENCE, epochs=epochs, seed=self.base.seed)
+        train = timing_settings(shared, method, workers=workers, batch_size=batch_size)
+        where = f"timing/{model}/{method}-{workers}-workers-batch-{batch_size}"
+        return self._run(model, Variant(method, TableColumn.BASELINE), train, where)
+
+    def _run(self, model: ModelName, variant: Variant, train: TrainSettings, where: str) -> PlannedRun:
+        chosen = self.networks.of(model)
+        spec = RunSpec(self.dataset.folder.absolute(), chosen, train, (self.folder / where).absolute())
+        content = [
+            _VERSION,
+            chosen.to_json(),
+            train.model_dump(mode="json", exclude=set(TrainSettings.SPEED_ONLY)),
+            self.data,
+        ]
+        return PlannedRun(model, variant, spec, _digest(content))
+
+
+def dataset_digest(folder: Path) -> str:
+    """Of a features dataset: its row groups and counts, and the means and spreads of its columns."""
+    content = [(folder / name).read_text(encoding="utf-8") for name in ("dataset.json", "scaler.json")]
+    return _digest(content)
+
+
+def _timed_workers(most: int) -> list[int]:
+    """Numbers of workers to time: powers of 2, and as many as there are cores; at least 2, which have averages.
+
+    Examples:
+        >>> _timed_workers(1), _timed_workers(6)
+        ([2], [2, 4, 6])
+    """
+    powers = [2**power for power in range(1, 11) if 2**power <= most]
+    return sorted({2, *powers, max(most, 2)})
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,167 @@
+"""Times beyond this machine: its cores are calibrated with short runs, then clusters of them are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from training.loop.summary import read_records
+from training.readers.batch import Rows
+from training.readers.memory_rows import MemoryRows
+from training.settings import AlgorithmName, TrainSettings
+from training.simulation.calibrate import Record, calibrate, in_the_cloud, settled
+from training.simulation.cluster import ClusterSettings
+from training.simulation.simulate import simulate
+from training.studies.plan import PlannedRun
+from training.studies.results import Timing, communicating
+from training.studies.variants import METHODS
+
+#: The two networks of the scaling study.
+THIS_MACHINE: Final = "shared memory"
+CLOUD: Final = "10 Gb/s ethernet"
+#: Steps of every worker in the scaling study, one epoch.
+_STEPS: Final = 48
+_FLOAT_BYTES: Final = {"float32": 4, "float64": 8}
+_STAND_IN_PARAMETERS: Final = 256
+#: The kinds of work that training consists of; validation and checkpoints are left out.
+_TRAINING: Final = ("read", "compute", "communicate")
+
+Tell = Callable[[int, int, str], None]
+"""Gets how much is done, of how much, and a note."""
+
+
+class _StandIn(nn.Module):
+    """A network whose gradient is 0, to simulate times with: they do not hang on what is learnt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(_STAND_IN_PARAMETERS))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One class of probability 1 for each of the inputs (num_events, 1)."""
+        return inputs * self.weights.sum()
+
+
+def time_model(
+    timed: Sequence[PlannedRun],
+    compared: Sequence[PlannedRun],
+    group_rows: Sequence[int],
+    *,
+    num_parameters: int,
+    most_workers: int | None,
+    on_progress: Tell,
+) -> Timing:
+    """Calibrate with the timing runs of a network, and simulate its runs on a machine for each worker.
+
+    Args:
+        timed: Its timing runs, done.
+        compared: A run of each variant.
+        group_rows: Events of each row group of the training split.
+        num_parameters: Of the network.
+        most_workers: The scaling study goes up to so many; None for no such study.
+        on_progress: Gets the number of simulations.
+    """
+    found = [(run.spec.train, read_records(run.spec.out_dir)) for run in timed]
+    num_bytes = num_parameters * _FLOAT_BYTES[timed[0].spec.train.precision]
+    alone = [ranks for settings, ranks in found if settings.workers == 1]
+    pairs = [ranks for settings, ranks in found if (settings.algorithm, settings.workers) == (AlgorithmName.AD_PSGD, 2)]
+    cluster = calibrate(alone, pairs, num_bytes=num_bytes)
+    studies = _studies(timed[0].spec.train, cluster, most_workers) if most_workers else []
+    total = len(compared) + sum(len(runs) for _, _, runs in studies)
+    epochs: dict[str, dict[str, list[float]]] = {}
+    for run in compared:
+        on_progress(len(epochs), total, run.variant.title)
+        records = simulate_times(group_rows, run.spec.train, in_the_cloud(cluster), num_bytes=num_bytes)
+        epochs[run.variant.key] = epoch_times(records, run.spec.train)
+    done = len(epochs)
+    scaling = []
+    for network, each, runs in studies:
+        times = []
+        for settings in runs:
+            on_progress(done, total, f"{settings.algorithm}, {settings.workers} workers")
+            rows = [settings.batch_size * _STEPS] * settings.workers
+            times.append(rates(settings, simulate_times(rows, settings, each, num_bytes=num_bytes)))
+            done += 1
+        scaling.append({"network": network, **_columns(times)})
+    return Timing(cluster.model_dump(mode="json"), [rates(*each) for each in found], epochs, scaling)
+
+
+def simulate_times(
+    group_rows: Sequence[int], settings: TrainSettings, cluster: ClusterSettings, *, num_bytes: int
+) -> list[list[Record]]:
+    """The records of a run on a simulated cluster, of which only the times mean anything.
+
+    Args:
+        group_rows: Events of each row group.
+        settings: The run.
+        cluster: The cluster.
+        num_bytes: Size of the parameters; a small network stands in, and the links are slower in proportion.
+    """
+    own_bytes = _STAND_IN_PARAMETERS * _FLOAT_BYTES["float32"]
+    slower = cluster.model_copy(update={"bytes_per_second": cluster.bytes_per_second * own_bytes / num_bytes})
+    train, val = (
+        MemoryRows(Rows((torch.ones(size, 1),), torch.zeros(size, dtype=torch.int64), torch.ones(size)), 0, groups)
+        for size, groups in ((sum(group_rows), list(group_rows)), (1, [1]))
+    )
+    return simulate(_StandIn(), train, val, settings, slower).records
+
+
+def epoch_times(records: Sequence[Sequence[Record]], settings: TrainSettings) -> dict[str, list[float]]:
+    """Seconds of every epoch, and of its communication, on average over the workers."""
+    by_epoch = list(zip(*records, strict=True))
+    return {
+        "seconds": [float(np.mean([record["seconds"] for record in epoch])) for epoch in by_epoch],
+        "communicate": [float(np.mean([communicating(each, settings) for each in epoch])) for epoch in by_epoch],
+    }
+
+
+def rates(settings: TrainSettings, records: Sequence[Sequence[Record]]) -> dict[str, Any]:
+    """How fast a run trained, validation and checkpoints apart: the median of its epochs but the first.
+
+    Not the mean: where the machine does something else for a second, a short epoch takes five times as long.
+
+    Examples:
+        >>> record = {"steps": 4, "samples": 64, "seconds_by_kind": {"compute": 2.0, "validate": 9.0}}
+        >>> found = rates(TrainSettings(algorithm="ar-sgd", workers=2, batch_size=16), [[record], [record]])
+        >>> found["seconds_per_batch"], found["samples_per_second"]
+        (0.5, 64.0)
+    """
+    epochs = list(zip(*(settled(worker) for worker in records), strict=True))
+    seconds = np.array(
+        [
+            np.mean([sum(record["seconds_by_kind"].get(kind, 0.0) for kind in _TRAINING) for record in epoch])
+            for epoch in epochs
+        ]
+    )
+    steps = np.array([epoch[0]["steps"] for epoch in epochs])
+    samples = np.array([sum(record["samples"] for record in epoch) for epoch in epochs])
+    return {
+        "method": str(settings.algorithm),
+        "workers": settings.workers,
+        "batch_size": settings.batch_size,
+        "seconds_per_batch": float(np.median(seconds / steps)),
+        "samples_per_second": float(np.median(samples / seconds)),
+    }
+
+
+_Study = tuple[str, ClusterSettings, list[TrainSettings]]
+
+
+def _studies(like: TrainSettings, cluster: ClusterSettings, most_workers: int) -> list[_Study]:
+    """The methods on growing clusters, on both networks; the first of each is one worker alone."""
+    counts = [2**power for power in range(1, most_workers.bit_length()) if 2**power <= most_workers]
+    base = like.model_dump(mode="json") | {"epochs": 1}
+    runs = [(AlgorithmName.SGD, 1), *((method, workers) for method in METHODS for workers in counts)]
+    settings = [
+        TrainSettings.model_validate({**base, "algorithm": method, "workers": workers}) for method, workers in runs
+    ]
+    return [(network, each, settings) for network, each in ((THIS_MACHINE, cluster), (CLOUD, in_the_cloud(cluster)))]
+
+
+def _columns(times: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The same with a list for each quantity."""
+    return {name: [each[name] for each in times] for name in times[0]}

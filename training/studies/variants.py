@@ -1,0 +1,115 @@
+"""What is compared: the columns of the thesis' tables, and the training settings of each of them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from training.settings import AlgorithmName, TrainSettings
+from training.studies.settings import CompareSettings
+
+#: What a comparison takes over from the section `train`: all that is the same for every method.
+_SHARED: Final = frozenset(
+    {
+        "optimizer", "learning_rate", "scale_learning_rate", "schedule", "momentum", "nesterov", "weight_decay",
+        "precision", "exchange", "overlap", "device", "launcher", "launcher_args", "max_restarts", "stall_seconds",
+    }
+)  # fmt: skip
+
+
+class TableColumn(StrEnum):
+    """The columns of the tables: what stands around a method."""
+
+    BASELINE = "baseline"
+    SLOWMO = "SlowMo"
+    NO_AVERAGE = "SlowMo no avg."
+
+
+METHOD_NAMES: Final[dict[AlgorithmName, str]] = {
+    AlgorithmName.SGD: "SGD, one worker",
+    AlgorithmName.AR_SGD: "AR-SGD",
+    AlgorithmName.AD_PSGD: "AD-PSGD",
+    AlgorithmName.SWARM_SGD: "SwarmSGD",
+}
+#: The methods, in the order of rows and colours.
+METHODS: Final = (AlgorithmName.AR_SGD, AlgorithmName.AD_PSGD, AlgorithmName.SWARM_SGD)
+
+
+class Variant(NamedTuple):
+    """A cell of the tables: a method, and whether slow momentum stands around it.
+
+    Examples:
+        >>> Variant(AlgorithmName.AD_PSGD, TableColumn.NO_AVERAGE).key
+        'ad-psgd-slowmo-no-avg'
+        >>> Variant(AlgorithmName.AD_PSGD, TableColumn.NO_AVERAGE).title
+        'AD-PSGD + SlowMo no avg.'
+    """
+
+    algorithm: AlgorithmName
+    column: TableColumn
+
+    @property
+    def key(self) -> str:
+        """Its name on disk."""
+        endings = {TableColumn.BASELINE: "", TableColumn.SLOWMO: "-slowmo", TableColumn.NO_AVERAGE: "-slowmo-no-avg"}
+        return f"{self.algorithm}{endings[self.column]}"
+
+    @property
+    def title(self) -> str:
+        """Its name in words."""
+        name = METHOD_NAMES[self.algorithm]
+        return name if self.column is TableColumn.BASELINE else f"{name} + {self.column}"
+
+    @classmethod
+    def of(cls, key: str) -> Variant:
+        """The variant with this key."""
+        return {variant.key: variant for variant in ALL_VARIANTS}[key]
+
+    @property
+    def plain(self) -> Variant:
+        """The same method without slow momentum."""
+        return Variant(self.algorithm, TableColumn.BASELINE)
+
+
+REFERENCE: Final = Variant(AlgorithmName.AR_SGD, TableColumn.BASELINE)
+#: The columns of the thesis' tables 4.2 and 4.3. AR-SGD comes first: the others are compared with it.
+ALL_VARIANTS: Final = (
+    REFERENCE,
+    *(Variant(method, column) for method in (AlgorithmName.AD_PSGD, AlgorithmName.SWARM_SGD) for column in TableColumn),
+)
+COMPARISONS: Final[dict[str, tuple[Variant, ...]]] = {"thesis": ALL_VARIANTS}
+
+
+def train_settings(
+    base: TrainSettings, settings: CompareSettings, variant: Variant, *, epochs: int, seed: int
+) -> TrainSettings:
+    """How one run is trained: as `train` says where methods share it, else as the comparison says.
+
+    Events are read by pyarrow and kept in memory, whatever `train` says: the batches are the same, the time that is
+    measured is not that of reading.
+    """
+    shared = base.model_dump(mode="json", include=set(_SHARED))
+    slowmo = None
+    if variant.column is not TableColumn.BASELINE:
+        exact = variant.column is TableColumn.SLOWMO
+        slowmo = {"tau": settings.tau, "beta": settings.beta, "alpha": 1.0, "exact_average": exact}
+    return TrainSettings.model_validate(
+        {
+            **shared,
+            "algorithm": variant.algorithm,
+            "workers": settings.workers,
+            "epochs": epochs,
+            "batch_size": settings.batch_size,
+            "local_steps": settings.local_steps,
+            "seed": seed,
+            "slowmo": slowmo,
+            "reader": "arrow",
+            "cache": "memory",
+        }
+    )
+
+
+def timing_settings(shared: TrainSettings, method: AlgorithmName, *, workers: int, batch_size: int) -> TrainSettings:
+    """A run of a bare method that only measures time, otherwise like another run."""
+    changed = {"algorithm": method, "workers": workers, "batch_size": batch_size, "slowmo": None}
+    return TrainSettings.model_validate({**shared.model_dump(mode="json"), **changed})

@@ -1,0 +1,1 @@
+"""What is trained: batches, gradients, losses, validation."""

@@ -1,0 +1,144 @@
+"""What one worker computes: batches, gradients, validation. The training loop sees this and no reader or network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from training.flat_model import FlatModel, VectorModel
+from training.readers.batch import Batch
+from training.readers.opening import Reader
+from training.readers.sharding import EpochPlan
+from training.transports.transport import Vector
+from training.workloads.sums import Sums, sums_of, weighted_losses
+
+#: Steps whose outputs are kept before they are summed up: many at once are cheaper than each alone.
+_STEPS_KEPT: Final = 64
+
+
+class ValidationShare(NamedTuple):
+    """Which part of the validation split a worker evaluates."""
+
+    part: int
+    num_parts: int
+
+
+class Work(Protocol):
+    """The computation of one worker."""
+
+    @property
+    def model(self) -> VectorModel:
+        """The model that batches and gradients are for."""
+
+    def begin_epoch(self, plan: EpochPlan, *, epoch: int, first_step: int) -> None:
+        """Go to a step of an epoch."""
+
+    def next_batch(self) -> int:
+        """Read the next step's batch; returns its number of events, which may be 0."""
+
+    async def compute_gradient(self) -> None:
+        """The gradient of the batch's mean weighted loss, into the model."""
+
+    def take_sums(self) -> Sums:
+        """Sums over the batches since the last call, before their updates."""
+
+    def sums_so_far(self) -> Sums:
+        """The same without taking them: how often it is called changes no rounding."""
+
+    async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
+        """Sums over a share of the validation split, of a model with these parameters."""
+
+    def state(self) -> dict[str, Any]:
+        """What the next steps hang on beside epoch and step; plain values."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+
+
+class ReaderWork:
+    """Batches from a reader, gradients by backpropagation.
+
+    Args:
+        model: The worker's network.
+        reader: Delivers the batches.
+        rank: Which worker.
+        alive: Called within long work, to say that it goes on.
+    """
+
+    def __init__(
+        self, model: FlatModel, reader: Reader, *, rank: int, alive: Callable[[], None] = lambda: None
+    ) -> None:
+        self.model = model
+        self._reader = reader
+        self._rank = rank
+        self._alive = alive
+        self._batches: Iterator[Batch] = iter(())
+        self._batch: Batch | None = None
+        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._sums = Sums()
+
+    def begin_epoch(self, plan: EpochPlan, *, epoch: int, first_step: int) -> None:
+        """See `Work`."""
+        self._batches = iter(self._reader.train_batches(plan, rank=self._rank, epoch=epoch, first_step=first_step))
+        self.model.module.train()
+
+    def next_batch(self) -> int:
+        """See `Work`."""
+        self._batch = next(self._batches)
+        return len(self._batch)
+
+    async def compute_gradient(self) -> None:
+        """See `Work`."""
+        batch = self._batch
+        if batch is None:
+            raise AssertionError("next_batch() was not called")
+        self.model.zero_gradient()
+        logits = self.model.module(*batch.inputs)
+        losses = weighted_losses(logits, batch.labels, batch.weights)
+        # Divided by the number of events, not by their weights: these are 1 on average, and may add up to 0 in a batch.
+        (losses.sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
+        self._kept.append((logits.detach(), batch.labels, batch.weights))
+        if len(self._kept) == _STEPS_KEPT:
+            self._sum_up()
+
+    def take_sums(self) -> Sums:
+        """See `Work`."""
+        self._sum_up()
+        sums, self._sums = self._sums, Sums()
+        return sums
+
+    def sums_so_far(self) -> Sums:
+        """See `Work`."""
+        if not self._kept:
+            return self._sums
+        logits, labels, weights = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        return self._sums.plus(sums_of(logits, labels, weights))
+
+    def _sum_up(self) -> None:
+        self._sums = self.sums_so_far()
+        self._kept.clear()
+
+    async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
+        """See `Work`."""
+        own = self.model.empty()
+        self.model.read(own)
+        self.model.write(parameters)
+        self.model.module.eval()
+        sums = Sums()
+        with torch.inference_mode():
+            for batch in self._reader.val_batches(rank=share.part, world_size=share.num_parts):
+                self._alive()
+                sums = sums.plus(sums_of(self.model.module(*batch.inputs), batch.labels, batch.weights))
+        self.model.module.train()
+        self.model.write(own)
+        return sums
+
+    def state(self) -> dict[str, Any]:
+        """The order of events hangs on seed, epoch and row group only."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """There is nothing to take over."""
