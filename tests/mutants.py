@@ -163,6 +163,8 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
                 child.kill()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    # A process that leads no group is not killed with one.
+    process.kill()
     process.wait()
 
 
