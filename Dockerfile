@@ -7,7 +7,7 @@ RUN apt-get update \
 
 WORKDIR /hep-pipeline
 COPY . .
-RUN make setup
+RUN UV_COMPILE_BYTECODE=1 make setup
 
 # MPI refuses root; runs go to a volume that this user owns.
 RUN useradd --create-home physics && mkdir /runs && chown -R physics /runs /hep-pipeline

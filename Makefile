@@ -10,6 +10,9 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 
 PIP = -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 UV = $(BIN)/uv --quiet pip
 COMPILE = $(UV) compile --universal --upgrade --generate-hashes --python-version 3.11 --custom-compile-command 'make update'
+# Where Python may keep no bytecode, every start would compile all packages: here once, and ours below.
+COMPILED = $(if $(PYTHONDONTWRITEBYTECODE),--compile-bytecode)
+unexport PYTHONDONTWRITEBYTECODE
 # Of pyproject.toml; xrootd brings a compiled client, so who needs it adds it.
 EXTRAS := https mlflow s3 tensorboard
 PIPELINE = $(BIN)/python -m pipeline
@@ -40,7 +43,7 @@ $(VENV)/.installed: requirements.lock requirements-cpu.lock requirements-cuda.lo
 	sed -n '/^uv==/,/# via/p' requirements.lock > $(VENV)/uv.txt
 	$(BIN)/python $(PIP) -r $(VENV)/uv.txt
 	if $(BIN)/python $(PIP) --no-compile -r requirements-cpu.lock 2>/dev/null; then torch=cpu; else torch=cuda; fi; \
-	$(UV) install --python $(BIN)/python --no-deps --require-hashes -r requirements.lock -r requirements-$$torch.lock
+	$(UV) install --python $(BIN)/python --no-deps --require-hashes $(COMPILED) -r requirements.lock -r requirements-$$torch.lock
 	$(UV) install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	$(UV) check --python $(BIN)/python
 	$(BIN)/python -m features

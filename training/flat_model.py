@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from training.transports.transport import Vector
 
@@ -37,7 +38,7 @@ class VectorModel(Protocol):
         """Whether no element of the gradient is infinite or not a number."""
 
 
-class FlatModel:
+class FlatModel(VectorModel):
     """A network whose parameters live in one vector.
 
     All base optimisers act on each element alone, so that one vector gives the same numbers as one tensor per layer, in
@@ -75,38 +76,39 @@ class FlatModel:
         """Set all gradients to 0, in place: setting them to None would cut them off the vector."""
         self._gradient.zero_()
 
+    @override
     def empty(self) -> Vector:
-        """See `VectorModel`."""
         return np.empty(self.flat.numel(), dtype=np.dtype(str(self.flat.dtype).removeprefix("torch.")))
 
+    @override
     def read(self, out: Vector) -> None:
-        """See `VectorModel`."""
         if self._host_parameters is not None:
             np.copyto(out, self._host_parameters)
         else:
             torch.from_numpy(out).copy_(self.flat.detach())
 
+    @override
     def write(self, values: Vector) -> None:
-        """See `VectorModel`."""
         if self._host_parameters is not None:
             np.copyto(self._host_parameters, values)
         else:
             self.flat.detach().copy_(torch.from_numpy(values))
 
+    @override
     def read_gradient(self, out: Vector) -> None:
-        """See `VectorModel`."""
         if self._host_gradient is not None:
             np.copyto(out, self._host_gradient)
         else:
             torch.from_numpy(out).copy_(self._gradient)
 
+    @override
     def write_gradient(self, values: Vector) -> None:
-        """See `VectorModel`."""
         if self._host_gradient is not None:
             np.copyto(self._host_gradient, values)
         else:
             self._gradient.copy_(torch.from_numpy(values))
 
+    @override
     def gradient_is_finite(self) -> bool:
-        """See `VectorModel`; one number comes to the host, which also overflows for gradients beyond all use."""
+        """One number comes to the host, which also overflows for gradients beyond all use."""
         return math.isfinite(float(torch.dot(self._gradient, self._gradient)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, PositiveInt
+from typing_extensions import override
 
 from models.networks.network_settings import NetworkSettings
 
@@ -27,12 +28,12 @@ class HlfSettings(NetworkSettings):
     """Widths, learning rate, batch size and epochs are those that the grid search found best."""
 
     @property
+    @override
     def is_searched(self) -> bool:
-        """See `NetworkSettings`."""
         return self.from_gridsearch
 
+    @override
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
-        """See `NetworkSettings`."""
         from models.networks.hlf import HlfClassifier
 
         return HlfClassifier(self.hidden, scalers, num_classes)

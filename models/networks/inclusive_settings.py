@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import PositiveInt
+from typing_extensions import override
 
 from models.networks.network_settings import NetworkSettings
 
@@ -25,8 +26,8 @@ class InclusiveSettings(NetworkSettings):
     dense_width: PositiveInt = 25
     """Width of the hidden layer over the GRU's state and the high-level features."""
 
+    @override
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
-        """See `NetworkSettings`."""
         from models.networks.inclusive import InclusiveClassifier
 
         return InclusiveClassifier(self.gru_width, self.dense_width, scalers, num_classes)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import PositiveInt
+from typing_extensions import override
 
 from models.networks.network_settings import NetworkSettings
 
@@ -23,8 +24,8 @@ class ParticlesSettings(NetworkSettings):
     gru_width: PositiveInt = 50
     """Width of the GRU's state, which sums up the particle list."""
 
+    @override
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
-        """See `NetworkSettings`."""
         from models.networks.particles import ParticlesClassifier
 
         return ParticlesClassifier(self.gru_width, scalers, num_classes)

@@ -27,8 +27,9 @@ from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
 from features.dataset import FeatureDataset, RowGroup
 from features.mixing_pass import write_features
 from training.readers.batch import Batch
-from training.readers.opening import Reader, open_reader
+from training.readers.opening import open_reader
 from training.readers.petastorm_compat import make_batch_reader
+from training.readers.reader import Reader
 from training.readers.sharding import plan_epoch
 
 HLF = ("hlf",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from training.algorithms.base import ComputeGradient, subtract
 from training.algorithms.gossip import GossipAlgorithm, Partners
@@ -32,8 +33,8 @@ class AdPsgd(GossipAlgorithm):
         super().__init__(model, optimizer, transport, partners=partners)
         self._beside = beside
 
+    @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Take one step; see `Algorithm.step`."""
         before = await self.shared.read(self._snapshot)
         self.model.write(self._snapshot)
         partner = self.partners.next()

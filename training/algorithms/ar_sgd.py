@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient
 from training.flat_model import VectorModel
@@ -23,8 +24,8 @@ class ArSgd(Algorithm):
         # One message per step: the gradient and, behind it, the number of samples.
         self._message = np.empty(gradient.size + 1, dtype=gradient.dtype)
 
+    @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Take one step; see `Algorithm.step`."""
         gradient = self._message[:-1]
         if await self.has_gradient(compute_gradient, num_samples):
             self.model.read_gradient(gradient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient
 from training.flat_model import VectorModel
@@ -29,8 +30,8 @@ class DPsgd(Algorithm):
         self._weights = topology.weights[transport.rank]
         self._sent, self._mixed = model.empty(), model.empty()
 
+    @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Take one step; see `Algorithm.step`."""
         self.model.read(self._sent)
         exchange = self.transport.begin_exchange(self._sent, self._neighbours)
         has_gradient = await self.has_gradient(compute_gradient, num_samples)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from training.algorithms.base import Algorithm
 from training.flat_model import VectorModel
 from training.random_streams import generator_state, random_stream, set_generator_state
@@ -24,7 +26,7 @@ class Partners(Protocol):
         """Go there."""
 
 
-class RandomPartners:
+class RandomPartners(Partners):
     """Neighbours drawn at random with equal probability, from a stream of each rank's own.
 
     One stream for all ranks would send all to the same partner.
@@ -44,18 +46,18 @@ class RandomPartners:
         self._neighbours = list(neighbours)
         self._rng = random_stream(seed, "partners", rank)
 
+    @override
     def next(self) -> int | None:
-        """See `Partners`."""
         if not self._neighbours:
             return None
         return self._neighbours[int(self._rng.integers(len(self._neighbours)))]
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See `Partners`."""
         return generator_state(self._rng)
 
+    @override
     def load_state(self, state: dict[str, Any]) -> None:
-        """See `Partners`."""
         set_generator_state(self._rng, state)
 
 
@@ -84,41 +86,42 @@ class GossipAlgorithm(Algorithm):
             raise AssertionError("start() was not awaited")
         return self._shared
 
+    @override
     async def start(self) -> None:
-        """Share the model; see `Algorithm.start`."""
+        """Share the model."""
         self.model.read(self._snapshot)
         self._shared = await self.transport.share(self._snapshot)
 
+    @override
     async def current(self, out: Vector) -> None:
-        """See `Algorithm.current`."""
         await self.shared.read(out)
 
+    @override
     async def published(self, out: Vector) -> None:
-        """See `Algorithm.published`."""
         await self.shared.read(out)
 
+    @override
     async def add(self, change: Vector) -> None:
-        """See `Algorithm.add`."""
         await self.shared.add(change)
 
+    @override
     async def quiesce(self) -> None:
-        """See `Algorithm.quiesce`."""
         await self.shared.drain()
         await self.transport.barrier()
 
+    @override
     async def close(self) -> None:
-        """See `Algorithm.close`."""
         await self.shared.close()
 
     @property
+    @override
     def average_counts(self) -> AverageCounts:
-        """See `Algorithm.average_counts`."""
         return self.shared.counts
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See `Algorithm.state`."""
         return {"partners": self.partners.state()}
 
+    @override
     def load_state(self, state: dict[str, Any]) -> None:
-        """See `Algorithm.load_state`."""
         self.partners.load_state(state["partners"])

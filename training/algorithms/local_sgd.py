@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, treat_optimizer
 from training.flat_model import VectorModel
@@ -38,8 +39,8 @@ class LocalSgd(Algorithm):
         self._done = 0
         self._vector = model.empty()
 
+    @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Take one step; see `Algorithm.step`."""
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
         self._done += 1
@@ -50,10 +51,10 @@ class LocalSgd(Algorithm):
             self.model.write(self._vector)
             await treat_optimizer(self.optimizer, self._policy, self.transport)
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See `Algorithm.state`."""
         return {"done": self._done}
 
+    @override
     def load_state(self, state: dict[str, Any]) -> None:
-        """See `Algorithm.load_state`."""
         self._done = state["done"]

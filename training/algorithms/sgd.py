@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from training.algorithms.base import Algorithm, ComputeGradient
 
 
 class Sgd(Algorithm):
     """x <- x - gamma * gradient, or whatever else the base optimiser makes of the gradient."""
 
+    @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Take one step; see `Algorithm.step`."""
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, subtract, treat_optimizer
 from training.settings import StatePolicy
@@ -44,14 +45,14 @@ class SlowMo(Algorithm):
         self._momentum.fill(0)
         self._present, self._target = base.model.empty(), base.model.empty()
 
+    @override
     async def start(self) -> None:
-        """See `Algorithm.start`."""
         # Before the base method shares it: partners may average with it at once.
         self.model.read(self._origin)
         await self.base.start()
 
+    @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Take one base step, and the outer step if it is due; see `Algorithm.step`."""
         if self._done == 0:
             self._rate = self.optimizer.param_groups[0]["lr"]
         await self.base.step(compute_gradient, num_samples)
@@ -78,33 +79,34 @@ class SlowMo(Algorithm):
         if self._exact or self._policy is StatePolicy.RESET:
             await treat_optimizer(self.optimizer, self._policy, self.transport)
 
+    @override
     async def current(self, out: Vector) -> None:
-        """See `Algorithm.current`."""
         await self.base.current(out)
 
+    @override
     async def published(self, out: Vector) -> None:
-        """See `Algorithm.published`."""
         await self.base.published(out)
 
+    @override
     async def add(self, change: Vector) -> None:
-        """See `Algorithm.add`."""
         await self.base.add(change)
 
+    @override
     async def quiesce(self) -> None:
-        """See `Algorithm.quiesce`."""
         await self.base.quiesce()
 
+    @override
     async def close(self) -> None:
-        """See `Algorithm.close`."""
         await self.base.close()
 
     @property
+    @override
     def average_counts(self) -> AverageCounts:
-        """See `Algorithm.average_counts`."""
         return self.base.average_counts
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See `Algorithm.state`; the slow momentum, where the window started, and the base method's state."""
+        """The slow momentum, where the window started, and the base method's state."""
         return {
             "base": self.base.state(),
             "done": self._done,
@@ -113,8 +115,8 @@ class SlowMo(Algorithm):
             "origin": torch.from_numpy(self._origin.copy()),
         }
 
+    @override
     def load_state(self, state: dict[str, Any]) -> None:
-        """See `Algorithm.load_state`."""
         self.base.load_state(state["base"])
         self._done, self._rate = state["done"], state["rate"]
         self._momentum[:] = state["momentum"].numpy()

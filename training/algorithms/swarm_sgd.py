@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from training.algorithms.base import ComputeGradient, subtract
 from training.algorithms.gossip import GossipAlgorithm, Partners
@@ -64,8 +65,8 @@ class SwarmSgd(GossipAlgorithm):
         # `_snapshot` is the shared vector as last read: where the private model started from.
         self._averages_seen = 0
 
+    @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Take one step; see `Algorithm.step`."""
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
         self._left -= 1
@@ -84,8 +85,9 @@ class SwarmSgd(GossipAlgorithm):
         self.model.read(self._change)
         out += subtract(self._change, self._snapshot, out=self._change)
 
+    @override
     async def add(self, change: Vector) -> None:
-        """Publish the private model with the change on top; see `Algorithm.add`."""
+        """Publish the private model with the change on top."""
         await self._publish()
         await self.shared.add(change)
         await self._take_over()
@@ -99,8 +101,9 @@ class SwarmSgd(GossipAlgorithm):
         self._averages_seen = await self.shared.read(self._snapshot)
         self.model.write(self._snapshot)
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See `Algorithm.state`; the private model and where it started from."""
+        """The private model and where it started from."""
         rng = self._local_steps.rng
         private = self.model.empty()
         self.model.read(private)
@@ -114,8 +117,8 @@ class SwarmSgd(GossipAlgorithm):
             "local_steps": None if rng is None else generator_state(rng),
         }
 
+    @override
     def load_state(self, state: dict[str, Any]) -> None:
-        """See `Algorithm.load_state`."""
         super().load_state(state)
         self._left = state["left"]
         self._snapshot[:] = state["started_from"].numpy()

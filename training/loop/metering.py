@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from typing_extensions import override
+
 from training.transports.transport import AverageCounts, SharedVector, Transport, Vector
 
 #: One in so many all-reduces is preceded by a timed barrier: the time that it takes is waiting for others.
@@ -88,7 +90,7 @@ class Meter:
         return min(sampled, self.seconds["communicate"]) + counts_wait
 
 
-class MeteredTransport:
+class MeteredTransport(Transport):
     """A transport that books time and bytes."""
 
     def __init__(self, transport: Transport, meter: Meter) -> None:
@@ -97,23 +99,24 @@ class MeteredTransport:
         self.rank = transport.rank
         self.world_size = transport.world_size
 
+    @override
     async def all_reduce_sum(self, vector: Vector) -> None:
-        """See `Transport`; booked are the bytes that a worker of a ring sends, the least that is possible."""
+        """Booked are the bytes that a worker of a ring sends, the least that is possible."""
         if self._meter.is_sampled():
             await self._meter.wait(self._transport.barrier())
         self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
         await self._meter.timed("in an all-reduce", self._transport.all_reduce_sum(vector))
 
+    @override
     async def broadcast(self, vector: Vector) -> None:
-        """See `Transport`."""
         await self._meter.timed("in a broadcast", self._transport.broadcast(vector))
 
+    @override
     async def barrier(self) -> None:
-        """See `Transport`."""
         await self._meter.timed("in a barrier", self._transport.barrier())
 
+    @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        """See `Transport`."""
         self._meter.bytes += vector.nbytes * len(neighbours)
         return self._received(self._transport.begin_exchange(vector, neighbours))
 
@@ -126,20 +129,20 @@ class MeteredTransport:
         await self._meter.timed("waiting for the models of neighbours", receive())
         return theirs
 
+    @override
     async def share(self, vector: Vector) -> SharedVector:
-        """See `Transport`."""
         return _MeteredVector(await self._transport.share(vector), self._meter, vector.nbytes)
 
+    @override
     async def count_samples(self, num_samples: int) -> int:
-        """See `Transport`."""
         return await self._transport.count_samples(num_samples)
 
+    @override
     def now(self) -> float:
-        """See `Transport`."""
         return self._transport.now()
 
 
-class _MeteredVector:
+class _MeteredVector(SharedVector):
     """A shared vector that books time and bytes."""
 
     def __init__(self, shared: SharedVector, meter: Meter, nbytes: int) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from training.loop.checkpoints import CheckpointFolder
 from training.loop.scalars import TensorBoardScalars
 from training.transports.transport import Vector
@@ -33,7 +35,7 @@ class RunFiles(Protocol):
         """All workers have written theirs."""
 
 
-class DiskFiles:
+class DiskFiles(RunFiles):
     """`metrics/rank-<n>.jsonl`, one line an epoch, on disk at once; the best model; `checkpoints/`.
 
     Args:
@@ -64,32 +66,33 @@ class DiskFiles:
         self._scalars = scalars if rank == 0 else None
         self.checkpoints = CheckpointFolder(out_dir / "checkpoints", digest)
 
+    @override
     def begin(self, history: Sequence[dict[str, Any]]) -> None:
-        """See `RunFiles`; what an interrupted run wrote beyond its checkpoint is replaced."""
+        """What an interrupted run wrote beyond its checkpoint is replaced."""
         self._metrics.write_text("".join(json.dumps(record) + "\n" for record in history), encoding="utf-8")
         if self._rank == 0:
             for path in self._metrics.parent.glob("rank-*.jsonl"):
                 if int(path.stem.removeprefix("rank-")) >= self._world_size:
                     path.unlink()
 
+    @override
     def record(self, record: dict[str, Any]) -> None:
-        """See `RunFiles`."""
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         if self._scalars is not None:
             self._scalars.write(record)
 
+    @override
     def keep_best(self, parameters: Vector) -> None:
-        """See `RunFiles`."""
         if self._rank == 0:
             self._save_model(parameters)
 
+    @override
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
-        """See `RunFiles`."""
         self.checkpoints.write_rank(position, self._world_size, self._rank, content)
 
+    @override
     def complete_checkpoint(self, position: tuple[int, int]) -> None:
-        """See `RunFiles`."""
         if self._rank == 0:
             self.checkpoints.complete(position, self._world_size)
 
@@ -99,7 +102,7 @@ class DiskFiles:
             self._scalars.close()
 
 
-class MemoryFiles:
+class MemoryFiles(RunFiles):
     """Nothing on disk: the records and the best parameters stay in memory."""
 
     keeps_checkpoints = False
@@ -108,16 +111,16 @@ class MemoryFiles:
         self.records: list[dict[str, Any]] = []
         self.best: Vector | None = None
 
+    @override
     def begin(self, history: Sequence[dict[str, Any]]) -> None:
-        """See `RunFiles`."""
         self.records = list(history)
 
+    @override
     def record(self, record: dict[str, Any]) -> None:
-        """See `RunFiles`."""
         self.records.append(record)
 
+    @override
     def keep_best(self, parameters: Vector) -> None:
-        """See `RunFiles`."""
         self.best = parameters.copy()
 
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:

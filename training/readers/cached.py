@@ -8,10 +8,12 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from features.dataset import FeatureDataset
 from training.readers.batch import Batch, BatchLayout
 from training.readers.memory_rows import MemoryRows
+from training.readers.reader import Reader
 from training.readers.sharding import EpochPlan, share_of
 from training.readers.sources import Source
 
@@ -19,7 +21,7 @@ from training.readers.sources import Source
 _STEPS_AT_ONCE: Final = 32
 
 
-class CachedReader:
+class CachedReader(Reader):
     """See `Reader`. A row group is read when it is needed first; a batch is one pick from each column.
 
     Args:
@@ -45,8 +47,8 @@ class CachedReader:
             for split, memory in self._memory.items()
         )
 
+    @override
     def train_batches(self, plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """See `Reader`."""
         memory = self._memory_of("train")
         share = share_of(plan, memory.group_rows, rank=rank, first_step=first_step)
         if not share.sizes:
@@ -54,8 +56,8 @@ class CachedReader:
         order = memory.reading_order(share.groups, epoch=epoch)[share.skipped :]
         yield from self._batches("train", share.groups, order, share.sizes, skipped=share.skipped)
 
+    @override
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
-        """See `Reader`."""
         memory = self._memory_of("val")
         groups = list(range(rank, len(memory.group_rows), world_size))
         if not groups:

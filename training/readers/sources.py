@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from features.columns import COLUMNS
 from features.dataset import FeatureDataset
@@ -58,7 +59,7 @@ class Source(Protocol):
         ...
 
 
-class PetastormSource:
+class PetastormSource(Source):
     """Reads through petastorm, the reader of record.
 
     One worker thread of petastorm reads the next row group while this one is used; one thread keeps their order. (Its
@@ -73,8 +74,8 @@ class PetastormSource:
         self._dataset = dataset
         self._fields = list(fields)
 
+    @override
     def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
-        """See `Source`."""
         if not groups:
             return
         files = self._dataset.files(split)
@@ -109,7 +110,7 @@ class PetastormSource:
         return columns
 
 
-class ArrowSource:
+class ArrowSource(Source):
     """Reads through pyarrow alone.
 
     Args:
@@ -121,8 +122,8 @@ class ArrowSource:
         self._dataset = dataset
         self._fields = list(fields)
 
+    @override
     def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
-        """See `Source`."""
         yield from (self._in_parts if "particles" in self._fields else self._in_a_go)(split, groups)
 
     def _in_a_go(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:

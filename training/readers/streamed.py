@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from features.dataset import FeatureDataset
 from training.readers.batch import Batch, BatchLayout, Rows
+from training.readers.reader import Reader
 from training.readers.sharding import EpochPlan, EpochShare, share_of, shuffled
 from training.readers.sources import Source
 
 
-class StreamedReader:
+class StreamedReader(Reader):
     """See `Reader`. Holds the row group that batches are picked from, and no other.
 
     Args:
@@ -34,15 +36,15 @@ class StreamedReader:
         """Nothing stays in memory."""
         return 0
 
+    @override
     def train_batches(self, plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """See `Reader`."""
         rows = self._rows["train"]
         share = share_of(plan, rows, rank=rank, first_step=first_step)
         pieces = zip(self._row_groups("train", share.groups), self._orders(share, epoch), strict=True)
         yield from deal(pieces, share.sizes)
 
+    @override
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
-        """See `Reader`."""
         rows = self._rows["val"]
         groups = list(range(rank, len(rows), world_size))
         sizes = [size for group in groups for size in self._layout.val_sizes(rows[group])]

@@ -9,14 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from typing_extensions import override
 
+from training.flat_model import VectorModel
 from training.readers.memory_rows import MemoryRows
 from training.readers.sharding import EpochPlan, step_bounds
 from training.simulation.cluster import ComputeTimes
 from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
 from training.transports.transport import Vector
 from training.workloads.sums import Sums, sums_of, weighted_losses
-from training.workloads.work import ValidationShare
+from training.workloads.work import ValidationShare, Work
 
 #: Workers whose gradients are computed in one batched product; more do not fit into the cache.
 _CHUNK: Final = 512
@@ -107,8 +109,8 @@ class StackedModels:
         return gradients, (torch.stack(all_losses), torch.stack(all_logits))
 
 
-class RowModel:
-    """One worker's rows of the stacked models; see `training.flat_model.VectorModel`."""
+class RowModel(VectorModel):
+    """One worker's rows of the stacked models."""
 
     def __init__(self, stacked: StackedModels, rank: int) -> None:
         self.flat = nn.Parameter(stacked.parameters[rank], requires_grad=False)
@@ -117,28 +119,28 @@ class RowModel:
         self._host_parameters = self.flat.numpy()
         self._host_gradient = self._gradient.numpy()
 
+    @override
     def empty(self) -> Vector:
-        """See `VectorModel`."""
         return np.empty_like(self._host_parameters)
 
+    @override
     def read(self, out: Vector) -> None:
-        """See `VectorModel`."""
         np.copyto(out, self._host_parameters)
 
+    @override
     def write(self, values: Vector) -> None:
-        """See `VectorModel`."""
         np.copyto(self._host_parameters, values)
 
+    @override
     def read_gradient(self, out: Vector) -> None:
-        """See `VectorModel`."""
         np.copyto(out, self._host_gradient)
 
+    @override
     def write_gradient(self, values: Vector) -> None:
-        """See `VectorModel`."""
         np.copyto(self._host_gradient, values)
 
+    @override
     def gradient_is_finite(self) -> bool:
-        """See `VectorModel`."""
         with np.errstate(over="ignore", invalid="ignore"):
             return math.isfinite(np.dot(self._host_gradient, self._host_gradient))
 
@@ -221,8 +223,8 @@ class MeanModelEvaluator:
         return sums
 
 
-class StackedWork:
-    """One virtual worker's computation; see `training.workloads.work.Work`.
+class StackedWork(Work):
+    """One virtual worker's computation.
 
     Args:
         evaluator: Shared by all.
@@ -231,6 +233,8 @@ class StackedWork:
         times: How long its steps take.
         validates_alone: Whether it evaluates its own model too, at the end.
     """
+
+    model: RowModel
 
     def __init__(
         self, evaluator: MeanModelEvaluator, model: RowModel, *, rank: int, times: ComputeTimes, validates_alone: bool
@@ -245,45 +249,46 @@ class StackedWork:
         self._step = 0
         self._rows: Vector = self._order
 
+    @override
     def begin_epoch(self, plan: EpochPlan, *, epoch: int, first_step: int) -> None:
-        """See `Work`."""
         self._order = self._evaluator.train.row_order(plan, rank=self._rank, epoch=epoch)
         self._bounds = step_bounds(len(self._order), plan.num_steps).tolist()
         self._step = first_step
 
+    @override
     def next_batch(self) -> int:
-        """See `Work`."""
         start = self._bounds[self._step]
         self._step += 1
         stop = self._bounds[self._step]
         self._rows = self._order[start:stop]
         return stop - start
 
+    @override
     async def compute_gradient(self) -> None:
-        """See `Work`."""
         await self._evaluator.gradient(self._rank, self._rows, self._times.draw(len(self._rows)))
 
+    @override
     def take_sums(self) -> Sums:
-        """See `Work`."""
         sums = self.sums_so_far()
         self._evaluator.sums[self._rank] = 0
         return sums
 
+    @override
     def sums_so_far(self) -> Sums:
-        """See `Work`."""
         loss, weight, correct, samples = self._evaluator.sums[self._rank].tolist()
         return Sums(loss, weight, correct, round(samples))
 
+    @override
     async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
-        """See `Work`; it takes no virtual time. Of shares, the first worker evaluates all."""
+        """It takes no virtual time. Of shares, the first worker evaluates all."""
         if share.part or (share.num_parts == 1 and not self._validates_alone):
             return Sums()
         return self._evaluator.validate(parameters)
 
+    @override
     def state(self) -> dict[str, Any]:
-        """See `Work`."""
         return {"times": self._times.state(), "now": self._evaluator.clock.now}
 
+    @override
     def load_state(self, state: dict[str, Any]) -> None:
-        """See `Work`."""
         self._times.load_state(state["times"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
+from typing_extensions import override
 
 from training.simulation.cluster import ClusterSettings
 from training.simulation.virtual_time import VirtualClock, VirtualLock, VirtualTask, suspend
-from training.transports.transport import AverageCounts, SharedVector, Vector
+from training.transports.transport import AverageCounts, SharedVector, Transport, Vector
 
 
 class _Meeting:
@@ -111,7 +112,7 @@ class SimNetwork:
         return self._mail[key].pop(0)[1]
 
 
-class SimTransport:
+class SimTransport(Transport):
     """One simulated worker's view of the network; see `training.transports.transport.Transport`.
 
     Args:
@@ -125,8 +126,9 @@ class SimTransport:
         self.world_size = network.world_size
         self._collectives = 0
 
+    @override
     async def all_reduce_sum(self, vector: Vector) -> None:
-        """See `Transport`; added up in the order of the ranks."""
+        """Added up in the order of the ranks."""
         network = self._network
 
         def add_up(payloads: dict[int, Vector]) -> float:
@@ -139,8 +141,8 @@ class SimTransport:
 
         await network.meet(self.rank, self._next(), "an all-reduce", vector, add_up)
 
+    @override
     async def broadcast(self, vector: Vector) -> None:
-        """See `Transport`."""
         network = self._network
 
         def spread(payloads: dict[int, Vector]) -> float:
@@ -150,15 +152,15 @@ class SimTransport:
 
         await network.meet(self.rank, self._next(), "a broadcast", vector, spread)
 
+    @override
     async def barrier(self) -> None:
-        """See `Transport`."""
         network = self._network
         await network.meet(
             self.rank, self._next(), "a barrier", None, lambda _: network.cluster.barrier_seconds(network.world_size)
         )
 
+    @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        """See `Transport`."""
         for neighbour in neighbours:
             self._network.post(self.rank, neighbour, vector)
         return self._receive(neighbours)
@@ -166,16 +168,16 @@ class SimTransport:
     async def _receive(self, neighbours: Sequence[int]) -> list[Vector]:
         return [await self._network.fetch(neighbour, self.rank) for neighbour in neighbours]
 
+    @override
     async def share(self, vector: Vector) -> SharedVector:
-        """See `Transport`."""
         vectors = self._network.vectors
         mine = SimVector(self._network, self.rank, vector, which=len(vectors.get(self.rank, [])))
         vectors.setdefault(self.rank, []).append(mine)
         await self.barrier()
         return mine
 
+    @override
     async def count_samples(self, num_samples: int) -> int:
-        """See `Transport`."""
         self._network.samples += num_samples
         return self._network.samples
 
@@ -188,7 +190,7 @@ class SimTransport:
         return self._collectives
 
 
-class SimVector:
+class SimVector(SharedVector):
     """A simulated worker's shared vector.
 
     Locked (as under MPI: both locks in the order of the ranks, read, change both sides, unlock) or additive (read both
@@ -215,20 +217,20 @@ class SimVector:
         self._draining: VirtualTask | None = None
 
     @property
+    @override
     def counts(self) -> AverageCounts:
-        """See `SharedVector`."""
         return AverageCounts(self._begun, self._received, self._skipped, self._mixed, self._wait, self._busy)
 
+    @override
     async def read(self, out: Vector) -> int:
-        """See `SharedVector`."""
         if not self._network.additive:
             await self._locked()
             self.lock.release()
         np.copyto(out, self.values)
         return self._begun + self._received
 
+    @override
     async def add(self, change: Vector) -> int:
-        """See `SharedVector`."""
         if not self._network.additive:
             await self._locked()
         self.values += change
@@ -242,8 +244,8 @@ class SimVector:
         await self.lock.acquire()
         self._wait += self._network.clock.now - started
 
+    @override
     async def average_with(self, partner: int) -> None:
-        """See `SharedVector`."""
         clock = self._network.clock
         started = clock.now
         theirs = self._network.vectors[partner][self._which]
@@ -281,8 +283,8 @@ class SimVector:
         self.changes += 1
         theirs.changes += 1
 
+    @override
     def begin_average_with(self, partner: int) -> None:
-        """See `SharedVector`."""
         if self._under_way:
             self._skipped += 1
             return
@@ -296,8 +298,8 @@ class SimVector:
             self._network.clock.at(self._network.clock.now, self._draining.resume)
             self._draining = None
 
+    @override
     async def drain(self) -> None:
-        """See `SharedVector`."""
         if self._under_way:
 
             def wait(task: VirtualTask) -> None:
@@ -305,8 +307,8 @@ class SimVector:
 
             await suspend(wait)
 
-    async def close(self) -> None:
-        """See `SharedVector`."""
+    @override
+    async def close(self) -> None: ...
 
 
 def half_difference(theirs: Vector, own: Vector) -> Vector:

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from training.errors import LaunchError
 from training.transports.additive_averaging import AdditiveAveraging
@@ -16,7 +17,7 @@ from training.transports.locked_averaging import LockedAveraging
 from training.transports.mpi_process import MpiProcess, end_job_if_stuck
 from training.transports.mpi_shared_vector import Averaging, MpiSharedVector
 from training.transports.self_test import SelfTest, self_test
-from training.transports.transport import Vector
+from training.transports.transport import Transport, Vector
 from training.transports.window_memory import ADVICE, allocate, own_memory
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _SWITCH_SECONDS: Final = 5e-5
 _GRACE_SECONDS: Final = 1.0
 
 
-class MpiTransport:
+class MpiTransport(Transport):
     """See `training.transports.transport.Transport`. Its coroutines block and never suspend: see `run_now`."""
 
     def __init__(
@@ -70,22 +71,24 @@ class MpiTransport:
             self._samples = _SampleCounter(self.comm)
         self._tested: SelfTest | None = None
 
+    @override
     async def all_reduce_sum(self, vector: Vector) -> None:
-        """See `Transport`."""
         with self._turn:
             self.comm.Allreduce(self._mpi.IN_PLACE, vector)
 
+    @override
     async def broadcast(self, vector: Vector) -> None:
-        """See `Transport`."""
         with self._turn:
             self.comm.Bcast(vector, root=0)
 
+    @override
     async def barrier(self) -> None:
-        """See `Transport`; unlike MPI's own it leaves the core to those that are waited for."""
+        """Unlike MPI's own it leaves the core to those that are waited for."""
         self.process.wait_for_all()
 
+    @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        """See `Transport`; the messages travel from now on."""
+        """The messages travel from now on."""
         theirs = [np.empty_like(vector) for _ in neighbours]
         with self._turn:
             receives = [self.comm.Irecv(each, rank) for each, rank in zip(theirs, neighbours, strict=True)]
@@ -105,7 +108,7 @@ class MpiTransport:
         return theirs
 
     async def share(self, vector: Vector) -> MpiSharedVector:
-        """See `Transport`.
+        """Map the vector of every rank.
 
         Raises:
             LaunchError: One-sided communication does not work.
@@ -129,13 +132,13 @@ class MpiTransport:
             )
         return self._tested
 
+    @override
     async def count_samples(self, num_samples: int) -> int:
-        """See `Transport`."""
         with self._turn:
             return self._samples.add(num_samples)
 
+    @override
     def now(self) -> float:
-        """See `Transport`."""
         return perf_counter()
 
     def abort(self) -> None:

@@ -7,8 +7,10 @@ import threading
 from time import perf_counter
 from typing import Final, Protocol
 
+from typing_extensions import override
+
 from training.transports.mpi_process import MpiProcess
-from training.transports.transport import AverageCounts, Vector
+from training.transports.transport import AverageCounts, SharedVector, Vector
 
 #: The thread looks this often after what partners ask, where MPI answers them only within a call.
 _POKE_SECONDS: Final = 1e-3
@@ -40,8 +42,8 @@ class Averaging(Protocol):
         """Give the window back, all ranks together."""
 
 
-class MpiSharedVector:
-    """See `training.transports.transport.SharedVector`.
+class MpiSharedVector(SharedVector):
+    """A shared vector in the windows of MPI ranks.
 
     No deadlock: this rank's turn at MPI is taken before any window is locked, and windows are locked in the order of
     ranks (or not at all, protocol `additive`); in that common order nobody who holds something waits for what comes
@@ -73,8 +75,9 @@ class MpiSharedVector:
             self._start_thread()
 
     @property
+    @override
     def counts(self) -> AverageCounts:
-        """See `SharedVector`; of partners' averages, those that were seen at the last call."""
+        """Of partners' averages, those that were seen at the last call."""
         averaging = self._averaging
         return AverageCounts(
             averaging.begun,
@@ -90,8 +93,8 @@ class MpiSharedVector:
         """Bytes that an average sends, and as many that it receives."""
         return self._averaging.message_bytes
 
+    @override
     async def read(self, out: Vector) -> int:
-        """See `SharedVector`."""
         self._raise_error_of_thread()
         with self._turn:
             if self._poke:
@@ -99,8 +102,8 @@ class MpiSharedVector:
             self._averaging.read(out)
             return self._averaging.begun + self._averaging.received
 
+    @override
     async def add(self, change: Vector) -> int:
-        """See `SharedVector`."""
         self._raise_error_of_thread()
         with self._turn:
             if self._poke:
@@ -108,14 +111,15 @@ class MpiSharedVector:
             self._averaging.add(change)
             return self._averaging.begun + self._averaging.received
 
+    @override
     async def average_with(self, partner: int) -> None:
-        """See `SharedVector`."""
         self._raise_error_of_thread()
         self._refuse_non_partner(partner)
         self._average(partner)
 
+    @override
     def begin_average_with(self, partner: int) -> None:
-        """See `SharedVector`; at once if there is no thread."""
+        """At once if there is no thread."""
         self._raise_error_of_thread()
         self._refuse_non_partner(partner)
         if not self._with_thread:
@@ -127,15 +131,16 @@ class MpiSharedVector:
         else:
             self._skipped += 1
 
+    @override
     async def drain(self) -> None:
-        """See `SharedVector`."""
         with self._under_way:
             self._raise_error_of_thread()
         with self._turn:
             self._averaging.take_counts()
 
+    @override
     async def close(self) -> None:
-        """See `SharedVector`; who comes early serves the others until all are here."""
+        """Who comes early serves the others until all are here."""
         if self._thread is not None:
             self._partners.put(None)
             self._thread.join()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 Vector = NDArray[Any]
 T = TypeVar("T")
@@ -95,7 +96,7 @@ class Transport(Protocol):
         """Seconds on this transport's clock."""
 
 
-class SingleTransport:
+class SingleTransport(Transport):
     """One worker on its own."""
 
     rank = 0
@@ -123,8 +124,8 @@ class SingleTransport:
         """A vector that nobody else sees."""
         return _OwnVector(vector)
 
+    @override
     async def count_samples(self, num_samples: int) -> int:
-        """See `Transport`."""
         self._samples += num_samples
         return self._samples
 
@@ -133,12 +134,15 @@ class SingleTransport:
         return time.perf_counter()
 
 
-class _OwnVector:
+class _OwnVector(SharedVector):
     """The shared vector of a single worker."""
 
     def __init__(self, vector: Vector) -> None:
         self._vector = vector.copy()
-        self.counts = AverageCounts()
+
+    @property
+    def counts(self) -> AverageCounts:
+        return AverageCounts()
 
     async def read(self, out: Vector) -> int:
         np.copyto(out, self._vector)

@@ -7,10 +7,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from training.flat_model import FlatModel, VectorModel
 from training.readers.batch import Batch
-from training.readers.opening import Reader
+from training.readers.reader import Reader
 from training.readers.sharding import EpochPlan
 from training.transports.transport import Vector
 from training.workloads.sums import Sums, sums_of, weighted_losses
@@ -29,9 +30,8 @@ class ValidationShare(NamedTuple):
 class Work(Protocol):
     """The computation of one worker."""
 
-    @property
-    def model(self) -> VectorModel:
-        """The model that batches and gradients are for."""
+    #: The model that batches and gradients are for.
+    model: VectorModel
 
     def begin_epoch(self, plan: EpochPlan, *, epoch: int, first_step: int) -> None:
         """Go to a step of an epoch."""
@@ -46,19 +46,19 @@ class Work(Protocol):
         """Sums over the batches since the last call, before their updates."""
 
     def sums_so_far(self) -> Sums:
-        """The same without taking them: how often it is called changes no rounding."""
+        """Running sums; reading them does not reset them."""
 
     async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
         """Sums over a share of the validation split, of a model with these parameters."""
 
     def state(self) -> dict[str, Any]:
-        """What the next steps hang on beside epoch and step; plain values."""
+        """What the next steps depend on beside epoch and step; plain values."""
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take over what `state` gave."""
 
 
-class ReaderWork:
+class ReaderWork(Work):
     """Batches from a reader, gradients by backpropagation.
 
     Args:
@@ -67,6 +67,8 @@ class ReaderWork:
         rank: Which worker.
         alive: Called within long work, to say that it goes on.
     """
+
+    model: FlatModel
 
     def __init__(
         self, model: FlatModel, reader: Reader, *, rank: int, alive: Callable[[], None] = lambda: None
@@ -80,18 +82,18 @@ class ReaderWork:
         self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
         self._sums = Sums()
 
+    @override
     def begin_epoch(self, plan: EpochPlan, *, epoch: int, first_step: int) -> None:
-        """See `Work`."""
         self._batches = iter(self._reader.train_batches(plan, rank=self._rank, epoch=epoch, first_step=first_step))
         self.model.module.train()
 
+    @override
     def next_batch(self) -> int:
-        """See `Work`."""
         self._batch = next(self._batches)
         return len(self._batch)
 
+    @override
     async def compute_gradient(self) -> None:
-        """See `Work`."""
         batch = self._batch
         if batch is None:
             raise AssertionError("next_batch() was not called")
@@ -104,14 +106,14 @@ class ReaderWork:
         if len(self._kept) == _STEPS_KEPT:
             self._sum_up()
 
+    @override
     def take_sums(self) -> Sums:
-        """See `Work`."""
         self._sum_up()
         sums, self._sums = self._sums, Sums()
         return sums
 
+    @override
     def sums_so_far(self) -> Sums:
-        """See `Work`."""
         if not self._kept:
             return self._sums
         logits, labels, weights = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
@@ -121,8 +123,8 @@ class ReaderWork:
         self._sums = self.sums_so_far()
         self._kept.clear()
 
+    @override
     async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
-        """See `Work`."""
         own = self.model.empty()
         self.model.read(own)
         self.model.write(parameters)
