@@ -1,249 +1,84 @@
-"""Secrets in URLs and settings: they reach the servers that they are for, and no log, manifest, page or message."""
+"""What is known to be a secret is hidden: userinfo and signed parameters of URLs, and the credentials of the config."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Final
+
+from pydantic import SecretStr
 
 HIDDEN: Final = "***"
 
-#: `scheme://user:password@host`, where the password may hold `/`, `?`, `#` and `@`, as keys of S3 do; not beyond the
-#: next URL. A number after the colon is a port, but where the scheme knows none.
-_USER_AND_PASSWORD: Final = re.compile(
-    r"://(?:(?<=\bs3://)|(?<=\bs3[an]://)|(?![^\s/?#@:\['\"]*:\d{1,5}(?:[/?#'\",;)\]}\s]|$)))"
-    r"[^\s/?#@:\['\"]*:(?:(?!://)\S)*@"
-)
-#: `scheme://token@host`: everything between the slashes and the last @ before the path.
-_USER: Final = re.compile(r"://[^/\s?#'\"]*@")
-#: `?signature=...`: all of the query and of the fragment, since every store names its tokens otherwise. Commas and
-#: brackets belong to it, but not those at its end, which are the sentence's.
-_QUERY: Final = re.compile(r"(?P<address>://(?:(?!://)[^\s?#'\"])*)[?#][^\s'\"]*[^\s'\",;.:)\]}]")
-
-#: Names of settings whose values nobody else should see; short words only where they stand alone between separators.
-_TELLING: Final = (
-    r"(?:secret|passw|passphrase|token|credential|signature|authorization|bearer|cookie"
-    r"|(?:access|account|api|client|private|shared|ssh|subscription)[._-]?key|encryption[._-]?key(?!size)"
-    r"|(?<![a-z])(?:auth|pwd|sas|(?<=[._-])pass)(?![a-z]))"
-)
-_SECRET_NAME: Final = re.compile(_TELLING, re.IGNORECASE)
-#: From there to where the value begins: `name=value`, `name: value`, `'name': 'value'`, as command lines, YAML, JSON
-#: and Python have them; and `--name value`, also as two words of a list.
-_ASSIGNMENT: Final = re.compile(
-    rf"{_TELLING}[\w.-]*+(?:"
-    r"(?P<closing>\\*['\"])\s*[:=]\s*|[ \t]*=(?!=)[ \t]*|(?P<colon>:)\s+|(?P<blank>\s+|\\*['\"],\s*)(?!['\"]?--))",
+#: To a blank or to the next URL.
+_URL: Final = re.compile(r"://(?P<rest>(?:(?!://)\S)+)")
+#: `user:password@` or `token@`. An S3 key as a password may hold `/`, `?`, `#` and `@`; a port is no password.
+_USERINFO: Final = re.compile(r"[^/?#@:\['\"]*:(?!\d{1,5}(?:[/?#'\",;)\]}]|$)).*@|[^/?#'\"]*@")
+#: Parameters whose values are credentials, by the names that their stores document: S3 (signature versions 4 and 2),
+#: Azure's shared access signatures, Google Cloud Storage, WebHDFS, OAuth 2, XRootD and dCache, raw files of GitHub.
+_PARAMETER: Final = re.compile(
+    r"(?<=[?#&])(?P<name>X-Amz-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|Signature|sig"
+    r"|X-Goog-(?:Signature|Credential)|delegation|access_token|authz|token)"
+    # Brackets and full stops at its end are the sentence's.
+    r"=[^&#'\"]*[^&#'\",;.:)\]}]",
     re.IGNORECASE,
 )
-#: A key that can be the name of a setting, and not a path or a sentence.
-_ONE_WORD: Final = re.compile(r"[^\s/]+")
-_WORD: Final = re.compile(r"(?P<name>[\w.-]+)(?P<separator>=|:\s+)(?P<value>.*)", re.DOTALL)
-_OPTION: Final = re.compile(r"-[\w.-]+")
-#: What stands before the secret in the value of `Authorization`.
-_SCHEME: Final = re.compile(r"(?:AWS4-HMAC-SHA256|Basic|Bearer|Digest|Negotiate|Token)[ \t]+(?=\S)", re.IGNORECASE)
-_OPENING: Final = re.compile(r"(?P<slashes>\\*)(?P<quote>['\"])")
-#: A quoted text without backslashes before its quotes; within it quotes are escaped or, as in YAML, doubled.
-_QUOTED: Final = {
-    "'": re.compile(r"'(?:[^'\\]|\\.|'')*+'", re.DOTALL),
-    '"': re.compile(r'"(?:[^"\\]|\\.|"")*+"', re.DOTALL),
-}
-_BARE: Final = re.compile(r"(?:(?!,['\"])\S)*")
-_END_OF_SENTENCE: Final = ")]},;.:'\""
-_NO_SETTING: Final = ("error", "exception", "warning")
+#: Shorter credentials are hidden where the config holds them; as a part of any text they would hide words of it.
+_SHORTEST: Final = 6
+_known: Final[set[str]] = set()
+
+
+def keep_secret(content: Any) -> None:
+    """From now on, hide the value of every `SecretStr` of nested lists and mappings wherever this process shows it.
+
+    Examples:
+        >>> keep_secret({"spark.my.password": SecretStr("hush-5f6a")})
+        >>> redact("the server refuses hush-5f6a")
+        'the server refuses ***'
+    """
+    if isinstance(content, SecretStr):
+        value = content.get_secret_value()
+        _known.update({value} if len(value) >= _SHORTEST else ())
+    elif isinstance(content, Mapping):
+        keep_secret(list(content.values()))
+    elif isinstance(content, list | tuple):
+        for each in content:
+            keep_secret(each)
 
 
 def redact(text: str) -> str:
-    """A text without the secrets of the URLs and settings in it.
+    """A text without what is known to be a secret.
 
     Examples:
-        >>> redact("cannot read s3://me:hush@store/a.root")
-        'cannot read s3://***@store/a.root'
+        >>> redact("cannot read https://me:hush@store/signature=tt/a.root")
+        'cannot read https://***@store/signature=tt/a.root'
         >>> redact("https://store/a.root?X-Amz-Signature=abc&x=1, and more")
-        'https://store/a.root?***, and more'
-        >>> redact("--set spark.conf.fs.s3a.secret.key=hush")
-        '--set spark.conf.fs.s3a.secret.key=***'
-        >>> redact("{'password': 'hush, hush', 'cores': 4}")
-        "{'password': '***', 'cores': 4}"
+        'https://store/a.root?X-Amz-Signature=***&x=1, and more'
     """
-    # What is hidden may bring together what belongs to a secret: until nothing changes any more.
-    while (hidden := _without_settings(_without_users(text))) != text:
-        text = hidden
-    return text
+    # The longest first: one secret may be a part of another.
+    for secret in sorted(_known, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return _URL.sub(_without_credentials, text)
 
 
-def redact_words(words: Sequence[str]) -> list[str]:
-    """The same for the words of a command, in which a value ends where its word does, whatever it holds.
+def redact_all(content: Any) -> Any:
+    """The same for all strings of nested lists and mappings, as JSON holds them.
 
     Examples:
-        >>> redact_words(["mpirun", "--password", "hush", "-x", "MY_TOKEN=hush, hush", "--set", "train.epochs=5"])
-        ['mpirun', '--password', '***', '-x', 'MY_TOKEN=***', '--set', 'train.epochs=5']
-        >>> redact_words(['spark.conf={"spark.my.password": "hush1,hush2 hush3"}'])
-        ['spark.conf=***']
-    """
-    return [_redact_word(word, before) for before, word in zip(["", *words], words, strict=False)]
-
-
-def redact_all(content: Any, *, keep_numbers: bool = False) -> Any:
-    """The same for all strings of nested lists and mappings, values of settings with telling names included.
-
-    Args:
-        content: What JSON can hold; lists of strings are taken as words of a command.
-        keep_numbers: Leave numbers also where the name is telling: for records that are read again, since a sample or
-            a class of events may be called `token`, and then its counts stand under that name.
-
-    Examples:
-        >>> redact_all({"conf": {"fs.s3a.secret.key": "hush", "cores": 4}, "files": ["s3://me:hush@store/a"]})
-        {'conf': {'fs.s3a.secret.key': '***', 'cores': 4}, 'files': ['s3://***@store/a']}
-        >>> redact_all({"passwords": ["a", 12345], "secret": {"key": "x"}})
-        {'passwords': ['***', '***'], 'secret': {'key': '***'}}
+        >>> redact_all({"samples": {"token_study": 4}, "files": ["https://me:hush@store/a"]})
+        {'samples': {'token_study': 4}, 'files': ['https://***@store/a']}
     """
     if isinstance(content, str):
         return redact(content)
-    if isinstance(content, dict):
-        return {
-            redact_all(key): _hide(value, keep_numbers=keep_numbers)
-            if _is_secret(key, value)
-            else redact_all(value, keep_numbers=keep_numbers)
-            for key, value in content.items()
-        }
+    if isinstance(content, Mapping):
+        return {redact_all(key): redact_all(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        before = ["", *content]
-        return [
-            _redact_word(each, previous if isinstance(previous, str) else "")
-            if isinstance(each, str)
-            else redact_all(each, keep_numbers=keep_numbers)
-            for previous, each in zip(before, content, strict=False)
-        ]
+        return [redact_all(each) for each in content]
     return content
 
 
-def is_telling(name: str) -> bool:
-    """Whether a name is of something that nobody else should see.
-
-    Examples:
-        >>> is_telling("fs.azure.account.key.mine"), is_telling("X-Api-Key"), is_telling("monkey")
-        (True, True, False)
-    """
-    return _SECRET_NAME.search(name) is not None
-
-
-def _is_secret(key: Any, value: Any) -> bool:
-    """Whether all of a value is to be hidden; below a path or a sentence are further keys, no setting."""
-    if not (isinstance(key, str) and is_telling(key)):
-        return False
-    return isinstance(value, str) or _ONE_WORD.fullmatch(key) is not None
-
-
-def _hide(value: Any, *, keep_numbers: bool) -> Any:
-    """The shape of a value without its content; that something is not set, on or off, is no secret."""
-    if isinstance(value, dict):
-        return {redact_all(key): _hide(each, keep_numbers=keep_numbers) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_hide(each, keep_numbers=keep_numbers) for each in value]
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is None or isinstance(value, bool) or value == "" or (is_number and keep_numbers):
-        return value
-    return HIDDEN
-
-
-def _redact_word(word: str, before: str) -> str:
-    """A word of a command after another one."""
-    if word and not word.startswith("--") and _OPTION.fullmatch(before) and is_telling(before):
-        return HIDDEN
-    found = _WORD.fullmatch(word)
-    if found is None:
-        return HIDDEN if _is_telling_structure(word) else redact(word)
-    name, value = found["name"], found["value"]
-    if is_telling(name) and not name.lower().endswith(_NO_SETTING):
-        shown = HIDDEN if value else ""
-    elif _WORD.fullmatch(value):
-        shown = _redact_word(value, "")
-    else:
-        # Where a secret ends within the word, only the language that its value is written in knows.
-        plain = _without_users(value)
-        shown = HIDDEN if _is_telling_structure(value) or _without_settings(plain) != plain else redact(value)
-    return f"{name}{found['separator']}{shown}"
-
-
-def _is_telling_structure(word: str) -> bool:
-    """Whether it is a list or mapping, in JSON or YAML, with a telling name in it."""
-    return word.lstrip()[:1] in ("{", "[") and is_telling(_without_users(word))
-
-
-def _without_users(text: str) -> str:
-    """A text without users, passwords and queries of URLs."""
-    if "://" not in text:
-        return text
-    for users in (_USER_AND_PASSWORD, _USER):
-        text = users.sub(f"://{HIDDEN}@", text)
-    return _QUERY.sub(rf"\g<address>?{HIDDEN}", text)
-
-
-def _without_settings(text: str) -> str:
-    """A text without the values of telling names."""
-    parts, done, place = [], 0, 0
-    while found := _ASSIGNMENT.search(text, place):
-        place = found.end()
-        begin = _begin_of_name(text, found.start(), done)
-        if not _is_assignment(text[begin : found.end()].lower(), found):
-            continue
-        opened = text[begin - 1] if begin and not found["closing"] and not found["blank"] else ""
-        first, last = _value(text, found.end(), opened)
-        if last > first:
-            parts += [text[done:first], HIDDEN]
-            done = place = last
-    return "".join([*parts, text[done:]])
-
-
-def _begin_of_name(text: str, place: int, first: int) -> int:
-    while place > first and (text[place - 1].isalnum() or text[place - 1] in "_.-"):
-        place -= 1
-    return place
-
-
-def _is_assignment(words: str, found: re.Match[str]) -> bool:
-    """Whether a value follows: a blank alone says so after options only, a colon not after the name of an error."""
-    if found["blank"]:
-        return words.startswith("-")
-    return not (found["colon"] and words.rstrip(": \t\n").endswith(_NO_SETTING))
-
-
-def _value(text: str, first: int, opened: str) -> tuple[int, int]:
-    """Where a value begins and ends.
-
-    Args:
-        text: All of it.
-        first: Where the value begins, or the quote or bracket before it.
-        opened: What stands before the name: if that is a quote, the value ends where it is closed.
-    """
-    scheme = _SCHEME.match(text, first)
-    first = scheme.end() if scheme else first
-    if opened in ("'", '"') and (last := text.find(opened, first)) >= 0:
-        return first, last
-    opening = _OPENING.match(text, first)
-    if opening:
-        return _quoted(text, opening)
-    if text[first : first + 1] in ("{", "[", "("):
-        return first, _end_of_structure(text, first)
-    bare = _BARE.match(text, first)
-    return first, first + len((bare[0] if bare else "").rstrip(_END_OF_SENTENCE))
-
-
-def _quoted(text: str, opening: re.Match[str]) -> tuple[int, int]:
-    """Begin and end of what stands within quotes; all of the rest where they are not closed."""
-    if opening["slashes"]:
-        closing = re.compile(rf"(?<!\\){re.escape(opening[0])}").search(text, opening.end())
-        return opening.end(), closing.start() if closing else len(text)
-    found = _QUOTED[opening["quote"]].match(text, opening.start())
-    return opening.end(), found.end() - 1 if found else len(text)
-
-
-def _end_of_structure(text: str, place: int) -> int:
-    """Where a list or mapping is closed; the end of the text where it is not."""
-    depth = 0
-    while place < len(text):
-        quoted = _QUOTED[text[place]].match(text, place) if text[place] in _QUOTED else None
-        depth += (text[place] in "{[(") - (text[place] in "}])")
-        place = quoted.end() if quoted else place + 1
-        if not depth:
-            return place
-    return place
+def _without_credentials(found: re.Match[str]) -> str:
+    """A URL from `://` on, without userinfo and the values of signed parameters."""
+    userinfo = _USERINFO.match(found["rest"])
+    shown = f"{HIDDEN}@{found['rest'][userinfo.end() :]}" if userinfo else found["rest"]
+    return "://" + _PARAMETER.sub(rf"\g<name>={HIDDEN}", shown)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.markup import escape
 
-from ingestion.secrets import redact_words
 from pipeline.config import load_config
+from pipeline.credentials import shown_command
 from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
 
     def typed(self, *words: str) -> str:
         """The command line, without secrets."""
-        changes = (f"--set {shlex.quote(each)}" for each in redact_words(self.overrides))
+        changes = (f"--set {shlex.quote(each)}" for each in shown_command(self.overrides))
         return " ".join(["python -m pipeline", *words, "--config", self.config, *changes])
 
 

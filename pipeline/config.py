@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Self, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from features.settings import FeatureSettings
-from ingestion.secrets import is_telling, redact_all, redact_words
+from ingestion.secrets import keep_secret, redact, redact_all
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
+from pipeline.credentials import Property, holds_credential, shown, variables_with_credentials
 from pipeline.errors import ConfigError, nearest
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.yaml_text import not_text, read_yaml
@@ -38,8 +48,16 @@ class SparkSettings(BaseModel):
     """Memory of the driver's JVM; the data itself never go through it."""
     executor_python: str | None = None
     """Python on the executors of a cluster; by default the path of this one."""
-    conf: dict[str, str] = {}
-    """Any further Spark properties."""
+    conf: dict[str, Property] = {}
+    """Any further Spark properties. Those that Spark or Hadoop hold secret are shown nowhere."""
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _credentials_are_secret(cls, value: Any) -> Any:
+        def guarded(name: Any, text: Any) -> Any:
+            return SecretStr(text) if isinstance(text, str) and holds_credential(f"{name} {text}") else text
+
+        return {name: guarded(name, text) for name, text in value.items()} if isinstance(value, dict) else value
 
 
 class EvaluateSettings(BaseModel):
@@ -190,6 +208,16 @@ class Config(BaseModel):
                 raise ValueError(f"train_by_network.{name}: {mistakes}") from None
         return self
 
+    @model_validator(mode="after")
+    def _launchers_get_no_credentials(self) -> Self:
+        for training in (self.train, *map(self.training_of, self.train_by_network)):
+            for name in variables_with_credentials(training.launcher_args):
+                raise ValueError(
+                    f"launcher_args: the value of '{name}' would stand in the list of processes; set it in the "
+                    f"environment, and give its name alone (-x {name})"
+                )
+        return self
+
     def training_of(self, name: ModelName) -> TrainSettings:
         """How a network is trained, but for what a grid search decides."""
         return TrainSettings.model_validate(
@@ -223,9 +251,11 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
     for where in not_text(content, ""):
         raise ConfigError(f"{path}: {_short(where)} holds half a character (a surrogate), which no file can hold.")
     try:
-        return Config.model_validate(content)
+        config = Config.model_validate(content)
     except ValidationError as cause:
         raise ConfigError(_explain(cause, str(path))) from None
+    keep_secret(config.model_dump())
+    return config
 
 
 def find_config(name: str) -> Path:
@@ -258,16 +288,16 @@ def apply_override(content: dict[str, Any], override: str) -> None:
     """
     path, separator, text = override.partition("=")
     keys = path.strip().split(".")
-    shown = _short(redact_words([override])[0])
+    said = _short(shown(override))
     if not separator or not all(keys):
-        raise ConfigError(f"--set {shown}: write it as key.subkey=value, for example --set train.epochs=5.")
+        raise ConfigError(f"--set {said}: write it as key.subkey=value, for example --set train.epochs=5.")
     try:
         value = read_yaml(text)
     except yaml.YAMLError as cause:
         # YAML quotes the line.
-        hides = shown != _short(override)
+        hides = said != _short(override)
         why = _where(cause) if hides else _short(str(cause))
-        raise ConfigError(f"--set {shown}: the value is no valid YAML ({why}).") from (None if hides else cause)
+        raise ConfigError(f"--set {said}: the value is no valid YAML ({why}).") from (None if hides else cause)
     if isinstance(value, str) and text.strip()[:1] not in {"'", '"'}:
         # Words are taken as they are: YAML would cut them at ' #'.
         value = text.strip()
@@ -278,7 +308,7 @@ def apply_override(content: dict[str, Any], override: str) -> None:
             where[key] = {}
         where = where[key]
         if not isinstance(where, dict):
-            raise ConfigError(f"--set {shown}: '{_short(key)}' holds a value, not further keys.")
+            raise ConfigError(f"--set {said}: '{_short(key)}' holds a value, not further keys.")
     where[keys[-1]] = value
 
 
@@ -314,23 +344,22 @@ def _explain(error: ValidationError, place: str) -> str:
             lines.append(f"  '{key}' is missing.")
         elif mistake["type"] == "value_error":
             lines.append(f"  {key + ': ' if key else ''}{mistake['ctx']['error']}.")
-        elif is_telling(key) or keys[:2] == ["spark", "conf"]:
-            # Without the colon, after which the message itself would be taken for the secret.
+        elif keys[:1] == ["spark"] or "launcher_args" in keys:
             lines.append(f"  '{key}' (its value is not shown): {mistake['msg']}.")
         else:
-            (given,) = redact_all([mistake["input"]])
-            lines.append(f"  '{key}': {mistake['msg']} (given: {given!r}).")
+            lines.append(f"  '{key}': {mistake['msg']} (given: {redact_all(mistake['input'])!r}).")
     more = [f"  ... and {len(lines) - _MISTAKES_SHOWN} more"] if len(lines) > _MISTAKES_SHOWN else []
     shown = "\n".join([*map(_short, lines[:_MISTAKES_SHOWN]), *more])
     return f"{place} has {len(lines)} mistake{'s' if len(lines) > 1 else ''}:\n{shown}"
 
 
 def _holds_secret(cause: yaml.YAMLError) -> bool:
-    """Whether YAML quotes a line with a telling name; its own words may hold one too ("cannot start any token")."""
+    """Whether YAML quotes a line with a credential; its own words may name one too ("cannot start any token")."""
     if not isinstance(cause, yaml.MarkedYAMLError):
-        return is_telling(str(cause))
+        return holds_credential(str(cause))
     marks = [mark for mark in (cause.context_mark, cause.problem_mark) if mark is not None]
-    return any(is_telling(mark.get_snippet() or "") for mark in marks)
+    snippets = [mark.get_snippet() or "" for mark in marks]
+    return any(holds_credential(each) or redact(each) != each for each in snippets)
 
 
 def _where(cause: yaml.YAMLError) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from rich.markup import escape
 
 from ingestion.secrets import redact_all
+from pipeline.credentials import shown_command
 from pipeline.errors import CheckFailedError, RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.code_meaning import code_digests
@@ -96,7 +97,7 @@ class Runner:
         """
         with self.run_folder.locked():
             running: Stage | None = None
-            self.log.event("run started", command=sys.argv, stages=list(names))
+            self.log.event("run started", command=shown_command(sys.argv), stages=list(names))
             try:
                 for stage in STAGES:
                     if stage.name in names:
@@ -282,7 +283,7 @@ class Runner:
             "stage": stage.name,
             "created": now(),
             "seconds": round(seconds, 3),
-            "command": sys.argv,
+            "command": shown_command(sys.argv),
             "fingerprint": fingerprint.to_json(),
             "upstream": {name: version.name for name, version in upstream.items()},
             "config": self.config.model_dump(mode="json"),
@@ -297,8 +298,8 @@ class Runner:
         read = {name: Input(f"output of {name}", stage.content_read(version)) for name, version in upstream.items()}
 
         def made_of(inputs: dict[str, Input], items: dict[str, Any], entry_points: Sequence[str]) -> Fingerprint:
-            # As it will stand in the manifest, or a title that looks like a secret would make the stage stale for ever.
-            return Fingerprint(inputs, redact_all(items, keep_numbers=True), code_digests(entry_points))
+            # As it will stand in the manifest, or a title with a secret would make the stage stale for ever.
+            return Fingerprint(inputs, redact_all(items), code_digests(entry_points))
 
         parts = {
             name: made_of({each: read[each] for each in part.upstream}, part.config_items, part.entry_points)

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from features.dataset import FeatureDataset
-from ingestion.secrets import redact
 from models.evaluation.style import PlotLabels
 from pipeline.errors import ConfigError, LoadTestError, RunFolderError, nearest
 from pipeline.machine.facts import read_machine
@@ -166,8 +165,7 @@ def _time(run_folder: RunFolder, plan: StudyPlan, job: StudyJob, dataset: Featur
 
 def _made(run_folder: RunFolder, command: str) -> dict[str, Any]:
     return {
-        # The page is drawn from this, not from what was written.
-        "command": redact(command),
+        "command": command,
         "created": now(),
         "machine": {"cpu": cpu_name(), "cores": _cores(run_folder)},
         "packages": package_versions(),

@@ -47,6 +47,9 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
             found.infos, config.ingest, num_events, folder, rng=np.random.default_rng(seed), on_events=bar
         )
     content: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+    if config.spark.conf:
+        # A file holds no credentials: they are given again with the command.
+        content["spark"]["conf"] = {name: each for name, each in config.spark.conf.items() if isinstance(each, str)}
     content |= {
         "run_dir": str(folder / "run"),
         "samples": [

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JJavaError
+from pydantic import SecretStr
 
 from pipeline.config import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
@@ -140,7 +141,7 @@ def _start(settings: SparkSettings) -> SparkContext:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     for key, value in settings.conf.items():
-        builder = builder.config(key, value)
+        builder = builder.config(key, value.get_secret_value() if isinstance(value, SecretStr) else value)
     try:
         context = _away_from_main_thread(lambda: builder.getOrCreate().sparkContext)
     except Exception as cause:

@@ -45,8 +45,7 @@ class Fingerprint(NamedTuple):
         return {
             "inputs": {identity: each._asdict() for identity, each in self.inputs.items()},
             "config": self.config,
-            # As pairs: a module such as `kernel_pass` as a key would have its digest taken for a secret.
-            "code": [list(item) for item in self.code.items()],
+            "code": self.code,
             "parts": {name: part.to_json() for name, part in self.parts.items()},
             "digest": self.digest,
         }
@@ -56,6 +55,7 @@ class Fingerprint(NamedTuple):
         """From the manifest."""
         inputs = {identity: Input(**each) for identity, each in content["inputs"].items()}
         parts = {name: cls.from_json(part) for name, part in content["parts"].items()}
+        # Some manifests hold code as pairs.
         return cls(inputs, content["config"], dict(content["code"]), parts)
 
     def without_inputs(self, names: Iterable[str]) -> Fingerprint:

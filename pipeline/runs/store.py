@@ -204,8 +204,7 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
     """Write JSON so that the file is either the old one or the new one, also after a power cut; secrets are hidden."""
     unfinished = path.with_name(f".{path.name}.new")
     with unfinished.open("w", encoding="utf-8") as file:
-        # Numbers are read again, also those of a sample that has the name of a secret.
-        json.dump(redact_all(content, keep_numbers=True), file, indent=1)
+        json.dump(redact_all(content), file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)

@@ -27,7 +27,7 @@ _SECONDS_BEFORE_AGAIN: Final = 0.05
 
 
 class SafeConsole(Console):
-    """A console that shows no secrets of URLs and settings."""
+    """A console that shows no secrets."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Like `Console.print`."""

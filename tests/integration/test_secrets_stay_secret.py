@@ -48,7 +48,7 @@ def test_nothing_that_is_written_or_said_holds_a_secret(tmp_path: Path, server: 
     report = {"title": "Jets as tokens: a first look", "sample_note": "technical sample"}
     config = small_config(tmp_path, SAMPLES, samples=samples, spark=spark, report=report)
     conf = f'spark.conf={{"spark.my.password": "a,{PASSWORD} b,{TOKEN}", "spark.my.secret.key": "{KEY}"}}'
-    words = ["--config", config, "--set", conf, "--set", f"train.launcher_args=[-x,MY_TOKEN={TOKEN}]"]
+    words = ["--config", config, "--set", conf]
     done = pipeline("run", *words)
     assert done.returncode == 0, done.stderr
     planned = pipeline("plan", *words)
@@ -61,10 +61,12 @@ def test_nothing_that_is_written_or_said_holds_a_secret(tmp_path: Path, server: 
     (server.folder / "qcd.root").write_bytes(b"no ROOT file any more, and long enough to be looked at")
     mistaken = pipeline("plan", "--config", config, "--set", f"spark.conf.a.token={TOKEN}")
     assert mistaken.returncode == 2
+    refused = pipeline("plan", *words, "--set", f"train.launcher_args=[-x,MY_TOKEN={TOKEN}]")
+    assert "give its name alone (-x MY_TOKEN)" in refused.stderr
     failed = pipeline("ingest", "--debug", "--config", config)
     assert failed.returncode == 1
     assert "is not a ROOT file" in failed.stderr
-    runs = (done, planned, promoted, again, mistaken, failed)
+    runs = (done, planned, promoted, again, mistaken, refused, failed)
     outputs = [each for run in runs for each in (run.stdout, run.stderr)]
     assert list((tmp_path / "run" / "registry").rglob("run.json"))
     assert leaks(tmp_path / "run", *outputs) == []

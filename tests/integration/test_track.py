@@ -14,7 +14,7 @@ from rich.console import Console
 from undisturbed_run import Finished, Undisturbed
 
 from pipeline.commands.track import _params, track
-from pipeline.config import load_config
+from pipeline.config import SparkSettings, load_config
 from pipeline.errors import ConfigError, MachineError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.store import StageStore
@@ -130,8 +130,9 @@ def test_without_the_package_it_says_how_to_get_it(
 
 
 def test_secrets_among_the_settings_are_not_logged() -> None:
-    config = {"spark": {"conf": {"spark.hadoop.fs.s3a.secret.key": "hush", "cores": 4}}, "long": "x" * 600}
+    spark = SparkSettings.model_validate({"conf": {"spark.hadoop.fs.s3a.secret.key": "hush", "cores": "4"}})
+    config = {"spark": spark.model_dump(mode="json"), "uri": "https://me:hush@mlflow", "long": "x" * 600}
     params = {each.key: each.value for each in _params(config)}
-    assert params["spark.conf.spark.hadoop.fs.s3a.secret.key"] == "***"
+    assert "hush" not in str(params)
     assert params["spark.conf.cores"] == "4"
     assert len(params["long"]) == 500

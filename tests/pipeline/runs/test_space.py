@@ -167,7 +167,7 @@ def features_context(folder: Path, *, missing: frozenset[str] = frozenset(), **s
     made = {
         "config": {"features": FeatureSettings().model_dump(mode="json")},
         "counters": {"kernel_outputs": old},
-        "fingerprint": {"code": list(code_digests(["features.kernel_pass"]).items())},
+        "fingerprint": {"code": code_digests(["features.kernel_pass"])},
     }
     return SimpleNamespace(
         config=SimpleNamespace(features=FeatureSettings(**settings)),
