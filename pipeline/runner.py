@@ -161,6 +161,7 @@ class Runner:
             self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
             self.log.event("stage up to date", stage=stage.name)
             self._remember(stage, current, found)
+            self._complete(stage, current)
             return
         shown = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
         self.console.print(f"[bold]{stage.name}[/]: {escape(shown)}", highlight=False)
@@ -178,6 +179,13 @@ class Runner:
         inputs = stage.remembered(found)
         if current and inputs is not None and json.loads(json.dumps(inputs)) != current.manifest["inputs"]:
             self.run_folder.store(stage.name).rewrite_manifest(current, current.manifest | {"inputs": inputs})
+
+    def _complete(self, stage: Stage, current: Version | None) -> None:
+        try:
+            if current:
+                stage.complete(self.config, current, self.console)
+        except OSError as error:
+            raise RunFolderError(_about_files(stage, self.run_folder.store(stage.name).folder, error)) from error
 
     def say_what_is_stale(self, stage: Stage, upstream: dict[str, Version]) -> None:
         """A stage run on its own takes what is there, stale or not; the user should know."""

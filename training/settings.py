@@ -173,7 +173,8 @@ class TrainSettings(BaseModel):
     stall_seconds: float = Field(default=300.0, gt=0)
     """Without a step of any rank for so long, the run ends with a report of what each was doing."""
     tensorboard: bool = False
-    """Write scalars for TensorBoard too (`pip install tensorboardX`)."""
+    """Write scalars for TensorBoard too (`pip install tensorboardX`); of a network that is trained already, from its
+    records."""
     launcher: Literal["mpirun", "srun"] = "mpirun"
     """What starts the ranks; `srun` within a SLURM allocation, with `--mpi=pmix`."""
     launcher_args: list[str] = []

@@ -6,10 +6,11 @@ import datetime as dt
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from ingestion.secrets import redact, redact_all
+from ingestion.secrets import redact
 from pipeline.errors import ConfigError, MachineError, TrackingError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.store import Version
@@ -30,6 +31,43 @@ _MOST_LETTERS: Final = 500
 _MOST_PER_CALL: Final = 100
 #: Of an epoch that is logged as a curve.
 _CURVES: Final = ("train_loss", "val_loss", "val_accuracy", "consensus_distance")
+
+
+class _Training(NamedTuple):
+    """What the training of a network left of itself."""
+
+    settings: dict[str, Any]
+    """The network and how it was trained, after all that a grid search and `train_by_network` decide."""
+    epochs: list[dict[str, Any]]
+    """Its records."""
+    seconds: float
+    """How long it took."""
+    end: float
+    """When it was over [s since 1970]."""
+
+    @classmethod
+    def of(cls, network: str, trained: Version) -> _Training:
+        folder = trained.folder / network
+        run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        records = (folder / "metrics" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
+        summary = trained.manifest["counters"]["networks"][network]
+        settings = {name: run[name] for name in ("model", "train")}
+        # Trainings of earlier releases have no time of their own.
+        end = _seconds(summary.get("created", trained.manifest["created"]))
+        return cls(settings, [*map(json.loads, records)], summary["seconds"], end)
+
+    @property
+    def start(self) -> float:
+        """Interruptions do not count."""
+        return self.end - self.seconds
+
+    def curves(self) -> Iterator[tuple[str, float, float, int]]:
+        """Name, value, time and epoch of all points of its learning curves."""
+        times = accumulate((each["seconds"] for each in self.epochs), initial=self.start)
+        for record, time in zip(self.epochs, islice(times, 1, None), strict=True):
+            for name in _CURVES:
+                if record.get(name) is not None:
+                    yield name, float(record[name]), time, int(record["epoch"])
 
 
 class Tracked(NamedTuple):
@@ -89,18 +127,20 @@ def _track(client: MlflowClient, experiment: str, network: str, upstream: Mappin
             return Tracked(network, run.info.run_id, is_new=False)
         # Of a command that was killed.
         client.delete_run(run.info.run_id)
+    training = _Training.of(network, upstream["train"])
     run_id = client.create_run(
         experiment,
+        start_time=_milliseconds(training.start),
         run_name=f"{network} {upstream['train'].name}",
         tags=tags | {"code_version": str(evaluated.manifest["code_version"])},
     ).info.run_id
-    for params in _parts(list(_params(upstream["train"].manifest["config"]))):
+    for params in _parts(list(_params(_config(training, upstream)))):
         client.log_batch(run_id, params=params)
-    for metrics in _parts(list(_metrics(network, upstream))):
+    for metrics in _parts(list(_metrics(network, training, upstream["evaluate"]))):
         client.log_batch(run_id, metrics=metrics)
     for path, place in _artifacts(network, upstream):
         client.log_artifact(run_id, str(path), place)
-    client.set_terminated(run_id)
+    client.set_terminated(run_id, end_time=_milliseconds(training.end))
     return Tracked(network, run_id, is_new=True)
 
 
@@ -108,11 +148,20 @@ def _parts(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
     return (items[first : first + _MOST_PER_CALL] for first in range(0, len(items), _MOST_PER_CALL))
 
 
+def _config(training: _Training, upstream: Mapping[str, Version]) -> dict[str, Any]:
+    """The config that each stage ran with, and what the network became of it."""
+    config: dict[str, Any] = upstream["train"].manifest["config"]
+    data = upstream["ingest"].manifest["config"]
+    of_stages = {name: each.manifest["config"][name] for name, each in upstream.items() if name in config}
+    given = {name: each for name, each in config.items() if name != "train_by_network"}
+    return {**given, "samples": data["samples"], **of_stages, **training.settings}
+
+
 def _params(config: Mapping[str, Any]) -> Iterator[Param]:
-    """The config of a training, a parameter for each key, without secrets."""
+    """A parameter for each key of a config."""
     from mlflow.entities import Param
 
-    for key, value in flat(redact_all(config)):
+    for key, value in flat(config):
         yield Param(key, (value if isinstance(value, str) else json.dumps(value))[:_MOST_LETTERS])
 
 
@@ -130,23 +179,20 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _metrics(network: str, upstream: Mapping[str, Version]) -> Iterator[Metric]:
+def _metrics(network: str, training: _Training, evaluated: Version) -> Iterator[Metric]:
     """Learning curves by epoch, then what was measured on the test split, with errors as metrics of their own."""
     from mlflow.entities import Metric
 
-    trained, evaluated = upstream["train"], upstream["evaluate"]
-    records = trained.folder / network / "metrics" / "rank-0.jsonl"
-    for epoch in map(json.loads, records.read_text(encoding="utf-8").splitlines()):
-        for name in _CURVES:
-            if epoch.get(name) is not None:
-                yield Metric(name, float(epoch[name]), _milliseconds(trained), int(epoch["epoch"]))
+    for name, value, time, epoch in training.curves():
+        yield Metric(name, value, _milliseconds(time), epoch)
+    yield Metric("training_seconds", training.seconds, _milliseconds(training.end), 0)
+    measured = _milliseconds(_seconds(evaluated.manifest["created"]))
     found = evaluated.manifest["counters"]["runs"][network]
     estimates = {"test_accuracy": found["accuracy"]}
     estimates |= {f"test_auc/{_letters(name)}": area for name, area in found["auc"].items()}
     for name, estimate in estimates.items():
-        yield Metric(name, float(estimate["value"]), _milliseconds(evaluated), 0)
-        yield Metric(f"{name}_error", float(estimate["error"]), _milliseconds(evaluated), 0)
-    yield Metric("training_seconds", float(trained.manifest["seconds"]), _milliseconds(trained), 0)
+        yield Metric(name, float(estimate["value"]), measured, 0)
+        yield Metric(f"{name}_error", float(estimate["error"]), measured, 0)
 
 
 def _letters(name: str) -> str:
@@ -159,9 +205,13 @@ def _letters(name: str) -> str:
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-. ") else "_" for letter in name)
 
 
-def _milliseconds(version: Version) -> int:
-    """When a version was made, since 1970."""
-    return int(dt.datetime.fromisoformat(version.manifest["created"]).timestamp() * 1000)
+def _seconds(when: str) -> float:
+    """A time of a manifest, since 1970."""
+    return dt.datetime.fromisoformat(when).timestamp()
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(1000 * seconds)
 
 
 def _artifacts(network: str, upstream: Mapping[str, Version]) -> Iterable[tuple[Path, str]]:

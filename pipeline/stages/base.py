@@ -153,6 +153,15 @@ class Stage(ABC):
         """Details of unchanged inputs to keep in the manifest instead of those it has, if there are any."""
         return None
 
+    def complete(self, config: Config, current: Version, console: Console) -> None:  # noqa: B027
+        """Add what a config asks for besides the result to a version that is up to date.
+
+        Args:
+            config: The config.
+            current: The version.
+            console: For a line about what was added.
+        """
+
     def can_continue(self, folder: Path) -> bool:  # noqa: ARG002
         """Whether `run` would continue what an interrupted run left in its version folder."""
         return False

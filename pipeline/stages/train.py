@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.console import Console
+
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import ModelName
 from pipeline.config import Config, flat_items
 from pipeline.machine.doctor import Need
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.provenance import now
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.terminal.tables import describe, rank_table
@@ -73,10 +76,16 @@ class Train(Stage):
             checks=[check for network, summary in summaries.items() for check in _checks(network, summary)],
         )
 
+    def complete(self, config: Config, current: Version, console: Console) -> None:
+        """Write numbers for TensorBoard, if they are wanted now and were not when the networks were trained."""
+        for network in config.model.names:
+            _write_scalars(config, network, current.folder, console)
+
     def _summary(self, context: Context, network: ModelName) -> dict[str, Any]:
         """Of a network that is trained now, or, where nothing changed, of the version in use."""
         if network in context.taken_over_parts and context.current is not None:
             context.console.print(f"  {network}: nothing changed, taken over", highlight=False)
+            _write_scalars(context.config, network, context.out_dir, context.console)
             taken_over: dict[str, Any] = context.current.manifest["counters"]["networks"][network]
             return taken_over
         if any((context.out_dir / network).glob("checkpoints/*/complete.json")):
@@ -130,7 +139,18 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
         launch(spec, on_progress=show, on_loss=say)
     summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
     context.console.print(rank_table(summary))
-    return {**summary, "started_from": None if start_from is None else start_from.name}
+    return {**summary, "started_from": None if start_from is None else start_from.name, "created": now()}
+
+
+def _write_scalars(config: Config, network: ModelName, version: Path, console: Console) -> None:
+    """Numbers of a finished training for TensorBoard, from its records, if they are wanted and not there."""
+    from training.loop.scalars import FOLDER, write_all
+    from training.loop.summary import read_records
+
+    folder = version / network / FOLDER
+    if config.training_of(network).tensorboard and not folder.exists():
+        write_all(read_records(version / network)[0], folder)
+        console.print(f"  {network}: numbers for TensorBoard in {folder}", highlight=False, markup=False)
 
 
 def _start_from(context: Context, network: ModelName, model: NetworkSettings) -> Version | None:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 from undisturbed_run import Finished, Undisturbed
 
-from pipeline.commands.track import _params, track
-from pipeline.config import SparkSettings, load_config
-from pipeline.errors import ConfigError, MachineError
-from pipeline.run_folder import RunFolder
 from pipeline.runs.store import StageStore
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
@@ -87,52 +80,3 @@ def test_numbers_settings_and_the_model_are_logged_once(undisturbed: Undisturbed
     assert store.runs() == [run]
     events = [json.loads(line)["event"] for path in run_dir.glob("logs/*") for line in path.read_text().splitlines()]
     assert events.count("network tracked") == 2
-
-
-def test_what_a_killed_command_left_half_logged_is_logged_anew(undisturbed: Undisturbed, store: Store) -> None:
-    undisturbed.restore()
-    assert tracked(undisturbed, store.uri).returncode == 0
-    (half,) = store.runs()
-    meta = yaml.safe_load((half / "meta.yaml").read_text())
-    running = 1
-    (half / "meta.yaml").write_text(yaml.safe_dump(meta | {"status": running, "end_time": None}))
-    assert tracked(undisturbed, store.uri).returncode == 0
-    (whole,) = store.runs()
-    assert whole != half
-
-
-def test_a_server_that_is_not_there_is_named_without_its_password(undisturbed: Undisturbed, store: Store) -> None:
-    run_dir = undisturbed.restore()
-    done = tracked(undisturbed, "http://physicist:hush@127.0.0.1:9")
-    assert done.returncode == 1, done.stderr
-    assert re.search(r"error: MLflow at http://\*\*\*@127\.0\.0\.1:9: .*failed", done.stderr)
-    assert "hush" not in done.stdout + done.stderr
-    assert not [path for path in run_dir.rglob("*.json*") if "hush" in path.read_text()]
-
-
-def test_without_a_server_it_says_where_to_name_one(undisturbed: Undisturbed, store: Store) -> None:
-    run_folder = RunFolder(load_config(str(undisturbed.config)), Console(quiet=True))
-    with pytest.raises(ConfigError, match=r"mlflow\.uri or MLFLOW_TRACKING_URI"):
-        track(run_folder)
-
-
-def test_without_the_package_it_says_how_to_get_it(
-    undisturbed: Undisturbed, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
-    # The command sets these too, for its own process.
-    for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
-        monkeypatch.setenv(name, "1")
-    run_folder = RunFolder(load_config(str(undisturbed.config)), Console(quiet=True))
-    with pytest.raises(MachineError, match=r"\[mlflow\]"):
-        track(run_folder)
-
-
-def test_secrets_among_the_settings_are_not_logged() -> None:
-    spark = SparkSettings.model_validate({"conf": {"spark.hadoop.fs.s3a.secret.key": "hush", "cores": "4"}})
-    config = {"spark": spark.model_dump(mode="json"), "uri": "https://me:hush@mlflow", "long": "x" * 600}
-    params = {each.key: each.value for each in _params(config)}
-    assert "hush" not in str(params)
-    assert params["spark.conf.cores"] == "4"
-    assert len(params["long"]) == 500

@@ -24,7 +24,7 @@ from training.flat_model import FlatModel
 from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.records import DiskFiles
-from training.loop.scalars import TensorBoardScalars
+from training.loop.scalars import FOLDER, TensorBoardScalars
 from training.loop.summary import write_summary
 from training.loop.trainer import Progress, Trainer
 from training.readers.opening import open_reader
@@ -129,7 +129,7 @@ def train(
         rank=transport.rank,
         world_size=transport.world_size,
         digest=settings_digest(spec.model, settings),
-        scalars=TensorBoardScalars(spec.out_dir / "tensorboard") if settings.tensorboard else None,
+        scalars=TensorBoardScalars(spec.out_dir / FOLDER) if settings.tensorboard else None,
         save_model=lambda parameters: save_parameters(model, parameters, described, spec.out_dir / "model"),
     )
     trainer = Trainer(

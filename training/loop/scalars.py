@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from training.errors import LaunchError
 
+#: Among the files of a run.
+FOLDER: Final = "tensorboard"
 _SHOWN: Final = (
     "train_loss",
     "train_accuracy",
@@ -52,3 +56,18 @@ class TensorBoardScalars:
         """Have everything on disk."""
         if self._writer is not None:
             self._writer.close()
+
+
+def write_all(records: Iterable[dict[str, Any]], folder: Path) -> None:
+    """Write the numbers of a finished run; the folder is there once all are.
+
+    Raises:
+        LaunchError: The package tensorboardX is not there.
+    """
+    unfinished = folder.with_name(f".{folder.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    scalars = TensorBoardScalars(unfinished)
+    for record in records:
+        scalars.write(record)
+    scalars.close()
+    unfinished.rename(folder)

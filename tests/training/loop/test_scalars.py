@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import builtins
-import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+from event_files import scalars
 from feature_datasets import write_dataset
-from tensorboardX.proto.event_pb2 import Event
 from training_runs import make_spec, records
 
 from training.errors import LaunchError
 from training.launching.launcher import launch
 from training.loop.scalars import TensorBoardScalars
-
-
-def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
-    """Epochs and values of a tag, from the event file: length, its checksum, the event, its checksum."""
-    (path,) = folder.iterdir()
-    content, at, found = path.read_bytes(), 0, []
-    while at < len(content):
-        (length,) = struct.unpack_from("<Q", content, at)
-        event = Event.FromString(content[at + 12 : at + 12 + length])
-        found += [(event.step, value.simple_value) for value in event.summary.value if value.tag == tag]
-        at += 16 + length
-    return found
 
 
 def test_an_epochs_numbers_are_written(tmp_path: Path) -> None:

@@ -1,0 +1,242 @@
+"""What MLflow learns of a training is what the training recorded, read back from the files of its store."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from command_line import SAMPLES, small_config
+from event_files import scalars
+from feature_datasets import write_dataset
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from published_by_hand import publish
+from rich.console import Console
+
+from pipeline.commands.track import _params, track
+from pipeline.config import MlflowSettings, SparkSettings, load_config
+from pipeline.errors import ConfigError, MachineError, TrackingError
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner
+from pipeline.runs.store import StageStore
+from training.gridsearch.choice import Choice
+from training.loop.summary import read_records
+
+BEST = Choice(hidden=[6, 4], batch_size=20, learning_rate=0.02, epochs=3)
+CONFIG: dict[str, Any] = {
+    "model": {"names": ["hlf", "particles"], "hlf": {"from_gridsearch": True}, "particles": {"gru_width": 4}},
+    "train": {"workers": 1, "epochs": 40, "batch_size": 8},
+    "train_by_network": {"particles": {"epochs": 2}},
+}
+
+
+class Finished(NamedTuple):
+    """A run folder in which two networks were trained; the other stages are published by hand."""
+
+    run_folder: RunFolder
+    before: float
+    """When the training began at the earliest [s since 1970]."""
+    after: float
+
+    def train(self, **changes: Any) -> str:
+        """Run `train` with another config; returns what is said."""
+        said = StringIO()
+        config = self.run_folder.config.model_copy(update=changes)
+        Runner(RunFolder(config, Console(file=said, width=1000))).run(["train"])
+        return said.getvalue()
+
+    @property
+    def trained(self) -> Path:
+        version = StageStore(self.run_folder.config.run_dir, "train").current()
+        assert version is not None
+        return version.folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("tracked")
+    run_folder = RunFolder(load_config(str(small_config(folder, SAMPLES, **CONFIG))), Console(quiet=True))
+    run_dir, config = run_folder.config.run_dir, run_folder.config.model_dump(mode="json")
+    publish(run_dir, "ingest", config=config)
+    store = StageStore(run_dir, "features")
+    version = store.next_folder("ff" * 8)
+    write_dataset(version, rows={"train": [60], "val": [12], "test": [12]}, most_particles=2)
+    other = {**config, "features": {**config["features"], "min_lepton_pt": 27.0}}
+    publish(run_dir, "features", version, counters={"load_test": False}, config=other)
+    store = StageStore(run_dir, "gridsearch")
+    version = store.next_folder("bb" * 8)
+    version.mkdir(parents=True)
+    BEST.save(version / "best.json")
+    publish(run_dir, "gridsearch", version, config=config)
+    before = time.time()
+    Runner(run_folder).run(["train"])
+    after = time.time()
+    store = StageStore(run_dir, "train")
+    trained = store.current()
+    assert trained is not None
+    # As where both networks were taken over by a later version.
+    store.rewrite_manifest(trained, {**trained.manifest, "created": "2100-01-01T00:00:00+00:00", "seconds": 1e6})
+    estimate = {"value": 0.9, "error": 0.01}
+    runs = {name: {"accuracy": estimate, "auc": {"W+jets": estimate}} for name in ("hlf", "particles")}
+    version = StageStore(run_dir, "evaluate").next_folder("ee" * 8)
+    version.mkdir(parents=True)
+    (version / "metrics.json").write_text("{}")
+    publish(run_dir, "evaluate", version, counters={"runs": runs}, config=config, code_version="commit abc")
+    return Finished(run_folder, before, after)
+
+
+@pytest.fixture(scope="module")
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> MlflowClient:
+    # A server is what MLflow wants; the client is the same.
+    patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    # The command sets these too, for its own process.
+    for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
+        patch.setenv(name, "1")
+    client = MlflowClient(tracking_uri=(tmp_path_factory.mktemp("mlflow") / "all runs").as_uri())
+    patch.setenv("MLFLOW_TRACKING_URI", client.tracking_uri)
+    return client
+
+
+@pytest.fixture(scope="module")
+def runs(finished: Finished, client: MlflowClient) -> dict[str, Run]:
+    """By network."""
+    return {each.network: client.get_run(each.run_id) for each in track(finished.run_folder)}
+
+
+def records(finished: Finished, network: str) -> list[dict[str, Any]]:
+    return read_records(finished.trained / network)[0]
+
+
+def test_a_searched_network_has_the_settings_that_the_search_found(runs: dict[str, Run]) -> None:
+    params = runs["hlf"].data.params
+    assert params["model.name"] == "hlf"
+    assert params["model.hidden"] == "[6, 4]"
+    assert (params["train.epochs"], params["train.batch_size"], params["train.learning_rate"]) == ("3", "20", "0.02")
+
+
+def test_a_network_has_the_settings_that_it_alone_was_trained_with(finished: Finished, runs: dict[str, Run]) -> None:
+    params = runs["particles"].data.params
+    assert (params["model.name"], params["model.gru_width"]) == ("particles", "4")
+    assert (params["train.epochs"], params["train.batch_size"]) == ("2", "8")
+    assert len(records(finished, "particles")) == 2
+    assert not [name for name in params if "hidden" in name and name.startswith("model")]
+    assert not [name for name in params if name.startswith("train_by_network")]
+
+
+def test_other_settings_are_those_that_their_stage_ran_with(runs: dict[str, Run]) -> None:
+    params = runs["hlf"].data.params
+    assert params["features.min_lepton_pt"] == "27.0"
+    assert params["ingest.min_lepton_pt"] == "23.0"
+
+
+def test_each_network_has_the_time_of_its_own_training(
+    finished: Finished, client: MlflowClient, runs: dict[str, Run]
+) -> None:
+    for network, run in runs.items():
+        history = records(finished, network)
+        seconds = sum(each["seconds"] for each in history)
+        assert run.data.metrics["training_seconds"] == pytest.approx(seconds)
+        length = run.info.end_time - run.info.start_time
+        assert length == pytest.approx(1000 * seconds, abs=2)
+        # Times are kept to the second.
+        assert 1000 * (finished.before - 1) <= run.info.end_time <= 1000 * finished.after
+        points = client.get_metric_history(run.info.run_id, "val_loss")
+        assert [point.value for point in points] == [each["val_loss"] for each in history]
+        assert points[-1].timestamp == pytest.approx(run.info.end_time, abs=2)
+        assert points[0].timestamp == pytest.approx(run.info.start_time + 1000 * history[0]["seconds"], abs=2)
+    assert runs["hlf"].data.metrics["training_seconds"] != runs["particles"].data.metrics["training_seconds"]
+
+
+def test_what_was_measured_and_drawn_goes_along(client: MlflowClient, runs: dict[str, Run]) -> None:
+    run = runs["hlf"]
+    assert (run.data.metrics["test_accuracy"], run.data.metrics["test_auc/W_jets_error"]) == (0.9, 0.01)
+    assert run.data.tags["code_version"] == "commit abc"
+    assert [each.path for each in client.list_artifacts(run.info.run_id, "evaluate")] == ["evaluate/metrics.json"]
+
+
+def test_what_is_there_is_not_logged_again(finished: Finished, runs: dict[str, Run]) -> None:
+    again = track(finished.run_folder)
+    assert {each.network: each.run_id for each in again} == {name: run.info.run_id for name, run in runs.items()}
+    assert not any(each.is_new for each in again)
+
+
+def test_what_a_killed_command_left_half_logged_is_logged_anew(finished: Finished, client: MlflowClient) -> None:
+    config = finished.run_folder.config.model_copy(update={"mlflow": MlflowSettings(experiment="killed")})
+    run_folder = RunFolder(config, Console(quiet=True))
+    half = {each.network: each.run_id for each in track(run_folder)}["particles"]
+    client.update_run(half, status="RUNNING")
+    whole = {each.network: each for each in track(run_folder)}
+    assert (whole["hlf"].is_new, whole["particles"].is_new) == (False, True)
+    assert client.get_run(half).info.lifecycle_stage == "deleted"
+
+
+def test_numbers_for_tensorboard_are_written_from_the_records(finished: Finished) -> None:
+    wanted = finished.run_folder.config.train.model_copy(update={"tensorboard": True})
+    assert finished.train() == "train: up to date\n"
+    folders = {network: finished.trained / network / "tensorboard" for network in ("hlf", "particles")}
+    said = "".join(f"  {network}: numbers for TensorBoard in {folder}\n" for network, folder in folders.items())
+    assert finished.train(train=wanted) == f"train: up to date\n{said}"
+    for network, folder in folders.items():
+        expected = [(each["epoch"], pytest.approx(each["val_loss"])) for each in records(finished, network)]
+        assert scalars(folder, "val_loss") == expected
+    assert finished.train(train=wanted) == "train: up to date\n"
+
+
+def test_numbers_for_tensorboard_of_a_network_that_is_taken_over(tmp_path: Path, finished: Finished) -> None:
+    config = finished.run_folder.config
+    unwanted = shutil.ignore_patterns("tensorboard")
+    other = Finished(RunFolder(config.model_copy(update={"run_dir": tmp_path / "run"}), Console()), 0, 0)
+    shutil.copytree(config.run_dir, tmp_path / "run", ignore=unwanted)
+    first = other.trained
+    wanted = {"train": config.train.model_copy(update={"tensorboard": True})}
+    said = other.train(**wanted, train_by_network={"particles": {"epochs": 1}})
+    assert "hlf: nothing changed, taken over" in said
+    assert [epoch for epoch, _ in scalars(other.trained / "hlf" / "tensorboard", "val_loss")] == [0, 1, 2]
+    assert [epoch for epoch, _ in scalars(other.trained / "particles" / "tensorboard", "val_loss")] == [0]
+    assert not list(first.glob("*/tensorboard"))
+
+
+def test_a_server_that_is_not_there_is_named_without_its_password(
+    finished: Finished, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://physicist:hush@127.0.0.1:9")
+    with pytest.raises(TrackingError, match=r"MLflow at http://\*\*\*@127\.0\.0\.1:9: .*failed") as caught:
+        track(finished.run_folder)
+    assert "hush" not in str(caught.value)
+
+
+def test_without_a_server_it_says_where_to_name_one(
+    finished: Finished, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(ConfigError, match=r"mlflow\.uri or MLFLOW_TRACKING_URI"):
+        track(finished.run_folder)
+
+
+def test_without_the_package_it_says_how_to_get_it(
+    finished: Finished, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(MachineError, match=r"\[mlflow\]"):
+        track(finished.run_folder)
+
+
+def test_secrets_among_the_settings_are_not_logged() -> None:
+    spark = SparkSettings.model_validate({"conf": {"spark.hadoop.fs.s3a.secret.key": "hush", "cores": "4"}})
+    params = {each.key: each.value for each in _params({"spark": spark.model_dump(mode="json"), "long": "x" * 600})}
+    assert "hush" not in str(params)
+    assert params["spark.conf.cores"] == "4"
+    assert len(params["long"]) == 500
