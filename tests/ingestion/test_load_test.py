@@ -417,11 +417,15 @@ def config_of(folder: Path, **changes: Any) -> Config:
 
 def test_the_command_writes_files_and_a_config_that_reads_them(tmp_path: Path) -> None:
     folder = tmp_path / "sample"
-    said = load_test(RunFolder(config_of(tmp_path), Console(quiet=True)), folder, 9, seed=1)
+    conf = {"spark.hadoop.fs.s3a.secret.key": "hush-1b2c", "spark.executor.cores": "4"}
+    asked = config_of(tmp_path, spark={"conf": conf})
+    said = load_test(RunFolder(asked, Console(quiet=True)), folder, 9, seed=1)
     assert said.startswith("2 files")
     assert str(folder / "load_test.yaml") in said
     config = load_config(str(folder / "load_test.yaml"))
     assert (config.classes, config.allow_load_test) == (["QCD", "ttbar"], False)
+    # What is secret stands in no file.
+    assert config.spark.conf == {"spark.executor.cores": "4"}
     infos = inventory(expand(config.samples), config.ingest).infos
     assert [(info.sample, info.label, info.entries) for info in infos] == [("qcd", 0, 9), ("ttbar", 1, 9)]
     assert all(info.is_load_test for info in infos)
