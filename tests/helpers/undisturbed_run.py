@@ -108,6 +108,14 @@ class Undisturbed:
             env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
 
+    def start_and_wait_for_work(self, stage: str, *options: str) -> subprocess.Popen[str]:
+        """Start a stage; return when its version folder is there and the work has begun."""
+        folder = self.run_dir / stage
+        before = set(folder.glob("0*"))
+        process = self.start(stage, *options)
+        wait_until(lambda: bool(set(folder.glob("0*")) - before), what=f"{stage} has begun")
+        return process
+
     def run(self, *arguments: str, faults: Mapping[str, Any] | None = None) -> Finished:
         """Run a command to its end."""
         return finish(self.start(*arguments, faults=faults))
