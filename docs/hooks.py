@@ -21,6 +21,7 @@ PAGE_OF = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "samples/README.md": "sample.md",
     "pipeline/configs/full.yaml": "reference/config.md",
     "features/columns.py": "reference/features.md",
     "ingestion/schema.py": "reference/features.md",
