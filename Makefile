@@ -137,8 +137,9 @@ bench-workers: setup ## Measure: training on one and two workers, stragglers, th
 	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/workers.py $(BENCH)
 
 .PHONY: docs notebooks update-docs
+# Not with --quiet, which hides the warnings that --strict counts.
 docs: $(VENV)/.docs-installed ## Build the documentation into build/site, with a reference made from the code; broken links are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo build/site/index.html
 
 notebooks: setup $(VENV)/.docs-installed ## Run the demo where it is stale, then the notebooks of docs/examples on it
