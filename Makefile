@@ -139,6 +139,26 @@ bench-inference: setup ## Measure: one event and batches through the exported ne
 bench-workers: setup ## Measure: training on one and two workers, stragglers, the simulator (BENCH='--only simulator' is a part)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/workers.py $(BENCH)
 
+.PHONY: docs notebooks update-docs
+# Not with --quiet, which hides the warnings that --strict counts.
+docs: $(VENV)/.docs-installed ## Build the documentation into build/site, with a reference made from the code; broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo build/site/index.html
+
+notebooks: setup $(VENV)/.docs-installed ## Run the demo where it is stale, then the notebooks of docs/examples on it
+	$(PIPELINE) run --config demo
+	$(BIN)/python -m nbconvert --log-level=WARN --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False \
+		--ExecutePreprocessor.extra_arguments=--log-level=ERROR docs/examples/*.ipynb
+	$(BIN)/ruff format --quiet docs/examples
+
+# On top of the rest, in the same versions: the site imports the code, the notebooks run it.
+$(VENV)/.docs-installed: $(VENV)/.installed requirements-docs.lock
+	$(UV) install --python $(BIN)/python --no-deps --require-hashes -r requirements-docs.lock -c requirements.lock
+	touch $@
+
+update-docs: setup ## Lock the newest versions of what the site needs, beside those of requirements.lock
+	$(subst 'make update','make update-docs',$(COMPILE)) --group docs -c requirements.lock -o requirements-docs.lock
+
 lint: setup ## Formatting, lint, types, layers, docstring examples
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
