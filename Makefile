@@ -53,7 +53,7 @@ update: setup ## Lock the newest versions that pyproject.toml allows, install th
 	$(COMPILE) --no-emit-package torch --group dev $(EXTRAS:%=--extra %) pyproject.toml -o requirements.lock
 	sed -n 's/.*"\(torch==.*\)".*/\1/p' pyproject.toml | $(COMPILE) --no-config -c requirements.lock - -o requirements-cuda.lock
 	echo apache-airflow | $(COMPILE) --no-config - -o requirements-airflow.lock
-	$(MAKE) test
+	$(MAKE) update-docs test
 
 airflow-setup: $(AIRFLOW)/.installed ## Install Airflow into .venv-airflow, apart from the pipeline (see docs/operations.md)
 
@@ -109,8 +109,8 @@ test: setup browser ## Run all tests but those of Airflow
 test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (seven minutes)
 	$(BIN)/python -m pytest -m airflow
 
-test-fast: setup ## Run the tests that start no JVM, no MPI and no command line
-	$(PYTEST) -m "not spark and not distributed and not end_to_end and not airflow"
+test-fast: setup ## Run the tests that start no JVM, no MPI and no command line, and the examples in docstrings
+	$(PYTEST) -m "not slow and not spark and not distributed and not end_to_end and not airflow"
 
 torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TORTURE='--kills 3 --fuzz 100' is quicker)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/torture.py $(TORTURE)
@@ -159,12 +159,11 @@ $(VENV)/.docs-installed: $(VENV)/.installed requirements-docs.lock
 update-docs: setup ## Lock the newest versions of what the site needs, beside those of requirements.lock
 	$(subst 'make update','make update-docs',$(COMPILE)) --group docs -c requirements.lock -o requirements-docs.lock
 
-lint: setup ## Formatting, lint, types, layers, docstring examples
+lint: setup ## Formatting, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q ingestion features models pipeline training
 
 format: setup ## Format the code
 	$(BIN)/ruff format .
