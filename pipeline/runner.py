@@ -229,7 +229,7 @@ class Runner:
             # Ctrl-C too: only a kill leaves an unfinished folder, and the next run removes that, unless it can be
             # continued. Once the pointer names it, the version is published, and stays.
             if not (store.names(folder) or stage.can_continue(folder)):
-                shutil.rmtree(folder, ignore_errors=True)
+                store.discard(folder)
             no_room = out_of_room(error)
             if no_room or isinstance(error, OSError) or type(error).__module__.startswith("pyarrow"):
                 raise RunFolderError(_about_files(stage, folder, no_room or error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from pipeline.config import Config
 from pipeline.errors import ConfigError, LoadTestError, MissingInputError, RunFolderError, nearest
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
+from pipeline.runs import own_folders
 from pipeline.runs.models_on_disk import (
     FoundModel,
     find_models,
@@ -94,8 +96,11 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
         made = {"created": now(), "code_version": code_version(), "models": list(models), "events": events.words}
         write_atomically(unfinished / "evaluation.json", {**made, "config": run_folder.config.model_dump(mode="json")})
         unfinished.rename(folder)
+        # The result is the user's.
+        (folder / own_folders.MARKER).unlink()
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            own_folders.remove(unfinished)
         raise
     return folder
 
@@ -221,7 +226,7 @@ def _suits(dataset: FeatureDataset, config: Config) -> bool:
 def _next_folder(run_folder: RunFolder) -> Path:
     """The next number."""
     folder = run_folder.config.run_dir / _FOLDER
-    numbers = [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
+    numbers = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
     return folder / f"{max(numbers, default=0) + 1:04d}"
 
 
@@ -245,8 +250,8 @@ def _begin(folder: Path) -> Path:
     try:
         if folder.exists():
             raise RunFolderError(f"{folder} is there already. Give a new folder with --out, or remove it.")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        own_folders.remove(unfinished)
+        own_folders.make(unfinished)
     except OSError as cause:
         raise RunFolderError(f"{unfinished} cannot be written ({cause}). Choose another folder with --out.") from cause
     return unfinished

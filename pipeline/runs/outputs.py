@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -54,15 +54,15 @@ class OutputFile(NamedTuple):
     """Digest of what it says; of JSON without `NOT_CONTENT`."""
 
 
-def written_files(folder: Path, but: str) -> list[OutputFile]:
+def written_files(folder: Path, but: Collection[str]) -> list[OutputFile]:
     """All files of a version, by path; each is on the disk when this returns.
 
     Args:
         folder: The version's folder.
-        but: Name of the manifest.
+        but: Names of files that are not counted, such as the manifest.
     """
     found = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != but):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in but):
         digest = _digest(path, flush=True)
         content = _digest_of_json(path) if path.suffix in {".json", ".jsonl"} else None
         found.append(OutputFile(path.relative_to(folder).as_posix(), path.stat().st_size, digest, content or digest))
