@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -54,15 +54,9 @@ class RunFolder:
         Raises:
             MissingInputError: One is not there, or they do not belong together.
         """
-        versions = {}
-        for name in stage.upstream_of(self.config):
-            version = self.store(name).current()
-            if version is None:
-                raise MissingInputError(
-                    f"{stage.name} needs the output of {name}, which is not in {self.config.run_dir} yet. "
-                    f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all."
-                )
-            versions[name] = version
+        self.refuse_missing_upstream([stage])
+        found = {name: self.store(name).current() for name in stage.upstream_of(self.config)}
+        versions = {name: version for name, version in found.items() if version is not None}
         if not mixed:
             _refuse_mixed_versions(stage, versions)
         for name in stage.optional_upstream:
@@ -70,6 +64,22 @@ class RunFolder:
             if version is not None and not _made_from_others(STAGE_OF[name], version, versions):
                 versions[name] = version
         return versions
+
+    def refuse_missing_upstream(self, stages: Iterable[Stage]) -> None:
+        """Refuse stages, to be run in this order, that read what is not there and none of them makes.
+
+        Raises:
+            MissingInputError: One does.
+        """
+        made: set[str] = set()
+        for stage in stages:
+            for name in stage.upstream_of(self.config):
+                if name not in made and self.store(name).current() is None:
+                    raise MissingInputError(
+                        f"{stage.name} needs the output of {name}, which is not in {self.config.run_dir} yet. "
+                        f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all."
+                    )
+            made.add(stage.name)
 
     def write_metrics(self, *, failed: str | None) -> None:
         """Replace `metrics.prom`; see `RunLog.write_metrics`."""

@@ -18,7 +18,7 @@ from ingestion.spark_job import ingest
 from models.evaluation.evaluation import Candidate, boosted_trees, evaluate, write_predictions
 from models.prediction import predict
 from pipeline.config import Config
-from pipeline.errors import ConfigError, LoadTestError, MissingInputError, RunFolderError, nearest
+from pipeline.errors import ConfigError, LoadTestError, MissingInputError, RunFolderError, cannot_write, nearest
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
@@ -253,5 +253,5 @@ def _begin(folder: Path) -> Path:
         own_folders.remove(unfinished)
         own_folders.make(unfinished)
     except OSError as cause:
-        raise RunFolderError(f"{unfinished} cannot be written ({cause}). Choose another folder with --out.") from cause
+        raise cannot_write(unfinished, cause, other="another folder with --out") from cause
     return unfinished

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from models.evaluation.improvement import improvement
 from models.evaluation.measurements import ScoredEvents
 from models.evaluation.metrics import Estimate
 from models.prediction import predict
-from pipeline.errors import USER_ERRORS, PromotionError, RunFolderError
+from pipeline.errors import USER_ERRORS, PromotionError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.models_on_disk import FoundModel, find_models, refuse_other_features, refuse_seen_events
@@ -49,16 +49,16 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Verdict]:
         PromotionError: A candidate cannot be read or promoted; the other networks were looked at all the same.
     """
     with run_folder.locked():
+        upstream = run_folder.upstream(Evaluate())
         try:
-            yield from _promote_each(run_folder, force=force)
+            yield from _promote_each(run_folder, upstream, force=force)
         except BaseException:
             run_folder.write_metrics(failed="promote")
             raise
         run_folder.write_metrics(failed=None)
 
 
-def _promote_each(run_folder: RunFolder, *, force: bool) -> Iterator[Verdict]:
-    upstream = run_folder.upstream(Evaluate())
+def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, force: bool) -> Iterator[Verdict]:
     trained = upstream["train"]
     dataset = FeatureDataset.load(upstream["features"].folder)
     failed: list[str] = []
@@ -159,7 +159,7 @@ def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest
             },
         )
     except OSError as cause:
-        raise RunFolderError(f"{folder} cannot be written ({cause}). Check space and permissions.") from cause
+        raise cannot_write(folder, cause) from cause
 
 
 def _digest(folder: Path) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ingestion.secrets import redact_all
-from pipeline.errors import RunFolderError
+from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import OutputFile, written_files
@@ -141,9 +141,7 @@ class StageStore:
             for path in self._unpublished_twins(folder):
                 own_folders.remove(path)
         except OSError as cause:
-            raise RunFolderError(
-                f"{self.folder} cannot be written ({cause}). Choose another run_dir, or mend its permissions or space."
-            ) from cause
+            raise cannot_write(self.folder, cause) from cause
 
     def commit(self, folder: Path, manifest: dict[str, Any]) -> Version:
         """Publish a finished version: its files are on the disk first, then the manifest, then the pointer."""

@@ -46,7 +46,7 @@ class RunSpec(NamedTuple):
     """Folder of a model whose weights and scaling to begin with."""
 
     def save(self, path: Path) -> None:
-        """Write it as JSON, but for `train.launcher_args`; paths are relative to its folder, so that all may be moved."""
+        """Write it as JSON with paths relative to its folder, which may be moved; without `train.launcher_args`."""
 
         def seen_from_there(folder: Path) -> str:
             return os.path.relpath(folder, path.parent)

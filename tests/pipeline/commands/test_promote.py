@@ -136,8 +136,9 @@ def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(ni
     assert [each.network for each in verdicts] == ["hlf"]
     assert nights.in_use() == nights.made["train"]
     metrics = (nights.run_dir / METRICS).read_text()
-    assert 'hep_pipeline_stage_failed{stage="promote"} 1.0' in metrics
-    assert 'hep_pipeline_model_promoted_timestamp_seconds{network="hlf"}' in metrics
+    run = f'run_dir="{nights.run_dir}"'
+    assert f'hep_pipeline_stage_failed{{{run},stage="promote"}} 1.0' in metrics
+    assert f'hep_pipeline_model_promoted_timestamp_seconds{{network="hlf",{run}}}' in metrics
 
 
 def test_without_a_training_there_is_nothing_to_promote(nights: TrainedNights) -> None:
