@@ -14,7 +14,7 @@ from features.settings import FeatureSettings
 from ingestion.secrets import is_telling, redact_all, redact_words
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
-from pipeline.errors import ConfigError, nearest
+from pipeline.errors import ConfigError, LoadTestError, nearest
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.yaml_text import not_text, read_yaml
 from training.gridsearch.settings import GridSearchSettings
@@ -189,6 +189,21 @@ class Config(BaseModel):
                 mistakes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in cause.errors())
                 raise ValueError(f"train_by_network.{name}: {mistakes}") from None
         return self
+
+    def refuse_load_test(self, is_load_test: bool) -> None:
+        """Copies of few events are good for timing; a model or a figure of them would look like one of many events.
+
+        Args:
+            is_load_test: Whether the events are of a load-test sample.
+
+        Raises:
+            LoadTestError: They are, and `allow_load_test` is not set.
+        """
+        if is_load_test and not self.allow_load_test:
+            raise LoadTestError(
+                "these events are of a load-test sample: copies of few events, turned and mirrored. A model or a "
+                "metric of them means nothing. To time it all the same, set allow_load_test: true."
+            )
 
     def training_of(self, name: ModelName) -> TrainSettings:
         """How a network is trained, but for what a grid search decides."""

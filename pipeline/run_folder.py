@@ -17,6 +17,7 @@ from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.lock import locked
 from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.space import LEAST_BYTES
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGE_OF, STAGES
@@ -87,12 +88,15 @@ class RunFolder:
         stages = {stage.name: _manifest_in_use(self.store(stage.name)) for stage in STAGES}
         self.log.write_metrics(stages, in_use, failed=failed)
 
-    def examine(self, needs: Collection[Need], *, workers: int | None = None) -> list[Finding]:
+    def examine(
+        self, needs: Collection[Need], *, workers: int | None = None, min_free_bytes: int = LEAST_BYTES
+    ) -> list[Finding]:
         """What is wrong with this machine.
 
         Args:
             needs: What is going to run.
             workers: MPI ranks; None: those of the training.
+            min_free_bytes: Space for what is going to be written.
         """
         train = self.config.train
         return examine(
@@ -100,17 +104,26 @@ class RunFolder:
             needs,
             workers=workers or train.workers,
             spark_master=self.config.spark.master,
+            min_free_bytes=min_free_bytes,
             launcher=train.launcher,
             launcher_args=train.launcher_args,
         )
 
-    def refuse_unfit_machine(self, needs: Collection[Need], what: str, *, workers: int | None = None) -> None:
+    def refuse_unfit_machine(
+        self,
+        needs: Collection[Need],
+        what: str,
+        *,
+        workers: int | None = None,
+        min_free_bytes: int = LEAST_BYTES,
+    ) -> None:
         """Raise where `examine` finds an error; warnings are for `doctor`.
 
         Raises:
             MachineError: `what` cannot be done; all errors and their fixes.
         """
-        errors = [each for each in self.examine(needs, workers=workers) if each.severity is Severity.ERROR]
+        findings = self.examine(needs, workers=workers, min_free_bytes=min_free_bytes)
+        errors = [each for each in findings if each.severity is Severity.ERROR]
         if errors:
             raise MachineError(f"{what} on this machine:\n{render(errors)}")
 

@@ -21,7 +21,7 @@ from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
 from pipeline.runs.outputs import missing_files
 from pipeline.runs.provenance import code_version, now, package_versions
-from pipeline.runs.space import out_of_room, refuse_full_disk
+from pipeline.runs.space import bytes_needed, out_of_room
 from pipeline.runs.store import Version
 from pipeline.stages.base import Context, Result, Stage, StageInputs
 from pipeline.stages.table import STAGES
@@ -167,11 +167,11 @@ class Runner:
         self.console.print(f"[bold]{stage.name}[/]: {escape(shown)}", highlight=False)
         self.log.event("stage started", stage=stage.name, reasons=reasons)
         self.say_what_is_stale(stage, upstream)
-        self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run")
         context = self._context(stage, believed, upstream, found, fingerprint, frozenset(missing))
         before = None if current is None else current.folder
         taken_over = [*stage.taken_over(context), *_files_of_parts(context)]
-        refuse_full_disk(self.config.run_dir, stage.name, before, taken_over)
+        needed = bytes_needed(before, taken_over)
+        self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run", min_free_bytes=needed)
         self._make_version(stage, context, fingerprint, afresh=force)
 
     def _remember(self, stage: Stage, current: Version | None, found: StageInputs) -> None:

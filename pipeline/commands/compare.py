@@ -13,7 +13,7 @@ from rich.table import Table
 from features.dataset import FeatureDataset
 from ingestion.secrets import redact
 from models.evaluation.style import PlotLabels
-from pipeline.errors import ConfigError, LoadTestError, RunFolderError, nearest
+from pipeline.errors import ConfigError, RunFolderError, nearest
 from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
@@ -68,7 +68,7 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
         upstream = run_folder.upstream(Train())
         Runner(run_folder).say_what_is_stale(Train(), upstream)
         features = upstream["features"]
-        _refuse_load_test(run_folder, features)
+        run_folder.config.refuse_load_test(features.manifest["counters"]["load_test"])
         folder = run_folder.config.run_dir / _FOLDER / name
         try:
             if force:
@@ -188,14 +188,6 @@ def _made(run_folder: RunFolder, command: str) -> dict[str, Any]:
 
 def _cores(run_folder: RunFolder) -> int:
     return read_machine(run_dir=run_folder.config.run_dir).cores
-
-
-def _refuse_load_test(run_folder: RunFolder, features: Version) -> None:
-    if features.manifest["counters"]["load_test"] and not run_folder.config.allow_load_test:
-        raise LoadTestError(
-            "these features are of a load-test sample: copies of few events, turned and mirrored. A comparison on "
-            "them means nothing. To time it all the same, set allow_load_test: true."
-        )
 
 
 def cpu_name() -> str:

@@ -18,7 +18,7 @@ from ingestion.spark_job import ingest
 from models.evaluation.evaluation import Candidate, boosted_trees, evaluate, write_predictions
 from models.prediction import predict
 from pipeline.config import Config
-from pipeline.errors import ConfigError, LoadTestError, MissingInputError, RunFolderError, cannot_write, nearest
+from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
@@ -120,8 +120,7 @@ def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None
             )
         return None
     dataset = FeatureDataset.load(version.folder)
-    if dataset.load_test and not run_folder.config.allow_load_test:
-        raise LoadTestError("the features of this run folder are of a load-test sample: copies of few events.")
+    run_folder.config.refuse_load_test(dataset.load_test)
     if is_needed and not _suits(dataset, run_folder.config):
         raise MissingInputError(
             "the features of this run folder were made with other settings than the config has now. "
@@ -156,8 +155,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     with Bar(run_folder.console, "checking files", "files") as bar:
         checked = inventory(expand(samples), config.ingest, on_file=bar)
     refuse_waiting(checked, config.ingest)
-    if any(info.is_load_test for info in checked.infos) and not config.allow_load_test:
-        raise LoadTestError("--inputs: these are load-test files, copies of few events: nothing to learn from them.")
+    config.refuse_load_test(any(info.is_load_test for info in checked.infos))
     spark = run_folder.spark.context()
     total = sum(info.entries for info in checked.infos)
     with Bar(run_folder.console, "ingest", "events") as bar, counted(spark, bar, total) as done:
