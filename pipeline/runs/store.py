@@ -22,7 +22,7 @@ from ingestion.secrets import redact_all
 from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
-from pipeline.runs.outputs import OutputFile, written_files
+from pipeline.runs.outputs import OutputFile, flush_folder, written_files
 
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"
@@ -230,10 +230,4 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        # Some file systems cannot do this for folders; the file is in place all the same.
-        with contextlib.suppress(OSError):
-            os.fsync(directory)
-    finally:
-        os.close(directory)
+    flush_folder(path.parent)
