@@ -15,6 +15,7 @@ from ingestion.secrets import is_telling, redact_all, redact_words
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
 from pipeline.errors import ConfigError, LoadTestError, nearest
+from pipeline.local_folder import local_folder
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.yaml_text import not_text, read_yaml
 from training.gridsearch.settings import GridSearchSettings
@@ -100,7 +101,7 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     run_dir: Path
-    """Folder that everything is written to; relative to the current folder."""
+    """Folder that everything is written to; relative to the current folder, or below `~`."""
     classes: list[str] = Field(default=["QCD", "ttbar", "W+jets"], min_length=2, max_length=100)
     """Names of the classes; a sample's label is an index into this list."""
     samples: list[SampleSettings] = Field(min_length=1)
@@ -152,6 +153,11 @@ class Config(BaseModel):
     def signal(self) -> str:
         """Name of the class that working points keep."""
         return self.evaluate.signal or ("ttbar" if "ttbar" in self.classes else self.classes[1])
+
+    @field_validator("run_dir", mode="before")
+    @classmethod
+    def _run_dir_is_local(cls, value: object) -> object:
+        return local_folder(value) if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
     def _run_dir_holds_no_code(self) -> Self:

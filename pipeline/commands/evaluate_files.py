@@ -19,6 +19,7 @@ from models.evaluation.evaluation import Candidate, boosted_trees, evaluate, wri
 from models.prediction import predict
 from pipeline.config import Config
 from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
+from pipeline.local_folder import chosen_folder
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
@@ -65,7 +66,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
 
     Raises:
         MissingInputError: There are no features, or no models, to evaluate.
-        ConfigError: `inputs` names an unknown class.
+        ConfigError: `inputs` names an unknown class, or `out` is no local folder.
         RunFolderError: The folder is there already or cannot be written.
         ModelError: A model cannot be read, or is of other features or classes, or has seen the events.
     """
@@ -77,7 +78,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
 
 
 def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
-    folder = out or _next_folder(run_folder)
+    folder = _next_folder(run_folder) if out is None else chosen_folder(out, "--out")
     dataset = _dataset(run_folder, is_needed=not inputs)
     found = _models(run_folder, models)
     refuse_other_features(found, kernel_items(run_folder.config.features))

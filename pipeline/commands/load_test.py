@@ -9,6 +9,7 @@ import numpy as np
 import yaml
 
 from pipeline.errors import RunFolderError, cannot_write
+from pipeline.local_folder import chosen_folder
 from pipeline.run_folder import RunFolder
 from pipeline.terminal.progress import Bar
 
@@ -28,6 +29,7 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
     from ingestion.load_test import TREE, branch_map, write_load_test
 
     config = run_folder.config
+    folder = chosen_folder(folder, "load-test")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         in_use = any(folder.iterdir())
