@@ -14,7 +14,8 @@ from features.settings import FeatureSettings
 from ingestion.secrets import is_telling, redact_all, redact_words
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
-from pipeline.errors import ConfigError, nearest
+from pipeline.errors import ConfigError, LoadTestError, nearest
+from pipeline.local_folder import local_folder
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.yaml_text import not_text, read_yaml
 from training.gridsearch.settings import GridSearchSettings
@@ -100,7 +101,7 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     run_dir: Path
-    """Folder that everything is written to; relative to the current folder."""
+    """Folder that everything is written to; relative to the current folder, or below `~`."""
     classes: list[str] = Field(default=["QCD", "ttbar", "W+jets"], min_length=2, max_length=100)
     """Names of the classes; a sample's label is an index into this list."""
     samples: list[SampleSettings] = Field(min_length=1)
@@ -153,6 +154,11 @@ class Config(BaseModel):
         """Name of the class that working points keep."""
         return self.evaluate.signal or ("ttbar" if "ttbar" in self.classes else self.classes[1])
 
+    @field_validator("run_dir", mode="before")
+    @classmethod
+    def _run_dir_is_local(cls, value: object) -> object:
+        return local_folder(value) if isinstance(value, str | Path) else value
+
     @model_validator(mode="after")
     def _run_dir_holds_no_code(self) -> Self:
         folder = self.run_dir.resolve()
@@ -189,6 +195,21 @@ class Config(BaseModel):
                 mistakes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in cause.errors())
                 raise ValueError(f"train_by_network.{name}: {mistakes}") from None
         return self
+
+    def refuse_load_test(self, is_load_test: bool) -> None:
+        """Copies of few events are good for timing; a model or a figure of them would look like one of many events.
+
+        Args:
+            is_load_test: Whether the events are of a load-test sample.
+
+        Raises:
+            LoadTestError: They are, and `allow_load_test` is not set.
+        """
+        if is_load_test and not self.allow_load_test:
+            raise LoadTestError(
+                "these events are of a load-test sample: copies of few events, turned and mirrored. A model or a "
+                "metric of them means nothing. To time it all the same, set allow_load_test: true."
+            )
 
     def training_of(self, name: ModelName) -> TrainSettings:
         """How a network is trained, but for what a grid search decides."""

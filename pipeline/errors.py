@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from features.errors import FeatureError
@@ -26,6 +27,20 @@ class MissingInputError(PipelineError):
 
 class RunFolderError(PipelineError):
     """The run folder is locked by another run, damaged, or cannot be written."""
+
+
+def cannot_write(what: Path | str, cause: BaseException, *, other: str = "another run_dir") -> RunFolderError:
+    """What is said wherever the system does not let us write.
+
+    Args:
+        what: That cannot be written.
+        cause: What the system says.
+        other: What to choose instead.
+    """
+    return RunFolderError(
+        f"{what} cannot be written ({cause}). Check space and permissions, and limits of file sizes (`ulimit -f`), "
+        f"or choose {other}."
+    )
 
 
 class MachineError(PipelineError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.lock import locked
 from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.space import LEAST_BYTES
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGE_OF, STAGES
@@ -54,15 +55,9 @@ class RunFolder:
         Raises:
             MissingInputError: One is not there, or they do not belong together.
         """
-        versions = {}
-        for name in stage.upstream_of(self.config):
-            version = self.store(name).current()
-            if version is None:
-                raise MissingInputError(
-                    f"{stage.name} needs the output of {name}, which is not in {self.config.run_dir} yet. "
-                    f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all."
-                )
-            versions[name] = version
+        self.refuse_missing_upstream([stage])
+        found = {name: self.store(name).current() for name in stage.upstream_of(self.config)}
+        versions = {name: version for name, version in found.items() if version is not None}
         if not mixed:
             _refuse_mixed_versions(stage, versions)
         for name in stage.optional_upstream:
@@ -71,18 +66,37 @@ class RunFolder:
                 versions[name] = version
         return versions
 
+    def refuse_missing_upstream(self, stages: Iterable[Stage]) -> None:
+        """Refuse stages, to be run in this order, that read what is not there and none of them makes.
+
+        Raises:
+            MissingInputError: One does.
+        """
+        made: set[str] = set()
+        for stage in stages:
+            for name in stage.upstream_of(self.config):
+                if name not in made and self.store(name).current() is None:
+                    raise MissingInputError(
+                        f"{stage.name} needs the output of {name}, which is not in {self.config.run_dir} yet. "
+                        f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all."
+                    )
+            made.add(stage.name)
+
     def write_metrics(self, *, failed: str | None) -> None:
         """Replace `metrics.prom`; see `RunLog.write_metrics`."""
         in_use = {each.stage: _manifest_in_use(each) for each in Registry.all_of(self.config.run_dir)}
         stages = {stage.name: _manifest_in_use(self.store(stage.name)) for stage in STAGES}
         self.log.write_metrics(stages, in_use, failed=failed)
 
-    def examine(self, needs: Collection[Need], *, workers: int | None = None) -> list[Finding]:
+    def examine(
+        self, needs: Collection[Need], *, workers: int | None = None, min_free_bytes: int = LEAST_BYTES
+    ) -> list[Finding]:
         """What is wrong with this machine.
 
         Args:
             needs: What is going to run.
             workers: MPI ranks; None: those of the training.
+            min_free_bytes: Space for what is going to be written.
         """
         train = self.config.train
         return examine(
@@ -90,17 +104,26 @@ class RunFolder:
             needs,
             workers=workers or train.workers,
             spark_master=self.config.spark.master,
+            min_free_bytes=min_free_bytes,
             launcher=train.launcher,
             launcher_args=train.launcher_args,
         )
 
-    def refuse_unfit_machine(self, needs: Collection[Need], what: str, *, workers: int | None = None) -> None:
+    def refuse_unfit_machine(
+        self,
+        needs: Collection[Need],
+        what: str,
+        *,
+        workers: int | None = None,
+        min_free_bytes: int = LEAST_BYTES,
+    ) -> None:
         """Raise where `examine` finds an error; warnings are for `doctor`.
 
         Raises:
             MachineError: `what` cannot be done; all errors and their fixes.
         """
-        errors = [each for each in self.examine(needs, workers=workers) if each.severity is Severity.ERROR]
+        findings = self.examine(needs, workers=workers, min_free_bytes=min_free_bytes)
+        errors = [each for each in findings if each.severity is Severity.ERROR]
         if errors:
             raise MachineError(f"{what} on this machine:\n{render(errors)}")
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from features.dataset import FeatureDataset
 from ingestion.secrets import redact
 from models.evaluation.style import PlotLabels
-from pipeline.errors import ConfigError, LoadTestError, RunFolderError, nearest
+from pipeline.errors import ConfigError, RunFolderError, nearest
 from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
@@ -33,6 +33,9 @@ from training.studies.variants import COMPARISONS, METHOD_NAMES, METHODS, TableC
 _FOLDER: Final = "compare"
 _RESULT: Final = "comparison.json"
 _FIGURES: Final = "figures"
+_PAGE: Final = "comparison.md"
+#: What a comparison writes: all that `--force` removes.
+_WRITTEN: Final = ("runs", "timing", "jobs", _FIGURES, _RESULT, _PAGE)
 
 
 def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = False) -> Path:
@@ -65,11 +68,11 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
         upstream = run_folder.upstream(Train())
         Runner(run_folder).say_what_is_stale(Train(), upstream)
         features = upstream["features"]
-        _refuse_load_test(run_folder, features)
+        run_folder.config.refuse_load_test(features.manifest["counters"]["load_test"])
         folder = run_folder.config.run_dir / _FOLDER / name
         try:
             if force:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove_written(folder)
             folder.mkdir(parents=True, exist_ok=True)
             return _compare(run_folder, name, features, folder, command)
         except OSError as cause:
@@ -77,6 +80,15 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
                 f"the comparison could not be written or read ({cause}). Check space and permissions of {folder}, "
                 f"or compare again with --force."
             ) from cause
+
+
+def _remove_written(folder: Path) -> None:
+    for path in (folder / name for name in _WRITTEN):
+        if path.is_dir():
+            # Refuses a symbolic link.
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _compare(run_folder: RunFolder, name: str, features: Version, folder: Path, command: str) -> Path:
@@ -100,7 +112,7 @@ def _compare(run_folder: RunFolder, name: str, features: Version, folder: Path, 
     report = config.report
     labels = PlotLabels(report.experiment, report.sample_note, report.energy_tev)
     drawn = draw(found, labels, folder / _FIGURES)
-    page = folder / "comparison.md"
+    page = folder / _PAGE
     page.write_text(render_page(found, drawn, folder=_FIGURES), encoding="utf-8")
     for model in found.models:
         run_folder.console.print(table_of(found, model))
@@ -176,14 +188,6 @@ def _made(run_folder: RunFolder, command: str) -> dict[str, Any]:
 
 def _cores(run_folder: RunFolder) -> int:
     return read_machine(run_dir=run_folder.config.run_dir).cores
-
-
-def _refuse_load_test(run_folder: RunFolder, features: Version) -> None:
-    if features.manifest["counters"]["load_test"] and not run_folder.config.allow_load_test:
-        raise LoadTestError(
-            "these features are of a load-test sample: copies of few events, turned and mirrored. A comparison on "
-            "them means nothing. To time it all the same, set allow_load_test: true."
-        )
 
 
 def cpu_name() -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from pipeline.errors import RunFolderError
+from pipeline.errors import RunFolderError, cannot_write
+from pipeline.local_folder import chosen_folder
 from pipeline.run_folder import RunFolder
 from pipeline.terminal.progress import Bar
 
@@ -28,11 +29,12 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
     from ingestion.load_test import TREE, branch_map, write_load_test
 
     config = run_folder.config
+    folder = chosen_folder(folder, "load-test")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         in_use = any(folder.iterdir())
     except OSError as cause:
-        raise RunFolderError(f"{folder} cannot be written ({cause}). Choose another folder.") from cause
+        raise cannot_write(folder, cause, other="another folder") from cause
     if in_use:
         raise RunFolderError(f"{folder} is not empty. Choose a new folder, so that files of two samples do not mix.")
     sources = expand(config.samples, on_unmatched=lambda words: run_folder.say(f"note: {words}"))

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple
 from rich.console import Console
 
 from pipeline.config import Config
-from pipeline.errors import LoadTestError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Input
@@ -74,16 +73,8 @@ class Context:
     console: Console
 
     def refuse_load_test(self) -> None:
-        """Copies of few events are good for timing; a model or a figure of them would look like one of many events.
-
-        Raises:
-            LoadTestError: The features are of a load-test sample, and the config does not allow it.
-        """
-        if self.upstream["features"].manifest["counters"]["load_test"] and not self.config.allow_load_test:
-            raise LoadTestError(
-                "these features are of a load-test sample: copies of few events, turned and mirrored. A model or a "
-                "metric of them means nothing. To time it all the same, set allow_load_test: true."
-            )
+        """See `Config.refuse_load_test`."""
+        self.config.refuse_load_test(self.upstream["features"].manifest["counters"]["load_test"])
 
     def bar(self, label: str, unit: str) -> Bar:
         """A progress bar."""

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ingestion.secrets import redact
-from pipeline.errors import USER_ERRORS, ConfigError
+from pipeline.errors import USER_ERRORS, ConfigError, cannot_write
 from pipeline.runs.space import out_of_room
 from pipeline.terminal.interrupts import requested
 
@@ -107,10 +107,7 @@ def _explain(error: BaseException) -> Exit:
         return Exit.USAGE if isinstance(error, ConfigError) else Exit.USER_ERROR
     no_room = out_of_room(error)
     if no_room:
-        err.print(
-            f"[bold red]error:[/] a file could not be written ({escape(str(no_room))}). "
-            "Check space and permissions, and limits of file sizes (`ulimit -f`)."
-        )
+        err.print(f"[bold red]error:[/] {escape(str(cannot_write('a file', no_room)))}")
         return Exit.USER_ERROR
     err.print(
         f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"

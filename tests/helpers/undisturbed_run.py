@@ -59,8 +59,6 @@ class Finished(NamedTuple):
 class Undisturbed:
     """A finished run of a small config; its run folder can be put back to before any stage.
 
-    The copy that cases work on always lies where the run was made, since `run.json` of a training names folders.
-
     Attributes:
         seconds: How long each stage took.
     """

@@ -446,7 +446,7 @@ def test_the_command_refuses_a_folder_that_is_not_empty(tmp_path: Path, name: st
 
 def test_the_command_refuses_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "sample").write_text("mine")
-    with pytest.raises(RunFolderError, match=r"sample cannot be written .*Choose another folder"):
+    with pytest.raises(RunFolderError, match=r"sample cannot be written .*choose another folder"):
         load_test(RunFolder(config_of(tmp_path), Console(quiet=True)), tmp_path / "sample", 2, seed=1)
 
 
