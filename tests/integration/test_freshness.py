@@ -18,8 +18,7 @@ from pipeline.commands.status import verify
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, State
-from pipeline.runs import code_meaning
-from pipeline.runs import own_folders
+from pipeline.runs import code_meaning, own_folders
 from pipeline.runs.outputs import NOT_CONTENT
 from pipeline.runs.store import StageStore
 
