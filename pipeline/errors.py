@@ -14,7 +14,7 @@ from training.errors import TrainingError
 
 
 class PipelineError(Exception):
-    """Something that the user can mend."""
+    """Something that the user can fix."""
 
 
 class ConfigError(PipelineError):

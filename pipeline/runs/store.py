@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from ingestion.secrets import redact_all
 from pipeline.errors import RunFolderError, cannot_write
@@ -28,6 +28,17 @@ POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 3
 _NAME: Final = re.compile(r"([0-9]{4,})-[0-9a-f]{8}")
+
+
+class _Content(dict[str, Any]):
+    """Keys and values of a manifest; one that is not there is said to be."""
+
+    def __init__(self, content: dict[str, Any], *, where: str, fix: str) -> None:
+        super().__init__(content)
+        self._where, self._fix = where, fix
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise RunFolderError(f"{self._where} lacks '{key}'. {self._fix}")
 
 
 class Version(NamedTuple):
@@ -51,7 +62,7 @@ class Version(NamedTuple):
     @property
     def files(self) -> list[OutputFile]:
         """All that was written, but for the manifest."""
-        return [OutputFile(**each) for each in self.manifest["outputs"]]
+        return [OutputFile(*(each[name] for name in OutputFile._fields)) for each in self.manifest["outputs"]]
 
 
 class StageStore:
@@ -85,7 +96,7 @@ class StageStore:
         try:
             name = json.loads(pointer.read_text(encoding="utf-8"))["version"]
             folder = self.folder / name
-            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            manifest = self._manifest(folder)
         except (OSError, ValueError, KeyError, TypeError) as cause:
             raise RunFolderError(
                 f"{pointer} or the version it names is damaged ({cause}). Remove {pointer} and run the stage again."
@@ -158,10 +169,24 @@ class StageStore:
     def manifest_of(self, name: str) -> dict[str, Any] | None:
         """Manifest of a version; None if it is gone or damaged."""
         try:
-            manifest: dict[str, Any] = json.loads((self.folder / name / MANIFEST).read_text(encoding="utf-8"))
+            return self._manifest(self.folder / name)
         except (OSError, ValueError):
             return None
-        return manifest
+
+    def _manifest(self, folder: Path) -> dict[str, Any]:
+        """The manifest of a version; using a key that it lacks, on any level, is a `RunFolderError`.
+
+        Raises:
+            OSError: There is none.
+            ValueError: It is no JSON object.
+        """
+        path = folder / MANIFEST
+        fix = f"It is damaged. Remove {folder} and {self.pointer}, and run the command again."
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text, object_hook=lambda each: _Content(each, where=str(path), fix=fix))
+        if not isinstance(found, dict):
+            raise ValueError(f"{path} holds no JSON object")  # noqa: TRY004 - as of other damage
+        return found
 
     def point_to(self, name: str) -> None:
         """Put a complete version in use."""

@@ -107,7 +107,10 @@ def _earlier(context: Context) -> Earlier | None:
     before = FeatureSettings.model_validate(current.manifest["config"]["features"])
     if kernel_items(before) != kernel_items(context.config.features):
         return None
-    outputs = [KernelOutput(**each) for each in current.manifest["counters"]["kernel_outputs"]]
+    outputs = [
+        KernelOutput(*(each[name] for name in KernelOutput._fields))
+        for each in current.manifest["counters"]["kernel_outputs"]
+    ]
     there = {output.name: output for output in outputs if f"{KERNELS}/{output.name}" not in context.missing}
     return Earlier(current.folder / KERNELS, there)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import errno
+import io
 import logging
 import os
 import signal
@@ -24,6 +26,8 @@ from pipeline.runs.space import out_of_room
 from pipeline.terminal.interrupts import requested
 
 _SECONDS_BEFORE_AGAIN: Final = 0.05
+#: Errors of the system that come from a name or from permissions.
+_OF_THE_MACHINE: Final = frozenset({errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
 
 
 class SafeConsole(Console):
@@ -54,7 +58,13 @@ class Exit(IntEnum):
 
 
 def with_exit_code(command_line: Callable[[], None]) -> None:
-    """Run a command line; the process ends with its exit code, after an interrupt too."""
+    """Run a command line; the process ends with its exit code, after an interrupt too.
+
+    Letters that the terminal's encoding lacks are shown as escapes.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         command_line()
     except SystemExit as end:
@@ -108,6 +118,9 @@ def _explain(error: BaseException) -> Exit:
     no_room = out_of_room(error)
     if no_room:
         err.print(f"[bold red]error:[/] {escape(str(cannot_write('a file', no_room)))}")
+        return Exit.USER_ERROR
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        err.print(f"[bold red]error:[/] {escape(str(error))}. Check this name and its permissions.")
         return Exit.USER_ERROR
     err.print(
         f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"

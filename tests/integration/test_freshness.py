@@ -18,7 +18,7 @@ from pipeline.commands.status import verify
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, State
-from pipeline.runs import code_meaning
+from pipeline.runs import code_meaning, own_folders
 from pipeline.runs.outputs import NOT_CONTENT
 from pipeline.runs.store import StageStore
 
@@ -248,6 +248,7 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: P
 
 def test_clean_removes_interrupted_work(plans: Plans) -> None:
     interrupted = plans.run_dir / "train" / "0007-0123abcd"
+    own_folders.make(interrupted)
     (interrupted / "hlf" / "checkpoints" / "epoch-00001").mkdir(parents=True)
     (interrupted / "hlf" / "checkpoints" / "epoch-00001" / "complete.json").write_text("{}")
     assert interrupted in [each.folder for each in clean(plans.run_folder, 3)]

@@ -1,4 +1,4 @@
-"""A space, `#` or `?` in the path of a run folder: petastorm takes paths as URLs without escapes."""
+"""A run folder with a space, `#` or `?` in its path could not be read: to petastorm it is a URL without escapes."""
 
 from __future__ import annotations
 

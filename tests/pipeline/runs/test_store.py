@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import RunFolderError
+from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.store import StageStore
 
 
@@ -171,3 +172,43 @@ def test_behind_a_link_to_all_versions_of_a_stage_nothing_is_removed_but_what_wa
 def test_the_marker_is_no_output(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "ingest")
     assert [each.path for each in store.commit(make(store), {}).files] == ["data"]
+
+
+def published(tmp_path: Path, manifest: str) -> StageStore:
+    """A store whose current version has a manifest of this text."""
+    store = StageStore(tmp_path, "ingest")
+    version = store.commit(make(store), {"counters": {"events": 3}, "upstream": {}})
+    (version.folder / "manifest.json").write_text(manifest)
+    return store
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '"x"', "{", ""])
+def test_a_manifest_that_is_no_object_is_named_with_the_fix(tmp_path: Path, text: str) -> None:
+    store = published(tmp_path, text)
+    with pytest.raises(RunFolderError, match=r"current\.json.*damaged"):
+        store.current()
+    assert store.manifest_of("0001-abcdef01") is None
+
+
+def test_what_a_manifest_lacks_is_named_with_the_fix(tmp_path: Path) -> None:
+    store = published(tmp_path, '{"manifest_version": 3, "counters": {"samples": [{}]}, "outputs": [{"path": "a"}]}')
+    version = store.current()
+    assert version is not None
+    for use in (
+        lambda: version.manifest["created"],
+        lambda: version.manifest["counters"]["load_test"],
+        lambda: version.manifest["counters"]["samples"][0]["name"],
+        lambda: version.files,
+        lambda: version.made_from,
+        lambda: (store.manifest_of("0001-abcdef01") or {})["digest"],
+    ):
+        with pytest.raises(RunFolderError, match=r"0001-abcdef01/manifest\.json lacks '\w+'.*Remove"):
+            use()
+
+
+def test_a_fingerprint_that_lacks_something_is_named_too(tmp_path: Path) -> None:
+    inputs = '{"inputs": {"a": {"name": "a"}}, "config": {}, "code": [], "parts": {}}'
+    version = published(tmp_path, f'{{"manifest_version": 3, "fingerprint": {inputs}}}').current()
+    assert version is not None
+    with pytest.raises(RunFolderError, match="lacks 'digest'"):
+        Fingerprint.from_json(version.manifest["fingerprint"])
