@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from features.settings import FeatureSettings
 from ingestion.secrets import is_telling, redact_all, redact_words
@@ -212,7 +212,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
         content = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{path} cannot be read ({cause}).") from cause
-    except yaml.YAMLError as cause:
+    except YAMLError as cause:
         hides = _holds_secret(cause)
         why = _where(cause) if hides else _short(str(cause))
         raise ConfigError(f"{path} is no valid YAML: {why}") from (None if hides else cause)
@@ -263,7 +263,7 @@ def apply_override(content: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set {shown}: write it as key.subkey=value, for example --set train.epochs=5.")
     try:
         value = read_yaml(text)
-    except yaml.YAMLError as cause:
+    except YAMLError as cause:
         # YAML quotes the line.
         hides = shown != _short(override)
         why = _where(cause) if hides else _short(str(cause))
@@ -325,17 +325,17 @@ def _explain(error: ValidationError, place: str) -> str:
     return f"{place} has {len(lines)} mistake{'s' if len(lines) > 1 else ''}:\n{shown}"
 
 
-def _holds_secret(cause: yaml.YAMLError) -> bool:
+def _holds_secret(cause: YAMLError) -> bool:
     """Whether YAML quotes a line with a telling name; its own words may hold one too ("cannot start any token")."""
-    if not isinstance(cause, yaml.MarkedYAMLError):
+    if not isinstance(cause, MarkedYAMLError):
         return is_telling(str(cause))
     marks = [mark for mark in (cause.context_mark, cause.problem_mark) if mark is not None]
     return any(is_telling(mark.get_snippet() or "") for mark in marks)
 
 
-def _where(cause: yaml.YAMLError) -> str:
+def _where(cause: YAMLError) -> str:
     """The place of a mistake, without the line itself."""
-    mark = cause.problem_mark if isinstance(cause, yaml.MarkedYAMLError) else None
+    mark = cause.problem_mark if isinstance(cause, MarkedYAMLError) else None
     place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
     return f"a mistake{place}, which is not shown since it may hold a secret"
 

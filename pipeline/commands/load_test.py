@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.terminal.progress import Bar
+from pipeline.yaml_text import write_yaml
 
 
 def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int) -> str:
@@ -61,5 +61,5 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
         },
     }
     path = folder / "load_test.yaml"
-    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    path.write_text(write_yaml(content), encoding="utf-8")
     return f"{sum(map(len, files.values()))} files; next: python -m pipeline run --config {path}"

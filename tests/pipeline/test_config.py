@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from features.settings import FeatureSettings
 from ingestion.secrets import is_telling, redact
@@ -14,6 +13,7 @@ from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, Config, find_config, flat_items, load_config
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
+from pipeline.yaml_text import write_yaml
 from training.settings import TrainSettings
 
 MINIMAL: dict[str, Any] = {
@@ -28,7 +28,7 @@ MINIMAL: dict[str, Any] = {
 
 def write(folder: Path, **changes: Any) -> str:
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump({**MINIMAL, **changes}))
+    path.write_text(write_yaml({**MINIMAL, **changes}))
     return str(path)
 
 
@@ -269,7 +269,7 @@ def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
 def test_a_config_survives_a_round_trip_through_yaml(tmp_path: Path) -> None:
     config = load_config(write(tmp_path))
     path = tmp_path / "again.yaml"
-    path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    path.write_text(write_yaml(config.model_dump(mode="json")))
     assert load_config(str(path)) == config
 
 
