@@ -9,10 +9,13 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.constructor import ConstructorError, SafeConstructor
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.tag import Tag
+
+from ingestion.secrets import is_telling
+from pipeline.errors import short
 
 #: Values in a config, those that aliases repeat counted each time: with aliases of aliases ten lines say a billion.
 _MOST_VALUES: Final = 1_000_000
@@ -62,7 +65,9 @@ def _num_values(node: Node, counted: dict[int, int]) -> int:
             parts = [part for pair in node.value for part in pair]
             for key, _ in node.value:
                 if not isinstance(key, ScalarNode):
-                    raise ConstructorError(None, None, "a key is a word or a number, no list or mapping", key.start_mark)
+                    raise ConstructorError(
+                        None, None, "a key is a word or a number, no list or mapping", key.start_mark
+                    )
         counted[id(node)] = 1 + sum([_num_values(part, counted) for part in parts])
     elif not counted[id(node)]:
         raise ConstructorError(None, None, "an alias stands for what it is a part of", node.start_mark)
@@ -107,6 +112,28 @@ def write_yaml(content: Any) -> str:
     file = io.StringIO()
     _yaml().dump(content, file)
     return file.getvalue()
+
+
+def about_yaml(cause: YAMLError, *, hides: bool = False) -> str:
+    """What is wrong with YAML text; only the place where the line may hold a secret.
+
+    Args:
+        cause: What the library says.
+        hides: It holds one.
+    """
+    if not (hides or _holds_secret(cause)):
+        return short(str(cause))
+    mark = cause.problem_mark if isinstance(cause, MarkedYAMLError) else None
+    place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+    return f"a mistake{place}, which is not shown since it may hold a secret"
+
+
+def _holds_secret(cause: YAMLError) -> bool:
+    """Whether YAML quotes a line with a telling name; its own words may hold one too ("cannot start any token")."""
+    if not isinstance(cause, MarkedYAMLError):
+        return is_telling(str(cause))
+    marks = [mark for mark in (cause.context_mark, cause.problem_mark) if mark is not None]
+    return any(is_telling(mark.get_snippet() or "") for mark in marks)
 
 
 def not_text(content: Any, place: str) -> Iterator[str]:

@@ -48,9 +48,10 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
         )
     content: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     content |= {
-        "run_dir": str(folder / "run"),
+        # From the folder of the config, so that it can be moved.
+        "run_dir": "run",
         "samples": [
-            {"name": sample.name, "label": sample.label, "files": [str(path) for path in files[sample.name]]}
+            {"name": sample.name, "label": sample.label, "files": [path.name for path in files[sample.name]]}
             for sample in config.samples
         ],
         "ingest": {**content.get("ingest", {}), "tree": TREE, "branch_map": branch_map()},
