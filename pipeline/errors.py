@@ -30,6 +30,10 @@ class RunFolderError(PipelineError):
     """The run folder is locked by another run, damaged, or cannot be written."""
 
 
+class FolderInUseError(RunFolderError):
+    """Another command holds what this one needs of the run folder."""
+
+
 class MachineError(PipelineError):
     """Something is wrong with this machine; see `doctor`."""
 

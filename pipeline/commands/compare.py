@@ -61,7 +61,7 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
     """
     if name not in COMPARISONS:
         raise ConfigError(f"compare {name}: there is no such comparison.{nearest(name, COMPARISONS)}")
-    with run_folder.locked():
+    with run_folder.locked("compare"):
         upstream = run_folder.upstream(Train())
         Runner(run_folder).say_what_is_stale(Train(), upstream)
         features = upstream["features"]

@@ -67,7 +67,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
         RunFolderError: The folder is there already or cannot be written.
         ModelError: A model cannot be read, or is of other features or classes, or has seen the events.
     """
-    with run_folder.locked():
+    with run_folder.locked("evaluate-files"):
         try:
             return _evaluate(run_folder, models, inputs, out)
         finally:

@@ -12,20 +12,25 @@ from typing import Final, TextIO
 
 import psutil
 
-from pipeline.errors import RunFolderError
+from pipeline.errors import FolderInUseError, RunFolderError
 
 _SECONDS_FOR_A_NAME: Final = 1.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.02
 
 
 @contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
+def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
     """Hold the run folder; a second run refuses. The lock ends with the process, however it ends.
 
+    Args:
+        run_dir: The run folder.
+        name: Of the file; jobs that hold other ones run beside each other.
+
     Raises:
-        RunFolderError: Another run holds it, or it cannot be written.
+        FolderInUseError: Another run holds it.
+        RunFolderError: It cannot be written.
     """
-    path = run_dir / ".lock"
+    path = run_dir / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+")
@@ -37,9 +42,9 @@ def locked(run_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunFolderError(
+            raise FolderInUseError(
                 f"{run_dir} is in use by another run (process {_holder(file)}). "
-                f"Wait for it, end it, or choose another run_dir."
+                f"Wait for it (--wait 600), end it, or choose another run_dir."
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
