@@ -196,7 +196,9 @@ def _write(
         return
     train = dataset.files("train") if dataset is not None and not events.files[0].is_relative_to(folder) else []
     task = make_task(config, config.classes, None)
-    metrics = evaluate(candidates, events.files, train, task, folder, train_events=config.evaluate.train_events)
+    with Bar(run_folder.console, "evaluate", "events") as bar:
+        most = config.evaluate.train_events
+        metrics = evaluate(candidates, events.files, train, task, folder, train_events=most, on_progress=bar)
     for table in evaluation_tables(metrics):
         run_folder.console.print(table)
 

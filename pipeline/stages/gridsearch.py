@@ -85,7 +85,9 @@ class GridSearch(Stage):
                 on_round=lambda words: context.console.print(f"  {words}", highlight=False),
             )
         seconds = time.perf_counter() - started
-        return _finish(context, common, found, dataset, seconds, spark.defaultParallelism)
+        with context.bar("gridsearch", "settings") as bar:
+            bar(0, 0, "timing and drawing what was tried")
+            return _finish(context, common, found, dataset, seconds, spark.defaultParallelism)
 
 
 def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int) -> Result:
