@@ -153,7 +153,9 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     refuse_waiting(checked, config.ingest)
     if any(info.is_load_test for info in checked.infos) and not config.allow_load_test:
         raise LoadTestError("--inputs: these are load-test files, copies of few events: nothing to learn from them.")
-    spark = run_folder.spark.context()
+    with Bar(run_folder.console, "Spark", "") as bar:
+        bar(0, 0, "starting")
+        spark = run_folder.spark.context()
     total = sum(info.entries for info in checked.infos)
     with Bar(run_folder.console, "ingest", "events") as bar, counted(spark, bar, total) as done:
         read = ingest(

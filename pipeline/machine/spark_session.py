@@ -166,9 +166,10 @@ def _start_jvm(conf: SparkConf) -> JavaGateway:
     source, sink = os.pipe()
     threading.Thread(target=pass_on, args=(source, 2), daemon=True).start()
     try:
-        return launch_gateway(conf, popen_kwargs={"stderr": sink})
+        gateway: JavaGateway = launch_gateway(conf, popen_kwargs={"stderr": sink})  # type: ignore[no-untyped-call]
     finally:
         os.close(sink)
+    return gateway
 
 
 def pass_on(source: int, target: int) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rich.console import Console
 
@@ -18,6 +18,9 @@ from pipeline.runs.fingerprint import Input
 from pipeline.runs.outputs import content_digest
 from pipeline.runs.store import Version
 from pipeline.terminal.progress import Bar
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 
 class Check(NamedTuple):
@@ -84,6 +87,12 @@ class Context:
                 "these features are of a load-test sample: copies of few events, turned and mirrored. A model or a "
                 "metric of them means nothing. To time it all the same, set allow_load_test: true."
             )
+
+    def start_spark(self) -> SparkContext:
+        """The running context; starting it takes seconds, which the user sees."""
+        with self.bar("Spark", "") as bar:
+            bar(0, 0, "starting")
+            return self.spark.context()
 
     def bar(self, label: str, unit: str) -> Bar:
         """A progress bar."""

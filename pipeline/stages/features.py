@@ -52,7 +52,7 @@ class Features(Stage):
         parts = _events_files(context)
         ingested = context.upstream["ingest"].manifest["counters"]
         total = sum(sample["events"] for sample in ingested["samples"].values())
-        spark = context.spark.context()
+        spark = context.start_spark()
         with ExitStack() as progress:
 
             def shown(label: str, num_events: int) -> AbstractContextManager[Accumulator[int]]:
@@ -154,7 +154,8 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     (context.out_dir / "cutflow.txt").write_text(as_text(by_class), encoding="utf-8")
     content = {"classes": as_json(by_class), "samples": as_json(by_sample)}
     (context.out_dir / "cutflow.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    context.console.print(as_text(by_class), highlight=False, markup=False, end="", soft_wrap=True)
+    shown = as_text(by_class, width=context.console.width)
+    context.console.print(shown, highlight=False, markup=False, end="", soft_wrap=True)
 
 
 def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Result:

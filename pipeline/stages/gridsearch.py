@@ -70,7 +70,7 @@ class GridSearch(Stage):
         common = Search(dataset.folder, config.gridsearch, config.training_of("hlf"))
         trainings = context.out_dir.absolute() / _TRAININGS
         trainings.mkdir(exist_ok=True)
-        spark = context.spark.context()
+        spark = context.start_spark()
         started = time.perf_counter()
         with (
             context.bar("gridsearch", "trainings") as bar,

@@ -78,7 +78,7 @@ class Bar:
         if self._first is not None and done > self._first[1]:
             rate = (done - self._first[1]) / (time.monotonic() - self._first[0])
         parts = [f"{done}/{total} {self._unit}"] if total else []
-        if rate:
+        if rate and done < total:
             parts += [f"{rate:,.0f}/s", f"about {(total - done) / rate:.0f} s left"]
         self._words = ", ".join([*parts, *([note] if note else [])])
         if self._progress:
