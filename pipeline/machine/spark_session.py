@@ -174,10 +174,13 @@ def _start_jvm(conf: SparkConf) -> JavaGateway:
 
 def pass_on(source: int, target: int) -> None:
     """Copy lines from a file descriptor to another one, to its end, without those that are no news."""
-    with os.fdopen(source, "rb") as lines:
-        for line in lines:
-            if not line.startswith(_NO_NEWS):
-                os.write(target, line)
+    left = b""
+    # Not through a buffered file, whose lock a thread may hold when the interpreter ends.
+    while read := os.read(source, 4096):
+        *lines, left = (left + read).split(b"\n")
+        os.write(target, b"".join(line + b"\n" for line in lines if not line.startswith(_NO_NEWS)))
+    os.write(target, left)
+    os.close(source)
 
 
 def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:
