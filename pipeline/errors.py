@@ -12,6 +12,8 @@ from ingestion.errors import IngestionError
 from models.errors import ModelError
 from training.errors import TrainingError
 
+_LETTERS_SHOWN: Final = 500
+
 
 class PipelineError(Exception):
     """Something that the user can fix."""
@@ -27,6 +29,10 @@ class MissingInputError(PipelineError):
 
 class RunFolderError(PipelineError):
     """The run folder is locked by another run, damaged, or cannot be written."""
+
+
+class FolderInUseError(RunFolderError):
+    """Another command holds what this one needs of the run folder."""
 
 
 def cannot_write(what: Path | str, cause: BaseException, *, other: str = "another run_dir") -> RunFolderError:
@@ -81,3 +87,8 @@ def nearest(name: str, available: Iterable[str]) -> str:
     names = sorted(available)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f" Did you mean '{near[0]}'?" if near else f" There are: {', '.join(names)}."
+
+
+def short(words: str) -> str:
+    """The beginning of what may be very long."""
+    return words if len(words) <= _LETTERS_SHOWN else f"{words[:_LETTERS_SHOWN]} ..."

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
 
+import tenacity
 from rich.console import Console
 
 from pipeline.config import Config
-from pipeline.errors import MachineError, MissingInputError, RunFolderError
+from pipeline.errors import FolderInUseError, MachineError, MissingInputError, RunFolderError
 from pipeline.machine.doctor import Finding, Need, Severity, examine, render
 from pipeline.machine.facts import read_machine
 from pipeline.machine.spark_session import SparkProvider
@@ -22,6 +23,8 @@ from pipeline.runs.store import StageStore, Version
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGE_OF, STAGES
 
+_SECONDS_BETWEEN_TRIES: Final = 0.5
+
 
 class RunFolder:
     """The run folder of one config; nothing is written before a command asks for it.
@@ -29,17 +32,40 @@ class RunFolder:
     Args:
         config: The config.
         console: Where progress and notes are shown.
+        wait: Seconds to wait where another command holds it.
     """
 
-    def __init__(self, config: Config, console: Console) -> None:
+    def __init__(self, config: Config, console: Console, *, wait: float = 0.0) -> None:
         self.config = config
         self.console = console
+        self._wait = wait
         self.log = RunLog(config.run_dir)
         self.spark = SparkProvider(config.spark)
 
-    def locked(self) -> AbstractContextManager[None]:
-        """Hold it; see `pipeline.runs.lock`."""
-        return locked(self.config.run_dir)
+    @contextmanager
+    def locked(self, job: str = "") -> Iterator[None]:
+        """Hold it; see `pipeline.runs.lock`.
+
+        Args:
+            job: A job that only reads versions and has an output of its own: it holds that, and runs beside all others.
+
+        Raises:
+            RunFolderError: It cannot be written, or another command holds it for longer than this one waits.
+        """
+        tries = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(FolderInUseError),
+            stop=tenacity.stop_after_delay(self._wait),
+            wait=tenacity.wait_fixed(_SECONDS_BETWEEN_TRIES),
+            before_sleep=self._say_that_it_waits,
+            reraise=True,
+        )
+        with ExitStack() as held:
+            tries(lambda: held.enter_context(locked(self.config.run_dir, f".{job}.lock" if job else ".lock")))
+            yield
+
+    def _say_that_it_waits(self, state: tenacity.RetryCallState) -> None:
+        if state.attempt_number == 1:
+            self.say(f"{self.config.run_dir} is in use by another run; waiting up to {self._wait:g} s for its end")
 
     def store(self, stage: str) -> StageStore:
         """The versions of a stage."""

@@ -226,7 +226,9 @@ class Runner:
                 fingerprint = self._fingerprint(stage, StageInputs(result.own_inputs), upstream)
             seconds = time.monotonic() - started
             stop_if_requested()
-            store.commit(folder, self._manifest(stage, fingerprint, upstream, result, seconds))
+            with context.bar(stage.name, "") as bar:
+                bar(0, 0, "writing the manifest")
+                store.commit(folder, self._manifest(stage, fingerprint, upstream, result, seconds))
         except BaseException as error:
             # Ctrl-C too: only a kill leaves an unfinished folder, and the next run removes that, unless it can be
             # continued. Once the pointer names it, the version is published, and stays.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +42,7 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     Raises:
         RunFolderError: A version cannot be removed.
     """
-    with run_folder.locked():
+    with nullcontext() if dry_run else run_folder.locked():
         found = _removable(run_folder, keep)
         for each in () if dry_run else found:
             try:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from features.dataset import FeatureDataset
 from ingestion.secrets import redact
@@ -20,6 +19,7 @@ from pipeline.runner import Runner
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.store import Version, write_atomically
 from pipeline.stages.train import Train
+from pipeline.terminal.grid import Grid
 from pipeline.terminal.progress import Bar
 from training.studies.drawing import draw
 from training.studies.page import render as render_page
@@ -64,7 +64,7 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
     """
     if name not in COMPARISONS:
         raise ConfigError(f"compare {name}: there is no such comparison.{nearest(name, COMPARISONS)}")
-    with run_folder.locked():
+    with run_folder.locked("compare"):
         upstream = run_folder.upstream(Train())
         Runner(run_folder).say_what_is_stale(Train(), upstream)
         features = upstream["features"]
@@ -200,14 +200,14 @@ def cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def table_of(comparison: Comparison, model: str) -> Table:
+def table_of(comparison: Comparison, model: str) -> Grid:
     """Mean test accuracy and its standard error, for the terminal."""
-    table = Table(f"{model}: test accuracy", *(str(column) for column in TableColumn))
+    table = Grid("method", *(str(column) for column in TableColumn), title=f"{model}: test accuracy [%]")
     for method in METHODS:
         cells = []
         for column in TableColumn:
             runs = comparison.of(model, Variant(method, column))
             mean = mean_of([run.counts.accuracy for run in runs]) if runs else None
-            cells.append(f"{100 * mean.value:.2f} % ± {100 * mean.error:.2f}" if mean else "-")
+            cells.append(f"{100 * mean.value:.2f} ± {100 * mean.error:.2f}" if mean else "-")
         table.add_row(METHOD_NAMES[method], *cells)
     return table

@@ -70,7 +70,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
         RunFolderError: The folder is there already or cannot be written.
         ModelError: A model cannot be read, or is of other features or classes, or has seen the events.
     """
-    with run_folder.locked():
+    with run_folder.locked("evaluate-files"):
         try:
             return _evaluate(run_folder, models, inputs, out)
         finally:
@@ -157,7 +157,9 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
         checked = inventory(expand(samples), config.ingest, on_file=bar)
     refuse_waiting(checked, config.ingest)
     config.refuse_load_test(any(info.is_load_test for info in checked.infos))
-    spark = run_folder.spark.context()
+    with Bar(run_folder.console, "Spark", "") as bar:
+        bar(0, 0, "starting")
+        spark = run_folder.spark.context()
     total = sum(info.entries for info in checked.infos)
     with Bar(run_folder.console, "ingest", "events") as bar, counted(spark, bar, total) as done:
         read = ingest(
@@ -200,7 +202,9 @@ def _write(
         return
     train = dataset.files("train") if dataset is not None and not events.files[0].is_relative_to(folder) else []
     task = make_task(config, config.classes, None)
-    metrics = evaluate(candidates, events.files, train, task, folder, train_events=config.evaluate.train_events)
+    with Bar(run_folder.console, "evaluate", "events") as bar:
+        most = config.evaluate.train_events
+        metrics = evaluate(candidates, events.files, train, task, folder, train_events=most, on_progress=bar)
     for table in evaluation_tables(metrics):
         run_folder.console.print(table)
 

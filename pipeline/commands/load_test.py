@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from pipeline.errors import RunFolderError, cannot_write
 from pipeline.local_folder import chosen_folder
 from pipeline.run_folder import RunFolder
 from pipeline.terminal.progress import Bar
+from pipeline.yaml_text import write_yaml
 
 
 def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int) -> str:
@@ -50,9 +50,10 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
         )
     content: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     content |= {
-        "run_dir": str(folder / "run"),
+        # From the folder of the config, so that it can be moved.
+        "run_dir": "run",
         "samples": [
-            {"name": sample.name, "label": sample.label, "files": [str(path) for path in files[sample.name]]}
+            {"name": sample.name, "label": sample.label, "files": [path.name for path in files[sample.name]]}
             for sample in config.samples
         ],
         "ingest": {**content.get("ingest", {}), "tree": TREE, "branch_map": branch_map()},
@@ -63,5 +64,5 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
         },
     }
     path = folder / "load_test.yaml"
-    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    path.write_text(write_yaml(content), encoding="utf-8")
     return f"{sum(map(len, files.values()))} files; next: python -m pipeline run --config {path}"

@@ -13,22 +13,27 @@ from typing import Final, TextIO
 
 import psutil
 
-from pipeline.errors import RunFolderError, cannot_write
+from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
 
 _SECONDS_FOR_A_NAME: Final = 1.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.02
 
 
 @contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
+def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
     """Hold the run folder; a second run refuses. The lock ends with the process, however it ends.
 
     Folders that are made for the lock are removed with it, if the run folder holds nothing else then.
 
+    Args:
+        run_dir: The run folder.
+        name: Of the file; jobs that hold other ones run beside each other.
+
     Raises:
-        RunFolderError: Another run holds it, or it cannot be written or locked.
+        FolderInUseError: Another run holds it.
+        RunFolderError: It cannot be written or locked.
     """
-    path = run_dir / ".lock"
+    path = run_dir / name
     made: list[Path] = []
     try:
         made += [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
@@ -73,9 +78,9 @@ def _lock(file: TextIO, run_dir: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise RunFolderError(
+        raise FolderInUseError(
             f"{run_dir} is in use by another run (process {_holder(file)}). "
-            f"Wait for it, end it, or choose another run_dir."
+            f"Wait for it (--wait 600), end it, or choose another run_dir."
         ) from None
     except OSError as cause:
         raise RunFolderError(

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rich.console import Console
 
@@ -17,6 +17,9 @@ from pipeline.runs.fingerprint import Input
 from pipeline.runs.outputs import content_digest
 from pipeline.runs.store import Version
 from pipeline.terminal.progress import Bar
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 
 class Check(NamedTuple):
@@ -75,6 +78,12 @@ class Context:
     def refuse_load_test(self) -> None:
         """See `Config.refuse_load_test`."""
         self.config.refuse_load_test(self.upstream["features"].manifest["counters"]["load_test"])
+
+    def start_spark(self) -> SparkContext:
+        """The running context; starting it takes seconds, which the user sees."""
+        with self.bar("Spark", "") as bar:
+            bar(0, 0, "starting")
+            return self.spark.context()
 
     def bar(self, label: str, unit: str) -> Bar:
         """A progress bar."""

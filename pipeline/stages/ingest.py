@@ -80,7 +80,7 @@ class Ingest(Stage):
         earlier = self._earlier_parts(context, infos)
         events_dir = context.out_dir / "events"
         events_dir.mkdir()
-        spark = context.spark.context()
+        spark = context.start_spark()
         to_read = sum(info.entries for info in infos if not earlier or info.uuid not in earlier.parts)
         with context.bar("ingest", "events") as bar, counted(spark, bar, to_read) as done:
             result = ingest(

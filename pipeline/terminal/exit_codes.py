@@ -7,6 +7,7 @@ import errno
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 
 from ingestion.secrets import redact
@@ -28,14 +29,28 @@ from pipeline.terminal.interrupts import requested
 _SECONDS_BEFORE_AGAIN: Final = 0.05
 #: Errors of the system that come from a name or from permissions.
 _OF_THE_MACHINE: Final = frozenset({errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
+_WIDTH_OF_FILES: Final = 1000
+#: What moves the cursor or changes colours, as names of files may.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _in_letters(control: re.Match[str]) -> str:
+    return ascii(control[0])[1:-1]
 
 
 class SafeConsole(Console):
-    """A console that shows no secrets of URLs and settings."""
+    """A console that shows no secrets of URLs and settings and no control characters, and cuts no line of a file."""
+
+    @property  # type: ignore[misc]
+    def size(self) -> ConsoleDimensions:
+        """Of the terminal; a file has room."""
+        found = super().size
+        return found if self.is_terminal or "COLUMNS" in os.environ else found._replace(width=_WIDTH_OF_FILES)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Like `Console.print`."""
-        super().print(*(redact(each) if isinstance(each, str) else each for each in objects), **options)
+        shown = (_CONTROL.sub(_in_letters, redact(each)) if isinstance(each, str) else each for each in objects)
+        super().print(*shown, **options)
 
 
 #: What a command tells, and where its progress and errors go.

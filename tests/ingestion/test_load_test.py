@@ -420,7 +420,10 @@ def test_the_command_writes_files_and_a_config_that_reads_them(tmp_path: Path) -
     said = load_test(RunFolder(config_of(tmp_path), Console(quiet=True)), folder, 9, seed=1)
     assert said.startswith("2 files")
     assert str(folder / "load_test.yaml") in said
+    # It may be moved.
+    folder = folder.rename(tmp_path / "moved")
     config = load_config(str(folder / "load_test.yaml"))
+    assert config.run_dir == folder / "run"
     assert (config.classes, config.allow_load_test) == (["QCD", "ttbar"], False)
     infos = inventory(expand(config.samples), config.ingest).infos
     assert [(info.sample, info.label, info.entries) for info in infos] == [("qcd", 0, 9), ("ttbar", 1, 9)]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from rich.console import Console
 from undisturbed_run import Finished, Undisturbed
 
@@ -18,6 +17,7 @@ from pipeline.config import load_config
 from pipeline.errors import ConfigError, MachineError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.store import StageStore
+from pipeline.yaml_text import read_yaml, write_yaml
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -31,7 +31,7 @@ class Store:
 
     def runs(self) -> list[Path]:
         """Those that were not deleted."""
-        metas = {path.parent: yaml.safe_load(path.read_text()) for path in self.folder.glob("*/*/meta.yaml")}
+        metas = {path.parent: read_yaml(path.read_text()) for path in self.folder.glob("*/*/meta.yaml")}
         return [run for run, meta in metas.items() if meta.get("lifecycle_stage") == "active" and "run_id" in meta]
 
     def metric(self, run: Path, name: str) -> list[float]:
@@ -93,9 +93,9 @@ def test_what_a_killed_command_left_half_logged_is_logged_anew(undisturbed: Undi
     undisturbed.restore()
     assert tracked(undisturbed, store.uri).returncode == 0
     (half,) = store.runs()
-    meta = yaml.safe_load((half / "meta.yaml").read_text())
+    meta = read_yaml((half / "meta.yaml").read_text())
     running = 1
-    (half / "meta.yaml").write_text(yaml.safe_dump(meta | {"status": running, "end_time": None}))
+    (half / "meta.yaml").write_text(write_yaml(meta | {"status": running, "end_time": None}))
     assert tracked(undisturbed, store.uri).returncode == 0
     (whole,) = store.runs()
     assert whole != half
