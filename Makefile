@@ -1,7 +1,5 @@
 # Two commands matter: `make run` and `make test`. Both install what is missing into .venv first.
 
-CONFIG ?= demo
-SET ?=
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,16 +14,26 @@ unexport PYTHONDONTWRITEBYTECODE
 # Of pyproject.toml; xrootd brings a compiled client, so who needs it adds it.
 EXTRAS := https mlflow s3 tensorboard
 PIPELINE = $(BIN)/python -m pipeline
-OPTIONS = --config $(CONFIG) $(foreach each,$(SET),--set $(each))
-STAGES := ingest features gridsearch train evaluate export report
-COMMANDS := validate plan status promote track clean
+# The command line reads these from the environment: neither make nor a shell reads what is in them.
+ifdef CONFIG
+export HEP_PIPELINE_CONFIG := $(value CONFIG)
+endif
+ifdef SET
+export HEP_PIPELINE_SET := $(value SET)
+endif
 NETWORK ?= hlf
+export HEP_PIPELINE_NETWORK := $(value NETWORK)
+unexport CONFIG SET NETWORK
+STAGES := ingest features gridsearch train evaluate export report
+COMMANDS := config validate plan status promote track clean
 # A file of tests is run by one process; so many files at once.
 TEST_PROCESSES ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Goals build on each other: with -j too they are made in the order in which they are asked for.
+.NOTPARALLEL:
 .PHONY: help setup airflow-setup test-airflow torture mutants java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch bench-inference browser lint format
 
 help: ## Show what there is to make
@@ -53,7 +61,7 @@ update: setup ## Lock the newest versions that pyproject.toml allows, install th
 	$(COMPILE) --no-emit-package torch --group dev $(EXTRAS:%=--extra %) pyproject.toml -o requirements.lock
 	sed -n 's/.*"\(torch==.*\)".*/\1/p' pyproject.toml | $(COMPILE) --no-config -c requirements.lock - -o requirements-cuda.lock
 	echo apache-airflow | $(COMPILE) --no-config - -o requirements-airflow.lock
-	$(MAKE) test
+	$(MAKE) update-docs test
 
 airflow-setup: $(AIRFLOW)/.installed ## Install Airflow into .venv-airflow, apart from the pipeline (see docs/operations.md)
 
@@ -68,7 +76,7 @@ java:
 	@sh pipeline/machine/ensure_java.sh
 
 run: setup ## Run all stages, as far as they are stale
-	$(PIPELINE) run $(OPTIONS)
+	$(PIPELINE) run
 
 ingest: setup ## ROOT files to events Parquet
 features: setup ## Events to features Parquet
@@ -78,13 +86,14 @@ evaluate: setup ## Predict the test split; metrics and plots
 export: setup ## The networks as ONNX for the trigger
 report: setup ## One HTML page of the whole run
 $(STAGES):
-	$(PIPELINE) $@ $(OPTIONS)
+	$(PIPELINE) $@
 
 compare: setup ## Compare optimisers on the same events: tables and figures of the thesis (see docs/comparison.md)
-	$(PIPELINE) ingest $(OPTIONS)
-	$(PIPELINE) features $(OPTIONS)
-	$(PIPELINE) compare thesis $(OPTIONS)
+	$(PIPELINE) ingest
+	$(PIPELINE) features
+	$(PIPELINE) compare thesis
 
+config: setup ## Show every value of the config and where it comes from
 validate: setup ## Check the config and its input files
 plan: setup ## Say what would run, and why
 status: setup ## Say what is there
@@ -92,13 +101,13 @@ promote: setup ## Put the trained networks in use, if they are better than those
 track: setup ## Log the trained and evaluated networks to MLflow (mlflow.uri; needs the extra `mlflow`)
 clean: setup ## Remove old versions that nothing in use needs
 $(COMMANDS):
-	$(PIPELINE) $@ $(OPTIONS)
+	$(PIPELINE) $@
 
 rollback: setup ## Put the model before the one in use back (NETWORK=hlf)
-	$(PIPELINE) rollback $(NETWORK) $(OPTIONS)
+	$(PIPELINE) rollback "$$HEP_PIPELINE_NETWORK"
 
 doctor: setup ## Say what is wrong with this machine
-	$(PIPELINE) doctor $(OPTIONS)
+	$(PIPELINE) doctor
 
 browser:
 	@sh tests/ensure_browser.sh
@@ -109,8 +118,8 @@ test: setup browser ## Run all tests but those of Airflow
 test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (seven minutes)
 	$(BIN)/python -m pytest -m airflow
 
-test-fast: setup ## Run the tests that start no JVM, no MPI and no command line
-	$(PYTEST) -m "not spark and not distributed and not end_to_end and not airflow"
+test-fast: setup ## Run the tests that start no JVM, no MPI and no command line, and the examples in docstrings
+	$(PYTEST) -m "not slow and not spark and not distributed and not end_to_end and not airflow"
 
 torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TORTURE='--kills 3 --fuzz 100' is quicker)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/torture.py $(TORTURE)
@@ -139,12 +148,31 @@ bench-inference: setup ## Measure: one event and batches through the exported ne
 bench-workers: setup ## Measure: training on one and two workers, stragglers, the simulator (BENCH='--only simulator' is a part)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/workers.py $(BENCH)
 
-lint: setup ## Formatting, lint, types, layers, docstring examples
+.PHONY: docs notebooks update-docs
+# Not with --quiet, which hides the warnings that --strict counts.
+docs: $(VENV)/.docs-installed ## Build the documentation into build/site, with a reference made from the code; broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo build/site/index.html
+
+notebooks: setup $(VENV)/.docs-installed ## Run the demo where it is stale, then the notebooks of docs/examples on it
+	$(PIPELINE) run --config demo
+	$(BIN)/python -m nbconvert --log-level=WARN --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False \
+		--ExecutePreprocessor.extra_arguments=--log-level=ERROR docs/examples/*.ipynb
+	$(BIN)/ruff format --quiet docs/examples
+
+# On top of the rest, in the same versions: the site imports the code, the notebooks run it.
+$(VENV)/.docs-installed: $(VENV)/.installed requirements-docs.lock
+	$(UV) install --python $(BIN)/python --no-deps --require-hashes -r requirements-docs.lock -c requirements.lock
+	touch $@
+
+update-docs: setup ## Lock the newest versions of what the site needs, beside those of requirements.lock
+	$(subst 'make update','make update-docs',$(COMPILE)) --group docs -c requirements.lock -o requirements-docs.lock
+
+lint: setup ## Formatting, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q ingestion features models pipeline training
 
 format: setup ## Format the code
 	$(BIN)/ruff format .

@@ -9,20 +9,23 @@ The decorators hide numba's missing types from mypy, nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable
+import stat
+import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numba
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
-def compiled(function: Kernel) -> Kernel:
-    """Compile a loop over arrays."""
-    return cast("Kernel", numba.njit(cache=True)(function))
+def compiled(function: Kernel, *, error_model: Literal["python", "numpy"] = "python") -> Kernel:
+    """Compile a loop over arrays; a division by zero is an error, or, as `numpy`, infinite."""
+    return cast("Kernel", numba.njit(cache=True, error_model=error_model)(function))
 
 
 def compiled_ufunc(function: Callable[..., float]) -> Any:
@@ -30,16 +33,44 @@ def compiled_ufunc(function: Callable[..., float]) -> Any:
     return numba.vectorize(cache=True)(function)  # type: ignore[no-untyped-call]
 
 
+def cache_folder(name: str, places: Iterable[Path]) -> Path:
+    """A folder of a name in the first place that can be written, or else in a temporary folder of this user.
+
+    What lies there is run as it is, so a temporary folder that others can write to is not taken.
+    """
+    for place in places:
+        if _can_be_written(place / name):
+            return place / name
+    own = Path(tempfile.gettempdir()) / f"hep-pipeline-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        own.mkdir(mode=0o700)
+    status = own.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        own = Path(tempfile.mkdtemp(prefix="hep-pipeline-"))
+    return own / name
+
+
+def _can_be_written(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
 def _choose_cache_folder() -> None:
-    """Point numba to the folder of this source; inside an archive or a read-only checkout numba chooses its own."""
+    """Point numba to the folder of this source: beside it, or, in an archive or a read-only checkout, elsewhere."""
     package = Path(__file__).parent
-    if not package.is_dir() or not os.access(package, os.W_OK):
-        return
     source = hashlib.sha256()
+    # An archive has no files to list; numba then notices what changes.
     for file in sorted(package.glob("*.py")):
         source.update(file.read_bytes())
-    cache = package / "__pycache__" / f"kernels-{source.hexdigest()[:16]}"
-    numba.config.CACHE_DIR = str(cache)  # type: ignore[attr-defined]
+    places = [package / "__pycache__"]
+    with contextlib.suppress(RuntimeError):
+        # A user of a container may have none.
+        places.append(Path.home() / ".cache" / "hep-pipeline")
+    numba.config.CACHE_DIR = str(cache_folder(f"kernels-{source.hexdigest()[:16]}", places))  # type: ignore[attr-defined]
 
 
 _choose_cache_folder()

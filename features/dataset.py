@@ -49,14 +49,21 @@ class FeatureDataset(NamedTuple):
         """
         path = folder / "dataset.json"
         try:
-            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            content: Any = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError) as cause:
             raise DatasetError(f"{path} cannot be read ({cause}). Make the features again.") from cause
-        if content.get("version") != DATASET_VERSION:
+        version = content.get("version") if isinstance(content, dict) else None
+        if version != DATASET_VERSION:
             raise DatasetError(
-                f"{path} is of version {content.get('version')}, this code reads {DATASET_VERSION}. "
-                "Make the features again."
+                f"{path} is of version {version}, this code reads {DATASET_VERSION}. Make the features again."
             )
+        try:
+            return cls._from_json(folder, content)
+        except (AttributeError, KeyError, TypeError) as cause:
+            raise DatasetError(f"{path} is damaged ({cause!r}). Make the features again.") from cause
+
+    @classmethod
+    def _from_json(cls, folder: Path, content: dict[str, Any]) -> Self:
         return cls(
             folder=folder,
             classes=content["classes"],

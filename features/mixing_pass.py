@@ -41,6 +41,10 @@ class MixingPlan(NamedTuple):
         """(split, row group) by number."""
         return [(split, group) for split, each in enumerate(self.layouts) for group in range(len(each.rows))]
 
+    def num_events(self) -> int:
+        """Events of all row groups."""
+        return int(sum(each.rows.sum() for each in self.layouts))
+
     def tasks(self) -> NDArray[np.int64]:
         """Task of each row group, by number: runs of row groups with about EVENTS_PER_TASK events."""
         rows = np.concatenate([each.rows for each in self.layouts])

@@ -9,6 +9,7 @@ group.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -79,6 +80,7 @@ def make_features(
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
     earlier: Earlier | None = None,
+    mixed: Callable[[int], AbstractContextManager[Accumulator[int]]] | None = None,
     load_test: bool = False,
 ) -> FeaturesResult:
     """Make the features dataset in `out_dir` (an existing folder that every task can reach).
@@ -92,6 +94,7 @@ def make_features(
         done: Counts events as kernel tasks finish, for progress.
         num_tasks: Number of Spark tasks for so many pieces of work.
         earlier: What may be taken over where an events part has not changed.
+        mixed: Given the number of events that will be mixed, counts them as their row groups are written, for progress.
         load_test: Whether the events are copies of few, which the dataset then says.
 
     Raises:
@@ -106,7 +109,8 @@ def make_features(
     for split in SPLITS:
         (out_dir / split).mkdir()
     packs = packs_of(outputs, num_tasks=num_tasks(len(outputs)))
-    tasks = _mix(spark, packs, kernels, plan, settings, classes, out_dir)
+    with mixed(plan.num_events()) if mixed else nullcontext(spark.accumulator(0)) as num_mixed:
+        tasks = _mix(spark, packs, kernels, plan, settings, classes, out_dir, done=num_mixed)
     written = [group for task in tasks for group in task.groups]
     for folder in (kernels, *(out_dir / split for split in SPLITS)):
         for unfinished in folder.glob(".*"):
@@ -198,6 +202,8 @@ def _mix(
     settings: FeatureSettings,
     classes: list[str],
     out_dir: Path,
+    *,
+    done: Accumulator[int],
 ) -> list[TaskWritten]:
     """Shuffle the rows of all files into their row groups and write these."""
     groups = plan.groups()
@@ -211,7 +217,9 @@ def _mix(
 
     def receive(blobs: Iterable[tuple[int, bytes]]) -> Iterator[TaskWritten]:
         keep_freed_memory()
-        yield write_groups((blob for _, blob in blobs), groups, classes, Path(folder))
+        written = write_groups((blob for _, blob in blobs), groups, classes, Path(folder))
+        done.add(sum(group.rows for group in written.groups))
+        yield written
 
     sent = spark.parallelize(packs, len(packs)).flatMap(send)
     num_writers = int(plan.tasks()[-1]) + 1

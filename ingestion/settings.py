@@ -15,8 +15,8 @@ class SampleSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")
-    """Name in cutflows and tables: letters, digits, `_ . + -`."""
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=100)
+    """Name in cutflows and tables: at most 100 letters, digits, `_ . + -`."""
     label: int = Field(ge=0, strict=True)
     """Class of its events: an index into `classes`."""
     files: list[str] = Field(min_length=1)

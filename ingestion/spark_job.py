@@ -59,7 +59,7 @@ class EventsPart(NamedTuple):
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """From a manifest."""
-        return cls(**content)
+        return cls(*(content[name] for name in cls._fields))
 
 
 class EarlierParts(NamedTuple):

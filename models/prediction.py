@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ def predict(
     batch_size: int = 256,
     also: Sequence[str] = (),
     at_most: int | None = None,
+    on_events: Callable[[int], None] | None = None,
 ) -> pa.Table:
     """Class probabilities of all rows of some features files.
 
@@ -42,6 +43,7 @@ def predict(
         batch_size: Rows that are read and predicted at once; 256 with particle lists take half a GB.
         also: Further columns of the files to keep.
         at_most: Stop after so many events; rows are mixed, so the first are a random sample.
+        on_events: Called with the number of each batch.
 
     Returns:
         Columns `file_uuid`, `entry`, `label`, `weight`, those of `also`, and `probability` (a list with one number per
@@ -69,6 +71,8 @@ def predict(
                     pa.Table.from_batches([chosen.select(kept)]).append_column("probability", pa.array(list(scores)))
                 )
                 left = None if left is None else left - chosen.num_rows
+                if on_events:
+                    on_events(chosen.num_rows)
     if not parts:
         raise InputError("there are no events to predict. Add files, or enlarge the split in features.split.")
     return pa.concat_tables(parts)

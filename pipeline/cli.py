@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from rich.markup import escape
 
-from pipeline.config import load_config
+from pipeline.config import LoadedConfig, load, load_config
 from pipeline.credentials import shown_command
+from pipeline.errors import ConfigError
 from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
 
 if TYPE_CHECKING:
@@ -22,21 +24,36 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="hep-pipeline",
-    help="ROOT files in, trained and evaluated event classifiers out.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 ConfigOption = Annotated[
     str,
     typer.Option("--config", "-c", help="A YAML file, or the name of a shipped config.", envvar="HEP_PIPELINE_CONFIG"),
 ]
+#: Options for `--set` as a shell would split them; those of the command line come after, and win.
+SET_VARIABLE: Final = "HEP_PIPELINE_SET"
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="A.B=C", help="Override a config value; may be given often."),
+    typer.Option(
+        "--set", metavar="A.B=C", help=f"Override a config value; may be given often. Also: {SET_VARIABLE}='A=B C=D'."
+    ),
+]
+WaitOption = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        min=0,
+        envvar="HEP_PIPELINE_WAIT",
+        show_default="refuse at once",
+        help="Wait so long (inf: for ever) for another run on the run folder to end.",
+    ),
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Run even if up to date.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 class Asked(NamedTuple):
@@ -44,6 +61,7 @@ class Asked(NamedTuple):
 
     config: str
     overrides: list[str]
+    wait: float = 0.0
 
     def plus(self, key: str, value: object) -> Asked:
         """With one more override, unless its value is None."""
@@ -53,7 +71,11 @@ class Asked(NamedTuple):
         """The run folder of this config; nothing is written."""
         from pipeline.run_folder import RunFolder
 
-        return RunFolder(load_config(self.config, self.overrides), err)
+        return RunFolder(load_config(self.config, self.overrides), err, wait=self.wait)
+
+    def loaded(self) -> LoadedConfig:
+        """The config with the sources of its values."""
+        return load(self.config, self.overrides)
 
     def typed(self, *words: str) -> str:
         """The command line, without secrets."""
@@ -61,22 +83,48 @@ class Asked(NamedTuple):
         return " ".join(["python -m pipeline", *words, "--config", self.config, *changes])
 
 
-def command(work: Callable[..., None], *, moved: Mapping[str, str] | None = None) -> Callable[..., None]:
+def version(asked: bool) -> None:
+    """Print it, where it is asked for."""
+    if asked:
+        from pipeline.runs.provenance import code_version, release
+
+        say(f"hep-pipeline {release()}, {code_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def app_options(
+    _: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """ROOT files in, trained and evaluated event classifiers out."""
+
+
+def command(
+    work: Callable[..., None], *, moved: Mapping[str, str] | None = None, waits: bool = True
+) -> Callable[..., None]:
     """Make a command of a function, with its name and its docstring as help; returns it as it is.
 
     Args:
         work: Its first argument is `Asked`, made of the options that every command has; others are its own options.
         moved: Options that it had once, and what to type now. Help does not show them; using one is an error.
+        waits: Whether it may have to wait for another command.
     """
     moved = moved or {}
 
-    def run(config: ConfigOption = "demo", overrides: SetOption = None, debug: DebugOption = False, **own: Any) -> None:
+    def run(
+        config: ConfigOption = "demo",
+        overrides: SetOption = None,
+        wait: WaitOption = 0.0,
+        debug: DebugOption = False,
+        **own: Any,
+    ) -> None:
         options = {name: value for name, value in own.items() if f"--{name}" not in moved}
-        guard(lambda: work(Asked(config, overrides or []), **options), debug=debug)
+        guard(lambda: work(Asked(config, [*_set_by_environment(), *(overrides or [])], wait), **options), debug=debug)
 
     _, *options = inspect.signature(work, eval_str=True).parameters.values()
     options += [_moved_option(f"{work.__name__} {old}", new) for old, new in moved.items()]
     *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
+    shared = [each for each in shared if waits or each.name != "wait"]
     options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*options, *shared)]
     run.__name__, run.__doc__ = work.__name__, work.__doc__
     # Both are where typer looks.
@@ -84,6 +132,14 @@ def command(work: Callable[..., None], *, moved: Mapping[str, str] | None = None
     run.__annotations__ = {each.name: each.annotation for each in options}
     app.command()(run)
     return work
+
+
+def _set_by_environment() -> list[str]:
+    given = os.environ.get(SET_VARIABLE, "")
+    try:
+        return shlex.split(given)
+    except ValueError as cause:
+        raise ConfigError(f"{SET_VARIABLE} (SET of make): {cause}. Quote as in a shell.") from None
 
 
 def _moved_option(spelling: str, new: str) -> inspect.Parameter:
@@ -120,10 +176,37 @@ def say(words: object) -> None:
     out.print(str(words), markup=False)
 
 
+def say_json(content: object) -> None:
+    """Print what a command tells for machines."""
+    out.print_json(json.dumps(content, ensure_ascii=False))
+
+
+def _complete_stage(incomplete: str) -> Iterable[str]:
+    from pipeline.stages.table import STAGES
+
+    return [stage.name for stage in STAGES if stage.name.startswith(incomplete)]
+
+
 @command
-def run(asked: Asked, force: ForceOption = False) -> None:
+def run(
+    asked: Asked,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="STAGE", help="The last stage to run.", autocompletion=_complete_stage),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and why, as `plan`.")] = False,
+    force: ForceOption = False,
+) -> None:
     """Run all stages, as far as they are stale."""
-    _run(asked, force=force)
+    if dry_run:
+        from pipeline.commands.plan import lines, plan
+
+        for line in lines(plan(asked.run_folder(), until=until, force=force)):
+            say(line)
+    else:
+        from pipeline.commands.run import run
+
+        run(asked.run_folder(), until=until, force=force)
 
 
 stage_command("ingest", "ROOT files to events Parquet (Spark and uproot).")
@@ -247,7 +330,7 @@ def clean(
     say(f"{len(found)} versions {'would be removed' if dry_run else 'removed'}, {total / 1e6:,.1f} MB")
 
 
-@command
+@partial(command, waits=False)
 def load_test(
     asked: Asked,
     folder: Annotated[Path, typer.Argument(help="New folder for the files and their config.")],
@@ -260,7 +343,21 @@ def load_test(
     say(load_test(asked.run_folder(), folder, events, seed=seed))
 
 
-@command
+@partial(command, waits=False)
+def config(asked: Asked, as_json: JsonOption = False) -> None:
+    """Show every value of the config, and where it comes from: the default, the file or `--set`."""
+    from pipeline.commands.config import as_json as in_json
+    from pipeline.commands.config import lines
+
+    loaded = asked.loaded()
+    if as_json:
+        say_json(in_json(loaded))
+        return
+    for line in lines(loaded):
+        say(line)
+
+
+@partial(command, waits=False)
 def validate(asked: Asked) -> None:
     """Check the config, and that its input files are there."""
     from pipeline.commands.validate import validate
@@ -273,18 +370,26 @@ def validate(asked: Asked) -> None:
 def plan(
     asked: Asked,
     accept: Annotated[bool, typer.Option("--accept", help="Declare what is there up to date, as it is.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say what would run, and why."""
-    from pipeline.commands.plan import plan
+    from pipeline.commands.plan import accept as accept_all
+    from pipeline.commands.plan import as_json as in_json
+    from pipeline.commands.plan import lines, plan
 
-    for line in plan(asked.run_folder(), accept=accept):
-        say(line)
+    if accept:
+        say(accept_all(asked.run_folder()))
+    elif as_json:
+        say_json(in_json(plan(asked.run_folder())))
+    else:
+        for line in lines(plan(asked.run_folder())):
+            say(line)
 
 
-@command
+@partial(command, waits=False)
 def status(
     asked: Asked,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    as_json: JsonOption = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read every file and compare it with its digest.")] = False,
 ) -> None:
     """Say what is there."""
@@ -300,17 +405,20 @@ def status(
         say("every file is as it was written")
         return
     if as_json:
-        out.print_json(json.dumps(status(asked.run_folder())))
+        say_json(status(asked.run_folder()))
     else:
         out.print(table_of(asked.run_folder()))
 
 
-@command
-def doctor(asked: Asked) -> None:
-    """Say what is wrong with this machine, and how to mend it."""
+@partial(command, waits=False)
+def doctor(asked: Asked, as_json: JsonOption = False) -> None:
+    """Say what is wrong with this machine, and how to fix it."""
     from pipeline.commands.doctor import doctor
 
-    if not doctor(asked.run_folder(), say):
+    found = doctor(asked.run_folder(), (lambda _: None) if as_json else say)
+    if as_json:
+        say_json(found.as_json())
+    if not found.is_well:
         raise typer.Exit(Exit.USER_ERROR)
 
 

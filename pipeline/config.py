@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import types
+import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, Self
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -18,23 +17,26 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from ruamel.yaml.error import YAMLError
 
 from features.settings import FeatureSettings
-from ingestion.secrets import keep_secret, redact, redact_all
+from ingestion.secrets import keep_secret
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
-from pipeline.credentials import Property, holds_credential, shown, variables_with_credentials
-from pipeline.errors import ConfigError, nearest
+from pipeline.config_mistakes import explain
+from pipeline.config_paths import count_from_folder
+from pipeline.credentials import Property, holds_credential, variables_with_credentials
+from pipeline.errors import ConfigError, LoadTestError, nearest, short
+from pipeline.local_folder import local_folder
+from pipeline.overrides import Keys, Override, put, read_override, value_at
 from pipeline.runs.code_meaning import PACKAGES, ROOT
-from pipeline.yaml_text import not_text, read_yaml
+from pipeline.yaml_text import about_yaml, not_text, read_yaml
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import TrainSettings
 from training.studies.settings import CompareSettings
 
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
-_LETTERS_SHOWN: Final = 500
-_MISTAKES_SHOWN: Final = 20
 
 
 class SparkSettings(BaseModel):
@@ -118,7 +120,7 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     run_dir: Path
-    """Folder that everything is written to; relative to the current folder."""
+    """Local folder that everything is written to; `~` is the home folder."""
     classes: list[str] = Field(default=["QCD", "ttbar", "W+jets"], min_length=2, max_length=100)
     """Names of the classes; a sample's label is an index into this list."""
     samples: list[SampleSettings] = Field(min_length=1)
@@ -171,6 +173,11 @@ class Config(BaseModel):
         """Name of the class that working points keep."""
         return self.evaluate.signal or ("ttbar" if "ttbar" in self.classes else self.classes[1])
 
+    @field_validator("run_dir", mode="before")
+    @classmethod
+    def _run_dir_is_local(cls, value: object) -> object:
+        return local_folder(value) if isinstance(value, str | Path) else value
+
     @model_validator(mode="after")
     def _run_dir_holds_no_code(self) -> Self:
         folder = self.run_dir.resolve()
@@ -218,6 +225,21 @@ class Config(BaseModel):
                 )
         return self
 
+    def refuse_load_test(self, is_load_test: bool) -> None:
+        """Copies of few events are good for timing; a model or a figure of them would look like one of many events.
+
+        Args:
+            is_load_test: Whether the events are of a load-test sample.
+
+        Raises:
+            LoadTestError: They are, and `allow_load_test` is not set.
+        """
+        if is_load_test and not self.allow_load_test:
+            raise LoadTestError(
+                "these events are of a load-test sample: copies of few events, turned and mirrored. A model or a "
+                "metric of them means nothing. To time it all the same, set allow_load_test: true."
+            )
+
     def training_of(self, name: ModelName) -> TrainSettings:
         """How a network is trained, but for what a grid search decides."""
         return TrainSettings.model_validate(
@@ -225,7 +247,46 @@ class Config(BaseModel):
         )
 
 
+class LoadedConfig(NamedTuple):
+    """A config, and where its values come from."""
+
+    config: Config
+    path: Path
+    content: dict[str, Any]
+    """What the file says."""
+    overrides: list[Override]
+
+    def source(self, keys: Keys) -> str:
+        """Where the value at a place comes from: the last `--set` that gives it or a part of it, the file, or neither.
+
+        Args:
+            keys: The place.
+        """
+        for override in self.overrides[::-1]:
+            is_around = override.concerns(keys)
+            if is_around and not _gives(override.value, keys[len(override.keys) :]):
+                return "default"
+            if is_around or override.is_below(keys):
+                return override.shown
+        if not _gives(self.content, keys):
+            return "default"
+        return self.path.name if is_shipped(self.path) else str(self.path)
+
+
+def _gives(content: Any, keys: Keys) -> bool:
+    try:
+        value_at(content, keys)
+    except KeyError:
+        return False
+    return True
+
+
 def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
+    """Read a config; see `load`."""
+    return load(name, overrides).config
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Read a config.
 
     Args:
@@ -236,26 +297,42 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
         ConfigError: The file is not there, no YAML, or something in it is wrong; all mistakes are listed.
     """
     path = find_config(name)
+    content = _content_of(path)
+    if not is_shipped(path):
+        count_from_folder(path, content)
+    given = [read_override(each, Config) for each in overrides]
+    whole = copy.deepcopy(content)
+    for override in given:
+        put(whole, override, Config)
+    for where in not_text(whole, ""):
+        raise ConfigError(f"{path}: {short(where)} holds half a character (a surrogate), which no file can hold.")
+    try:
+        config = Config.model_validate(whole)
+    except ValidationError as cause:
+        words = explain(cause, Config, place=str(path), of_file=_mistakes(content), overrides=given)
+        raise ConfigError(words) from None
+    keep_secret(config.model_dump())
+    return LoadedConfig(config, path, content, given)
+
+
+def _content_of(path: Path) -> dict[str, Any]:
     try:
         content = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{path} cannot be read ({cause}).") from cause
-    except yaml.YAMLError as cause:
-        hides = _holds_secret(cause)
-        why = _where(cause) if hides else _short(str(cause))
-        raise ConfigError(f"{path} is no valid YAML: {why}") from (None if hides else cause)
+    except YAMLError as cause:
+        raise ConfigError(f"{path} is no valid YAML: {about_yaml(cause)}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold keys and values, such as `run_dir: runs/mine`.")
-    for override in overrides:
-        apply_override(content, override)
-    for where in not_text(content, ""):
-        raise ConfigError(f"{path}: {_short(where)} holds half a character (a surrogate), which no file can hold.")
+    return content
+
+
+def _mistakes(content: dict[str, Any]) -> ValidationError | None:
     try:
-        config = Config.model_validate(content)
-    except ValidationError as cause:
-        raise ConfigError(_explain(cause, str(path))) from None
-    keep_secret(config.model_dump())
-    return config
+        Config.model_validate(content)
+    except ValidationError as mistakes:
+        return mistakes
+    return None
 
 
 def find_config(name: str) -> Path:
@@ -274,42 +351,9 @@ def find_config(name: str) -> Path:
     )
 
 
-def apply_override(content: dict[str, Any], override: str) -> None:
-    """Put `a.b=c` into nested mappings, in place; c is read as YAML.
-
-    Raises:
-        ConfigError: It is not of this form, or a part of the path is no mapping.
-
-    Examples:
-        >>> content = {"train": {"epochs": 20}}
-        >>> apply_override(content, "train.epochs=3")
-        >>> content
-        {'train': {'epochs': 3}}
-    """
-    path, separator, text = override.partition("=")
-    keys = path.strip().split(".")
-    said = _short(shown(override))
-    if not separator or not all(keys):
-        raise ConfigError(f"--set {said}: write it as key.subkey=value, for example --set train.epochs=5.")
-    try:
-        value = read_yaml(text)
-    except yaml.YAMLError as cause:
-        # YAML quotes the line.
-        hides = said != _short(override)
-        why = _where(cause) if hides else _short(str(cause))
-        raise ConfigError(f"--set {said}: the value is no valid YAML ({why}).") from (None if hides else cause)
-    if isinstance(value, str) and text.strip()[:1] not in {"'", '"'}:
-        # Words are taken as they are: YAML would cut them at ' #'.
-        value = text.strip()
-    where = content
-    for key in keys[:-1]:
-        if where.get(key) is None:
-            # Also where a section that is off by default stands as null.
-            where[key] = {}
-        where = where[key]
-        if not isinstance(where, dict):
-            raise ConfigError(f"--set {said}: '{_short(key)}' holds a value, not further keys.")
-    where[keys[-1]] = value
+def is_shipped(path: Path) -> bool:
+    """Whether a config comes with the code; paths in it count from the current folder, else from its own."""
+    return path.resolve().parent == SHIPPED.resolve()
 
 
 def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:
@@ -330,63 +374,3 @@ def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:
         else:
             items[f"{prefix}.{name}"] = model.model_dump(mode="json", include={name})[name]
     return items
-
-
-def _explain(error: ValidationError, place: str) -> str:
-    """All mistakes of a config, a line each: the key, what is wrong, the nearest valid name."""
-    lines = []
-    for mistake in error.errors():
-        keys = [key for key in mistake["loc"] if not (isinstance(key, str) and key.startswith("function-"))]
-        key = ".".join(str(part) for part in keys)
-        if mistake["type"] == "extra_forbidden":
-            lines.append(f"  unknown key '{key}'.{nearest(str(keys[-1]), _fields_at(keys[:-1]))}")
-        elif mistake["type"] == "missing":
-            lines.append(f"  '{key}' is missing.")
-        elif mistake["type"] == "value_error":
-            lines.append(f"  {key + ': ' if key else ''}{mistake['ctx']['error']}.")
-        elif keys[:1] == ["spark"] or "launcher_args" in keys:
-            lines.append(f"  '{key}' (its value is not shown): {mistake['msg']}.")
-        else:
-            lines.append(f"  '{key}': {mistake['msg']} (given: {redact_all(mistake['input'])!r}).")
-    more = [f"  ... and {len(lines) - _MISTAKES_SHOWN} more"] if len(lines) > _MISTAKES_SHOWN else []
-    shown = "\n".join([*map(_short, lines[:_MISTAKES_SHOWN]), *more])
-    return f"{place} has {len(lines)} mistake{'s' if len(lines) > 1 else ''}:\n{shown}"
-
-
-def _holds_secret(cause: yaml.YAMLError) -> bool:
-    """Whether YAML quotes a line with a credential; its own words may name one too ("cannot start any token")."""
-    if not isinstance(cause, yaml.MarkedYAMLError):
-        return holds_credential(str(cause))
-    marks = [mark for mark in (cause.context_mark, cause.problem_mark) if mark is not None]
-    snippets = [mark.get_snippet() or "" for mark in marks]
-    return any(holds_credential(each) or redact(each) != each for each in snippets)
-
-
-def _where(cause: yaml.YAMLError) -> str:
-    """The place of a mistake, without the line itself."""
-    mark = cause.problem_mark if isinstance(cause, yaml.MarkedYAMLError) else None
-    place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
-    return f"a mistake{place}, which is not shown since it may hold a secret"
-
-
-def _short(words: str) -> str:
-    return words if len(words) <= _LETTERS_SHOWN else f"{words[:_LETTERS_SHOWN]} ..."
-
-
-def _fields_at(keys: Sequence[int | str]) -> list[str]:
-    """Names of the fields of the model that a path of keys leads to."""
-    model: type[BaseModel] = Config
-    for key in keys:
-        if isinstance(key, int):
-            continue
-        model = _model_of(model.model_fields[key].annotation)
-    return list(model.model_fields)
-
-
-def _model_of(annotation: Any) -> type[BaseModel]:
-    """The model inside `Model`, `list[Model]` or `Model | None`."""
-    if get_origin(annotation) in (list, Union, types.UnionType):
-        inner = [part for part in get_args(annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
-        annotation = inner[0]
-    section: type[BaseModel] = annotation
-    return section

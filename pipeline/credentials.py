@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from pydantic import GetPydanticSchema, SecretStr
+from pydantic import GetPydanticSchema, PlainSerializer, SecretStr
 
 from ingestion.secrets import HIDDEN, redact
 
@@ -18,13 +18,16 @@ _CREDENTIAL: Final = re.compile(
     r"|fs[.]adl[.]oauth2|fs[.]gs[.](?:encryption|proxy|auth)\b|credential(?![\w.])",
     re.IGNORECASE,
 )
-#: An override, or its beginning, of the sections that hold properties of Spark and arguments of launchers.
-_OVERRIDE: Final = re.compile(r"((?:--set=)?(?:spark|train|train_by_network)(?:\.[\w.-]+)?\s*[=:]).+", re.DOTALL)
+_OVERRIDE: Final = re.compile(r"(\s*(?:--set=)?\s*(?P<keys>(?P<section>\w+)[\w.-]*)\s*[=:]).+", re.DOTALL)
+#: They hold properties of Spark and arguments of launchers.
+_SECTIONS: Final = ("spark", "train", "train_by_network")
 #: Names before the `=` of arguments such as `MY_TOKEN=x` and `--export=ALL,MY_TOKEN=x`.
 _VARIABLE: Final = re.compile(r"(?:^|[,=])([\w.-]+)=")
 #: A property of Spark in the config; what is neither of the two is one mistake.
 Property = Annotated[
-    str | SecretStr, GetPydanticSchema(lambda source, handler: {**handler(source), "custom_error_type": "string_type"})
+    str | SecretStr,
+    GetPydanticSchema(lambda source, handler: {**handler(source), "custom_error_type": "string_type"}),
+    PlainSerializer(lambda value: value if isinstance(value, str) else HIDDEN, return_type=str, when_used="json"),
 ]
 
 
@@ -59,7 +62,10 @@ def shown(override: str) -> str:
         'report.title=password=tt'
     """
     found = _OVERRIDE.fullmatch(override)
-    return f"{found[1]}{HIDDEN}" if found and holds_credential(override) else redact(override)
+    # The name of a property tells in a misspelt section too.
+    if found and holds_credential(override if found["section"] in _SECTIONS else found["keys"]):
+        return f"{found[1]}{HIDDEN}"
+    return redact(override)
 
 
 def shown_command(words: Sequence[str]) -> list[str]:

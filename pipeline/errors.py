@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from features.errors import FeatureError
@@ -11,9 +12,11 @@ from ingestion.errors import IngestionError
 from models.errors import ModelError
 from training.errors import TrainingError
 
+_LETTERS_SHOWN: Final = 500
+
 
 class PipelineError(Exception):
-    """Something that the user can mend."""
+    """Something that the user can fix."""
 
 
 class ConfigError(PipelineError):
@@ -26,6 +29,24 @@ class MissingInputError(PipelineError):
 
 class RunFolderError(PipelineError):
     """The run folder is locked by another run, damaged, or cannot be written."""
+
+
+class FolderInUseError(RunFolderError):
+    """Another command holds what this one needs of the run folder."""
+
+
+def cannot_write(what: Path | str, cause: BaseException, *, other: str = "another run_dir") -> RunFolderError:
+    """What is said wherever the system does not let us write.
+
+    Args:
+        what: That cannot be written.
+        cause: What the system says.
+        other: What to choose instead.
+    """
+    return RunFolderError(
+        f"{what} cannot be written ({cause}). Check space and permissions, and limits of file sizes (`ulimit -f`), "
+        f"or choose {other}."
+    )
 
 
 class MachineError(PipelineError):
@@ -66,3 +87,8 @@ def nearest(name: str, available: Iterable[str]) -> str:
     names = sorted(available)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f" Did you mean '{near[0]}'?" if near else f" There are: {', '.join(names)}."
+
+
+def short(words: str) -> str:
+    """The beginning of what may be very long."""
+    return words if len(words) <= _LETTERS_SHOWN else f"{words[:_LETTERS_SHOWN]} ..."

@@ -16,13 +16,13 @@ from rich.markup import escape
 
 from ingestion.secrets import redact_all
 from pipeline.credentials import shown_command
-from pipeline.errors import CheckFailedError, RunFolderError
+from pipeline.errors import CheckFailedError, RunFolderError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
 from pipeline.runs.outputs import missing_files
 from pipeline.runs.provenance import code_version, now, package_versions
-from pipeline.runs.space import out_of_room, refuse_full_disk
+from pipeline.runs.space import bytes_needed, out_of_room
 from pipeline.runs.store import Version
 from pipeline.stages.base import Context, Result, Stage, StageInputs
 from pipeline.stages.table import STAGES
@@ -96,6 +96,8 @@ class Runner:
             force: Run them even if they are up to date.
         """
         with self.run_folder.locked():
+            # Nothing is written for a run that cannot begin.
+            self.run_folder.refuse_missing_upstream(stage for stage in STAGES if stage.name in names)
             running: Stage | None = None
             self.log.event("run started", command=shown_command(sys.argv), stages=list(names))
             try:
@@ -167,11 +169,11 @@ class Runner:
         self.console.print(f"[bold]{stage.name}[/]: {escape(shown)}", highlight=False)
         self.log.event("stage started", stage=stage.name, reasons=reasons)
         self.say_what_is_stale(stage, upstream)
-        self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run")
         context = self._context(stage, believed, upstream, found, fingerprint, frozenset(missing))
         before = None if current is None else current.folder
         taken_over = [*stage.taken_over(context), *_files_of_parts(context)]
-        refuse_full_disk(self.config.run_dir, stage.name, before, taken_over)
+        needed = bytes_needed(before, taken_over)
+        self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run", min_free_bytes=needed)
         self._make_version(stage, context, fingerprint, afresh=force)
 
     def _remember(self, stage: Stage, current: Version | None, found: StageInputs) -> None:
@@ -233,15 +235,17 @@ class Runner:
                 fingerprint = self._fingerprint(stage, StageInputs(result.own_inputs), upstream)
             seconds = time.monotonic() - started
             stop_if_requested()
-            store.commit(folder, self._manifest(stage, fingerprint, upstream, result, seconds))
+            with context.bar(stage.name, "") as bar:
+                bar(0, 0, "writing the manifest")
+                store.commit(folder, self._manifest(stage, fingerprint, upstream, result, seconds))
         except BaseException as error:
             # Ctrl-C too: only a kill leaves an unfinished folder, and the next run removes that, unless it can be
             # continued. Once the pointer names it, the version is published, and stays.
             if not (store.names(folder) or stage.can_continue(folder)):
-                shutil.rmtree(folder, ignore_errors=True)
+                store.discard(folder)
             no_room = out_of_room(error)
             if no_room or isinstance(error, OSError) or type(error).__module__.startswith("pyarrow"):
-                raise RunFolderError(_about_files(stage, folder, no_room or error)) from error
+                raise _about_files(stage, folder, no_room or error) from error
             raise
         self.log.event(
             "stage finished", stage=stage.name, version=folder.name, seconds=round(seconds, 3), summary=result.summary
@@ -377,12 +381,12 @@ def _refuse_failed_checks(stage: Stage, result: Result) -> None:
         )
 
 
-def _about_files(stage: Stage, folder: Path, error: BaseException) -> str:
-    """What to say of an error that came from reading or writing a file."""
+def _about_files(stage: Stage, folder: Path, error: BaseException) -> RunFolderError:
+    """What to make of an error that came from reading or writing a file."""
     name = getattr(error, "filename", None)
     if out_of_room(error) or (name is not None and Path(name).is_relative_to(folder)):
-        return f"{stage.name} could not write its output ({error}). Check space and permissions of {folder.parent}."
-    return (
+        return cannot_write(folder.parent, error)
+    return RunFolderError(
         f"{stage.name} failed on a file ({type(error).__name__}: {str(error).strip()}). If it belongs to an earlier "
         f"stage, that output is damaged: run the stage again with --force."
     )

@@ -1,72 +1,141 @@
-"""YAML that users write, read safely: what nobody means is refused."""
+"""YAML that users write, by the rules of YAML 1.2: `no` is a word and 010 is ten. What nobody means is refused."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import Any, Final
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import MaxDepthExceededError
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.resolver import VersionedResolver
+from ruamel.yaml.tag import Tag
+
+from ingestion.secrets import redact
+from pipeline.credentials import holds_credential
+from pipeline.errors import short
 
 #: Values in a config, those that aliases repeat counted each time: with aliases of aliases ten lines say a billion.
 _MOST_VALUES: Final = 1_000_000
+_MOST_LEVELS: Final = 100
+#: Tags that the library gives to plain words although YAML 1.2 has no such types.
+_WORDS_ALL_THE_SAME: Final = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
 
 
-class UniqueKeyLoader(yaml.SafeLoader):
-    """YAML's safe loader, which refuses in addition what nobody means.
+class _Resolver(VersionedResolver):
+    """What a plain word stands for."""
 
-    That is a key that is given twice (silently, the first would be lost), and aliases that stand for themselves, or for
-    more values than any memory holds.
-    """
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """The tag of a node; see the base class."""
+        tag = super().resolve(kind, value, implicit)
+        return self.DEFAULT_SCALAR_TAG if isinstance(tag, Tag) and str(tag) in _WORDS_ALL_THE_SAME else tag
 
-    def construct_document(self, node: yaml.Node) -> Any:
+
+class _Constructor(SafeConstructor):
+    """Makes values, and refuses a key that is given twice and aliases that no memory holds."""
+
+    def construct_document(self, node: Any) -> Any:
         """The content of a file; see the base class."""
         if _num_values(node, {}) > _MOST_VALUES:
-            raise yaml.constructor.ConstructorError(
+            raise ConstructorError(
                 None, None, f"its aliases stand for more than {_MOST_VALUES:,} values", node.start_mark
             )
         return super().construct_document(node)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping of a node; see the base class."""
-        if isinstance(node, yaml.MappingNode):
-            seen: set[tuple[str, str]] = set()
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key '{key.value}' is given twice", node.start_mark
-                    )
-                seen.add((key.tag, str(key.value)))
-        return super().construct_mapping(node, deep)
+    def check_mapping_key(self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any) -> bool:  # noqa: ARG002
+        """Whether a key is new; see the base class, whose message shows the values."""
+        if key in mapping:
+            (first, *_) = (each.start_mark.line + 1 for each, _ in node.value if each.value == key_node.value)
+            raise ConstructorError(
+                None, None, f"the key '{key}' is given twice, first in line {first}", key_node.start_mark
+            )
+        return True
 
 
-def _num_values(node: yaml.Node, counted: dict[int, int]) -> int:
+def _num_values(node: Node, counted: dict[int, int]) -> int:
     """Values that a node stands for; `counted` holds those known, 0 for a node within which this one lies."""
     if id(node) not in counted:
         counted[id(node)] = 0
-        parts: list[yaml.Node] = []
-        if isinstance(node, yaml.SequenceNode):
+        parts: list[Node] = []
+        if isinstance(node, SequenceNode):
             parts = node.value
-        elif isinstance(node, yaml.MappingNode):
+        elif isinstance(node, MappingNode):
             parts = [part for pair in node.value for part in pair]
+            for key, _ in node.value:
+                if not isinstance(key, ScalarNode):
+                    raise ConstructorError(
+                        None, None, "a key is a word or a number, no list or mapping", key.start_mark
+                    )
         counted[id(node)] = 1 + sum([_num_values(part, counted) for part in parts])
     elif not counted[id(node)]:
-        raise yaml.constructor.ConstructorError(None, None, "an alias stands for what it is a part of", node.start_mark)
+        raise ConstructorError(None, None, "an alias stands for what it is a part of", node.start_mark)
     return counted[id(node)]
+
+
+def _yaml() -> YAML:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Resolver, yaml.Constructor = _Resolver, _Constructor
+    yaml.max_depth = _MOST_LEVELS
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    return yaml
 
 
 def read_yaml(text: str) -> Any:
     """The content of YAML text.
 
     Raises:
-        yaml.YAMLError: It is no valid YAML, or cannot be held in memory.
+        YAMLError: It is no valid YAML, or cannot be held in memory.
+
+    Examples:
+        >>> read_yaml("{epochs: 010, title: no, when: 1:30, day: 2026-11-20}")
+        {'epochs': 10, 'title': 'no', 'when': '1:30', 'day': '2026-11-20'}
     """
     try:
-        return yaml.load(text, Loader=UniqueKeyLoader)  # noqa: S506 - a safe loader
-    except RecursionError:
-        raise yaml.YAMLError("it is nested too deeply") from None
+        return _yaml().load(text)
+    except MaxDepthExceededError:
+        raise YAMLError("it is nested too deeply") from None
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as cause:
-        # Of values that look like a date or number, or are declared to be one, and are none.
-        raise yaml.YAMLError(f"a value in it cannot be read ({cause})") from cause
+        # Of values that are declared to be a date or number, and are none.
+        raise YAMLError(f"a value in it cannot be read ({cause})") from cause
+
+
+def write_yaml(content: Any) -> str:
+    r"""What JSON can hold as YAML text, a key each line.
+
+    Examples:
+        >>> write_yaml({"title": "no", "epochs": 3})
+        'title: no\nepochs: 3\n'
+    """
+    file = io.StringIO()
+    _yaml().dump(content, file)
+    return file.getvalue()
+
+
+def about_yaml(cause: YAMLError, *, hides: bool = False) -> str:
+    """What is wrong with YAML text; only the place where the line may hold a secret.
+
+    Args:
+        cause: What the library says.
+        hides: It holds one.
+    """
+    if not (hides or _holds_secret(cause)):
+        return short(str(cause))
+    mark = cause.problem_mark if isinstance(cause, MarkedYAMLError) else None
+    place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+    return f"a mistake{place}, which is not shown since it may hold a secret"
+
+
+def _holds_secret(cause: YAMLError) -> bool:
+    """Whether YAML quotes a line with a credential; its own words may name one too ("cannot start any token")."""
+    if not isinstance(cause, MarkedYAMLError):
+        return holds_credential(str(cause))
+    marks = [mark for mark in (cause.context_mark, cause.problem_mark) if mark is not None]
+    snippets = [mark.get_snippet() or "" for mark in marks]
+    return any(holds_credential(each) or redact(each) != each for each in snippets)
 
 
 def not_text(content: Any, place: str) -> Iterator[str]:

@@ -89,7 +89,7 @@ def main() -> int:
     failures = 0
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         if arguments.kills:
-            undisturbed = Undisturbed(Path(folder))
+            undisturbed = Undisturbed(Path(folder) / "here", Path(folder) / "finished")
             for stage in arguments.stages:
                 failures += kill_often(undisturbed, stage, range(seed, seed + arguments.kills))
         if arguments.fuzz:

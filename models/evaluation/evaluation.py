@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -66,6 +67,7 @@ def evaluate(
     out_dir: Path,
     *,
     train_events: int,
+    on_progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, Any]:
     """Evaluate models side by side.
 
@@ -79,6 +81,7 @@ def evaluate(
         task: What is asked.
         out_dir: An existing folder.
         train_events: At most so many training events are predicted.
+        on_progress: Called with the events that are predicted, those that will be, and what is being done.
 
     Returns:
         The content of `metrics.json`.
@@ -89,16 +92,30 @@ def evaluate(
     """
     predicted = []
     runs: dict[str, Any] = {}
+    num_each = _num_rows(test_files) + min(train_events, _num_rows(train_files))
+    num_done = 0
+
+    def show(words: str, events: int = 0) -> None:
+        nonlocal num_done
+        num_done += events
+        if on_progress:
+            on_progress(num_done, num_each * len(candidates), words)
+
     for candidate in candidates:
         folder = out_dir / candidate.name
         folder.mkdir()
-        predictions = predict(candidate.model, test_files, also=["hlf"])
+        count = partial(show, f"predicting with {candidate.name}")
+        predictions = predict(candidate.model, test_files, also=["hlf"], on_events=count)
         write_predictions(predictions, task.classes, folder)
         train = None
         if train_files:
-            train = ScoredEvents.of(predict(candidate.model, train_files, also=["hlf"], at_most=train_events))
+            train = ScoredEvents.of(
+                predict(candidate.model, train_files, also=["hlf"], at_most=train_events, on_events=count)
+            )
         found = Predicted(candidate, ScoredEvents.of(predictions), train)
+        show(f"measuring {candidate.name}")
         runs[candidate.name] = _measure(found, task)
+        show(f"drawing {candidate.name}")
         _plot(found, runs[candidate.name], task, folder / "plots")
         predicted.append(found)
     metrics = {
@@ -109,8 +126,13 @@ def evaluate(
         "runs": runs,
     }
     (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+    show("drawing all")
     _plot_side_by_side(predicted, runs, task, out_dir / "plots")
     return metrics
+
+
+def _num_rows(files: Sequence[Path]) -> int:
+    return sum(pq.read_metadata(file).num_rows for file in files)
 
 
 def write_predictions(predictions: pa.Table, classes: Sequence[str], folder: Path, *, has_truth: bool = True) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
+from pipeline.runs import own_folders
 from pipeline.runs.model_registry import REGISTRY, Registry
 from pipeline.runs.store import MANIFEST, StageStore
 from pipeline.stages.table import STAGES
@@ -27,7 +28,8 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
 
     Of each network in the registry the newest `keep` that were not withdrawn stay too, so that a rollback has
     somewhere to go, and of the one in use the training, features and events that it came from. Interrupted work goes,
-    also what could be continued; results of `evaluate-files` and `compare` are the user's.
+    also what could be continued; results of `evaluate-files` and `compare` are the user's. What this code has not made,
+    and what a symbolic link leads to, stays and is named.
 
     Args:
         run_folder: The run folder.
@@ -40,15 +42,15 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     Raises:
         RunFolderError: A version cannot be removed.
     """
-    with run_folder.locked():
+    with nullcontext() if dry_run else run_folder.locked():
         found = _removable(run_folder, keep)
         for each in () if dry_run else found:
             try:
                 # First of all: what a kill leaves of the rest is then an unfinished version, which nobody reads.
                 (each.folder / MANIFEST).unlink(missing_ok=True)
-                shutil.rmtree(each.folder)
+                own_folders.remove(each.folder)
             except OSError as cause:
-                raise RunFolderError(f"{each.folder} cannot be removed ({cause}). Mend its permissions.") from cause
+                raise RunFolderError(f"{each.folder} cannot be removed ({cause}). Fix its permissions.") from cause
             run_folder.log.event("version removed", folder=str(each.folder), bytes=each.freed_bytes)
     return found
 
@@ -59,15 +61,21 @@ def _removable(run_folder: RunFolder, keep: int) -> list[Removable]:
     needed = _needed(run_folder, [*stores, *networks])
     found = []
     for store in (*stores, *networks):
-        found += [Removable(folder, _freed(folder)) for folder in store.unfinished()]
+        old = store.unfinished()
         # Withdrawn models do not count: a rollback goes to one of the others.
         worth_keeping = store.promoted() if isinstance(store, Registry) else store.complete()
-        if len(worth_keeping) <= keep:
-            continue
-        for name in store.complete():
-            if name < worth_keeping[-keep] and (store.folder, name) not in needed:
-                folder = store.folder / name
+        first_kept = worth_keeping[-keep:][0] if worth_keeping else ""
+        old += [store.folder / name for name in store.complete() if name < first_kept]
+        for folder in old:
+            if (store.folder, folder.name) in needed:
+                continue
+            if store.may_remove(folder):
                 found.append(Removable(folder, _freed(folder)))
+            else:
+                run_folder.say(
+                    f"note: {folder} is kept: a symbolic link leads there, or it holds no {own_folders.MARKER}. "
+                    f"Remove it by hand if nothing needs it."
+                )
     return found
 
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from features.dataset import FeatureDataset
 from models.evaluation.style import PlotLabels
-from pipeline.errors import ConfigError, LoadTestError, RunFolderError, nearest
+from pipeline.errors import ConfigError, RunFolderError, nearest
 from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.store import Version, write_atomically
 from pipeline.stages.train import Train
+from pipeline.terminal.grid import Grid
 from pipeline.terminal.progress import Bar
 from training.studies.drawing import draw
 from training.studies.page import render as render_page
@@ -32,6 +32,9 @@ from training.studies.variants import COMPARISONS, METHOD_NAMES, METHODS, TableC
 _FOLDER: Final = "compare"
 _RESULT: Final = "comparison.json"
 _FIGURES: Final = "figures"
+_PAGE: Final = "comparison.md"
+#: What a comparison writes: all that `--force` removes.
+_WRITTEN: Final = ("runs", "timing", "jobs", _FIGURES, _RESULT, _PAGE)
 
 
 def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = False) -> Path:
@@ -60,15 +63,15 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
     """
     if name not in COMPARISONS:
         raise ConfigError(f"compare {name}: there is no such comparison.{nearest(name, COMPARISONS)}")
-    with run_folder.locked():
+    with run_folder.locked("compare"):
         upstream = run_folder.upstream(Train())
         Runner(run_folder).say_what_is_stale(Train(), upstream)
         features = upstream["features"]
-        _refuse_load_test(run_folder, features)
+        run_folder.config.refuse_load_test(features.manifest["counters"]["load_test"])
         folder = run_folder.config.run_dir / _FOLDER / name
         try:
             if force:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove_written(folder)
             folder.mkdir(parents=True, exist_ok=True)
             return _compare(run_folder, name, features, folder, command)
         except OSError as cause:
@@ -76,6 +79,15 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
                 f"the comparison could not be written or read ({cause}). Check space and permissions of {folder}, "
                 f"or compare again with --force."
             ) from cause
+
+
+def _remove_written(folder: Path) -> None:
+    for path in (folder / name for name in _WRITTEN):
+        if path.is_dir():
+            # Refuses a symbolic link.
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _compare(run_folder: RunFolder, name: str, features: Version, folder: Path, command: str) -> Path:
@@ -99,7 +111,7 @@ def _compare(run_folder: RunFolder, name: str, features: Version, folder: Path, 
     report = config.report
     labels = PlotLabels(report.experiment, report.sample_note, report.energy_tev)
     drawn = draw(found, labels, folder / _FIGURES)
-    page = folder / "comparison.md"
+    page = folder / _PAGE
     page.write_text(render_page(found, drawn, folder=_FIGURES), encoding="utf-8")
     for model in found.models:
         run_folder.console.print(table_of(found, model))
@@ -176,14 +188,6 @@ def _cores(run_folder: RunFolder) -> int:
     return read_machine(run_dir=run_folder.config.run_dir).cores
 
 
-def _refuse_load_test(run_folder: RunFolder, features: Version) -> None:
-    if features.manifest["counters"]["load_test"] and not run_folder.config.allow_load_test:
-        raise LoadTestError(
-            "these features are of a load-test sample: copies of few events, turned and mirrored. A comparison on "
-            "them means nothing. To time it all the same, set allow_load_test: true."
-        )
-
-
 def cpu_name() -> str:
     """The processor's name, as far as the system tells."""
     try:
@@ -194,14 +198,14 @@ def cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def table_of(comparison: Comparison, model: str) -> Table:
+def table_of(comparison: Comparison, model: str) -> Grid:
     """Mean test accuracy and its standard error, for the terminal."""
-    table = Table(f"{model}: test accuracy", *(str(column) for column in TableColumn))
+    table = Grid("method", *(str(column) for column in TableColumn), title=f"{model}: test accuracy [%]")
     for method in METHODS:
         cells = []
         for column in TableColumn:
             runs = comparison.of(model, Variant(method, column))
             mean = mean_of([run.counts.accuracy for run in runs]) if runs else None
-            cells.append(f"{100 * mean.value:.2f} % ± {100 * mean.error:.2f}" if mean else "-")
+            cells.append(f"{100 * mean.value:.2f} ± {100 * mean.error:.2f}" if mean else "-")
         table.add_row(METHOD_NAMES[method], *cells)
     return table

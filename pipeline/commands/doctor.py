@@ -3,35 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from pipeline.machine.doctor import Need, Severity, render
+from ingestion.secrets import redact_all
+from pipeline.machine.doctor import Finding, Need, Severity, render
 from pipeline.run_folder import RunFolder
 from training.settings import TrainSettings
 
 
-def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> bool:
-    """Look at the machine and, where nothing is wrong, start the ranks for a short test; whether all is well.
+class Diagnosis(NamedTuple):
+    """What was found; without errors, also by a try."""
+
+    findings: list[Finding]
+    devices: str | None = None
+    ranks: str | None = None
+    """What the test of the ranks says."""
+    error: str | None = None
+    """Why they do not start."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether everything would run."""
+        return self.error is None and all(finding.severity is not Severity.ERROR for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        findings = [finding._asdict() for finding in self.findings]
+        found: dict[str, Any] = redact_all({**self._asdict(), "findings": findings})
+        return {"is_well": self.is_well, **found}
+
+
+def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
+    """Look at the machine and, where nothing is wrong, start the ranks for a short test.
 
     Args:
         run_folder: The run folder.
         say: Called with each finding.
     """
-    findings = run_folder.examine(list(Need))
-    say(render(findings))
-    has_error = any(finding.severity is Severity.ERROR for finding in findings)
-    return not has_error and _can_train(run_folder.config.train, say)
+    found = Diagnosis(run_folder.examine(list(Need)))
+    say(render(found.findings))
+    return _try(found, run_folder.config.train, say) if found.is_well else found
 
 
-def _can_train(settings: TrainSettings, say: Callable[[str], None]) -> bool:
+def _try(found: Diagnosis, settings: TrainSettings, say: Callable[[str], None]) -> Diagnosis:
     from training.errors import LaunchError
     from training.launching.probing import describe_devices, probe_mpi
 
-    say(describe_devices())
+    found = found._replace(devices=describe_devices())
+    say(str(found.devices))
     if settings.workers == 1:
-        return True
+        return found
     try:
-        say(probe_mpi(settings))
+        found = found._replace(ranks=probe_mpi(settings))
     except LaunchError as error:
-        say(f"error: {error}")
-        return False
-    return True
+        found = found._replace(error=str(error))
+    say(found.ranks or f"error: {found.error}")
+    return found

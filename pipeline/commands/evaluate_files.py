@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +18,11 @@ from ingestion.spark_job import ingest
 from models.evaluation.evaluation import Candidate, boosted_trees, evaluate, write_predictions
 from models.prediction import predict
 from pipeline.config import Config
-from pipeline.errors import ConfigError, LoadTestError, MissingInputError, RunFolderError, nearest
+from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
+from pipeline.local_folder import chosen_folder
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
+from pipeline.runs import own_folders
 from pipeline.runs.models_on_disk import (
     FoundModel,
     find_models,
@@ -63,11 +66,11 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
 
     Raises:
         MissingInputError: There are no features, or no models, to evaluate.
-        ConfigError: `inputs` names an unknown class.
+        ConfigError: `inputs` names an unknown class, or `out` is no local folder.
         RunFolderError: The folder is there already or cannot be written.
         ModelError: A model cannot be read, or is of other features or classes, or has seen the events.
     """
-    with run_folder.locked():
+    with run_folder.locked("evaluate-files"):
         try:
             return _evaluate(run_folder, models, inputs, out)
         finally:
@@ -75,7 +78,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
 
 
 def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
-    folder = out or _next_folder(run_folder)
+    folder = _next_folder(run_folder) if out is None else chosen_folder(out, "--out")
     dataset = _dataset(run_folder, is_needed=not inputs)
     found = _models(run_folder, models)
     refuse_other_features(found, kernel_items(run_folder.config.features))
@@ -94,8 +97,11 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
         made = {"created": now(), "code_version": code_version(), "models": list(models), "events": events.words}
         write_atomically(unfinished / "evaluation.json", {**made, "config": run_folder.config.model_dump(mode="json")})
         unfinished.rename(folder)
+        # The result is the user's.
+        (folder / own_folders.MARKER).unlink()
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            own_folders.remove(unfinished)
         raise
     return folder
 
@@ -115,8 +121,7 @@ def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None
             )
         return None
     dataset = FeatureDataset.load(version.folder)
-    if dataset.load_test and not run_folder.config.allow_load_test:
-        raise LoadTestError("the features of this run folder are of a load-test sample: copies of few events.")
+    run_folder.config.refuse_load_test(dataset.load_test)
     if is_needed and not _suits(dataset, run_folder.config):
         raise MissingInputError(
             "the features of this run folder were made with other settings than the config has now. "
@@ -151,9 +156,10 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     with Bar(run_folder.console, "checking files", "files") as bar:
         checked = inventory(expand(samples), config.ingest, on_file=bar)
     refuse_waiting(checked, config.ingest)
-    if any(info.is_load_test for info in checked.infos) and not config.allow_load_test:
-        raise LoadTestError("--inputs: these are load-test files, copies of few events: nothing to learn from them.")
-    spark = run_folder.spark.context()
+    config.refuse_load_test(any(info.is_load_test for info in checked.infos))
+    with Bar(run_folder.console, "Spark", "") as bar:
+        bar(0, 0, "starting")
+        spark = run_folder.spark.context()
     total = sum(info.entries for info in checked.infos)
     with Bar(run_folder.console, "ingest", "events") as bar, counted(spark, bar, total) as done:
         read = ingest(
@@ -196,7 +202,9 @@ def _write(
         return
     train = dataset.files("train") if dataset is not None and not events.files[0].is_relative_to(folder) else []
     task = make_task(config, config.classes, None)
-    metrics = evaluate(candidates, events.files, train, task, folder, train_events=config.evaluate.train_events)
+    with Bar(run_folder.console, "evaluate", "events") as bar:
+        most = config.evaluate.train_events
+        metrics = evaluate(candidates, events.files, train, task, folder, train_events=most, on_progress=bar)
     for table in evaluation_tables(metrics):
         run_folder.console.print(table)
 
@@ -221,7 +229,7 @@ def _suits(dataset: FeatureDataset, config: Config) -> bool:
 def _next_folder(run_folder: RunFolder) -> Path:
     """The next number."""
     folder = run_folder.config.run_dir / _FOLDER
-    numbers = [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
+    numbers = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
     return folder / f"{max(numbers, default=0) + 1:04d}"
 
 
@@ -245,8 +253,8 @@ def _begin(folder: Path) -> Path:
     try:
         if folder.exists():
             raise RunFolderError(f"{folder} is there already. Give a new folder with --out, or remove it.")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        own_folders.remove(unfinished)
+        own_folders.make(unfinished)
     except OSError as cause:
-        raise RunFolderError(f"{unfinished} cannot be written ({cause}). Choose another folder with --out.") from cause
+        raise cannot_write(unfinished, cause, other="another folder with --out") from cause
     return unfinished

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from pipeline.errors import RunFolderError
+from pipeline.errors import RunFolderError, cannot_write
+from pipeline.local_folder import chosen_folder
 from pipeline.run_folder import RunFolder
 from pipeline.terminal.progress import Bar
+from pipeline.yaml_text import write_yaml
 
 
 def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int) -> str:
@@ -28,11 +29,12 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
     from ingestion.load_test import TREE, branch_map, write_load_test
 
     config = run_folder.config
+    folder = chosen_folder(folder, "load-test")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         in_use = any(folder.iterdir())
     except OSError as cause:
-        raise RunFolderError(f"{folder} cannot be written ({cause}). Choose another folder.") from cause
+        raise cannot_write(folder, cause, other="another folder") from cause
     if in_use:
         raise RunFolderError(f"{folder} is not empty. Choose a new folder, so that files of two samples do not mix.")
     sources = expand(config.samples, on_unmatched=lambda words: run_folder.say(f"note: {words}"))
@@ -51,9 +53,10 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
         # A file holds no credentials: they are given again with the command.
         content["spark"]["conf"] = {name: each for name, each in config.spark.conf.items() if isinstance(each, str)}
     content |= {
-        "run_dir": str(folder / "run"),
+        # From the folder of the config, so that it can be moved.
+        "run_dir": "run",
         "samples": [
-            {"name": sample.name, "label": sample.label, "files": [str(path) for path in files[sample.name]]}
+            {"name": sample.name, "label": sample.label, "files": [path.name for path in files[sample.name]]}
             for sample in config.samples
         ],
         "ingest": {**content.get("ingest", {}), "tree": TREE, "branch_map": branch_map()},
@@ -64,5 +67,5 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
         },
     }
     path = folder / "load_test.yaml"
-    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    path.write_text(write_yaml(content), encoding="utf-8")
     return f"{sum(map(len, files.values()))} files; next: python -m pipeline run --config {path}"

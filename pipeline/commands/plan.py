@@ -1,27 +1,73 @@
-"""`plan`: which stages would run, and why."""
+"""`plan`, and `run --dry-run`: which stages would run, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
+from ingestion.secrets import redact_all
+from pipeline.errors import ConfigError, nearest
 from pipeline.run_folder import RunFolder
-from pipeline.runner import Runner, State
+from pipeline.runner import Runner, StagePlan, State
 
 
-def plan(run_folder: RunFolder, *, accept: bool = False) -> Iterator[str]:
-    """Look at each stage, or accept what is there; yields lines for the terminal.
+def plan(run_folder: RunFolder, *, until: str | None = None, force: bool = False) -> list[StagePlan]:
+    """Look at each stage that `run` includes.
 
     Args:
         run_folder: The run folder.
-        accept: Declare what is there up to date, as it is.
+        until: The last stage to look at.
+        force: Those that are up to date would run too.
     """
     runner = Runner(run_folder)
-    if accept:
-        accepted = runner.accept()
-        yield f"accepted as they are: {', '.join(accepted)}" if accepted else "nothing was stale"
-        return
-    for each in runner.plan():
+    names = names_until(runner, until)
+    plans = [each for each in runner.plan() if each.stage.name in names]
+    if not force:
+        return plans
+    return [
+        each._replace(state=State.STALE, reasons=["--force"]) if each.state is State.FRESH else each for each in plans
+    ]
+
+
+def names_until(runner: Runner, until: str | None) -> list[str]:
+    """Names of the stages that `run` includes, up to one of them.
+
+    Raises:
+        ConfigError: `run` does not include it.
+    """
+    names = [stage.name for stage in runner.wanted()]
+    if until is None:
+        return names
+    if until not in names:
+        raise ConfigError(f"--until {until}: `run` includes no such stage under this config.{nearest(until, names)}")
+    return names[: names.index(until) + 1]
+
+
+def accept(run_folder: RunFolder) -> str:
+    """Declare what is there up to date, as it is; returns what was done, in words."""
+    accepted = Runner(run_folder).accept()
+    return f"accepted as they are: {', '.join(accepted)}" if accepted else "nothing was stale"
+
+
+def lines(plans: Iterable[StagePlan]) -> Iterator[str]:
+    """For the terminal."""
+    for each in plans:
         will = "would run" if each.state is not State.FRESH else ""
-        yield f"{each.stage.name:<12}{each.state:<15}{will}"
+        yield f"{each.stage.name:<12}{each.state:<15}{will}".rstrip()
         yield from (f"            - {reason}" for reason in each.reasons)
         yield from (f"            note: {note}" for note in each.notes)
+
+
+def as_json(plans: Iterable[StagePlan]) -> list[dict[str, Any]]:
+    """For machines, in the order in which the stages would run."""
+    return [
+        {
+            "stage": each.stage.name,
+            "state": each.state,
+            "would_run": each.state is not State.FRESH,
+            "reasons": redact_all(each.reasons),
+            "notes": redact_all(each.notes),
+            "version": None if each.current is None else each.current.name,
+        }
+        for each in plans
+    ]

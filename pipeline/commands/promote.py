@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +15,12 @@ from models.evaluation.improvement import improvement
 from models.evaluation.measurements import ScoredEvents
 from models.evaluation.metrics import Estimate
 from models.prediction import predict
-from pipeline.errors import USER_ERRORS, PromotionError, RunFolderError
+from pipeline.errors import USER_ERRORS, PromotionError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.models_on_disk import FoundModel, find_models, refuse_other_features, refuse_seen_events
 from pipeline.runs.provenance import code_version, now
+from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version
 from pipeline.stages.evaluate import Evaluate
 
@@ -48,16 +49,16 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Verdict]:
         PromotionError: A candidate cannot be read or promoted; the other networks were looked at all the same.
     """
     with run_folder.locked():
+        upstream = run_folder.upstream(Evaluate())
         try:
-            yield from _promote_each(run_folder, force=force)
+            yield from _promote_each(run_folder, upstream, force=force)
         except BaseException:
             run_folder.write_metrics(failed="promote")
             raise
         run_folder.write_metrics(failed=None)
 
 
-def _promote_each(run_folder: RunFolder, *, force: bool) -> Iterator[Verdict]:
-    upstream = run_folder.upstream(Evaluate())
+def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, force: bool) -> Iterator[Verdict]:
     trained = upstream["train"]
     dataset = FeatureDataset.load(upstream["features"].folder)
     failed: list[str] = []
@@ -78,7 +79,7 @@ def _promote_each(run_folder: RunFolder, *, force: bool) -> Iterator[Verdict]:
 def _promote(run_folder: RunFolder, network: str, trained: Version, dataset: FeatureDataset, *, force: bool) -> Verdict:
     (candidate,) = find_models([f"{network}={trained.folder / network}"], dataset.classes)
     refuse_other_features([candidate], dataset.definitions)
-    refuse_seen_events([candidate], dataset.files("test"))
+    _refuse_seen_events(candidate, dataset, force=force)
     registry = Registry(run_folder.config.run_dir, network)
     current = registry.recovered()
     digest = _digest(trained.folder / network / "model")
@@ -116,10 +117,24 @@ def _compare(candidate: FoundModel, current: Version, dataset: FeatureDataset) -
     """How much better a candidate is than the model in use."""
     (old,) = find_models([f"in-use={current.folder}"], dataset.classes)
     refuse_other_features([old], dataset.definitions)
+    _refuse_seen_events(old, dataset)
     files = dataset.files("test")
-    refuse_seen_events([old], files)
     before, after = (ScoredEvents.of(predict(each.candidate.model, files, also=["hlf"])) for each in (old, candidate))
     return improvement(after.labels, after.weights, before.probabilities, after.probabilities)
+
+
+def _refuse_seen_events(model: FoundModel, dataset: FeatureDataset, *, force: bool = False) -> None:
+    """Refuse a model that was trained on test events, or, unless forced, may have been.
+
+    Raises:
+        ModelError: It was, or it is not known.
+    """
+    unknown = refuse_seen_events([model], dataset.files("test"))
+    if unknown and not force:
+        raise ModelError(
+            f"it is not known which events {model.candidate.name} was trained on, and test events may be among them: "
+            f"its run.json is gone, or the features that this names are. Train again, or use `promote --force`."
+        )
 
 
 def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest: str, found: Estimate | None) -> None:
@@ -128,7 +143,7 @@ def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest
         registry.remove_unpublished()
         registry.begin(folder)
         shutil.copytree(trained.folder / network / "model", folder / "model")
-        shutil.copyfile(trained.folder / network / "run.json", folder / "run.json")
+        copy_record(trained.folder / network, folder)
         exported = run_folder.store("export").current()
         if exported is not None and exported.manifest["upstream"]["train"] == trained.name:
             shutil.copyfile(exported.folder / network / "model.onnx", folder / "model.onnx")
@@ -144,7 +159,7 @@ def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest
             },
         )
     except OSError as cause:
-        raise RunFolderError(f"{folder} cannot be written ({cause}). Check space and permissions.") from cause
+        raise cannot_write(folder, cause) from cause
 
 
 def _digest(folder: Path) -> str:

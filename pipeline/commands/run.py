@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.commands.plan import names_until
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 
 
-def run(run_folder: RunFolder, names: Sequence[str] = (), *, force: bool = False) -> None:
+def run(run_folder: RunFolder, names: Sequence[str] = (), *, until: str | None = None, force: bool = False) -> None:
     """Run the named stages as far as they are stale, and say where the report is.
 
     Args:
         run_folder: The run folder.
         names: Names of stages; none: all that the config wants.
+        until: The last of these.
         force: Run them even if they are up to date.
 
     Raises:
+        ConfigError: There is no such stage.
         RunFolderError: It is in use or cannot be written.
     """
     runner = Runner(run_folder)
-    chosen = names or [stage.name for stage in runner.wanted()]
+    chosen = names or names_until(runner, until)
     runner.run(chosen, force=force)
     if "report" in chosen:
         current = run_folder.store("report").current()

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rich.markup import escape
-from rich.table import Table
-
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.outputs import changed_files
 from pipeline.runs.store import StageStore
 from pipeline.stages.table import STAGES
+from pipeline.terminal.grid import Grid
 
 #: Keys of manifests that are shown.
 _OF_STAGES: Final = ("created", "seconds", "upstream", "code_version")
@@ -26,10 +24,9 @@ def status(run_folder: RunFolder) -> dict[str, Any]:
     return found
 
 
-def table_of(run_folder: RunFolder) -> Table:
+def table_of(run_folder: RunFolder) -> Grid:
     """The same for the terminal."""
-    title = escape(str(run_folder.config.run_dir))
-    table = Table("stage", "version", "made", "seconds", title=title, title_justify="left")
+    table = Grid("stage", "version", "made", "seconds", title=str(run_folder.config.run_dir))
     found = status(run_folder)
     models = found.pop("in_use")
     for name, each in found.items():

@@ -99,7 +99,7 @@ def track(run_folder: RunFolder) -> list[Tracked]:
         from mlflow.exceptions import MlflowException
     except ImportError as cause:
         raise MachineError("track needs the package mlflow-skinny: `.venv/bin/pip install -e '.[mlflow]'`.") from cause
-    with run_folder.locked():
+    with run_folder.locked("track"):
         upstream = run_folder.upstream(Report())
         try:
             client = MlflowClient(tracking_uri=uri)

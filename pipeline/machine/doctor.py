@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from pipeline.machine.facts import Machine, java_major, longest_temp_path
+from pipeline.runs.space import LEAST_BYTES
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
@@ -59,7 +60,7 @@ def examine(
     *,
     workers: int = 1,
     spark_master: str = "local[*]",
-    min_free_bytes: int = _GIB,
+    min_free_bytes: int = LEAST_BYTES,
     launcher: str = "mpirun",
     launcher_args: Sequence[str] = (),
 ) -> list[Finding]:
@@ -331,7 +332,7 @@ def check_disk(machine: Machine, *, min_free_bytes: int) -> Finding | None:
         return None
     free, needed = (f"{size / _GIB:.2f} GiB" for size in (machine.free_bytes, min_free_bytes))
     problem = f"The disk of {machine.run_dir} has {free} free, but the run needs {needed}."
-    return _error("disk", problem, "Delete old runs, or choose a run folder on another disk.")
+    return _error("disk", problem, "Delete old runs (`python -m pipeline clean`), or choose a run_dir on another disk.")
 
 
 def check_packages(machine: Machine) -> Finding | None:

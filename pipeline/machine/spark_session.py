@@ -23,13 +23,16 @@ from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.space import says_out_of_room
 
 if TYPE_CHECKING:
-    from pyspark import Accumulator, SparkContext
+    from py4j.java_gateway import JavaGateway
+    from pyspark import Accumulator, SparkConf, SparkContext
 
     from pipeline.terminal.progress import Bar
 
 _PACKAGES: Final = ("ingestion", "features", "models", "training")
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+#: The JVM says so at every start, since Spark asks for its vector module.
+_NO_NEWS: Final = b"WARNING: Using incubator modules"
 
 
 class SparkProvider:
@@ -114,22 +117,20 @@ def _advice(cause: str) -> str:
 
 def _start(settings: SparkSettings) -> SparkContext:
     import pyspark  # noqa: PLC0415 - Spark is loaded only by stages that need it
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415
 
     # PySpark says so at every start with pandas 3; no pandas passes through our jobs.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    builder = (
-        SparkSession.builder.master(settings.master)
-        .appName("hep-pipeline")
-        .config("spark.driver.memory", settings.driver_memory)
+    properties = {
+        "spark.driver.memory": settings.driver_memory,
         # Keys of all events come to the driver; its memory is the limit, not a second number beside it.
-        .config("spark.driver.maxResultSize", "0")
+        "spark.driver.maxResultSize": "0",
         # Floats hardly shrink: compressing them costs the JVM as much as moving them.
-        .config("spark.shuffle.compress", "false")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}")
-    )
+        "spark.shuffle.compress": "false",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+    }
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = settings.executor_python or sys.executable
     if settings.master.startswith("local"):
@@ -139,17 +140,49 @@ def _start(settings: SparkSettings) -> SparkContext:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+        properties |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     for key, value in settings.conf.items():
-        builder = builder.config(key, value.get_secret_value() if isinstance(value, SecretStr) else value)
+        properties[key] = value.get_secret_value() if isinstance(value, SecretStr) else value
+    conf = SparkConf().setMaster(settings.master).setAppName("hep-pipeline").setAll([*properties.items()])
+
+    def start() -> SparkContext:
+        if SparkContext._gateway is None:
+            # Else the JVM of a context before serves again.
+            SparkContext._ensure_initialized(gateway=_start_jvm(conf))
+        return SparkContext.getOrCreate(conf)
+
     try:
-        context = _away_from_main_thread(lambda: builder.getOrCreate().sparkContext)
+        context = _away_from_main_thread(start)
     except Exception as cause:
         raise MachineError(
             f"Spark does not start on {settings.master} ({type(cause).__name__}: {str(cause).strip()[:500]}). "
             f"Run `python -m pipeline doctor`."
         ) from cause
     return context
+
+
+def _start_jvm(conf: SparkConf) -> JavaGateway:
+    """Start the JVM as Spark does; what it says goes to our standard error, but for what is no news."""
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    source, sink = os.pipe()
+    threading.Thread(target=pass_on, args=(source, 2), daemon=True).start()
+    try:
+        gateway: JavaGateway = launch_gateway(conf, popen_kwargs={"stderr": sink})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(sink)
+    return gateway
+
+
+def pass_on(source: int, target: int) -> None:
+    """Copy lines from a file descriptor to another one, to its end, without those that are no news."""
+    left = b""
+    # Not through a buffered file, whose lock a thread may hold when the interpreter ends.
+    while read := os.read(source, 4096):
+        *lines, left = (left + read).split(b"\n")
+        os.write(target, b"".join(line + b"\n" for line in lines if not line.startswith(_NO_NEWS)))
+    os.write(target, left)
+    os.close(source)
 
 
 def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:

@@ -103,12 +103,23 @@ def cutflow(
     ]
 
 
-def as_text(steps: Sequence[Step]) -> str:
-    """A table for the terminal: events and efficiency with error for each column, weights too where they are not 1."""
-    names = list(steps[0].yields)
+def as_text(steps: Sequence[Step], *, width: int | None = None) -> str:
+    """A table for the terminal: events and efficiency with error for each column, weights too where they are not 1.
+
+    Args:
+        steps: The cutflow.
+        width: Letters of a line; columns without room follow in a table of their own. None: all stand side by side.
+    """
     weighted = any(each.weight != each.events for step in steps for each in step.yields.values())
     head = f"{'events':>9} {'efficiency':>15}" + (f" {'weights':>10} {'efficiency':>15}" if weighted else "")
-    width = max(len(step.name) for step in steps)
+    first = max(len(step.name) for step in steps)
+    names = list(steps[0].yields)
+    room = len(names) if width is None else max(1, (width - first) // (len(head) + 1))
+    parts = [names[place : place + room] for place in range(0, len(names), room)]
+    return "\n".join(_as_text(steps, each, head, first, weighted=weighted) for each in parts)
+
+
+def _as_text(steps: Sequence[Step], names: Sequence[str], head: str, width: int, *, weighted: bool) -> str:
     lines = [
         " ".join([" " * width, *(f"{name:>{len(head)}}" for name in names)]),
         " ".join([" " * width, *(head for _ in names)]),

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.reporting.card import CAPTIONS
 from pipeline.reporting.cutflow import StepEfficiency, as_json, cutflow
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
+from pipeline.yaml_text import write_yaml
 
 _HERE: Final = Path(__file__).parent
 _BUNDLED: Final = ROOT / "samples"
@@ -112,7 +112,7 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         + (1 if metrics["rates_before"] else 0),
         "export": versions["export"].manifest["counters"]["networks"] if "export" in versions else {},
         "files": ingest["inputs"],
-        "config_yaml": yaml.safe_dump(config, sort_keys=False),
+        "config_yaml": write_yaml(config),
         "stages": [
             {
                 "name": name,

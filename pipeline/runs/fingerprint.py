@@ -53,7 +53,7 @@ class Fingerprint(NamedTuple):
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Fingerprint:
         """From the manifest."""
-        inputs = {identity: Input(**each) for identity, each in content["inputs"].items()}
+        inputs = {identity: Input(each["name"], each["digest"]) for identity, each in content["inputs"].items()}
         parts = {name: cls.from_json(part) for name, part in content["parts"].items()}
         # Some manifests hold code as pairs.
         return cls(inputs, content["config"], dict(content["code"]), parts)

@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TextIO
 
 import psutil
 
-from pipeline.errors import RunFolderError
+from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
 
 _SECONDS_FOR_A_NAME: Final = 1.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.02
 
 
 @contextmanager
-def locked(run_dir: Path) -> Iterator[None]:
+def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
     """Hold the run folder; a second run refuses. The lock ends with the process, however it ends.
 
+    Folders that are made for the lock are removed with it, if the run folder holds nothing else then.
+
+    Args:
+        run_dir: The run folder.
+        name: Of the file; jobs that hold other ones run beside each other.
+
     Raises:
-        RunFolderError: Another run holds it, or it cannot be written.
+        FolderInUseError: Another run holds it.
+        RunFolderError: It cannot be written or locked.
     """
-    path = run_dir / ".lock"
+    path = run_dir / name
+    made: list[Path] = []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
-    except OSError as cause:
-        raise RunFolderError(
-            f"{run_dir} cannot be written ({cause}). Choose another run_dir, or mend its permissions."
-        ) from cause
+        made += [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]
+        file = _held(path)
+    except BaseException as error:
+        _remove_unused(path, made)
+        if isinstance(error, OSError):
+            raise cannot_write(run_dir, error) from error
+        raise
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunFolderError(
-                f"{run_dir} is in use by another run (process {_holder(file)}). "
-                f"Wait for it, end it, or choose another run_dir."
-            ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -48,6 +51,51 @@ def locked(run_dir: Path) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
+            _remove_unused(path, made)
+
+
+def _held(path: Path) -> TextIO:
+    """The lock file, once this process holds it.
+
+    Raises:
+        RunFolderError: Another run holds it, or its file system has no locks.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+        try:
+            _lock(file, path.parent)
+            # A run before may have removed it in the meantime, and another may hold the next file of this name.
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def _lock(file: TextIO, run_dir: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FolderInUseError(
+            f"{run_dir} is in use by another run (process {_holder(file)}). "
+            f"Wait for it (--wait 600), end it, or choose another run_dir."
+        ) from None
+    except OSError as cause:
+        raise RunFolderError(
+            f"{run_dir}: its file system cannot lock files ({cause}), so two runs could write there at once. Mount it "
+            f"with locks (Lustre: the option `flock`; NFS: a lock daemon), or choose a run_dir on another file system."
+        ) from cause
+
+
+def _remove_unused(path: Path, made: Sequence[Path]) -> None:
+    """Remove the lock file and the folders made for it, the inner first, where there is nothing but these."""
+    with contextlib.suppress(OSError):
+        if made and {each.name for each in path.parent.iterdir()} <= {path.name}:
+            path.unlink(missing_ok=True)
+            for folder in made:
+                folder.rmdir()
 
 
 def _holder(file: TextIO) -> str:
@@ -59,7 +107,7 @@ def _holder(file: TextIO) -> str:
     while True:
         file.seek(0)
         found = file.read().strip()
-        if found.isdigit() and psutil.pid_exists(int(found)):
+        if found.isdecimal() and psutil.pid_exists(int(found)):
             return found
         if time.monotonic() > deadline:
             # Of another machine, which shares the disk.

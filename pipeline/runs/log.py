@@ -9,13 +9,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from ingestion.secrets import redact_all
-from pipeline.errors import RunFolderError
+from pipeline.errors import cannot_write
 
 METRICS: Final = "metrics.prom"
 _LOGS: Final = "logs"
@@ -47,7 +48,7 @@ class RunLog:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as cause:
-            raise RunFolderError(f"{self.path} cannot be written ({cause}). Check space and permissions.") from cause
+            raise cannot_write(self.path, cause) from cause
 
     def write_metrics(
         self,
@@ -56,7 +57,7 @@ class RunLog:
         *,
         failed: str | None,
     ) -> None:
-        """Replace `metrics.prom`.
+        """Replace `metrics.prom`; each value names the run folder, so that those of several do not collide.
 
         Args:
             stages: For each stage the manifest of its version in use, None before the first.
@@ -68,33 +69,31 @@ class RunLog:
         """
         registry = CollectorRegistry()
 
-        def gauge(name: str, words: str) -> Gauge:
-            return Gauge(f"hep_pipeline_{name}", words, ["stage"], registry=registry)
+        run_dir = str(self._run_dir.absolute())
 
-        made = gauge("stage_made_timestamp_seconds", "When the version in use was made")
-        seconds = gauge("stage_duration_seconds", "How long that took")
-        failures = gauge("stage_failed", "1 if the last run failed in this stage")
+        def gauge(name: str, words: str, *labels: str) -> Callable[..., Gauge]:
+            made = Gauge(f"hep_pipeline_{name}", words, ["run_dir", *labels], registry=registry)
+            return lambda *values: made.labels(run_dir, *values)
+
+        made = gauge("stage_made_timestamp_seconds", "When the version in use was made", "stage")
+        seconds = gauge("stage_duration_seconds", "How long that took", "stage")
+        failures = gauge("stage_failed", "1 if the last run failed in this stage", "stage")
         for name, manifest in stages.items():
-            failures.labels(name).set(float(name == failed))
+            failures(name).set(float(name == failed))
             if manifest is not None:
-                made.labels(name).set(_timestamp(manifest["created"]))
-                seconds.labels(name).set(manifest["seconds"])
-        failures.labels("promote").set(float(failed == "promote"))
-        promoted = Gauge(
-            "hep_pipeline_model_promoted_timestamp_seconds",
-            "When the model in use was promoted; 0 if there is none that can be read",
-            ["network"],
-            registry=registry,
-        )
+                made(name).set(_timestamp(manifest["created"]))
+                seconds(name).set(manifest["seconds"])
+        failures("promote").set(float(failed == "promote"))
+        words = "When the model in use was promoted; 0 if there is none that can be read"
+        promoted = gauge("model_promoted_timestamp_seconds", words, "network")
         for network, manifest in in_use.items():
-            promoted.labels(network).set(_timestamp(manifest["promoted"]) if manifest else 0.0)
-        last = Gauge("hep_pipeline_last_run_timestamp_seconds", "When the last run ended", registry=registry)
-        last.set_to_current_time()
+            promoted(network).set(_timestamp(manifest["promoted"]) if manifest else 0.0)
+        gauge("last_run_timestamp_seconds", "When the last run ended")().set_to_current_time()
         path = self._run_dir / METRICS
         try:
             write_to_textfile(str(path), registry)
         except OSError as cause:
-            raise RunFolderError(f"{path} cannot be written ({cause}). Check space and permissions.") from cause
+            raise cannot_write(path, cause) from cause
 
 
 def _timestamp(when: str) -> float:

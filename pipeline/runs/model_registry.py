@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Final
 
+from pipeline.runs import own_folders
 from pipeline.runs.store import StageStore, Version
 
 #: Folder of the models in use, in the run folder.
@@ -26,7 +26,7 @@ class Registry(StageStore):
     """
 
     def __init__(self, run_dir: Path, network: str) -> None:
-        super().__init__(run_dir / REGISTRY, network)
+        super().__init__(run_dir, network, group=REGISTRY)
 
     @classmethod
     def all_of(cls, run_dir: Path) -> list[Registry]:
@@ -67,5 +67,5 @@ class Registry(StageStore):
         """
         current = self.current()
         for name in self.promoted():
-            if current is not None and name > current.name:
-                shutil.rmtree(self.folder / name)
+            if current is not None and name > current.name and self.may_remove(self.folder / name):
+                own_folders.remove(self.folder / name)

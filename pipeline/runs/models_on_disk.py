@@ -16,7 +16,7 @@ from models.saved_model import load_model
 from pipeline.errors import ConfigError, MissingInputError
 from pipeline.runs.seen_events import count_seen, dataset_of, identities
 
-_NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+_NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
 #: What an evaluation writes beside the folders of the models, and the name of its reference.
 _TAKEN: Final = frozenset({"plots", "events", "features", "boosted-trees", "metrics.json", "evaluation.json"})
 
@@ -56,8 +56,8 @@ def find_models(words: Sequence[str], classes: Sequence[str]) -> list[FoundModel
             if chosen in found or chosen in _TAKEN or not _NAME.match(chosen):
                 raise ConfigError(
                     f"--model {word}: '{chosen}' is the name of two models, one that an evaluation uses itself, or "
-                    f"cannot be that of a folder. Give names of letters, digits, _ . -: --model first={place} "
-                    f"--model second=..."
+                    f"cannot be that of a folder. Give names of at most 100 letters, digits, _ . -: "
+                    f"--model first={place} --model second=..."
                 )
             found[chosen] = _read(chosen, place)
     for each in found.values():

@@ -6,9 +6,10 @@ have alike, such as times, do not count, so a second run with the same result ma
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -54,19 +55,33 @@ class OutputFile(NamedTuple):
     """Digest of what it says; of JSON without `NOT_CONTENT`."""
 
 
-def written_files(folder: Path, but: str) -> list[OutputFile]:
-    """All files of a version, by path; each is on the disk when this returns.
+def written_files(folder: Path, but: Collection[str]) -> list[OutputFile]:
+    """All files of a version, by path; each is on the disk, under its name, when this returns.
 
     Args:
         folder: The version's folder.
-        but: Name of the manifest.
+        but: Names of files that are not counted, such as the manifest.
     """
     found = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != but):
+    inside = sorted(folder.rglob("*"))
+    for path in (path for path in inside if path.is_file() and path.name not in but):
         digest = _digest(path, flush=True)
         content = _digest_of_json(path) if path.suffix in {".json", ".jsonl"} else None
         found.append(OutputFile(path.relative_to(folder).as_posix(), path.stat().st_size, digest, content or digest))
+    for path in (folder, *(path for path in inside if path.is_dir())):
+        flush_folder(path)
     return found
+
+
+def flush_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        # Some file systems cannot do this for folders; the files are in place all the same.
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def missing_files(folder: Path, files: Iterable[OutputFile]) -> list[str]:

@@ -45,6 +45,14 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
+def release() -> str:
+    """Version of the pipeline, as installed."""
+    try:
+        return metadata.version("hep-pipeline")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
 def code_version() -> str:
     """Commit of the checkout, and whether files differ from it; `unknown` outside a git checkout."""
     git = shutil.which("git")

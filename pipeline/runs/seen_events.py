@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -39,10 +40,30 @@ def identities(files: Sequence[Path]) -> pa.Array:
 
 def dataset_of(place: Path) -> Path | None:
     """The features that a training run names, if they are there, whole."""
+    folder = _named_by(place)
+    if folder is None:
+        return None
     try:
-        folder = Path(json.loads((place / _RUN).read_text(encoding="utf-8"))["dataset"])
         dataset = FeatureDataset.load(folder)
-    except (OSError, ValueError, KeyError, TypeError, FeatureError):
+    except FeatureError:
         return None
     is_whole = all(file.is_file() for split in _LEARNT_FROM for file in dataset.files(split))
     return folder if is_whole else None
+
+
+def copy_record(place: Path, target: Path) -> None:
+    """Copy what a training run says of itself, if it names its features, which it then names from the new folder."""
+    folder = _named_by(place)
+    if folder is not None:
+        content = json.loads((place / _RUN).read_text(encoding="utf-8"))
+        content["dataset"] = os.path.relpath(folder, target)
+        (target / _RUN).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _named_by(place: Path) -> Path | None:
+    """The path of the features is relative to the training run, so that both may be moved together."""
+    try:
+        written = json.loads((place / _RUN).read_text(encoding="utf-8"))["dataset"]
+        return Path(os.path.normpath(place.absolute() / written))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,10 +1,11 @@
 """Outputs of a stage on disk: version folders, a manifest in each, one small pointer file.
 
     <run_dir>/<stage>/current.json          the pointer: {"version": "0002-1f0a93bc"}
-    <run_dir>/<stage>/0002-1f0a93bc/        a version; complete if it holds manifest.json
+    <run_dir>/<stage>/0002-1f0a93bc/        a version; complete if it holds manifest.json, ours if it holds a marker
 
 A version is written in place and becomes visible only when the pointer is replaced, which is atomic. Readers follow the
-pointer and nothing else, so killing a stage at any instant leaves the old version in use.
+pointer and nothing else, so killing a stage at any instant leaves the old version in use. Only what is ours is ever
+removed, and no symbolic link is followed for that.
 """
 
 from __future__ import annotations
@@ -12,19 +13,32 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
+import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from ingestion.secrets import redact_all
-from pipeline.errors import RunFolderError
+from pipeline.errors import RunFolderError, cannot_write
+from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
-from pipeline.runs.outputs import OutputFile, written_files
+from pipeline.runs.outputs import OutputFile, flush_folder, written_files
 
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 3
+_NAME: Final = re.compile(r"([0-9]{4,})-[0-9a-f]{8}")
+
+
+class _Content(dict[str, Any]):
+    """Keys and values of a manifest; one that is not there is said to be."""
+
+    def __init__(self, content: dict[str, Any], *, where: str, fix: str) -> None:
+        super().__init__(content)
+        self._where, self._fix = where, fix
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise RunFolderError(f"{self._where} lacks '{key}'. {self._fix}")
 
 
 class Version(NamedTuple):
@@ -48,7 +62,7 @@ class Version(NamedTuple):
     @property
     def files(self) -> list[OutputFile]:
         """All that was written, but for the manifest."""
-        return [OutputFile(**each) for each in self.manifest["outputs"]]
+        return [OutputFile(*(each[name] for name in OutputFile._fields)) for each in self.manifest["outputs"]]
 
 
 class StageStore:
@@ -57,11 +71,13 @@ class StageStore:
     Args:
         run_dir: The run folder.
         stage: Name of the stage.
+        group: Folder in the run folder that holds the stage's.
     """
 
-    def __init__(self, run_dir: Path, stage: str) -> None:
+    def __init__(self, run_dir: Path, stage: str, *, group: str = "") -> None:
         self.stage = stage
-        self.folder = run_dir / stage
+        self.folder = run_dir / group / stage
+        self._holders = [run_dir / each for each in (group, Path(group, stage)) if each]
 
     @property
     def pointer(self) -> Path:
@@ -80,7 +96,7 @@ class StageStore:
         try:
             name = json.loads(pointer.read_text(encoding="utf-8"))["version"]
             folder = self.folder / name
-            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            manifest = self._manifest(folder)
         except (OSError, ValueError, KeyError, TypeError) as cause:
             raise RunFolderError(
                 f"{pointer} or the version it names is damaged ({cause}). Remove {pointer} and run the stage again."
@@ -109,7 +125,7 @@ class StageStore:
             digest: Of what the version is made from; becomes part of its name.
         """
         # Unfinished ones count: processes that a killed run left behind must not find its folder again.
-        numbers = [int(path.name.split("-")[0]) for path in self._versions()]
+        numbers = [_number(path) for path in self._named_like_versions()]
         return self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
 
     def begin(self, folder: Path, *, can_continue: Callable[[Path], bool] = lambda _: False) -> None:
@@ -131,18 +147,16 @@ class StageStore:
             if same:
                 max(same).rename(folder)
             else:
-                folder.mkdir()
+                own_folders.make(folder)
             self.remove_unfinished(but=[folder, *kept])
             for path in self._unpublished_twins(folder):
-                shutil.rmtree(path)
+                own_folders.remove(path)
         except OSError as cause:
-            raise RunFolderError(
-                f"{self.folder} cannot be written ({cause}). Choose another run_dir, or mend its permissions or space."
-            ) from cause
+            raise cannot_write(self.folder, cause) from cause
 
     def commit(self, folder: Path, manifest: dict[str, Any]) -> Version:
         """Publish a finished version: its files are on the disk first, then the manifest, then the pointer."""
-        outputs = [each._asdict() for each in written_files(folder, but=MANIFEST)]
+        outputs = [each._asdict() for each in written_files(folder, but={MANIFEST, own_folders.MARKER})]
         manifest = {"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs}
         write_atomically(folder / MANIFEST, manifest)
         self.point_to(folder.name)
@@ -155,10 +169,24 @@ class StageStore:
     def manifest_of(self, name: str) -> dict[str, Any] | None:
         """Manifest of a version; None if it is gone or damaged."""
         try:
-            manifest: dict[str, Any] = json.loads((self.folder / name / MANIFEST).read_text(encoding="utf-8"))
+            return self._manifest(self.folder / name)
         except (OSError, ValueError):
             return None
-        return manifest
+
+    def _manifest(self, folder: Path) -> dict[str, Any]:
+        """The manifest of a version; using a key that it lacks, on any level, is a `RunFolderError`.
+
+        Raises:
+            OSError: There is none.
+            ValueError: It is no JSON object.
+        """
+        path = folder / MANIFEST
+        fix = f"It is damaged. Remove {folder} and {self.pointer}, and run the command again."
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text, object_hook=lambda each: _Content(each, where=str(path), fix=fix))
+        if not isinstance(found, dict):
+            raise ValueError(f"{path} holds no JSON object")  # noqa: TRY004 - as of other damage
+        return found
 
     def point_to(self, name: str) -> None:
         """Put a complete version in use."""
@@ -171,12 +199,21 @@ class StageStore:
     def remove_unfinished(self, *, but: Collection[Path] = ()) -> None:
         """Remove version folders without a manifest."""
         for path in self.unfinished():
-            if path not in but:
-                shutil.rmtree(path)
+            if path not in but and self.may_remove(path):
+                own_folders.remove(path)
 
     def unfinished(self) -> list[Path]:
-        """Version folders without a manifest: what killed runs left."""
-        return [path for path in self._versions() if not (path / MANIFEST).exists()]
+        """Version folders of ours without a manifest: what killed runs left."""
+        return [path for path in self._versions() if not (path / MANIFEST).exists() and own_folders.is_ours(path)]
+
+    def may_remove(self, folder: Path) -> bool:
+        """Whether a version folder is ours, and no symbolic link in the run folder leads to it."""
+        return own_folders.is_ours(folder) and not any(path.is_symlink() for path in self._holders)
+
+    def discard(self, folder: Path) -> None:
+        """Remove a version that was just made; what cannot be removed, the next run finds."""
+        with contextlib.suppress(OSError):
+            own_folders.remove(folder)
 
     def _unpublished_twins(self, folder: Path) -> list[Path]:
         """Complete versions of the same digest that never were in use: of runs killed just before the pointer was set.
@@ -184,20 +221,29 @@ class StageStore:
         One that was withdrawn has been in use.
         """
         try:
-            in_use = int(json.loads((self.folder / POINTER).read_text(encoding="utf-8"))["version"].split("-")[0])
+            in_use = _number(Path(json.loads((self.folder / POINTER).read_text(encoding="utf-8"))["version"]))
         except FileNotFoundError:
             in_use = 0
         twins = [path for path in self._versions() if path != folder and path.name.endswith(folder.name[4:])]
         return [
             path
             for path in twins
-            if int(path.name.split("-")[0]) > in_use and "withdrawn" not in (self.manifest_of(path.name) or {})
+            if _number(path) > in_use
+            and "withdrawn" not in (self.manifest_of(path.name) or {})
+            and self.may_remove(path)
         ]
 
     def _versions(self) -> list[Path]:
+        return [path for path in self._named_like_versions() if path.is_dir()]
+
+    def _named_like_versions(self) -> list[Path]:
         if not self.folder.is_dir():
             return []
-        return [path for path in self.folder.iterdir() if path.is_dir() and path.name.split("-")[0].isdigit()]
+        return [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.split("-")[0])
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:
@@ -208,10 +254,4 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        # Some file systems cannot do this for folders; the file is in place all the same.
-        with contextlib.suppress(OSError):
-            os.fsync(directory)
-    finally:
-        os.close(directory)
+    flush_folder(path.parent)

@@ -6,18 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rich.console import Console
 
 from pipeline.config import Config
-from pipeline.errors import LoadTestError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Input
 from pipeline.runs.outputs import content_digest
 from pipeline.runs.store import Version
 from pipeline.terminal.progress import Bar
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 
 class Check(NamedTuple):
@@ -74,16 +76,14 @@ class Context:
     console: Console
 
     def refuse_load_test(self) -> None:
-        """Copies of few events are good for timing; a model or a figure of them would look like one of many events.
+        """See `Config.refuse_load_test`."""
+        self.config.refuse_load_test(self.upstream["features"].manifest["counters"]["load_test"])
 
-        Raises:
-            LoadTestError: The features are of a load-test sample, and the config does not allow it.
-        """
-        if self.upstream["features"].manifest["counters"]["load_test"] and not self.config.allow_load_test:
-            raise LoadTestError(
-                "these features are of a load-test sample: copies of few events, turned and mirrored. A model or a "
-                "metric of them means nothing. To time it all the same, set allow_load_test: true."
-            )
+    def start_spark(self) -> SparkContext:
+        """The running context; starting it takes seconds, which the user sees."""
+        with self.bar("Spark", "") as bar:
+            bar(0, 0, "starting")
+            return self.spark.context()
 
     def bar(self, label: str, unit: str) -> Bar:
         """A progress bar."""

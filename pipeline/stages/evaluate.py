@@ -58,18 +58,20 @@ class Evaluate(Stage):
         found = find_models([f"{name}={trained.folder / name}" for name in networks], dataset.classes)
         refuse_other_features(found, dataset.definitions)
         candidates = [each.candidate for each in found]
-        if config.evaluate.reference:
-            candidates.append(
-                boosted_trees(dataset.files("train"), dataset.classes, dataset.class_weights, seed=config.train.seed)
+        train = dataset.files("train")
+        with context.bar("evaluate", "events") as bar:
+            if config.evaluate.reference:
+                bar(0, 0, "training boosted trees")
+                candidates.append(boosted_trees(train, dataset.classes, dataset.class_weights, seed=config.train.seed))
+            metrics = evaluate(
+                candidates,
+                dataset.files("test"),
+                train,
+                make_task(config, dataset.classes, rates_before(config, context.upstream)),
+                context.out_dir,
+                train_events=config.evaluate.train_events,
+                on_progress=bar,
             )
-        metrics = evaluate(
-            candidates,
-            dataset.files("test"),
-            dataset.files("train"),
-            make_task(config, dataset.classes, rates_before(config, context.upstream)),
-            context.out_dir,
-            train_events=config.evaluate.train_events,
-        )
         for table in evaluation_tables(metrics):
             context.console.print(table)
         expected = dataset.num_rows("test")

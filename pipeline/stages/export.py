@@ -34,10 +34,12 @@ class Export(Stage):
     def run(self, context: Context) -> Result:
         """Write `<network>/model.onnx`, `<network>/model.pt2` and `export.json`."""
         trained = context.upstream["train"]
-        found = {
-            network: _export(context, network, f"train {trained.name}")
-            for network in trained.manifest["counters"]["networks"]
-        }
+        networks = list(trained.manifest["counters"]["networks"])
+        found = {}
+        with context.bar("export", "networks") as bar:
+            for number, network in enumerate(networks):
+                bar(number, len(networks), network)
+                found[network] = _export(context, network, f"train {trained.name}")
         (context.out_dir / "export.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
         context.console.print(export_table(found))
         return Result(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +18,8 @@ from pipeline.runs.outputs import COUNTERS
 from pipeline.stages.base import Check, Context, Result, Stage
 
 if TYPE_CHECKING:
+    from pyspark import Accumulator
+
     from features.kernel_pass import EventsFile
     from features.spark_job import Earlier, FeaturesResult
 
@@ -48,16 +52,23 @@ class Features(Stage):
         parts = _events_files(context)
         ingested = context.upstream["ingest"].manifest["counters"]
         total = sum(sample["events"] for sample in ingested["samples"].values())
-        spark = context.spark.context()
-        with context.bar("features", "events") as bar, counted(spark, bar, total) as done:
+        spark = context.start_spark()
+        with ExitStack() as progress:
+
+            def shown(label: str, num_events: int) -> AbstractContextManager[Accumulator[int]]:
+                """A counter on a bar, which takes the place of the one before."""
+                progress.close()
+                return counted(spark, progress.enter_context(context.bar(label, "events")), num_events)
+
             result = make_features(
                 spark,
                 parts,
                 context.config.features,
                 context.config.classes,
                 context.out_dir,
-                done=done,
+                done=progress.enter_context(shown("features", total)),
                 num_tasks=context.spark.num_tasks,
+                mixed=partial(shown, "mixing"),
                 earlier=_earlier(context),
                 load_test=ingested["load_test"],
             )
@@ -107,7 +118,10 @@ def _earlier(context: Context) -> Earlier | None:
     before = FeatureSettings.model_validate(current.manifest["config"]["features"])
     if kernel_items(before) != kernel_items(context.config.features):
         return None
-    outputs = [KernelOutput(**each) for each in current.manifest["counters"]["kernel_outputs"]]
+    outputs = [
+        KernelOutput(*(each[name] for name in KernelOutput._fields))
+        for each in current.manifest["counters"]["kernel_outputs"]
+    ]
     there = {output.name: output for output in outputs if f"{KERNELS}/{output.name}" not in context.missing}
     return Earlier(current.folder / KERNELS, there)
 
@@ -143,7 +157,8 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     (context.out_dir / "cutflow.txt").write_text(as_text(by_class), encoding="utf-8")
     content = {"classes": as_json(by_class), "samples": as_json(by_sample)}
     (context.out_dir / "cutflow.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    context.console.print(as_text(by_class), highlight=False, markup=False, end="", soft_wrap=True)
+    shown = as_text(by_class, width=context.console.width)
+    context.console.print(shown, highlight=False, markup=False, end="", soft_wrap=True)
 
 
 def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Result:

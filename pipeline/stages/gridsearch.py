@@ -70,7 +70,7 @@ class GridSearch(Stage):
         common = Search(dataset.folder, config.gridsearch, config.training_of("hlf"))
         trainings = context.out_dir.absolute() / _TRAININGS
         trainings.mkdir(exist_ok=True)
-        spark = context.spark.context()
+        spark = context.start_spark()
         started = time.perf_counter()
         with (
             context.bar("gridsearch", "trainings") as bar,
@@ -85,7 +85,9 @@ class GridSearch(Stage):
                 on_round=lambda words: context.console.print(f"  {words}", highlight=False),
             )
         seconds = time.perf_counter() - started
-        return _finish(context, common, found, dataset, seconds, spark.defaultParallelism)
+        with context.bar("gridsearch", "settings") as bar:
+            bar(0, 0, "timing and drawing what was tried")
+            return _finish(context, common, found, dataset, seconds, spark.defaultParallelism)
 
 
 def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int) -> Result:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ingestion.secrets import redact
 from pipeline.config import Config, flat_items
+from pipeline.errors import RunFolderError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import sum_weights
@@ -79,7 +80,7 @@ class Ingest(Stage):
         earlier = self._earlier_parts(context, infos)
         events_dir = context.out_dir / "events"
         events_dir.mkdir()
-        spark = context.spark.context()
+        spark = context.start_spark()
         to_read = sum(info.entries for info in infos if not earlier or info.uuid not in earlier.parts)
         with context.bar("ingest", "events") as bar, counted(spark, bar, to_read) as done:
             result = ingest(
@@ -138,7 +139,7 @@ def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFil
     try:
         infos = [FileInfo.from_json(each) for each in current.manifest["inputs"]]
         return infos, [BadFile(**each) for each in current.manifest["counters"]["bad_files"]]
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, RunFolderError):
         # Written by other code, which makes the stage stale anyway: all files are looked at anew.
         return [], []
 

@@ -36,12 +36,14 @@ class Report(Stage):
 
         features = context.upstream["features"]
         report = context.config.report
-        plot_card(
-            load_histograms(features.folder),
-            features.manifest["config"]["classes"],
-            PlotLabels(report.experiment, report.sample_note, report.energy_tev),
-            context.out_dir / "card",
-        )
+        with context.bar("report", "figures") as bar:
+            bar(0, 0, "drawing the dataset card")
+            plot_card(
+                load_histograms(features.folder),
+                features.manifest["config"]["classes"],
+                PlotLabels(report.experiment, report.sample_note, report.energy_tev),
+                context.out_dir / "card",
+            )
         section = context.config.report.model_dump(mode="json")
         # In the order in which they run.
         order = ("ingest", "features", "gridsearch", "train", "evaluate", "export")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import errno
+import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,23 +18,39 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 
 from ingestion.secrets import redact
-from pipeline.errors import USER_ERRORS, ConfigError
+from pipeline.errors import USER_ERRORS, ConfigError, cannot_write
 from pipeline.runs.space import out_of_room
 from pipeline.terminal.interrupts import requested
 
 _SECONDS_BEFORE_AGAIN: Final = 0.05
+#: Errors of the system that come from a name or from permissions.
+_OF_THE_MACHINE: Final = frozenset({errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
+_WIDTH_OF_FILES: Final = 1000
+#: What moves the cursor or changes colours, as names of files may.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _in_letters(control: re.Match[str]) -> str:
+    return ascii(control[0])[1:-1]
 
 
 class SafeConsole(Console):
-    """A console that shows no secrets."""
+    """A console that shows no secrets and no control characters, and cuts no line of a file."""
+
+    @property  # type: ignore[misc]
+    def size(self) -> ConsoleDimensions:
+        """Of the terminal; a file has room."""
+        found = super().size
+        return found if self.is_terminal or "COLUMNS" in os.environ else found._replace(width=_WIDTH_OF_FILES)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Like `Console.print`."""
-        super().print(*(redact(each) if isinstance(each, str) else each for each in objects), **options)
+        shown = (_CONTROL.sub(_in_letters, redact(each)) if isinstance(each, str) else each for each in objects)
+        super().print(*shown, **options)
 
 
 #: What a command tells, and where its progress and errors go.
@@ -54,7 +73,13 @@ class Exit(IntEnum):
 
 
 def with_exit_code(command_line: Callable[[], None]) -> None:
-    """Run a command line; the process ends with its exit code, after an interrupt too."""
+    """Run a command line; the process ends with its exit code, after an interrupt too.
+
+    Letters that the terminal's encoding lacks are shown as escapes.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         command_line()
     except SystemExit as end:
@@ -107,10 +132,10 @@ def _explain(error: BaseException) -> Exit:
         return Exit.USAGE if isinstance(error, ConfigError) else Exit.USER_ERROR
     no_room = out_of_room(error)
     if no_room:
-        err.print(
-            f"[bold red]error:[/] a file could not be written ({escape(str(no_room))}). "
-            "Check space and permissions, and limits of file sizes (`ulimit -f`)."
-        )
+        err.print(f"[bold red]error:[/] {escape(str(cannot_write('a file', no_room)))}")
+        return Exit.USER_ERROR
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        err.print(f"[bold red]error:[/] {escape(str(error))}. Check this name and its permissions.")
         return Exit.USER_ERROR
     err.print(
         f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"

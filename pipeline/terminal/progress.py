@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import TracebackType
 from typing import Final, Self
@@ -10,10 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 _SECONDS_BETWEEN_LINES: Final = 5.0
+#: Without news; a line says then what was last known.
+_SECONDS_OF_SILENCE: Final = 9.0
+_SECONDS_BETWEEN_LOOKS: Final = 0.5
 
 
 class Bar:
-    """Shows how far a piece of work is, with rate and estimated time left.
+    """Shows how far a piece of work is, with rate and estimated time left; without news too, that it is at work.
 
     Args:
         console: Where to show it.
@@ -25,7 +29,9 @@ class Bar:
         self._console = console
         self._label = label
         self._unit = unit
-        self._last_line = time.monotonic()
+        self._begun = self._last_line = time.monotonic()
+        self._words = "starting"
+        self._ended = threading.Event()
         # Rate and time left count from the first news: starting Spark or MPI is not part of the work.
         self._first: tuple[float, int] | None = None
         self._progress: Progress | None = None
@@ -38,33 +44,44 @@ class Bar:
                 console=console,
                 transient=True,
             )
-            self._task = self._progress.add_task(label, total=None, words="starting")
+            self._task = self._progress.add_task(label, total=None, words=self._words)
 
     def __enter__(self) -> Self:
         if self._progress:
             self._progress.start()
+        else:
+            threading.Thread(target=self._break_silence, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         if self._progress:
             self._progress.stop()
 
+    def _break_silence(self) -> None:
+        while not self._ended.wait(_SECONDS_BETWEEN_LOOKS):
+            now = time.monotonic()
+            if now - self._last_line >= _SECONDS_OF_SILENCE:
+                self._line(f"{self._words}, at work for {now - self._begun:.0f} s")
+
+    def _line(self, words: str) -> None:
+        self._last_line = time.monotonic()
+        self._console.print(f"  {self._label}: {words}", highlight=False, markup=False)
+
     def __call__(self, done: int, total: int, note: str = "") -> None:
-        """Show that `done` of `total` is done."""
+        """Show that `done` of `total` is done; where the total is 0, it is not known."""
         if self._first is None and done:
             self._first = (time.monotonic(), done)
         rate = 0.0
         if self._first is not None and done > self._first[1]:
             rate = (done - self._first[1]) / (time.monotonic() - self._first[0])
-        words = f"{done}/{total} {self._unit}"
-        if rate:
-            words += f", {rate:,.0f}/s, about {(total - done) / rate:.0f} s left"
-        if note:
-            words += f", {note}"
+        parts = [f"{done}/{total} {self._unit}"] if total else []
+        if rate and done < total:
+            parts += [f"{rate:,.0f}/s", f"about {(total - done) / rate:.0f} s left"]
+        self._words = ", ".join([*parts, *([note] if note else [])])
         if self._progress:
-            self._progress.update(self._task, completed=done, total=total, words=words)
+            self._progress.update(self._task, completed=done, total=total or None, words=self._words)
         elif time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            self._console.print(f"  {self._label}: {words}", highlight=False)
+            self._line(self._words)

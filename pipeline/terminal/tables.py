@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.table import Table
-
+from pipeline.terminal.grid import Grid
 from training.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -38,14 +37,12 @@ def describe(settings: TrainSettings) -> str:
     )
 
 
-def rank_table(summary: dict[str, Any]) -> Table:
+def rank_table(summary: dict[str, Any]) -> Grid:
     """What each rank did and where its time went; pairwise averages where there are any."""
     ranks = summary["per_rank"]
     has_pairs = any(rank["averages_begun"] for rank in ranks)
-    table = Table("rank", "steps", "events", "compute [s]", "talk [s]", "wait [s]")
-    for name in ("averages", "staleness") if has_pairs else ():
-        table.add_column(name)
-    table.add_column("accuracy")
+    pair_columns = ("averages", "staleness") if has_pairs else ()
+    table = Grid("rank", "steps", "events", "compute [s]", "talk [s]", "wait [s]", *pair_columns, "accuracy")
     for rank in ranks:
         seconds = rank["seconds_by_kind"]
         pairs = (
@@ -65,15 +62,17 @@ def rank_table(summary: dict[str, Any]) -> Table:
     return table
 
 
-def search_table(scores: list[Score]) -> Table:
+def search_table(scores: list[Score]) -> Grid:
     """The best settings of a search."""
     from training.gridsearch.results import latency, pareto_front
 
-    fronts = {"size": pareto_front(scores), "time": pareto_front(scores, latency)}
-    title = f"the best {min(_ROWS_SHOWN, len(scores))} of {len(scores)} settings"
-    table = Table("layers", "batch", "rate", "epochs", title=title, title_justify="left")
-    for name in ("parameters", "accuracy", "loss", "time/event [us]", "not beaten in"):
-        table.add_column(name, justify="right")
+    smallest, fastest = pareto_front(scores), pareto_front(scores, latency)
+    table = Grid(
+        *("layers", "batch", "rate", "epochs", "weights", "accuracy", "loss", "us"),
+        keys=4,
+        title=f"the best {min(_ROWS_SHOWN, len(scores))} of {len(scores)} settings; us: time of an event",
+        caption="*: none that is better has fewer weights, or takes less time",
+    )
     for each in scores[:_ROWS_SHOWN]:
         trial = each.trial
         table.add_row(
@@ -81,36 +80,38 @@ def search_table(scores: list[Score]) -> Table:
             str(trial.batch_size),
             f"{trial.learning_rate:g}",
             str(trial.epochs),
-            f"{each.num_parameters:,}",
-            f"{each.accuracy:.4f} +- {each.accuracy_spread:.4f}",
+            f"{each.num_parameters:,}{'*' if each in smallest else ' '}",
+            f"{each.accuracy:.3f} ± {each.accuracy_spread:.3f}",
             f"{each.loss:.4f}",
-            f"{each.latency:.1f}",
-            ", ".join(name for name, front in fronts.items() if each in front),
+            f"{each.latency:.1f}{'*' if each in fastest else ' '}",
         )
     return table
 
 
-def evaluation_tables(metrics: Mapping[str, Any]) -> list[Table]:
+def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
     """For the terminal: accuracy and areas by model, the working points, and rates where they are known."""
     classes, signal = metrics["classes"], metrics["signal"]
-    summary = Table("model", "accuracy", *(f"AUC {name}" for name in classes))
-    points = Table("model", f"{signal} kept", "threshold", *(f"{name} left [%]" for name in classes if name != signal))
-    rates = Table("model", f"{signal} kept", *(f"{name} [1/s]" for name in classes), "purity")
+    summary = Grid("model", "accuracy", *(f"AUC {name}" for name in classes))
+    backgrounds = [name for name in classes if name != signal]
+    points = Grid(
+        *("model", "kept", "threshold", *backgrounds),
+        keys=2,
+        title=f"share of the backgrounds left [%] where this share of {signal} is kept",
+        caption="-: not measurable, fewer than 10 signal events are expected to fail",
+    )
+    rates = Grid("model", "kept", *classes, "purity", keys=2, title=f"rates [1/s] where this share of {signal} is kept")
     for name, run in metrics["runs"].items():
         summary.add_row(name, _words(run["accuracy"]), *(_words(run["auc"][each]) for each in classes))
         for point in run["working_points"]:
             kept = f"{100 * point['wanted']:g}%"
             if not point["measurable"]:
-                points.add_row(name, kept, f"- ({point['num_failing']:.1f} < 10)")
+                points.add_row(name, kept, *("-" for _ in range(1 + len(backgrounds))))
                 continue
             points.add_row(name, kept, f"{point['threshold']:.4f}", *map(_interval, point["backgrounds"].values()))
             if metrics["rates_before"] is not None:
                 purity = "not defined" if point["purity"] is None else f"{point['purity']:.3f}"
                 rates.add_row(name, kept, *(f"{point['rates'][each]:.3g}" for each in classes), purity)
-    points.caption = "-: not measurable, so few signal events are expected to fail"
-    for table in (summary, points, rates):
-        table.columns[0].no_wrap = True
-    return [summary, points, *([rates] if rates.row_count else [])]
+    return [summary, points, *([rates] if len(rates.rows) > 1 else [])]
 
 
 def _words(estimate: Mapping[str, float]) -> str:
@@ -122,9 +123,10 @@ def _interval(efficiency: Mapping[str, float]) -> str:
     return f"{100 * value:.2f} +{100 * (high - value):.2f} -{100 * (value - low):.2f}"
 
 
-def export_table(found: dict[str, Any]) -> Table:
+def export_table(found: dict[str, Any]) -> Grid:
     """Sizes, parity and times."""
-    table = Table("network", "size [kB]", "differs by", "median [us]", "99 % [us]", "99.9 % [us]", "events/s")
+    heads = ("network", "size [kB]", "differs by", "median", "99 %", "99.9 %", "events/s")
+    table = Grid(*heads, title="size, largest difference from torch, times of an event [us]")
     for network, each in found.items():
         times = each["latency_us"]
         table.add_row(

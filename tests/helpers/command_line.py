@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from pipeline.yaml_text import write_yaml
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 #: Those that `run` includes with `small_config`: no network is to be what a grid search found.
@@ -31,7 +31,7 @@ def small_config(folder: Path, data: Path, **changes: Any) -> Path:
         "spark": {"master": "local[2]"},
     }
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump({**content, **changes}))
+    path.write_text(write_yaml({**content, **changes}))
     return path
 
 

@@ -110,6 +110,7 @@ def kill_at(number: int) -> None:
 
     store.StageStore.commit = counted_commit  # type: ignore[method-assign]
     store.os = Namespace(os, fsync=steps.before(os.fsync))  # type: ignore[assignment]
+    store.flush_folder = steps.before(store.flush_folder)
     store.json = Namespace(json, dump=steps.dump)  # type: ignore[assignment]
     Path.replace = steps.before(Path.replace)  # type: ignore[method-assign]
 

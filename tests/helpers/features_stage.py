@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from feature_datasets import write_dataset
 from published_by_hand import publish
 
 from features.dataset import FeatureDataset
 from pipeline.runs.store import StageStore
+from pipeline.yaml_text import write_yaml
 
 
 def made_features(
@@ -42,5 +42,5 @@ def config_of(folder: Path, run_dir: Path, **changes: Any) -> Path:
         "report": {"sample_note": "technical sample"},
     }
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump({**content, **changes}))
+    path.write_text(write_yaml({**content, **changes}))
     return path

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 import uproot
-import yaml
 from numpy.random import Generator
+from ruamel.yaml.error import YAMLError
+
+from pipeline.yaml_text import read_yaml, write_yaml
 
 SAMPLES: Final = Path(__file__).resolve().parents[2] / "samples"
 CONFIGS: Final = Path(__file__).resolve().parents[2] / "pipeline" / "configs"
@@ -179,7 +181,7 @@ def mutated_config(seed: int) -> tuple[str, list[str]]:
         text = _CONFIG_MUTATIONS[rng.integers(len(_CONFIG_MUTATIONS))](text, rng)
     overrides = []
     if rng.random() < 0.25:
-        content = yaml.safe_load(paths[0].read_text(encoding="utf-8"))
+        content = read_yaml(paths[0].read_text(encoding="utf-8"))
         keys = ".".join(map(str, _random_path(content, rng)))
         keys = keys if rng.random() < 0.8 else keys[: rng.integers(len(keys))] + "." * int(rng.integers(3))
         overrides.append(f"{keys}={_ODD_VALUES[rng.integers(len(_ODD_VALUES))]}")
@@ -204,8 +206,8 @@ def _on_tree(change: Callable[[Any, Any, Any, Generator], None]) -> Callable[[st
             # Read by any other loader it takes all memory.
             return text
         try:
-            content = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError):
+            content = read_yaml(text)
+        except (YAMLError, ValueError, TypeError, AttributeError, RecursionError):
             return text
         if not isinstance(content, dict) or not content:
             return text
@@ -215,8 +217,8 @@ def _on_tree(change: Callable[[Any, Any, Any, Generator], None]) -> Callable[[st
             where = where[each]
         change(content, where, key, rng)
         try:
-            return yaml.safe_dump(content, sort_keys=False)
-        except (yaml.YAMLError, TypeError, RecursionError):
+            return write_yaml(content)
+        except (YAMLError, TypeError, RecursionError):
             return text
 
     return mutation
@@ -239,7 +241,7 @@ def _move(content: Any, where: Any, key: Any, rng: Generator) -> None:
     source = content
     for each in above:
         source = source[each]
-    where[key] = yaml.safe_load(yaml.safe_dump(source[last]))
+    where[key] = read_yaml(write_yaml(source[last]))
 
 
 def _odd_value(text: str, rng: Generator) -> str:

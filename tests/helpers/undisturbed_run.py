@@ -19,6 +19,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from command_line import SAMPLES, small_config
+from filelock import FileLock
 from ranks import wait_until
 
 from pipeline.runs.store import StageStore
@@ -59,32 +60,46 @@ class Finished(NamedTuple):
 class Undisturbed:
     """A finished run of a small config; its run folder can be put back to before any stage.
 
-    The copy that cases work on always lies where the run was made, since `run.json` of a training names folders.
+    Args:
+        folder: Where cases work: configuration, data and the run folder.
+        shared: Where the run is kept as it was when it had finished. The first of several test processes makes it, the
+            others wait for it.
 
     Attributes:
         seconds: How long each stage took.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, shared: Path) -> None:
         data = folder / "data"
         data.mkdir(parents=True)
         for name in ("qcd", "ttbar", "wjets"):
-            shutil.copy(SAMPLES / f"{name}_13TeV_PU20_0.root", data)
+            # With its time: files of another time are read to see whether they changed.
+            shutil.copy2(SAMPLES / f"{name}_13TeV_PU20_0.root", data)
         search = {"hidden": [[4, 8]], "batch_size": [64], "epochs": [2], "folds": 2}
         train = {"workers": 2, "epochs": 3, "batch_size": 8, "checkpoint_steps": 5}
         self.data = data
         self.config = small_config(folder, data, gridsearch=search, train=train)
         self.run_dir = folder / "run"
         self.mark = uuid.uuid4().hex
-        self._saved = folder / "undisturbed"
-        self.seconds = {}
+        self._saved = shared / "run"
+        times = shared / "seconds.json"
+        with FileLock(shared.with_suffix(".lock")):
+            if not times.exists():
+                seconds = self._run_all()
+                shared.mkdir()
+                self.run_dir.rename(self._saved)
+                times.write_text(json.dumps(seconds))
+        self.seconds: dict[str, float] = json.loads(times.read_text())
+        self.restore()
+
+    def _run_all(self) -> dict[str, float]:
+        seconds = {}
         for stage in STAGES:
             started = time.monotonic()
             done = self.run(stage)
             assert done.returncode == 0, done.stderr
-            self.seconds[stage] = time.monotonic() - started
-        self.run_dir.rename(self._saved)
-        self.restore()
+            seconds[stage] = time.monotonic() - started
+        return seconds
 
     def restore(self, before: str | None = None) -> Path:
         """Put the run folder back, without the output of a stage and of those after it; returns it."""
@@ -107,6 +122,14 @@ class Undisturbed:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
             env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
+
+    def start_and_wait_for_work(self, stage: str, *options: str) -> subprocess.Popen[str]:
+        """Start a stage; return when its version folder is there and the work has begun."""
+        folder = self.run_dir / stage
+        before = set(folder.glob("0*"))
+        process = self.start(stage, *options)
+        wait_until(lambda: bool(set(folder.glob("0*")) - before), what=f"{stage} has begun")
+        return process
 
     def run(self, *arguments: str, faults: Mapping[str, Any] | None = None) -> Finished:
         """Run a command to its end."""

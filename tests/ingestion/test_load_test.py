@@ -422,7 +422,10 @@ def test_the_command_writes_files_and_a_config_that_reads_them(tmp_path: Path) -
     said = load_test(RunFolder(asked, Console(quiet=True)), folder, 9, seed=1)
     assert said.startswith("2 files")
     assert str(folder / "load_test.yaml") in said
+    # It may be moved.
+    folder = folder.rename(tmp_path / "moved")
     config = load_config(str(folder / "load_test.yaml"))
+    assert config.run_dir == folder / "run"
     assert (config.classes, config.allow_load_test) == (["QCD", "ttbar"], False)
     # What is secret stands in no file.
     assert config.spark.conf == {"spark.executor.cores": "4"}
@@ -450,7 +453,7 @@ def test_the_command_refuses_a_folder_that_is_not_empty(tmp_path: Path, name: st
 
 def test_the_command_refuses_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "sample").write_text("mine")
-    with pytest.raises(RunFolderError, match=r"sample cannot be written .*Choose another folder"):
+    with pytest.raises(RunFolderError, match=r"sample cannot be written .*choose another folder"):
         load_test(RunFolder(config_of(tmp_path), Console(quiet=True)), tmp_path / "sample", 2, seed=1)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from undisturbed_run import Undisturbed
 
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """A finished run, made once; each test puts its run folder back to where it wants it."""
-    return Undisturbed(tmp_path_factory.mktemp("undisturbed") / "Jürgen's")
+    """A finished run, made once by all test processes; each test puts its run folder back to where it wants it."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    return Undisturbed(tmp_path_factory.mktemp("undisturbed") / "Jürgen's", shared / "finished")

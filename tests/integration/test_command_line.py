@@ -37,8 +37,8 @@ class Finished:
 
     def plan(self, *arguments: str) -> str:
         """What `plan` prints."""
-        done = pipeline("plan", "--config", self.config, *arguments)
-        assert done.returncode == 0, done.stderr
+        done = invoke("plan", "--config", self.config, *arguments)
+        assert done.exit_code == 0, done.stderr
         return str(done.stdout)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from rich.console import Console
 from undisturbed_run import Undisturbed
 
@@ -18,9 +17,10 @@ from pipeline.commands.status import verify
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, State
-from pipeline.runs import code_meaning
+from pipeline.runs import code_meaning, own_folders
 from pipeline.runs.outputs import NOT_CONTENT
 from pipeline.runs.store import StageStore
+from pipeline.yaml_text import read_yaml, write_yaml
 
 pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.end_to_end]
 Edit = Callable[[str, str, str], None]
@@ -32,14 +32,14 @@ class Plans:
     def __init__(self, finished: Undisturbed, tmp_path: Path) -> None:
         self.run_dir = finished.restore()
         self.config = tmp_path / "config.yaml"
-        self._content = yaml.safe_load(finished.config.read_text(encoding="utf-8"))
+        self._content = read_yaml(finished.config.read_text(encoding="utf-8"))
         self.change()
 
     def change(self, **sections: dict[str, object]) -> None:
         content = dict(self._content)
         for name, keys in sections.items():
             content[name] = {**content.get(name, {}), **keys}
-        self.config.write_text(yaml.safe_dump(content), encoding="utf-8")
+        self.config.write_text(write_yaml(content), encoding="utf-8")
 
     @property
     def run_folder(self) -> RunFolder:
@@ -248,6 +248,7 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: P
 
 def test_clean_removes_interrupted_work(plans: Plans) -> None:
     interrupted = plans.run_dir / "train" / "0007-0123abcd"
+    own_folders.make(interrupted)
     (interrupted / "hlf" / "checkpoints" / "epoch-00001").mkdir(parents=True)
     (interrupted / "hlf" / "checkpoints" / "epoch-00001" / "complete.json").write_text("{}")
     assert interrupted in [each.folder for each in clean(plans.run_folder, 3)]

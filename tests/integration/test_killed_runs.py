@@ -1,4 +1,4 @@
-"""kill -9 of everything, at random moments and at each step of a publication; then the same command again.
+"""Ctrl-C, and kill -9 of everything at random moments and at each step of a publication; then the same command again.
 
 `make torture` does the random ones, twenty for each stage.
 """
@@ -22,6 +22,7 @@ from undisturbed_run import STAGES, Kill, Undisturbed, without_times
 
 from pipeline.cli import app
 from pipeline.runs.store import StageStore, Version
+from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -38,13 +39,28 @@ def invoke(undisturbed: Undisturbed, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_that_is_killed_twice_ends_as_if_nothing_had_been(undisturbed: Undisturbed, stage: str) -> None:
+def test_a_stage_that_is_interrupted_and_killed_twice_ends_as_if_nothing_had_been(
+    undisturbed: Undisturbed, stage: str
+) -> None:
     undisturbed.restore(stage)
+    interrupt(undisturbed, stage)
     # The second one comes at once, whatever of the first still lives.
     kills.extend(undisturbed.kill(stage, seed) for seed in SEEDS)
     done = undisturbed.run(stage)
     assert done.returncode == 0, f"{kills[-2:]}\n{done.stderr}"
     undisturbed.check(stage)
+
+
+def interrupt(undisturbed: Undisturbed, stage: str) -> None:
+    """Ctrl-C in a terminal, which goes to the whole group: it is said, and nothing is left."""
+    process = undisturbed.start_and_wait_for_work(stage)
+    os.killpg(process.pid, signal.SIGINT)
+    _, words = process.communicate(timeout=120)
+    assert process.returncode == Exit.INTERRUPTED, words
+    assert "interrupted" in words
+    assert "Traceback" not in words
+    assert [path.name for path in (undisturbed.run_dir / stage).iterdir()] == []
+    undisturbed.assert_nothing_left()
 
 
 def test_most_of_those_kills_came_before_the_end() -> None:

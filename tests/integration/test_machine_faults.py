@@ -181,7 +181,7 @@ def test_elsewhere_a_folder_that_cannot_be_written_is_refused_too(undisturbed: U
     with write_protected(tmp_path):
         done = undisturbed.run("evaluate-files", "--out", str(tmp_path / "out"), faults=AS_ANYBODY)
     assert done.returncode == 1, done.stderr
-    assert "Choose another folder with --out" in done.stderr
+    assert "choose another folder with --out" in done.stderr
 
 
 def test_a_clock_that_goes_backwards_changes_nothing(undisturbed: Undisturbed) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,14 +49,3 @@ def test_accuracy_and_areas_in_the_readme_are_those_of_the_demo(counters: dict[s
         area = network["auc"][name]
         assert area["value"] == pytest.approx(float(value), abs=area["error"])
         assert area["error"] == pytest.approx(float(error), rel=0.5, abs=0.003)
-
-
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))
-def test_links_lead_somewhere(link: str) -> None:
-    assert (CHECKOUT / Path(link)).exists()
-
-
-def test_every_make_target_in_the_readme_exists() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
-    named = {word for line in re.findall(r"(?:`|    )make ([a-z -]+)", README) for word in line.split()}
-    assert named <= targets

@@ -59,7 +59,7 @@ def test_nothing_that_is_written_or_said_holds_a_secret(tmp_path: Path, server: 
     again = pipeline("ingest", "--config", config, "--set", f"spark.conf={{spark.a.token: {TOKEN}}}")
     assert "up to date" in again.stderr
     (server.folder / "qcd.root").write_bytes(b"no ROOT file any more, and long enough to be looked at")
-    mistaken = pipeline("plan", "--config", config, "--set", f"spark.conf.a.token={TOKEN}")
+    mistaken = pipeline("plan", "--config", config, "--set", f"spark.conf={{a.token: [{TOKEN}]}}")
     assert mistaken.returncode == 2
     refused = pipeline("plan", *words, "--set", f"train.launcher_args=[-x,MY_TOKEN={TOKEN}]")
     assert "give its name alone (-x MY_TOKEN)" in refused.stderr

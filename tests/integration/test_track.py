@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from undisturbed_run import Finished, Undisturbed
 
 from pipeline.runs.store import StageStore
+from pipeline.yaml_text import read_yaml
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -24,7 +24,7 @@ class Store:
 
     def runs(self) -> list[Path]:
         """Those that were not deleted."""
-        metas = {path.parent: yaml.safe_load(path.read_text()) for path in self.folder.glob("*/*/meta.yaml")}
+        metas = {path.parent: read_yaml(path.read_text()) for path in self.folder.glob("*/*/meta.yaml")}
         return [run for run, meta in metas.items() if meta.get("lifecycle_stage") == "active" and "run_id" in meta]
 
     def metric(self, run: Path, name: str) -> list[float]:

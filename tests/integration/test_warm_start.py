@@ -9,6 +9,7 @@ import pytest
 from undisturbed_run import Undisturbed, version_of
 
 from pipeline.runs.model_registry import Registry
+from training.launching.rank import RunSpec
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -21,8 +22,8 @@ def train(undisturbed: Undisturbed, *options: str) -> tuple[str, str | None]:
     done = undisturbed.run("train", *WARM, *options)
     assert done.returncode == 0, done.stderr
     (said,) = [line.strip() for line in done.stderr.splitlines() if "model in use" in line]
-    spec = json.loads((version_of(undisturbed.run_dir, "train") / "hlf" / "run.json").read_text())
-    return said, spec["start_from"]
+    spec = RunSpec.load(version_of(undisturbed.run_dir, "train") / "hlf" / "run.json")
+    return said, None if spec.start_from is None else str(spec.start_from)
 
 
 def test_a_model_that_saw_what_are_test_events_now_is_not_begun_with(undisturbed: Undisturbed) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +15,19 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from pipeline.cli import Asked, app
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, FolderInUseError
+from pipeline.machine.doctor import Finding, Severity
 from pipeline.run_folder import RunFolder
+from pipeline.runs.lock import locked
 from pipeline.stages.table import STAGES
 from pipeline.terminal.exit_codes import Exit
+from pipeline.yaml_text import read_yaml
 
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 #: Options and arguments that a command has besides those of every command.
 OWN: dict[str, set[str]] = {
-    **{name: {"--force"} for name in ("run", "ingest", "features", "evaluate", "export", "report")},
+    "run": {"--until", "--dry-run", "--force"},
+    **{name: {"--force"} for name in ("ingest", "features", "evaluate", "export", "report")},
     "gridsearch": {"--force", "--if-wanted"},
     "train": {"--force", "--workers"},
     "compare": {"name", "--force", "--workers"},
@@ -29,10 +36,13 @@ OWN: dict[str, set[str]] = {
     "rollback": {"network"},
     "clean": {"--keep", "--dry-run"},
     "load-test": {"folder", "--events", "--seed"},
-    "plan": {"--accept"},
+    "plan": {"--accept", "--json"},
     "status": {"--json", "--verify"},
-    **{name: set() for name in ("track", "validate", "doctor")},
+    **{name: {"--json"} for name in ("config", "doctor")},
+    **{name: set() for name in ("track", "validate")},
 }
+#: They read only, or write nothing of a run folder.
+NEVER_WAIT = {"config", "validate", "status", "doctor", "load-test"}
 
 
 def invoke(*arguments: str | Path) -> Any:
@@ -47,7 +57,8 @@ def test_each_stage_is_a_command_of_its_name() -> None:
 @pytest.mark.parametrize("name", OWN)
 def test_every_command_has_the_options_of_all_beside_its_own(name: str) -> None:
     shown = {param.opts[0] for param in COMMANDS[name].params if not getattr(param, "hidden", False)}
-    assert shown == {"--config", "--set", "--debug"} | OWN[name]
+    waits = set() if name in NEVER_WAIT else {"--wait"}
+    assert shown == {"--config", "--set", "--debug"} | waits | OWN[name]
     (config,) = (param for param in COMMANDS[name].params if param.name == "config")
     assert (config.default, config.envvar, config.secondary_opts) == ("demo", "HEP_PIPELINE_CONFIG", [])
     assert "-c" in config.opts
@@ -57,6 +68,7 @@ def test_every_command_has_the_options_of_all_beside_its_own(name: str) -> None:
 def test_every_command_helps_with_words_on_each_option(name: str) -> None:
     done = invoke(name, "--help")
     assert done.exit_code == Exit.OK
+    assert invoke(name, "-h").output == done.output
     assert COMMANDS[name].help.strip().endswith(".")
     assert all(param.help for param in COMMANDS[name].params if not getattr(param, "hidden", False))
     for option in ("--config", "--set", "--debug"):
@@ -128,3 +140,138 @@ def test_a_run_folder_is_made_of_the_config_that_was_asked_for(tmp_path: Path) -
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="unknown key"):
         asked.plus("no_such", 1).run_folder()
+
+
+def test_the_version_and_completion_of_the_command_line() -> None:
+    assert invoke("--version").output.startswith("hep-pipeline 0.")
+    shown = invoke("-h").output
+    assert "--install-completion" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+def test_config_shows_every_value_with_its_source_and_no_secret(tmp_path: Path) -> None:
+    path = small_config(tmp_path, SAMPLES)
+    options = [
+        "--config",
+        path,
+        "--set",
+        "train.epochs=7",
+        "--set",
+        "spark.conf.my.token=hush",
+        "--set",
+        "report.title=2",
+    ]
+    done = invoke("config", *options)
+    assert done.exit_code == Exit.OK
+    assert "  epochs: 7                                  # --set train.epochs=7\n" in done.output
+    assert f"  batch_size: 16                             # {path}\n" in done.output
+    assert "  learning_rate: 0.001                       # default\n" in done.output
+    assert "hush" not in done.output
+    # It is a config itself.
+    config = Asked(str(path), ["train.epochs=7", "spark.conf.my.token='***'", "report.title=2"]).run_folder().config
+    assert read_yaml(done.output) == config.model_dump(mode="json")
+    found = json.loads(invoke("config", "--json", *options).output)
+    assert found["train.epochs"] == {"value": 7, "source": "--set train.epochs=7"}
+    assert found["spark.conf.my.token"] == {"value": "***", "source": "--set spark.conf.my.token=***"}
+    assert found["samples.0.name"] == {"value": "qcd", "source": str(path)}
+    assert found["evaluate.train_events"] == {"value": 20000, "source": "default"}
+
+
+def test_overrides_of_the_environment_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = small_config(tmp_path, SAMPLES)
+    monkeypatch.setenv("HEP_PIPELINE_SET", "report.title='a  b;c' train.epochs=5 train.seed=3")
+    monkeypatch.setenv("HEP_PIPELINE_CONFIG", str(path))
+    found = json.loads(invoke("config", "--json", "--set", "train.epochs=6").output)
+    assert found["report.title"] == {"value": "a  b;c", "source": "--set report.title=a  b;c"}
+    assert [found[f"train.{key}"]["value"] for key in ("epochs", "seed")] == [6, 3]
+    monkeypatch.setenv("HEP_PIPELINE_SET", "my.password='hush")
+    done = invoke("config")
+    assert done.exit_code == Exit.USAGE
+    assert "HEP_PIPELINE_SET (SET of make): No closing quotation" in done.stderr
+    assert "hush" not in done.stderr
+
+
+def test_a_dry_run_says_what_plan_says_up_to_a_stage(tmp_path: Path) -> None:
+    config = ["--config", small_config(tmp_path, SAMPLES)]
+    planned = invoke("plan", *config).output
+    assert invoke("run", "--dry-run", *config).output == planned
+    cut = invoke("run", "--dry-run", "--until", "train", *config).output
+    assert cut.splitlines() == planned.splitlines()[:3]
+    assert cut.splitlines()[-1].split() == ["train", "not", "there", "yet", "would", "run"]
+    in_json = json.loads(invoke("plan", "--json", *config).output)
+    assert [each["stage"] for each in in_json] == [line.split()[0] for line in planned.splitlines()]
+    assert in_json[0] == {
+        "stage": "ingest", "state": "not there yet", "would_run": True, "reasons": [], "notes": [], "version": None
+    }  # fmt: skip
+    assert not (tmp_path / "run").exists()
+
+
+def test_run_stops_after_the_stage_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr("pipeline.runner.Runner.run", lambda _, names, force: found.append((list(names), force)))
+    config = ["--config", small_config(tmp_path, SAMPLES)]
+    assert invoke("run", "--until", "features", "--force", *config).exit_code == Exit.OK
+    assert found == [(["ingest", "features"], True)]
+    for name, words in (("gridsearch", "`run` includes no such stage"), ("trian", "Did you mean 'train'?")):
+        done = invoke("run", "--until", name, *config)
+        assert done.exit_code == Exit.USAGE
+        assert words in done.stderr
+    assert len(found) == 1
+
+
+def test_doctor_tells_machines_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = Finding("disk", Severity.ERROR, "The disk is full.", "Make room.")
+    monkeypatch.setattr(RunFolder, "examine", lambda *_: [error])
+    done = invoke("doctor", "--json", "--config", small_config(tmp_path, SAMPLES))
+    assert done.exit_code == Exit.USER_ERROR
+    found = json.loads(done.stdout)
+    assert (found["is_well"], found["findings"]) == (False, [error._asdict()])
+
+
+def test_a_command_waits_for_the_run_folder_as_long_as_it_is_asked_to(tmp_path: Path) -> None:
+    config = small_config(tmp_path, SAMPLES)
+    run_folder = Asked(str(config), [], wait=0.2).run_folder()
+    begun = time.monotonic()
+    with (
+        locked(tmp_path / "run"),
+        pytest.raises(FolderInUseError, match="in use by another run"),
+        run_folder.locked(),
+    ):
+        pytest.fail("two commands hold the run folder")
+    assert time.monotonic() - begun >= 0.2
+    holds, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locked(tmp_path / "run"):
+            holds.set()
+            let_go.wait(10)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    assert holds.wait(10)
+    threading.Timer(0.1, let_go.set).start()
+    with Asked(str(config), [], wait=10).run_folder().locked():
+        assert let_go.is_set()
+    other.join()
+
+
+@pytest.mark.parametrize("job", ["compare", "track", "evaluate-files"])
+def test_side_jobs_and_the_nightly_run_do_not_wait_for_each_other(tmp_path: Path, job: str) -> None:
+    run_folder = Asked(str(small_config(tmp_path, SAMPLES)), []).run_folder()
+    with run_folder.locked(job), run_folder.locked(), pytest.raises(FolderInUseError), run_folder.locked(job):
+        pytest.fail("the job runs twice at once")
+
+
+def test_commands_that_only_read_work_beside_a_run(tmp_path: Path) -> None:
+    options = ["--config", small_config(tmp_path, SAMPLES)]
+    with locked(tmp_path / "run"):
+        for words in (["status"], ["status", "--verify"], ["plan"], ["run", "--dry-run"], ["clean", "--dry-run"]):
+            done = invoke(*words, *options)
+            assert done.exit_code == Exit.OK, done.stderr
+        for words in (["clean"], ["ingest"], ["promote"]):
+            assert "in use by another run" in invoke(*words, *options).stderr
+        # Each needs what is not there, and not the lock.
+        for words in (["compare"], ["evaluate-files"], ["track", "--set", f"mlflow.uri={tmp_path}"]):
+            done = invoke(*words, *options)
+            assert done.exit_code == Exit.USER_ERROR
+            assert "in use" not in done.stderr, done.stderr

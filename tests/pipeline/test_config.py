@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from pydantic import SecretStr
 
 from features.settings import FeatureSettings
+from ingestion.files import expand
 from ingestion.secrets import redact
 from ingestion.settings import IngestSettings
-from pipeline.config import SHIPPED, Config, find_config, flat_items, load_config
+from pipeline.config import SHIPPED, Config, find_config, flat_items, load, load_config
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
+from pipeline.yaml_text import write_yaml
 from training.settings import TrainSettings
 
 MINIMAL: dict[str, Any] = {
@@ -29,7 +30,7 @@ MINIMAL: dict[str, Any] = {
 
 def write(folder: Path, **changes: Any) -> str:
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump({**MINIMAL, **changes}))
+    path.write_text(write_yaml({**MINIMAL, **changes}))
     return str(path)
 
 
@@ -109,6 +110,9 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
         ({"train": {"seed": 10**23}}, "'train.seed'"),
         ({"classes": ["A", "A", "B"]}, "'A' is blank or given twice"),
         ({"classes": ["A", " ", "B"]}, "' ' is blank or given twice"),
+        ({"run_dir": "s3://bucket/run"}, "run_dir: 's3://bucket/run' is a URL, and outputs go to local file systems"),
+        ({"run_dir": "runs/" + "x" * 300}, "run_dir: a name in it is 300 bytes long"),
+        ({"samples": [{"name": "q" * 300, "label": 0, "files": ["a"]}]}, "at most 100 characters"),
         ({"run_dir": str(ROOT)}, "holds the code of the pipeline"),
         ({"run_dir": str(ROOT / "features" / "x")}, "holds the code of the pipeline"),
         ({"ingest": {"branch_map": {"moons": "Muon"}}}, "'moons' is no collection or field"),
@@ -181,24 +185,32 @@ def test_wrong_overrides_are_explained(tmp_path: Path, override: str, words: str
     ("override", "words"),
     [
         (
-            "spark.conf.fs.s3a.secret.key=hush",
-            "'spark.conf.fs' (its value is not shown): Input should be a valid string.",
+            "spark.conf={fs.s3a.secret.key: [hush]}",
+            "'spark.conf.fs.s3a.secret.key': Input should be a valid string (given: ***)",
         ),
-        ("spark.conf={cores: 4, 'my.password': 12345}", "'spark.conf.my.password' (its value is not shown): Input"),
-        ("spark.conf=hush", "'spark.conf' (its value is not shown): Input should be a valid dictionary"),
-        ("spark={conf: {my.password: [hush]}}", "'spark.conf.my.password' (its value is not shown): Input"),
-        ("spark=hush", "'spark' (its value is not shown): Input should be"),
-        ("train.launcher_args=MY_TOKEN=hush, hush", "'train.launcher_args' (its value is not shown): Input"),
-        ("train.launcher_args={--password: [hush]}", "'train.launcher_args' (its value is not shown): Input"),
+        (
+            "spark.conf={cores: '4', 'my.password': 12345}",
+            "--set spark.conf=***: 'spark.conf.my.password': Input should be a valid string (given: ***)",
+        ),
+        (
+            "spark.conf=my.password hush",
+            "--set spark.conf=***: 'spark.conf': Input should be a valid dictionary (given: ***)",
+        ),
+        ("spark={conf: {my.password: [hush]}}", "--set spark=***: 'spark.conf.my.password': Input should be"),
+        ("spark=password hush", "--set spark=***: 'spark': Input should be"),
+        ("sprak.conf.my.password=hush", "--set sprak.conf.my.password=***: unknown key 'sprak'"),
+        ("train.epochs={my.password: hush a}", "'train.epochs': Input should be a valid integer (given: ***)"),
+        ("train.launcher_args=MY_TOKEN=hush, hush", "'train.launcher_args': Input should be a valid list (given: ***)"),
+        ("train.launcher_args=[--password, 12345]", "'train.launcher_args.1': Input should be a valid string"),
         ("train.launcher_args=[-x, MY_TOKEN=hush]", "and give its name alone (-x MY_TOKEN)"),
         ("train_by_network.hlf.launcher_args=['--export=ALL,MY_TOKEN=hush']", "(-x MY_TOKEN)"),
         ("train.epochs=https://me:hush@host", "(given: 'https://***@host')"),
         (
-            "spark.conf.my.password={hush: [hush1",
-            "--set spark.conf.my.password=***: the value is no valid YAML (a mistake",
+            "train_by_network.password={hush: [hush1",
+            "--set train_by_network.password=***: the value is no valid YAML (a mistake",
         ),
         ("spark.conf.my.password: hush, hush", "write it as key.subkey=value"),
-        ("spark.master.password=hush, hush", "'spark.master' (its value is not shown): Input should be a valid string"),
+        ("spark.master.password=hush, hush", "'spark.master': Input should be a valid string (given: ***)"),
         ("run_dir.x=https://me:hush@host", "--set run_dir.x=https://***@host: 'run_dir' holds a value"),
     ],
 )
@@ -272,7 +284,7 @@ def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
 def test_a_config_survives_a_round_trip_through_yaml(tmp_path: Path) -> None:
     config = load_config(write(tmp_path))
     path = tmp_path / "again.yaml"
-    path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    path.write_text(write_yaml(config.model_dump(mode="json")))
     assert load_config(str(path)) == config
 
 
@@ -293,3 +305,147 @@ def test_every_key_has_a_docstring() -> None:
         return found
 
     assert [name for name, description in fields(Config, "") if not description] == []
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.epoks=3", "--set train.epoks=3: unknown key 'train.epoks'. Did you mean 'epochs'?"),
+        (
+            "train.epochs=0",
+            "--set train.epochs=0: 'train.epochs': Input should be greater than or equal to 1 (given: 0).",
+        ),
+        ("features.min_lepton_pt=10", "--set features.min_lepton_pt=10: features.min_lepton_pt (10) is below"),
+        ("samples.7.label=1", "--set samples.7.label=1: 'samples' has the items 0 to 2, no item '7'."),
+        ("samples.first.label=1", "no item 'first'"),
+        ("samples.0.lable=1", "--set samples.0.lable=1: unknown key 'samples.0.lable'. Did you mean 'label'?"),
+        ("spark.conf.my.password=[hush", ""),
+    ],
+)
+def test_a_mistake_in_an_option_names_the_option_and_not_the_file(tmp_path: Path, override: str, words: str) -> None:
+    path = write(tmp_path)
+    if not words:
+        assert load_config(path, [override]).spark.conf == {"my.password": SecretStr("[hush")}
+        return
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, [override])
+    assert str(caught.value).startswith("--set ")
+    assert words in str(caught.value)
+    assert path not in str(caught.value)
+
+
+def test_mistakes_of_the_file_stay_the_files(tmp_path: Path) -> None:
+    path = write(tmp_path, train={"epochs": 0, "seeed": 3})
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, ["train.batch_size=0", "report.title=x"])
+    first, *rest = str(caught.value).splitlines()
+    assert first == f"{path} has 2 mistakes:"
+    assert [line.split(":")[0] for line in rest] == [
+        "  'train.epochs'",
+        "  unknown key 'train.seeed'. Did you mean 'seed'?",
+        "--set train.batch_size=0",
+    ]
+    assert rest[-1].startswith("--set train.batch_size=0: 'train.batch_size': ")
+    with pytest.raises(ConfigError, match=r"^--set train.epochs=-1: "):
+        load_config(write(tmp_path), ["train.epochs=5", "train.epochs=-1"])
+
+
+def test_properties_of_spark_and_items_of_lists_can_be_set(tmp_path: Path) -> None:
+    config = load_config(
+        write(tmp_path, spark={"conf": {"spark.a.b": "1"}}),
+        [
+            "spark.conf.spark.sql.shuffle.partitions=4",
+            "spark.conf.spark.speculation=true",
+            "ingest.branch_map.tracks.pt=Track_pt",
+            "samples.0.label=1",
+            "samples.1.label=0",
+            "classes.2=W",
+            "train_by_network.hlf.epochs=7",
+            "report.title=010",
+        ],
+    )
+    assert config.spark.conf == {"spark.a.b": "1", "spark.sql.shuffle.partitions": "4", "spark.speculation": "true"}
+    assert config.ingest.branch_map == {"tracks.pt": "Track_pt"}
+    assert [sample.label for sample in config.samples] == [1, 0, 2]
+    assert config.classes == ["QCD", "ttbar", "W"]
+    assert config.training_of("hlf").epochs == 7
+    assert config.report.title == "010"
+
+
+@pytest.mark.parametrize(
+    ("override", "near"),
+    [
+        ("train.algorithm=adpsgd", "ad-psgd"),
+        ("train.reader=petastrom", "petastorm"),
+        ("model.names=[hfl]", "hlf"),
+        ("features.convention=sparkdltriger", "sparkdltrigger"),
+    ],
+)
+def test_a_wrong_choice_names_the_nearest(tmp_path: Path, override: str, near: str) -> None:
+    assert f"Did you mean '{near}'?" in mistakes(tmp_path, override)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder; configs lie in another."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_relative_paths_count_from_the_folder_of_the_file_and_in_options_from_the_current(tmp_path: Path) -> None:
+    odd = tmp_path / "a [b] folder"
+    odd.mkdir()
+    samples = [{**MINIMAL["samples"][0], "files": ["data/*.root", "a.root", "/x/b.root", "https://x/c.root"]}]
+    path = write(odd, samples=[*samples, *MINIMAL["samples"][1:]])
+    config = load_config(path)
+    assert config.run_dir == odd / "runs" / "x"
+    first, *others = config.samples[0].files
+    assert others == [f"{odd}/a.root", "/x/b.root", "https://x/c.root"]
+    (odd / "data").mkdir()
+    (odd / "data" / "1.root").touch()
+    (source,) = expand([config.samples[0].model_copy(update={"files": [first]})])
+    assert source.path == f"{odd}/data/1.root"
+    assert load_config(write(tmp_path, run_dir="~/x")).run_dir == Path.home() / "x"
+    config = load_config(path, ["run_dir=runs/y", "samples.0.files=[d.root]"])
+    assert (config.run_dir, config.samples[0].files) == (Path("runs/y"), ["d.root"])
+
+
+def test_a_path_that_counted_from_the_current_folder_is_an_error_that_says_so(tmp_path: Path, elsewhere: Path) -> None:
+    path = write(tmp_path)
+    (elsewhere / "runs" / "x" / "ingest").mkdir(parents=True)
+    assert load_config(path).run_dir == tmp_path / "runs" / "x"
+    (elsewhere / "runs" / "x" / "ingest" / "current.json").touch()
+    with pytest.raises(ConfigError, match=r"run_dir: 'runs/x' is there from the current folder.*'here/runs/x'"):
+        load_config(path)
+    (elsewhere / "runs").rename(tmp_path / "runs")
+    (elsewhere / "b.root").touch()
+    with pytest.raises(ConfigError, match=r"samples.1.files: 'b.root' is there from the current folder"):
+        load_config(path)
+    (tmp_path / "b.root").touch()
+    assert load_config(path).samples[1].files == [str(tmp_path / "b.root")]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_paths_in_a_shipped_config_count_from_the_current_folder() -> None:
+    assert load_config("demo").run_dir == Path("runs/demo")
+    assert load_config(str(SHIPPED / "demo.yaml")) == load_config("demo")
+
+
+def test_each_value_has_a_source(tmp_path: Path) -> None:
+    path = write(tmp_path, train={"epochs": 3, "seed": 4})
+    options = ["train={epochs: 5}", "train.workers=2", "classes.0=jets", "spark.conf.my.token=hush"]
+    found = load(path, options)
+    sources = {
+        ("train", "epochs"): "--set train={epochs: 5}",
+        # The option replaces the whole section.
+        ("train", "seed"): "default",
+        ("train", "workers"): "--set train.workers=2",
+        ("classes",): "--set classes.0=jets",
+        ("samples", 0, "name"): path,
+        ("evaluate", "reference"): "default",
+        ("spark", "conf", "my.token"): "--set spark.conf.my.token=***",
+    }
+    assert {keys: found.source(keys) for keys in sources} == sources

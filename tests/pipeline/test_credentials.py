@@ -51,6 +51,8 @@ def test_names_of_other_properties(name: str) -> None:
         ("spark={conf: {spark.x.password: a,b c}}", "spark=***"),
         ("spark.conf.my.password: a, b", "spark.conf.my.password:***"),
         ("spark.conf={spark.driver.extraJavaOptions: -Dmy.password=a}", "spark.conf=***"),
+        (" spark.conf.spark.my.password = a", " spark.conf.spark.my.password =***"),
+        ("sprak.conf.spark.my.password=a", "sprak.conf.spark.my.password=***"),
         ("train.launcher_args=[-x,MY_TOKEN=a b]", "train.launcher_args=***"),
         ("train_by_network.hlf={launcher_args: [-x,MY_TOKEN=a b]}", "train_by_network.hlf=***"),
         ("mlflow.uri=https://me:a/b@mlflow", "mlflow.uri=https://***@mlflow"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("features", "ingestion", "models", "pipeline", "training")
@@ -67,9 +68,9 @@ def test_the_locks_hold_what_pyproject_asks_for(python: str, torch: str) -> None
     extras = PROJECT["project"]["optional-dependencies"]
     asked = [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["dev"]]
     asked += [line for name in ("https", "mlflow", "s3", "tensorboard") for line in extras[name]]
-    by_name = {name.lower().replace("_", "-"): version for name, version in versions.items()}
+    by_name = {canonicalize_name(name): version for name, version in versions.items()}
     for requirement in map(Requirement, asked):
-        name = requirement.name.lower().replace("_", "-")
+        name = canonicalize_name(requirement.name)
         assert requirement.specifier.contains(by_name.get(name, "0")), (str(requirement), by_name.get(name))
 
 

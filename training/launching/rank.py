@@ -46,14 +46,18 @@ class RunSpec(NamedTuple):
     """Folder of a model whose weights and scaling to begin with."""
 
     def save(self, path: Path) -> None:
-        """Write it as JSON, but for `train.launcher_args`."""
+        """Write it as JSON with paths relative to its folder, which may be moved; without `train.launcher_args`."""
+
+        def seen_from_there(folder: Path) -> str:
+            return os.path.relpath(folder, path.parent)
+
         content = {
-            "dataset": str(self.dataset),
+            "dataset": seen_from_there(self.dataset),
             "model": self.model.to_json(),
             # The ranks need no arguments of what starts them, and `-x NAME=value` may hold a secret.
             "train": self.train.model_dump(mode="json", exclude={"launcher_args"}),
-            "out_dir": str(self.out_dir),
-            "start_from": None if self.start_from is None else str(self.start_from),
+            "out_dir": seen_from_there(self.out_dir),
+            "start_from": None if self.start_from is None else seen_from_there(self.start_from),
         }
         path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
@@ -61,12 +65,16 @@ class RunSpec(NamedTuple):
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
         content = json.loads(path.read_text(encoding="utf-8"))
+
+        def resolved(written: str) -> Path:
+            return Path(os.path.normpath(path.parent.absolute() / written))
+
         return cls(
-            Path(content["dataset"]),
+            resolved(content["dataset"]),
             settings_from_json(content["model"]),
             TrainSettings(**content["train"]),
-            Path(content["out_dir"]),
-            None if content["start_from"] is None else Path(content["start_from"]),
+            resolved(content["out_dir"]),
+            None if content["start_from"] is None else resolved(content["start_from"]),
         )
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType, SimpleNamespace
 from typing import Any, BinaryIO, Final
+from urllib.parse import ParseResult
 
 import numpy as np
 import pyarrow as pa
@@ -95,6 +96,7 @@ def _import_petastorm() -> ModuleType:
     for name in ("arrow_reader_worker", "unischema"):
         vars(modules[name])["np"] = _with(np, unicode_=np.str_, string_=np.bytes_)
     vars(modules["fs_utils"])["pyarrow"] = SimpleNamespace(localfs=LocalFileSystem())
+    vars(modules["fs_utils"])["urlparse"] = _local_url
     # It writes the traceback of an error to stderr, then raises the error where we can say it better.
     thread_pool = importlib.import_module("petastorm.workers_pool.thread_pool")
     vars(thread_pool)["sys"] = SimpleNamespace(stderr=io.StringIO())
@@ -112,6 +114,11 @@ def _stand_ins(modules: dict[str, dict[str, Any]]) -> Iterator[None]:
     finally:
         for name in modules:
             del sys.modules[name]
+
+
+def _local_url(url: str) -> ParseResult:
+    """The whole of what follows `file://` as the path: petastorm would cut it at the first `#` or `?`."""
+    return ParseResult("file", "", url.removeprefix("file://"), "", "", "")
 
 
 def _with(module: ModuleType, **more: object) -> ModuleType:

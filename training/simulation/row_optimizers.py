@@ -8,14 +8,15 @@ torch.optim.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from features.compiling import compiled
 from training.settings import OptimizerName, TrainSettings
 from training.transports.transport import Vector
 
@@ -87,7 +88,7 @@ class RowOptimizer:
         self.param_groups[0]["lr"] = content["lr"]
 
 
-@numba.njit(cache=True, error_model="numpy")
+@partial(compiled, error_model="numpy")
 def _adam_update(
     parameters: Vector,
     gradient: Vector,

@@ -48,6 +48,7 @@ class Done(NamedTuple):
     candidates: list[Candidate]
     metrics: dict[str, Any]
     folder: Path
+    told: list[tuple[int, int, str]]
 
 
 def made_dataset(folder: Path) -> FeatureDataset:
@@ -90,12 +91,19 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     candidates = made_candidates(dataset, folder)
     out = folder / "out"
     out.mkdir()
+    told: list[tuple[int, int, str]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "save_figure", save_few)
         metrics = evaluate(
-            candidates, dataset.files("test"), dataset.files("train"), TASK, out, train_events=TRAIN_EVENTS
+            candidates,
+            dataset.files("test"),
+            dataset.files("train"),
+            TASK,
+            out,
+            train_events=TRAIN_EVENTS,
+            on_progress=lambda *news: told.append(news),
         )
-    return Done(dataset, candidates, metrics, out)
+    return Done(dataset, candidates, metrics, out, told)
 
 
 @pytest.fixture
@@ -219,6 +227,18 @@ def test_scores_are_compared_with_those_of_the_first_training_events(done: Done)
                 )
                 found = done.metrics["runs"][candidate.name]["train_against_test"][name][true_name]
                 assert found == pytest.approx(expected._asdict(), abs=1e-4)
+
+
+def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> None:
+    test, train = (done.dataset.num_rows(split) for split in ("test", "train"))
+    total = len(done.candidates) * (test + min(train, TRAIN_EVENTS))
+    counts, totals, words = zip(*done.told, strict=True)
+    assert set(totals) == {total}
+    assert list(counts) == sorted(counts)
+    assert (counts[-1], words[-1]) == (total, "drawing all")
+    for candidate in done.candidates:
+        steps = [each for each in dict.fromkeys(words) if each.endswith(f" {candidate.name}")]
+        assert steps == [f"{verb} {candidate.name}" for verb in ("predicting with", "measuring", "drawing")]
 
 
 def test_importance_is_for_models_of_high_level_features_alone_and_finds_the_one_that_tells(done: Done) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from rich.console import Console
 from pipeline.commands.clean import clean
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
+from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.store import StageStore, Version
 
@@ -124,10 +125,10 @@ def test_what_a_kill_leaves_of_a_removed_version_is_no_version(
     for _ in range(2):
         night(run_dir)
 
-    def killed(folder: Path) -> None:
+    def killed(_: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shutil, "rmtree", killed)
+    monkeypatch.setattr(own_folders, "remove", killed)
     with pytest.raises(KeyboardInterrupt):
         clean(run_folder, 1)
     assert left(run_dir, "ingest") == ["0002"]
@@ -165,3 +166,26 @@ def test_nothing_is_removed_while_a_run_is_under_way(run_folder: RunFolder) -> N
         pytest.raises(Exception, match="in use by another run"),
     ):
         clean(run_folder, 1)
+
+
+def test_an_old_version_that_is_a_link_to_an_archive_is_left_alone(run_folder: RunFolder, tmp_path: Path) -> None:
+    run_dir = run_folder.config.run_dir
+    nights = [night(run_dir) for _ in range(2)]
+    old, archive = run_dir / "ingest" / nights[0]["ingest"], tmp_path / "archive"
+    old.rename(archive)
+    old.symlink_to(archive)
+    for _ in range(2):
+        assert old not in [each.folder for each in clean(run_folder, 1)]
+        assert (archive / "manifest.json").exists()
+        assert old.is_symlink()
+
+
+def test_what_is_old_and_not_of_this_code_is_kept_and_named(run_folder: RunFolder, tmp_path: Path) -> None:
+    run_dir = run_folder.config.run_dir
+    nights = [night(run_dir) for _ in range(2)]
+    old = run_dir / "ingest" / nights[0]["ingest"]
+    (old / own_folders.MARKER).unlink()
+    shown = StringIO()
+    clean(RunFolder(run_folder.config, Console(file=shown, width=1000)), 1)
+    assert (old / "manifest.json").exists()
+    assert f"note: {old} is kept" in shown.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,9 @@ def test_what_it_says_and_whether_all_is_well(
     monkeypatch.setattr(RunFolder, "examine", lambda *_: findings)
     monkeypatch.setattr("training.launching.probing.probe_mpi", probe)
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
-    assert doctor(run_folder, said.append) is is_well
+    found = doctor(run_folder, said.append)
+    assert found.is_well is is_well
+    assert json.loads(json.dumps(found.as_json()))["is_well"] is is_well
     assert said[-1].endswith(last)
 
 
@@ -50,4 +53,4 @@ def test_for_one_worker_no_ranks_are_started(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(RunFolder, "examine", lambda *_: [])
     monkeypatch.setattr("training.launching.probing.probe_mpi", ranks_do_not_start)
     config = load_config(str(small_config(tmp_path, SAMPLES)), ["train.workers=1"])
-    assert doctor(RunFolder(config, Console(quiet=True)), lambda _: None)
+    assert doctor(RunFolder(config, Console(quiet=True)), lambda _: None).is_well

@@ -15,6 +15,7 @@ from pipeline.commands.rollback import rollback
 from pipeline.errors import MissingInputError, PromotionError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.log import METRICS
+from pipeline.runs.seen_events import dataset_of
 
 
 @pytest.fixture
@@ -135,8 +136,9 @@ def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(ni
     assert [each.network for each in verdicts] == ["hlf"]
     assert nights.in_use() == nights.made["train"]
     metrics = (nights.run_dir / METRICS).read_text()
-    assert 'hep_pipeline_stage_failed{stage="promote"} 1.0' in metrics
-    assert 'hep_pipeline_model_promoted_timestamp_seconds{network="hlf"}' in metrics
+    run = f'run_dir="{nights.run_dir}"'
+    assert f'hep_pipeline_stage_failed{{{run},stage="promote"}} 1.0' in metrics
+    assert f'hep_pipeline_model_promoted_timestamp_seconds{{network="hlf",{run}}}' in metrics
 
 
 def test_without_a_training_there_is_nothing_to_promote(nights: TrainedNights) -> None:
@@ -158,3 +160,27 @@ def test_what_was_promoted_and_withdrawn_is_in_the_log_of_the_run(nights: Traine
     assert "in use already" in lines[1]["reason"]
     assert lines[2]["train"] == nights.made["train"]
     assert (lines[3]["withdrawn"][:4], lines[3]["in_use"][:4]) == ("0002", "0001")
+
+
+def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(nights: TrainedNights) -> None:
+    nights.train(5)
+    (nights.run_dir / "train" / nights.made["train"] / "hlf" / "run.json").unlink()
+    with pytest.raises(PromotionError, match=r"hlf: .*not known which events.*promote --force"):
+        nights.promote()
+    assert nights.in_use() is None
+    assert nights.promote(force=True)[0]
+    nights.train(200)
+    promoted, reason = nights.promote()
+    assert not promoted
+    assert "cannot be compared with 0001" in reason
+    assert "not known which events in-use was trained on" in reason
+
+
+def test_after_a_move_of_the_run_folder_the_model_in_use_knows_what_it_saw(
+    nights: TrainedNights, tmp_path: Path
+) -> None:
+    nights.train(5)
+    nights.promote()
+    nights.run_dir.rename(tmp_path / "moved")
+    (version,) = (tmp_path / "moved" / "registry" / "hlf").glob("0001-*")
+    assert dataset_of(version) == tmp_path / "moved" / "features" / nights.dataset.folder.name

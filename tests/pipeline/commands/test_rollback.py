@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import SAMPLES, small_config
+from rich.console import Console
 from trained_nights import TrainedNights
 
+from pipeline.commands.promote import promote
 from pipeline.commands.rollback import rollback
+from pipeline.config import load_config
 from pipeline.errors import ConfigError, MissingInputError
+from pipeline.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -48,3 +54,11 @@ def test_only_networks_can_be_rolled_back(nights: TrainedNights) -> None:
     for name, near in (("../train", ""), ("hfl", "Did you mean 'hlf'")):
         with pytest.raises(ConfigError, match=f"no network '{name}'.*{near}"):
             rollback(nights.run_folder, name)
+
+
+@pytest.mark.parametrize("command", [lambda each: rollback(each, "hlf"), lambda each: list(promote(each))])
+def test_where_there_is_no_run_folder_none_is_left(tmp_path: Path, command: Callable[[RunFolder], object]) -> None:
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    with pytest.raises(MissingInputError):
+        command(run_folder)
+    assert not run_folder.config.run_dir.exists()

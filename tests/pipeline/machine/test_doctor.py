@@ -290,7 +290,7 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str, Severity, str, str]]
         '"/my env/bin/python"',
         "without spaces",
     ),
-    ("full disk", {"free_bytes": GIB - 1}, {}, "disk", Severity.ERROR, "1.00 GiB", "another disk"),
+    ("full disk", {"free_bytes": GIB - 1}, {}, "disk", Severity.ERROR, "1.00 GiB", "pipeline clean"),
     (
         "disk too small for this run",
         {"free_bytes": 2 * GIB},

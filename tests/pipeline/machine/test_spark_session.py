@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
-from pipeline.machine.spark_session import _cause, zip_code
+from pipeline.machine.spark_session import _cause, pass_on, zip_code
 
 
 def test_the_shipped_archive_is_enough_to_import_the_tasks(tmp_path: Path) -> None:
@@ -41,3 +42,14 @@ ZeroDivisionError: division by zero
 \tat org.apache.spark.api.python.BasePythonRunner"""
     assert _cause(words) == "ZeroDivisionError: division by zero"
     assert "Job aborted" in _cause("words\n: org.apache.spark.SparkException: Job aborted due to lost executor")
+
+
+def test_what_the_jvm_says_is_passed_on_without_its_incubator() -> None:
+    source, sink = os.pipe()
+    said, told = os.pipe()
+    os.write(sink, b"first\nWARNING: Using incubator modules: jdk.incubator.vector\nWARNING: other\nno end of line")
+    os.close(sink)
+    pass_on(source, told)
+    os.close(told)
+    with os.fdopen(said, "rb") as file:
+        assert file.read() == b"first\nWARNING: other\nno end of line"

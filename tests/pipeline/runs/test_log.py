@@ -14,8 +14,12 @@ from pipeline.runs.log import METRICS, RunLog
 
 def samples(run_dir: Path) -> dict[tuple[str, str], float]:
     """Values by name and stage or network."""
-    families = text_string_to_metric_families((run_dir / METRICS).read_text())
-    return {(one.name, "".join(one.labels.values())): one.value for each in families for one in each.samples}
+    found = {}
+    for family in text_string_to_metric_families((run_dir / METRICS).read_text()):
+        for one in family.samples:
+            assert one.labels.pop("run_dir") == str(run_dir)
+            found[one.name, "".join(one.labels.values())] = one.value
+    return found
 
 
 def test_each_event_is_a_line_of_json_with_the_run(tmp_path: Path) -> None:
@@ -53,6 +57,16 @@ def test_metrics_say_when_each_stage_was_made_and_what_failed(tmp_path: Path) ->
     assert found["hep_pipeline_model_promoted_timestamp_seconds", "hlf"] == 1767312000
     assert found["hep_pipeline_model_promoted_timestamp_seconds", "particles"] == 0
     assert found["hep_pipeline_last_run_timestamp_seconds", ""] > 1767225600
+
+
+def test_metrics_of_two_run_folders_are_different_series(tmp_path: Path) -> None:
+    series = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        RunLog(tmp_path / name).write_metrics({"ingest": None}, {"hlf": None}, failed=None)
+        families = text_string_to_metric_families((tmp_path / name / METRICS).read_text())
+        series += [(one.name, frozenset(one.labels.items())) for each in families for one in each.samples]
+    assert len(series) == len(set(series)) == 8
 
 
 def test_metrics_are_replaced_as_a_whole(tmp_path: Path) -> None:

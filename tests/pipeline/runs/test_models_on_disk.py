@@ -247,3 +247,23 @@ def test_what_is_not_known_to_be_unseen_is_said(
     assert refuse_seen_events(found_model(run), dataset.files("train")) == ["hlf"]
     file = exported(tmp_path / "x.onnx")
     assert refuse_seen_events(found_model(file), dataset.files("train")) == ["x"]
+
+
+@pytest.mark.parametrize("move", [shutil.copytree, shutil.move])
+def test_a_run_folder_that_was_moved_or_copied_knows_its_own_features(
+    tmp_path: Path, dataset: FeatureDataset, move: Callable[[Path, Path], object]
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "elsewhere" / "new"
+    data = dataset._replace(folder=Path(shutil.copytree(dataset.folder, old / "features" / "0001")))
+    write_run(old / "train" / "0001" / "hlf", data)
+    new.parent.mkdir()
+    move(old, new)
+    (found,) = found_model(new / "train" / "0001" / "hlf")
+    assert found.dataset == new / "features" / "0001"
+    with pytest.raises(ModelError, match="was trained on 11"):
+        refuse_seen_events([found], dataset.files("train"))
+
+
+def test_a_record_that_names_its_features_absolutely_is_read(version: Path, dataset: FeatureDataset) -> None:
+    (version / "hlf" / "run.json").write_text(json.dumps({"dataset": str(dataset.folder)}))
+    assert found_model(version / "hlf")[0].dataset == dataset.folder

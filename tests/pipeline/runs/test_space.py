@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +19,18 @@ from spark_in_process import Here
 from features.settings import FeatureSettings
 from pipeline import run_folder
 from pipeline.config import Config
-from pipeline.errors import RunFolderError
+from pipeline.errors import MachineError
+from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs import space
 from pipeline.runs.code_meaning import code_digests
-from pipeline.runs.space import LEAST_BYTES, out_of_room, refuse_full_disk, size_of
+from pipeline.runs.space import LEAST_BYTES, bytes_needed, out_of_room, size_of
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.features import Features
+from pipeline.stages.ingest import Ingest
+
+NO_ROOM = r"(?s)^ingest cannot run on this machine:.*The disk of .* free, but the run needs"
 
 
 class Usage(NamedTuple):
@@ -48,22 +53,16 @@ def free(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 10**12 - number, number))
 
 
-def test_the_last_version_says_how_much(tmp_path: Path, before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_version_says_how_much(before: Path) -> None:
     assert size_of(before.rglob("*")) == 3 * LEAST_BYTES
-    free(monkeypatch, 3 * LEAST_BYTES)
-    refuse_full_disk(tmp_path, "features", before)
-    free(monkeypatch, 3 * LEAST_BYTES - 1)
-    with pytest.raises(RunFolderError, match=r"features needs about 201 MB \(as the last version, 0001-ab, .*clean"):
-        refuse_full_disk(tmp_path, "features", before)
+    assert bytes_needed(before) == 3 * LEAST_BYTES
 
 
-def test_what_is_taken_over_takes_no_space(tmp_path: Path, before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_taken_over_takes_no_space(before: Path) -> None:
     old = [before / "train" / "part.parquet", before / "train" / "gone.parquet"]
-    free(monkeypatch, LEAST_BYTES)
-    refuse_full_disk(tmp_path, "features", before, old)
-    free(monkeypatch, LEAST_BYTES - 1)
-    with pytest.raises(RunFolderError, match=r"features needs about 67 MB \(at least is asked for\)"):
-        refuse_full_disk(tmp_path, "features", before, old)
+    with (before / "small").open("wb") as file:
+        file.truncate(LEAST_BYTES + 1)
+    assert bytes_needed(before, old) == LEAST_BYTES + 1
 
 
 class Nights:
@@ -75,7 +74,11 @@ class Nights:
         self.run_dir = folder / "run"
         self._patch = monkeypatch
         monkeypatch.setattr(space, "LEAST_BYTES", 1)
-        monkeypatch.setattr(RunFolder, "refuse_unfit_machine", lambda *_, **__: None)
+        monkeypatch.setattr(Ingest, "needs", ())
+        healthy = replace(read_machine(run_dir=folder), unmet={})
+        monkeypatch.setattr(
+            run_folder, "read_machine", lambda **_: replace(healthy, free_bytes=shutil.disk_usage(folder).free)
+        )
         provider = SimpleNamespace(context=Here, num_tasks=int, stop=lambda: None)
         monkeypatch.setattr(run_folder, "SparkProvider", lambda _: provider)
 
@@ -139,7 +142,7 @@ def test_where_all_is_made_anew_links_spare_nothing(nights: Nights, how: dict[st
     nights.arrive("qcd_2")
     before = nights.current()
     assert before is not None
-    with pytest.raises(RunFolderError, match=rf"ingest needs .* \(as the last version, {before.name}, but"):
+    with pytest.raises(MachineError, match=NO_ROOM):
         nights.pass_by(room=0.8, **how)
     assert nights.current() == before
 
@@ -147,13 +150,13 @@ def test_where_all_is_made_anew_links_spare_nothing(nights: Nights, how: dict[st
 def test_changed_code_makes_all_anew(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.runs.store.Version.ran_same_code", lambda *_: False)
     nights.arrive("qcd_1")
-    with pytest.raises(RunFolderError, match="ingest needs"):
+    with pytest.raises(MachineError, match=NO_ROOM):
         nights.pass_by(room=0.8)
 
 
 def test_files_that_were_all_replaced_are_made_anew(nights: Nights) -> None:
     nights.arrive("qcd_0", "ttbar_0", "wjets_0")
-    with pytest.raises(RunFolderError, match="ingest needs"):
+    with pytest.raises(MachineError, match=NO_ROOM):
         nights.pass_by(room=0.8)
 
 
@@ -189,12 +192,8 @@ def test_features_take_over_kernel_outputs_of_unchanged_events_only(
     assert Features().taken_over(features_context(tmp_path)) == []
 
 
-def test_a_little_is_asked_for_in_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    free(monkeypatch, LEAST_BYTES)
-    refuse_full_disk(tmp_path, "report", None)
-    free(monkeypatch, LEAST_BYTES - 1)
-    with pytest.raises(RunFolderError, match="report needs about 67 MB"):
-        refuse_full_disk(tmp_path, "report", None)
+def test_a_little_is_asked_for_in_any_case(tmp_path: Path) -> None:
+    assert bytes_needed(None) == bytes_needed(tmp_path) == LEAST_BYTES
 
 
 def test_a_full_disk_is_known_behind_what_a_library_makes_of_it() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import RunFolderError
+from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.store import StageStore
 
 
@@ -112,3 +113,102 @@ def test_the_store_knows_which_version_is_published(tmp_path: Path) -> None:
     store.commit(folder, {})
     assert store.names(folder)
     assert not store.names(make(store))
+
+
+NOTES = ["2026-11-21-my-notes", "0007-deadbeef", "0001-abcdef01-backup", "\u00b2-x", "12", "0008-DEADBEEF"]
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_a_folder_that_somebody_else_made_is_left_alone(tmp_path: Path, name: str) -> None:
+    store = StageStore(tmp_path, "ingest")
+    store.commit(make(store), {})
+    notes = store.folder / name
+    notes.mkdir()
+    (notes / "notes").write_text("mine")
+    make(store)
+    store.remove_unfinished()
+    assert (notes / "notes").read_text() == "mine"
+    assert store.unfinished() == []
+    assert store.complete() == ["0001-abcdef01"]
+
+
+def test_the_name_of_a_folder_that_somebody_else_made_is_not_used(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    (tmp_path / "ingest").mkdir()
+    # As of an archive that is not mounted.
+    (tmp_path / "ingest" / "0003-abcdef01").symlink_to(tmp_path / "nowhere")
+    assert make(store).name == "0004-abcdef01"
+
+
+def test_links_to_versions_are_read_and_not_removed(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    for published in (True, False):
+        folder = make(store)
+        if published:
+            store.commit(folder, {"number": 1})
+        folder.rename(archive / folder.name)
+        folder.symlink_to(archive / folder.name)
+    current = store.current()
+    assert current is not None
+    assert current.manifest["number"] == 1
+    make(store)
+    store.remove_unfinished()
+    store.discard(store.folder / "0002-abcdef01")
+    assert sorted(path.name for path in archive.iterdir()) == ["0001-abcdef01", "0002-abcdef01"]
+    assert (archive / "0002-abcdef01" / "data").exists()
+
+
+def test_behind_a_link_to_all_versions_of_a_stage_nothing_is_removed_but_what_was_just_made(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "ingest").symlink_to(tmp_path / "disk")
+    store = StageStore(tmp_path, "ingest")
+    killed, failed = make(store), make(store)
+    store.discard(failed)
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == [killed.name]
+
+
+def test_the_marker_is_no_output(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    assert [each.path for each in store.commit(make(store), {}).files] == ["data"]
+
+
+def published(tmp_path: Path, manifest: str) -> StageStore:
+    """A store whose current version has a manifest of this text."""
+    store = StageStore(tmp_path, "ingest")
+    version = store.commit(make(store), {"counters": {"events": 3}, "upstream": {}})
+    (version.folder / "manifest.json").write_text(manifest)
+    return store
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '"x"', "{", ""])
+def test_a_manifest_that_is_no_object_is_named_with_the_fix(tmp_path: Path, text: str) -> None:
+    store = published(tmp_path, text)
+    with pytest.raises(RunFolderError, match=r"current\.json.*damaged"):
+        store.current()
+    assert store.manifest_of("0001-abcdef01") is None
+
+
+def test_what_a_manifest_lacks_is_named_with_the_fix(tmp_path: Path) -> None:
+    store = published(tmp_path, '{"manifest_version": 3, "counters": {"samples": [{}]}, "outputs": [{"path": "a"}]}')
+    version = store.current()
+    assert version is not None
+    for use in (
+        lambda: version.manifest["created"],
+        lambda: version.manifest["counters"]["load_test"],
+        lambda: version.manifest["counters"]["samples"][0]["name"],
+        lambda: version.files,
+        lambda: version.made_from,
+        lambda: (store.manifest_of("0001-abcdef01") or {})["digest"],
+    ):
+        with pytest.raises(RunFolderError, match=r"0001-abcdef01/manifest\.json lacks '\w+'.*Remove"):
+            use()
+
+
+def test_a_fingerprint_that_lacks_something_is_named_too(tmp_path: Path) -> None:
+    inputs = '{"inputs": {"a": {"name": "a"}}, "config": {}, "code": [], "parts": {}}'
+    version = published(tmp_path, f'{{"manifest_version": 3, "fingerprint": {inputs}}}').current()
+    assert version is not None
+    with pytest.raises(RunFolderError, match="lacks 'digest'"):
+        Fingerprint.from_json(version.manifest["fingerprint"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -46,3 +47,25 @@ def test_on_a_terminal_there_is_a_bar_from_the_start_on() -> None:
     assert "starting" in shown
     assert "50/200 steps" in shown
     assert "epoch 1/4" in shown
+
+
+def test_without_news_a_line_says_that_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_SECONDS_OF_SILENCE", 0.05)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    out = io.StringIO()
+
+    def wait_for(words: str) -> None:
+        deadline = time.monotonic() + 10
+        while words not in out.getvalue():
+            assert time.monotonic() < deadline, out.getvalue()
+            time.sleep(0.01)
+
+    with Bar(Console(file=out, width=200), "evaluate", "events") as bar:
+        wait_for("  evaluate: starting, at work for 0 s\n")
+        bar(0, 0, "training boosted trees")
+        wait_for("  evaluate: training boosted trees, at work for 0 s\n")
+        bar(3, 4, "measuring [hlf]")
+        wait_for("  evaluate: 3/4 events, measuring [hlf], at work for 0 s\n")
+    ended = out.getvalue()
+    time.sleep(0.1)
+    assert out.getvalue() == ended

@@ -1,4 +1,4 @@
-"""The README's table of what CERN's published conventions do to the bundled sample: every number is computed here."""
+"""docs/features.md: every number of its table of what CERN's published conventions do to the bundled sample."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingestion.files import FileInfo
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "features.md").read_text(encoding="utf-8")
 LEPTON = [HLF_NAMES.index(name) for name in ("lepton_pt", "lepton_eta", "lepton_phi")]
 LEPTON_ISO = [HLF_NAMES.index(f"lepton_iso_{kind}") for kind in ("charged", "photon", "neutral")]
 DIRECTION = [PARTICLE_FEATURE_NAMES.index(name) for name in ("pt", "eta", "phi")]
@@ -58,7 +58,7 @@ def compare(files: list[FileInfo]) -> dict[str, int]:
 def test_every_number_of_the_table_is_what_the_bundled_sample_gives(bundled_files: list[FileInfo]) -> None:
     c = compare(bundled_files)
     same_lepton = c["common"] - c["other_lepton"]
-    table = " ".join(README[README.index("sparkdltrigger` computes") :].split())
+    table = " ".join(PAGE[PAGE.index("sparkdltrigger` computes") :].split())
     for words in (
         f"{c['published']} events are selected instead of {c['correct']}",
         f"{c['other_lepton']} of the {c['common']} common events have another lepton",

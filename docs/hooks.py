@@ -1,0 +1,74 @@
+"""Beside rendering `docs/`: pages from elsewhere, the reference, the notebooks, links that leave the site."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from nbconvert import MarkdownExporter
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+import reference  # noqa: E402 - the path to it is set above
+
+#: Pages of the site that stand elsewhere in the repository, and files of which the site has a page.
+PAGE_OF = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "samples/README.md": "sample.md",
+    "pipeline/configs/full.yaml": "reference/config.md",
+    "features/columns.py": "reference/features.md",
+    "ingestion/schema.py": "reference/features.md",
+    "pipeline/cli.py": "reference/commands.md",
+}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are no Markdown under `docs/`."""
+
+    def add(name: str, content: str | bytes) -> None:
+        files.append(File.generated(config, name, content=content))
+
+    for path, page in PAGE_OF.items():
+        if path.endswith(".md"):
+            add(page, _with_links((ROOT / path).read_text(encoding="utf-8"), path, page, config))
+    for name, make in reference.PAGES.items():
+        add(f"reference/{name}.md", _with_links(make(), "docs/reference.md", f"reference/{name}.md", config))
+    for notebook in sorted((ROOT / "docs" / "examples").glob("*.ipynb")):
+        page = f"examples/{notebook.stem}.md"
+        names = {"unique_key": notebook.stem, "output_files_dir": notebook.stem}
+        body, resources = MarkdownExporter().from_filename(str(notebook), resources=names)
+        add(page, _with_links(body, f"docs/examples/{notebook.name}", page, config))
+        for name, content in resources["outputs"].items():
+            add(f"examples/{name}", content)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Links of the pages under `docs/`; those of the others are done."""
+    if page.file.generated_by:
+        return markdown
+    return _with_links(markdown, f"docs/{page.file.src_uri}", page.file.src_uri, config)
+
+
+def _with_links(markdown: str, path: str, page: str, config: Any) -> str:
+    """Links between files of the repository become links between pages; to other files, into the repository or none."""
+
+    def link(found: re.Match[str]) -> str:
+        shown, target, anchor = found.groups(default="")
+        goal = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        if not (ROOT / goal).exists():
+            # Of the site itself, such as a figure of a notebook; MkDocs checks it.
+            return found[0]
+        inside = PAGE_OF.get(goal) or re.sub(r"^docs/(.*?)(\.ipynb$|$)", lambda m: m[1] + (m[2] and ".md"), goal)
+        if goal in PAGE_OF or (goal.startswith("docs/") and not goal.endswith(".py")):
+            return f"[{shown}]({posixpath.relpath(inside, posixpath.dirname(page) or '.')}{anchor})"
+        return f"[{shown}]({config.repo_url.rstrip('/')}/blob/main/{goal})" if config.repo_url else f"`{shown}`"
+
+    return re.sub(r"\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)", link, markdown)

@@ -1,0 +1,180 @@
+"""Writes the reference pages of the site from the code: config keys, commands, features, algorithms.
+
+Nothing here is typed twice: a key is documented by its field, a command by its options, a feature by its row in the
+column table, an algorithm by the docstrings of its file.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from features.columns import COLUMNS, INPUT_COLUMNS
+from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, SCALARS
+from pipeline.cli import app
+from pipeline.config import Config
+from training.settings import AlgorithmName
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+_ALGORITHMS: Final = ROOT / "training" / "algorithms"
+_LIMITS: Final = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+
+Schema = dict[str, Any]
+
+
+def config_page() -> str:
+    """Every key of the config, a table for each section."""
+    schema = Config.model_json_schema()
+    top: list[list[str]] = []
+    sections: list[str] = []
+    for name, field in schema["properties"].items():
+        inner = _model_in(field, schema)
+        rows = list(_rows(name, field, schema))
+        if inner is None:
+            top += rows
+        else:
+            sections.append(
+                f"## {name}\n\n{inner['description']}\n\n{_table(('key', 'default', 'value', 'meaning'), rows)}"
+            )
+    first = _table(("key", "default", "value", "meaning"), top)
+    return "\n".join(["# Config keys", "", "`--set key=value` overrides one.", "", first, *sections])
+
+
+def commands_page() -> str:
+    """Every command with its arguments and options."""
+    group: Any = typer.main.get_command(app)
+    context = typer.Context(group)
+    shown = {name: command for name, command in group.commands.items() if not command.hidden}
+    options = {name: [_option(each, context) for each in command.params] for name, command in shown.items()}
+    shared = [row for row in options["run"] if all(row in rows for rows in options.values())]
+    heads = ("option", "meaning")
+    parts = ["# Commands", "", "All commands take:", "", _table(heads, filter(None, shared))]
+    for name, command in shown.items():
+        own = [row for row in options[name] if row and row not in shared]
+        parts += [f"## {name}", "", str(command.help), "", _table(heads, own) if own else ""]
+    return "\n".join(parts)
+
+
+def features_page() -> str:
+    """Every number that a network takes, and every field of the events that they are computed from."""
+    parts = ["# Features", "", "## Columns of the features Parquet", ""]
+    rows = [
+        [_code(column.name), column.dtype, " x ".join(map(str, column.shape)) or "1"] for column in COLUMNS.values()
+    ]
+    parts.append(_table(("column", "type", "numbers of an event"), rows))
+    for name, column in INPUT_COLUMNS.items():
+        numbered = [[str(i), _code(f.name), f.unit, f.meaning, f.scaling] for i, f in enumerate(column.features)]
+        parts += [f"## {name}", "", _table(("", "feature", "unit", "meaning", "scaling"), numbered)]
+    fields = SCALARS | {f"{group}.{name}": f for group, inner in COLLECTIONS.items() for name, f in inner.items()}
+    rows = [
+        [_code(name), _code(f.branch) + (" (optional)" if name in OPTIONAL_SCALARS else ""), f.dtype, f.unit or "1"]
+        for name, f in fields.items()
+    ]
+    parts += ["## Fields of the events Parquet", "", _table(("field", "Delphes branch", "type", "unit"), rows)]
+    return "\n".join(parts)
+
+
+def algorithms_page() -> str:
+    """Every method of distributed training: what its file says about it."""
+    parts = ["# Algorithms", "", "`train.algorithm` names the method; SlowMo goes around any of them.", ""]
+    for name in [*AlgorithmName, "slowmo"]:
+        path = _ALGORITHMS / f"{name.replace('-', '_')}.py"
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        classes = [each for each in module.body if isinstance(each, ast.ClassDef) and not each.name.startswith("_")]
+        # The method itself is the last class; those before it are its parts.
+        words = [ast.get_docstring(each) or "" for each in (module, classes[-1])]
+        parts += [f"## {name}", "", *(f"{each.partition('Args:')[0].strip()}\n" for each in words)]
+        source = path.relative_to(ROOT).as_posix()
+        parts += [f"[{source}](../{source})", ""]
+    return "\n".join(parts)
+
+
+#: The pages by name.
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "config": config_page,
+    "commands": commands_page,
+    "features": features_page,
+    "algorithms": algorithms_page,
+}
+
+
+def _rows(key: str, field: Schema, schema: Schema) -> Iterator[list[str]]:
+    """A row for each key below this one, and one for itself unless it is only a section."""
+    inner = _model_in(field, schema)
+    if inner is None or "$ref" not in field:
+        default = _code(json.dumps(field["default"], ensure_ascii=False)) if "default" in field else "required"
+        words = [field.get("description", ""), *_meanings(field)]
+        yield [_code(key), default.replace("`null`", "not set"), _kind(field, schema), " ".join(words)]
+    if inner is not None:
+        below = key + ("[]." if field.get("type") == "array" else ".")
+        for name, each in inner["properties"].items():
+            yield from _rows(below + name, each, schema)
+
+
+def _model_in(field: Schema, schema: Schema) -> Schema | None:
+    """The section that a field holds: itself, as an option, or in a list."""
+    for each in (field, field.get("items", {}), *field.get("anyOf", [])):
+        found = _named(each, schema)
+        if "properties" in found:
+            return found
+    return None
+
+
+def _named(field: Schema, schema: Schema) -> Schema:
+    found: Schema = schema["$defs"][field["$ref"].rpartition("/")[2]] if "$ref" in field else field
+    return found
+
+
+def _kind(field: Schema, schema: Schema) -> str:
+    """What may stand there, in words."""
+    found = _named(field, schema)
+    if "enum" in found:
+        return ", ".join(map(_code, found["enum"]))
+    if "anyOf" in found:
+        return " or ".join(_kind(each, schema) for each in found["anyOf"] if each.get("type") != "null")
+    if found.get("type") == "array":
+        return f"list of: {_kind(found['items'], schema)}"
+    if found.get("type") == "object":
+        return "keys and values"
+    limits = [f"{words} {found[limit]}" for limit, words in _LIMITS.items() if limit in found]
+    return ", ".join([found.get("format") or found.get("const") or found.get("type", "any"), *limits])
+
+
+def _meanings(field: Schema) -> list[str]:
+    """What the values of an enumeration mean: the docstrings of its members."""
+    used = [each["$ref"].rpartition("/")[2] for each in (field, *field.get("anyOf", [])) if "$ref" in each]
+    kinds = [kind for kind in StrEnum.__subclasses__() if kind.__name__ in used]
+    return [f"`{value}`: {meaning}" for kind in kinds for value, meaning in members_of(kind).items()]
+
+
+def members_of(kind: type[StrEnum]) -> dict[str, str]:
+    """The docstrings under the members of an enumeration, by value."""
+    (body,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(body, ast.ClassDef)  # noqa: S101 - that is what the source of a class is
+    found = {}
+    for member, words in zip(body.body, body.body[1:], strict=False):
+        if isinstance(member, ast.Assign) and isinstance(words, ast.Expr) and isinstance(words.value, ast.Constant):
+            found[ast.literal_eval(member.value)] = " ".join(str(words.value.value).split())
+    return found
+
+
+def _option(parameter: Any, context: typer.Context) -> list[str]:
+    """Spelling and help; nothing of a hidden one."""
+    record = parameter.get_help_record(context)
+    return [_code(record[0]), record[1]] if record else []
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[list[str]]) -> str:
+    cells = ([" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, ["---"] * len(heads), *cells))
+
+
+def _code(text: object) -> str:
+    return f"`{text}`"

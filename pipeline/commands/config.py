@@ -1,0 +1,50 @@
+"""`config`: every value, and where it comes from; a credential is shown as ***."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ingestion.secrets import redact_all
+from pipeline.config import LoadedConfig
+from pipeline.overrides import Keys
+
+_WIDTH: Final = 44
+
+
+def lines(loaded: LoadedConfig) -> Iterator[str]:
+    """YAML, with the source of each value behind it."""
+    yield from _lines(redact_all(loaded.config.model_dump(mode="json")), (), loaded)
+
+
+def _lines(content: Any, keys: Keys, loaded: LoadedConfig) -> Iterator[str]:
+    items = content.items() if isinstance(content, dict) else enumerate(content)
+    for key, value in items:
+        place = (*keys, key)
+        begin = "  " * len(keys) + (f"{key}:" if isinstance(content, dict) else "-")
+        if _has_parts(value):
+            yield begin
+            yield from _lines(value, place, loaded)
+        else:
+            given = f"{begin} {json.dumps(value, ensure_ascii=False)}"
+            yield f"{given:<{_WIDTH}} # {' '.join(loaded.source(place).split())}"
+
+
+def as_json(loaded: LoadedConfig) -> dict[str, dict[str, Any]]:
+    """Value and source of each dotted key."""
+    return dict(_items(redact_all(loaded.config.model_dump(mode="json")), (), loaded))
+
+
+def _items(content: Any, keys: Keys, loaded: LoadedConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+    for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+        place = (*keys, key)
+        if _has_parts(value):
+            yield from _items(value, place, loaded)
+        else:
+            yield ".".join(map(str, place)), {"value": value, "source": loaded.source(place)}
+
+
+def _has_parts(value: Any) -> bool:
+    """Whether its parts may have sources of their own; a list of plain values has one."""
+    return bool(value) and (isinstance(value, dict) or (isinstance(value, list) and isinstance(value[0], dict)))

@@ -1,0 +1,67 @@
+"""Relative paths in a config file: they count from the folder of the file."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError
+from pipeline.runs.store import POINTER
+
+
+def count_from_folder(path: Path, content: dict[str, Any]) -> None:
+    """Make relative paths in a config count from the folder of its file, in place.
+
+    Args:
+        path: The file.
+        content: What it holds; values of the wrong type stay as they are.
+
+    Raises:
+        ConfigError: A path leads somewhere from the current folder only, as it did when paths counted from there.
+    """
+    folder = path.parent
+    if folder.resolve() == Path.cwd():
+        return
+    run_dir = content.get("run_dir")
+    if isinstance(run_dir, str) and not run_dir.startswith("~"):
+        content["run_dir"] = _moved("run_dir", run_dir, path, str(folder), is_there=_is_run_folder)
+    samples = content.get("samples")
+    for number, sample in enumerate(samples if isinstance(samples, list) else []):
+        files = sample.get("files") if isinstance(sample, dict) else None
+        if isinstance(files, list):
+            # An escaped folder in a pattern is one folder, whatever its name.
+            sample["files"] = [
+                _moved(f"samples.{number}.files", each, path, _folder_for(each, folder), is_there=_matches)
+                if isinstance(each, str)
+                else each
+                for each in files
+            ]
+
+
+def _folder_for(pattern: str, folder: Path) -> str:
+    return glob.escape(str(folder)) if glob.has_magic(pattern) else str(folder)
+
+
+def _moved(key: str, name: str, path: Path, folder: str, *, is_there: Callable[[str], bool]) -> str:
+    """A path from a folder; absolute ones and URLs stay."""
+    if "://" in name:
+        return name
+    moved = os.path.join(folder, name)  # noqa: PTH118 - patterns keep their signs
+    if not is_there(moved) and is_there(name):
+        raise ConfigError(
+            f"{path}: {key}: '{name}' is there from the current folder, but relative paths in a config file count from "
+            f"its own folder, {path.parent}. Write '{os.path.relpath(name, path.parent)}' or an absolute path."
+        )
+    return moved
+
+
+def _is_run_folder(name: str) -> bool:
+    return any(Path(name).glob(f"*/{POINTER}"))
+
+
+def _matches(pattern: str) -> bool:
+    found = glob.iglob(pattern, recursive=True)  # noqa: PTH207 - the pattern may be absolute
+    return Path(pattern).exists() or any(True for _ in found)

@@ -1,0 +1,163 @@
+"""`--set a.b=c`: which value of the config is meant, and what it becomes."""
+
+from __future__ import annotations
+
+import copy
+import types
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from ruamel.yaml.error import YAMLError
+
+from pipeline.credentials import Property, shown
+from pipeline.errors import ConfigError, short
+from pipeline.yaml_text import about_yaml, read_yaml
+
+Keys = tuple[str | int, ...]
+
+
+class Override(NamedTuple):
+    """A value that the command line gives."""
+
+    keys: Keys
+    value: Any
+    shown: str
+    """The option as it was typed, without secrets."""
+
+    def concerns(self, keys: Keys) -> bool:
+        """Whether it gives the value at a place, or all that is around it."""
+        return self.keys == keys[: len(self.keys)]
+
+    def is_below(self, keys: Keys) -> bool:
+        """Whether it gives a part of the value at a place."""
+        return keys == self.keys[: len(keys)]
+
+
+def read_override(text: str, model: type[BaseModel]) -> Override:
+    """Read `a.b=c`; c is read as YAML, but for values that are words anyway.
+
+    Args:
+        text: What follows `--set`.
+        model: Of the config.
+
+    Raises:
+        ConfigError: It is not of this form.
+
+    Examples:
+        >>> from pipeline.config import Config
+        >>> read_override("spark.conf.spark.sql.shuffle.partitions=4", Config)[:2]
+        (('spark', 'conf', 'spark.sql.shuffle.partitions'), '4')
+        >>> read_override("samples.0.label=1", Config)[:2]
+        (('samples', 0, 'label'), 1)
+    """
+    path, separator, given = (part.strip() for part in text.partition("="))
+    said = f"--set {short(shown(text))}"
+    if not separator or not all(path.split(".")):
+        raise ConfigError(f"{said}: write it as key.subkey=value, for example --set train.epochs=5.")
+    keys, kind = _find(path, model)
+    is_quoted = given[:1] in {"'", '"'}
+    if kind in (str, Path) and not is_quoted:
+        return Override(keys, given, said)
+    try:
+        value = read_yaml(given)
+    except YAMLError as cause:
+        # YAML quotes the line.
+        why = about_yaml(cause, hides=shown(text) != text)
+        raise ConfigError(f"{said}: the value is no valid YAML ({why}).") from None
+    # Words are taken as they are: YAML would cut them at ' #'.
+    return Override(keys, given if isinstance(value, str) and not is_quoted else value, said)
+
+
+def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> None:
+    """Put a value into the content of a config, in place.
+
+    Raises:
+        ConfigError: A part of the path holds a value, or is no item of a list.
+
+    Examples:
+        >>> from pipeline.config import Config
+        >>> content = {"train": {"epochs": 20}}
+        >>> put(content, read_override("train.epochs=3", Config), Config)
+        >>> put(content, read_override("classes.0=jets", Config), Config)
+        >>> content
+        {'train': {'epochs': 3}, 'classes': ['jets', 'ttbar', 'W+jets']}
+    """
+    where: Any = content
+    for place, key in enumerate(override.keys):
+        name = short(".".join(map(str, override.keys[:place])))
+        if isinstance(where, list):
+            if not (isinstance(key, int) and key < len(where)):
+                raise ConfigError(f"{override.shown}: '{name}' has the items 0 to {len(where) - 1}, no item '{key}'.")
+        elif not isinstance(where, dict):
+            raise ConfigError(f"{override.shown}: '{name}' holds a value, not further keys.")
+        if place == len(override.keys) - 1:
+            where[key] = override.value
+            return
+        if isinstance(where, dict) and where.get(key) is None:
+            # Also where a section that is off by default stands as null.
+            default = _default(model, override.keys[: place + 1])
+            where[key] = copy.deepcopy(default) if isinstance(default, list) else {}
+        where = where[key]
+
+
+def _find(path: str, model: type[BaseModel]) -> tuple[Keys, Any]:
+    """The keys of a dotted path, and the type of the value there; None where it is not known.
+
+    Where a mapping holds words, such as Spark properties, all that is left of the path is one key.
+    """
+    kind: Any = model
+    keys: list[str | int] = []
+    rest = path.split(".")
+    while rest:
+        arguments = get_args(kind)
+        if get_origin(kind) is dict and arguments[1] in (str, Property):
+            keys.append(".".join(rest))
+            return tuple(keys), str
+        name = rest.pop(0)
+        is_item = get_origin(kind) is list and name.isdecimal()
+        keys.append(int(name) if is_item else name)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(name)
+            kind = None if field is None else _without_none(field.annotation)
+        else:
+            kind = _without_none(arguments[-1]) if get_origin(kind) in (list, dict) else None
+    return tuple(keys), kind
+
+
+def _without_none(annotation: Any) -> Any:
+    """The section or list inside `Annotated[X, ...]` and `X | None`; words that may be null are read as YAML."""
+    if get_origin(annotation) is Annotated:
+        return _without_none(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        (inner, *others) = (each for each in get_args(annotation) if each is not types.NoneType)
+        return None if others or inner is str else inner
+    return annotation
+
+
+def _default(model: type[BaseModel], keys: Keys) -> Any:
+    """The default of the value at a place; None where there is none."""
+    found: Any = model
+    for key in keys:
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            field = found.model_fields.get(str(key))
+            found = None if field is None else field.get_default(call_default_factory=True)
+        elif isinstance(found, BaseModel):
+            found = getattr(found, str(key), None)
+        else:
+            return None
+    return found
+
+
+def value_at(content: Any, keys: Keys) -> Any:
+    """What stands at a place of nested mappings and lists.
+
+    Raises:
+        KeyError: Nothing does.
+    """
+    for key in keys:
+        items = dict(enumerate(content)) if isinstance(content, list) else content
+        if not (isinstance(items, dict) and key in items):
+            raise KeyError(keys)
+        content = items[key]
+    return content

@@ -1,0 +1,61 @@
+"""Tables that fit the terminal: numbers are never broken; columns without room follow in a table of their own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+#: Between two columns.
+_GAP: Final = 2
+
+
+class Grid:
+    """A table of words; rich prints it.
+
+    Args:
+        columns: Heads of the columns.
+        keys: Number of leading columns that name a row; each table repeats them.
+        title: A line above.
+        caption: A line below.
+    """
+
+    def __init__(self, *columns: str, keys: int = 1, title: str = "", caption: str = "") -> None:
+        self._keys = keys
+        self._title = title
+        self._caption = caption
+        self.rows: list[tuple[str, ...]] = [columns]
+
+    def add_row(self, *cells: str) -> None:
+        """Add a row with as many cells as there are columns."""
+        self.rows.append(cells)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The title, as many tables as the width asks for, the caption."""
+        if self._title:
+            yield Text(self._title, style="italic")
+        for columns in self._columns_by_table(options.max_width):
+            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+            for place in columns:
+                is_number = place >= self._keys and all(row[place][:1] in "0123456789.-+" for row in self.rows[1:])
+                table.add_column(Text(self.rows[0][place]), no_wrap=True, justify="right" if is_number else "left")
+            for row in self.rows[1:]:
+                table.add_row(*(Text(row[place]) for place in columns))
+            yield table
+        if self._caption:
+            yield Text(self._caption, style="dim italic")
+
+    def _columns_by_table(self, room: int) -> list[list[int]]:
+        widths = [max(map(cell_len, cells)) + _GAP for cells in zip(*self.rows, strict=True)]
+        first = list(range(self._keys))
+        tables = [list(first)]
+        for place in range(self._keys, len(widths)):
+            taken = sum(widths[each] for each in tables[-1]) - _GAP
+            if taken + widths[place] > room and len(tables[-1]) > self._keys:
+                tables.append(list(first))
+            tables[-1].append(place)
+        return tables

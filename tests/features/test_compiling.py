@@ -1,0 +1,54 @@
+"""Where machine code is cached: beside the source, else in the home folder, else in a temporary one."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numba
+import pytest
+
+from features import compiling
+from features.compiling import cache_folder
+
+
+def unwritable(folder: Path) -> Path:
+    """A folder that nobody can make: a file is in the way, which stops root too."""
+    (folder / "file").write_text("")
+    return folder / "file" / "below"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_it_lies_beside_the_source() -> None:
+    package = Path(str(compiling.__file__)).parent
+    assert Path(numba.config.CACHE_DIR).parent == package / "__pycache__"  # type: ignore[attr-defined]
+
+
+def test_the_first_place_that_can_be_written_is_taken(tmp_path: Path) -> None:
+    assert cache_folder("kernels-1", [unwritable(tmp_path), tmp_path / "home"]) == tmp_path / "home" / "kernels-1"
+
+
+def test_with_a_read_only_checkout_and_home_it_is_a_temporary_folder_that_is_found_again(
+    tmp_path: Path, temporary: Path
+) -> None:
+    places = [unwritable(tmp_path)]
+    found = cache_folder("kernels-1", places)
+    assert found.is_relative_to(temporary)
+    assert found.parent.stat().st_mode & 0o077 == 0
+    assert cache_folder("kernels-1", places) == found
+
+
+def test_machine_code_that_others_may_write_is_not_run(tmp_path: Path, temporary: Path) -> None:
+    places = [unwritable(tmp_path)]
+    shared = cache_folder("kernels-1", places).parent
+    shared.chmod(0o777)
+    found = cache_folder("kernels-1", places)
+    assert found.parent != shared
+    assert found.is_relative_to(temporary)

@@ -1,0 +1,30 @@
+"""`dataset.json` is what it says, or an error names it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from feature_datasets import write_dataset
+
+from features.dataset import FeatureDataset
+from features.errors import DatasetError
+
+
+@pytest.mark.parametrize("lacking", ["classes", "splits", "load_test", "version"])
+def test_a_key_that_is_lacking_is_named(tmp_path: Path, lacking: str) -> None:
+    dataset = write_dataset(tmp_path / "set", rows={"train": [5], "val": [4], "test": [3]})
+    path = dataset.folder / "dataset.json"
+    content = json.loads(path.read_text())
+    del content[lacking]
+    path.write_text(json.dumps(content))
+    with pytest.raises(DatasetError, match=rf"dataset\.json.*{lacking}.*Make the features again"):
+        FeatureDataset.load(dataset.folder)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "null", '{"version": 3, "classes": []}'])
+def test_what_is_no_dataset_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dataset.json").write_text(text)
+    with pytest.raises(DatasetError, match=r"dataset\.json.*Make the features again"):
+        FeatureDataset.load(tmp_path)

@@ -1,0 +1,77 @@
+"""What is said of errors, on terminals that have few letters too."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
+
+import pytest
+import typer
+
+from pipeline.errors import RunFolderError
+from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
+
+
+@pytest.fixture(autouse=True)
+def what_a_command_sets_for_its_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Is put back."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("name", ["Ünïcode ± 運", "\udcff"])
+def test_an_ascii_terminal_shows_other_letters_escaped(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    streams = {each: io.TextIOWrapper(io.BytesIO(), encoding="ascii") for each in ("stdout", "stderr")}
+    for each, stream in streams.items():
+        monkeypatch.setattr(sys, each, stream)
+
+    def work() -> NoReturn:
+        out.print(f"report: {name}")
+        err.print(f"note: {name}")
+        raise RunFolderError(f"{name} is damaged")
+
+    def command_line() -> None:
+        try:
+            guard(work, debug=False)
+        except typer.Exit as end:
+            sys.exit(end.exit_code)
+
+    with pytest.raises(SystemExit) as ended:
+        with_exit_code(command_line)
+    assert ended.value.code == Exit.USER_ERROR
+    shown = {each: stream.buffer.getvalue().decode("ascii") for each, stream in streams.items()}  # type: ignore[attr-defined]
+    escaped = name.encode("ascii", "backslashreplace").decode()
+    assert shown == {"stdout": f"report: {escaped}\n", "stderr": f"note: {escaped}\nerror: {escaped} is damaged\n"}
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "locked"])
+def test_names_and_permissions_are_no_bugs_of_ours(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    number = errno.ENAMETOOLONG if name != "locked" else errno.EACCES
+
+    def work() -> NoReturn:
+        raise OSError(number, os.strerror(number), name)
+
+    with pytest.raises(typer.Exit) as ended:
+        guard(work, debug=False)
+    assert ended.value.exit_code == Exit.USER_ERROR
+    assert f"'{name}'. Check this name and its permissions" in capsys.readouterr().err
+
+
+def test_any_other_error_is_a_bug_of_ours() -> None:
+    def work() -> NoReturn:
+        raise OSError(errno.ENOENT, "No such file")
+
+    with pytest.raises(typer.Exit) as ended:
+        guard(work, debug=False)
+    assert ended.value.exit_code == Exit.BUG

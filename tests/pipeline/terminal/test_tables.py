@@ -1,0 +1,109 @@
+"""Tables on a terminal of 80 columns, and in a log file."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pipeline.reporting.cutflow import Step, StepEfficiency, Yield, as_text
+from pipeline.terminal.exit_codes import SafeConsole
+from pipeline.terminal.grid import Grid
+from pipeline.terminal.tables import evaluation_tables, export_table, rank_table, search_table
+from training.gridsearch.results import Score
+from training.gridsearch.trials import Trial
+
+CLASSES = ["QCD", "ttbar", "W+jets"]
+
+
+def searched() -> list[Grid]:
+    trial = Trial((150, 100, 50), 200, 0.0005, 120)
+    return [search_table([Score(trial, 123_456, 0.94213, 0.02034, 0.19234, [3], 112.34)] * 27)]
+
+
+def ranks() -> list[Grid]:
+    rank = {
+        "steps": 123_456, "samples": 12_345_678, "seconds_by_kind": {"compute": 12345.67, "communicate": 1234.56},
+        "wait_seconds": 1234.56, "averages_begun": 12345, "averages_received": 12345, "mean_staleness": 12.34,
+        "max_staleness": 123, "worker_val_accuracy": 0.94213,
+    }  # fmt: skip
+    return [rank_table({"per_rank": [{"rank": 15, **rank}]})]
+
+
+def evaluated() -> list[Grid]:
+    estimate = {"value": 0.94213, "error": 0.02034}
+    left = {"low": 0.1, "value": 0.3, "high": 0.5}
+    point: dict[str, Any] = {"wanted": 0.99, "num_failing": 3.4}
+    measured = {"threshold": 0.98765, "backgrounds": {"QCD": left, "W+jets": left}, "purity": 0.94213}
+    run = {
+        "accuracy": estimate,
+        "auc": dict.fromkeys(CLASSES, estimate),
+        "working_points": [
+            {**point, "measurable": True, **measured, "rates": dict.fromkeys(CLASSES, 1.2345e-5)},
+            {**point, "measurable": False},
+        ],
+    }
+    runs = dict.fromkeys(("hlf", "particles", "boosted-trees"), run)
+    return evaluation_tables({"classes": CLASSES, "signal": "ttbar", "rates_before": {"QCD": 1.0}, "runs": runs})
+
+
+def exported() -> list[Grid]:
+    found = {
+        "bytes": 12_345_678, "largest_difference": 1.2e-7, "events_per_second": 1_234_567.0,
+        "latency_us": {"p50": 1234.5, "p99": 12345.6, "p99_9": 12345.6},
+    }  # fmt: skip
+    return [export_table({"particles": found})]
+
+
+@pytest.mark.parametrize("make", [searched, ranks, evaluated, exported])
+def test_tables_fit_80_columns_with_each_number_whole(make: Callable[[], list[Grid]]) -> None:
+    for table in make():
+        file = io.StringIO()
+        Console(file=file, width=80, force_terminal=True, color_system=None).print(table)
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
+        lines = shown.splitlines()
+        assert max(map(len, lines)) <= 80, shown
+        assert "…" not in shown
+        for row in table.rows[:11]:
+            # Whole cells, on lines that begin with the row's name.
+            assert all(cell.strip() in shown for cell in row), (row, shown)
+        # Only pairwise averages need a second table.
+        assert sum("─" in line for line in lines) == (2 if make is ranks else 1), shown
+
+
+def test_columns_without_room_follow_with_the_names_of_the_rows() -> None:
+    table = Grid("model", "kept", *(f"class {number}" for number in range(7)), keys=2)
+    for name in ("a", "b"):
+        table.add_row(name, "90%", *(f"{number}.{'1' * 11}" for number in range(7)))
+    file = io.StringIO()
+    Console(file=file, width=80).print(table)
+    heads = [line.split() for line in file.getvalue().splitlines() if "model" in line]
+    assert [head[:2] for head in heads] == [["model", "kept"]] * 2
+    assert [word for head in heads for word in head].count("class") == 7
+    assert [line.split()[0] for line in file.getvalue().splitlines() if "%" in line] == ["a", "b", "a", "b"]
+
+
+def test_a_cutflow_fits_and_a_file_has_all_columns_side_by_side() -> None:
+    one = StepEfficiency(0.5, 0.01)
+    steps = [Step("lepton with pT > 23 GeV", *(dict.fromkeys(CLASSES, each) for each in (Yield(9, 9, 9), one, one)))]
+    shown = as_text(steps, width=80)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.split().count("0.5000+-0.0100") == as_text(steps).split().count("0.5000+-0.0100") == 3
+    assert len(as_text(steps).splitlines()) == 3
+
+
+def test_a_log_file_gets_whole_lines_and_no_control_characters() -> None:
+    file = io.StringIO()
+    console = SafeConsole(file=file, highlight=False, soft_wrap=True)
+    console.print("[bold]x[/] " + "word " * 50 + "a\x1b[2Jfile\r")
+    table = Grid("name", *("c" * 20 for _ in range(9)))
+    table.add_row("a", *("1" * 20 for _ in range(9)))
+    console.print(table)
+    first, *rest = file.getvalue().splitlines()
+    assert first == "x " + "word " * 50 + "a\\x1b[2Jfile\\r"
+    assert len(rest) == 3
+    assert len(rest[0].split()) == 10

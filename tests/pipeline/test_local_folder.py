@@ -1,0 +1,45 @@
+"""Which folders outputs can go to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.local_folder import chosen_folder, local_folder
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/run", "hdfs://host:9000/run", "root://eos/run", "file:///tmp/run", "https://a/b", "gs://b"]
+)
+@pytest.mark.parametrize("kind", [str, Path])
+def test_urls_are_refused(url: str, kind: type) -> None:
+    with pytest.raises(ValueError, match="is a URL, and outputs go to local file systems only"):
+        local_folder(kind(url))
+
+
+def test_the_home_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert local_folder("~/run") == tmp_path / "run"
+    assert local_folder("~") == tmp_path
+    assert local_folder("a/~b") == Path("a/~b")
+    with pytest.raises(ValueError, match="write the whole path"):
+        local_folder("~nobody-of-this-name/run")
+
+
+@pytest.mark.parametrize("name", ["runs/a#b", "a?b", "a b", "ü", "a:b", "c:", "x" * 255, "../a"])
+def test_other_names_are_taken_as_they_are(name: str) -> None:
+    assert local_folder(name) == Path(name)
+
+
+@pytest.mark.parametrize(("name", "words"), [("x" * 300, "300 bytes"), ("ü" * 150, "300 bytes"), ("x/" * 2000, "40")])
+def test_what_no_file_system_takes_is_refused(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        local_folder(f"runs/{name}")
+
+
+def test_of_a_folder_on_the_command_line_the_option_is_named() -> None:
+    assert chosen_folder(Path("runs/a"), "--out") == Path("runs/a")
+    with pytest.raises(ConfigError, match=r"^--out: 's3:/bucket/a' is a URL"):
+        chosen_folder(Path("s3://bucket/a"), "--out")

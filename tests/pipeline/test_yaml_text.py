@@ -1,0 +1,68 @@
+"""What users write as YAML, and what of it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ruamel.yaml.error import YAMLError
+
+from pipeline.yaml_text import read_yaml, write_yaml
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("010", 10),
+        ("0x1F", 31),
+        ("1e-3", 0.001),
+        ("1:30", "1:30"),
+        ("yes", "yes"),
+        ("no", "no"),
+        ("on", "on"),
+        ("true", True),
+        ("~", None),
+        ("2026-11-20", "2026-11-20"),
+        ("2026-11-20T00:00:00+00:00", "2026-11-20T00:00:00+00:00"),
+        ("=", "="),
+    ],
+)
+def test_values_follow_yaml_1_2(text: str, meant: Any) -> None:
+    assert read_yaml(f"key: {text}") == {"key": meant}
+    assert type(read_yaml(text)) is type(meant)
+
+
+def test_a_key_that_is_given_twice_is_named_with_both_lines_and_without_values() -> None:
+    with pytest.raises(YAMLError) as caught:
+        read_yaml("a:\n  b: hush\n  c: 1\n  'b': 2\n")
+    assert "the key 'b' is given twice, first in line 2" in str(caught.value)
+    assert "line 4, column 3" in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+ALIASES = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdef", "bcdefg", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (ALIASES, "its aliases stand for more than 1,000,000 values"),
+        ("a: &a [*a]", "an alias stands for what it is a part of"),
+        ("[" * 5000, "it is nested too deeply"),
+        ("{[a]: 1}", "a key is a word or a number"),
+        ("a: !!int x", "a value in it cannot be read"),
+        ("a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+    ],
+)
+def test_what_nobody_means_is_refused(text: str, words: str) -> None:
+    with pytest.raises(YAMLError, match=words):
+        read_yaml(text)
+
+
+def test_what_is_written_is_read_back_in_the_same_order() -> None:
+    words = ["yes", "1:30", "010", "2026-01-01", "~", "=", "<<", "a: b", "# x", "1e3", "é", "line\nbreak", ""]
+    content = {"words": words, "none": None, "numbers": [1e3, 1.5e-5, 3], "a": {"empty": {}, "list": []}}
+    assert read_yaml(write_yaml(content)) == content
+    assert list(read_yaml(write_yaml(content))) == list(content)

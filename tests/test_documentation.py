@@ -1,0 +1,83 @@
+"""The front page and the pages under docs/: what they link to and what they tell to type exists."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    [
+        CHECKOUT / "README.md",
+        CHECKOUT / "CONTRIBUTING.md",
+        CHECKOUT / "CHANGELOG.md",
+        *(CHECKOUT / "docs").rglob("*.md"),
+    ]
+)
+NOTEBOOKS = sorted((CHECKOUT / "docs").rglob("*.ipynb"))
+
+
+def text_of(page: Path) -> str:
+    text = page.read_text(encoding="utf-8")
+    if page.suffix != ".ipynb":
+        return text
+    return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
+
+
+def anchors_of(page: Path) -> set[str]:
+    """As GitHub and the site make them of headings of plain words."""
+    headings = re.findall(r"^#+ +(.+)$", text_of(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def links_of(page: Path) -> list[str]:
+    without_code = re.sub(r"```.*?```|`[^`\n]*`", "", text_of(page), flags=re.DOTALL)
+    return re.findall(r"\]\((?!https?:)([^)\s]+)\)", without_code)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in links_of(page):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_a_page_has_links_and_anchors() -> None:
+    """Else the test above could not fail."""
+    readme = CHECKOUT / "README.md"
+    assert "docs/operations.md#watching-it" in links_of(readme)
+    assert "watching-it" in anchors_of(CHECKOUT / "docs" / "operations.md")
+    assert "watching" not in anchors_of(CHECKOUT / "docs" / "operations.md")
+
+
+def test_every_page_is_linked_from_the_front_page() -> None:
+    linked = {(CHECKOUT / link.partition("#")[0]).resolve() for link in links_of(CHECKOUT / "README.md")}
+    assert [page for page in (*PAGES, *NOTEBOOKS) if page not in linked and page.name != "README.md"] == []
+
+
+def test_the_front_page_is_short() -> None:
+    assert len(text_of(CHECKOUT / "README.md").split()) <= 1000
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for page in PAGES:
+        named = re.findall(r"(?:`|^    )make ([a-z][a-z-]*(?: [a-z-]+)*)", text_of(page), re.MULTILINE)
+        assert {word for words in named for word in words.split()} <= targets, page
+
+
+def test_notebooks_are_small_and_ran_without_errors() -> None:
+    for notebook in NOTEBOOKS:
+        assert notebook.stat().st_size < 300_000
+        cells = [
+            cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"
+        ]
+        assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+        assert not [each for cell in cells for each in cell["outputs"] if each["output_type"] == "error"]

@@ -1,0 +1,78 @@
+"""The generated reference: nothing that a user may type or read about is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from pipeline.cli import app
+from training.settings import AlgorithmName
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    """docs/reference.py, which is no module of a package."""
+    spec = importlib.util.spec_from_file_location("reference", CHECKOUT / "docs" / "reference.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows_of(page: str) -> list[list[str]]:
+    return [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+
+
+def keys_in(content: dict[str, Any], prefix: str = "") -> set[str]:
+    found = set()
+    for name, value in content.items():
+        found |= keys_in(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name}
+    return found
+
+
+def test_every_key_has_its_default_values_and_meaning(reference: ModuleType) -> None:
+    rows = {row[0].strip("`"): row for row in rows_of(reference.config_page())}
+    assert rows["train.batch_size"][1:3] == ["`128`", "integer, at least 1"]
+    assert rows["samples[].label"][1] == "required"
+    assert rows["train.slowmo"][1] == "not set"
+    assert rows["train.slowmo.tau"][1] == "`12`"
+    assert "`downsample`: Events of the larger classes are dropped" in rows["features.balance"][3]
+    assert rows["train.schedule.decay"][2] == "`constant`, `step`, `cosine`"
+    assert "model.particles.gru_width" in rows
+    assert [key for key, row in rows.items() if len(row) < 4 or not row[3]] == []
+
+
+def test_every_key_of_the_config_that_lists_all_is_there(reference: ModuleType) -> None:
+    full = yaml.safe_load((CHECKOUT / "pipeline" / "configs" / "full.yaml").read_text(encoding="utf-8"))
+    assert keys_in(full) - {row[0].strip("`") for row in rows_of(reference.config_page())} == set()
+
+
+def test_every_command_and_its_own_options(reference: ModuleType) -> None:
+    page = reference.commands_page()
+    names = {each.name or each.callback.__name__.replace("_", "-") for each in app.registered_commands}
+    assert {line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")} == names
+    assert page.count("--set A.B=C") == 1
+    assert "`--verify`" in page
+    assert "has moved" not in page
+
+
+def test_every_feature(reference: ModuleType) -> None:
+    page = reference.features_page()
+    assert [name for name in (*HLF_NAMES, *PARTICLE_FEATURE_NAMES) if f"| `{name}` |" not in page] == []
+    assert "| `tracks.pt` | `EFlowTrack.PT` | float32 | GeV |" in page
+
+
+def test_every_algorithm_says_what_it_computes(reference: ModuleType) -> None:
+    page = reference.algorithms_page()
+    assert [name for name in AlgorithmName if f"## {name}\n" not in page] == []
+    assert "x_i <- average - gamma * g_i(snapshot)" in page
+    assert "Args:" not in page
