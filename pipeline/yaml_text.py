@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -111,7 +112,8 @@ def write_yaml(content: Any) -> str:
         'title: no\nepochs: 3\n'
     """
     file = io.StringIO()
-    _yaml().dump(content, file)
+    # Mappings of classes of our own become plain ones.
+    _yaml().dump(json.loads(json.dumps(content)), file)
     return file.getvalue()
 
 

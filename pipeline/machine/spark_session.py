@@ -81,6 +81,8 @@ class SparkProvider:
 @contextmanager
 def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator[int]]:
     """A counter for Spark tasks whose value is shown on a progress bar while the job runs."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - Spark is loaded only by stages that need it
+
     done = context.accumulator(0)
     finished = threading.Event()
 
@@ -92,7 +94,8 @@ def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator
     watcher.start()
     try:
         yield done
-    except Py4JJavaError as error:
+    except (Py4JJavaError, PySparkException) as error:
+        # Where a task raised an exception of Python, Spark 4.3 names it so.
         cause = _cause(str(error))
         raise SparkJobError(f"a Spark job failed: {cause}. {_advice(cause)}") from error
     finally:

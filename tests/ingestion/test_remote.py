@@ -267,6 +267,7 @@ def test_a_file_skipped_because_its_server_was_down_is_looked_at_again(server: F
     assert inventory(source, settings, known={bad.path: bad}).infos[0].entries == 60
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_server_that_never_answers_is_not_waited_for_longer_than_its_timeout(
     server: FaultyServer, monkeypatch: pytest.MonkeyPatch

@@ -58,7 +58,13 @@ def run_and_kill_an_executor(config: Path, stage: str, first_result: str) -> str
         cwd=config.parent,
     )
     folder = config.parent / "run" / stage
-    wait_until(lambda: bool(list(folder.glob(first_result))), what=f"{stage} has its first part")
+    # Executors compile the kernels first: their code lies where this application put it.
+    wait_until(
+        lambda: bool(list(folder.glob(first_result))) or process.poll() is not None,
+        what=f"{stage} has its first part",
+        seconds=300,
+    )
+    assert process.poll() is None, process.communicate()[1]
     victims = executors(process)
     assert len(victims) == 2
     victims[0].kill()

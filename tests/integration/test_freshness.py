@@ -12,7 +12,7 @@ from rich.console import Console
 from undisturbed_run import Undisturbed
 
 from pipeline.commands.clean import clean
-from pipeline.commands.plan import plan
+from pipeline.commands.plan import lines, plan
 from pipeline.commands.status import verify
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
@@ -182,7 +182,7 @@ def test_packages_of_another_version_are_mentioned_and_run_nothing(plans: Plans)
     content["packages"]["numpy"] = "1.0"
     manifest.write_text(json.dumps(content), encoding="utf-8")
     assert plans.reasons() == {}
-    assert f"            note: made with numpy 1.0, which now is {now}" in list(plan(plans.run_folder))
+    assert f"            note: made with numpy 1.0, which now is {now}" in list(lines(plan(plans.run_folder)))
 
 
 def test_an_export_again_with_the_same_result_leaves_the_report_as_it_is(
@@ -233,7 +233,7 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: P
     other = ["--set", "train.learning_rate=0.002"]
     assert undisturbed.run("train", *other).returncode == 0
     assert interrupted.is_dir()
-    (note,) = (line for line in plan(plans.run_folder) if str(interrupted) in line)
+    (note,) = (line for line in lines(plan(plans.run_folder)) if str(interrupted) in line)
     assert "kept until `clean`" in note
     # The settings return: what was interrupted is continued, not begun again.
     digest = made_from.read_text(encoding="utf-8")

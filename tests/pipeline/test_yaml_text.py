@@ -66,3 +66,10 @@ def test_what_is_written_is_read_back_in_the_same_order() -> None:
     content = {"words": words, "none": None, "numbers": [1e3, 1.5e-5, 3], "a": {"empty": {}, "list": []}}
     assert read_yaml(write_yaml(content)) == content
     assert list(read_yaml(write_yaml(content))) == list(content)
+
+
+def test_mappings_of_other_classes_are_written_as_mappings() -> None:
+    class Content(dict[str, object]):
+        pass
+
+    assert write_yaml({"samples": [Content(name="qcd")]}) == "samples:\n- name: qcd\n"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import features
 
 CALL = """
@@ -24,6 +26,7 @@ def isolation(checkout: Path) -> float:
     return float(done.stdout)
 
 
+@pytest.mark.slow
 def test_an_edit_in_another_file_of_the_package_is_compiled_in(tmp_path: Path) -> None:
     source = Path(str(features.__file__)).parent
     (tmp_path / "features").mkdir()

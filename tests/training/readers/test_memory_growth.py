@@ -39,6 +39,7 @@ print(min(resident[2 * third :]) - min(resident[third : 2 * third]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "cache"), [("petastorm", "none"), ("arrow", "none"), ("arrow", "memory")])
 def test_memory_does_not_grow_over_epochs(tmp_path: Path, kind: str, cache: str) -> None:
     write_particle_dataset(tmp_path / "data", rows={"train": [64, 64], "val": [32], "test": [1]})
