@@ -146,7 +146,7 @@ def _start(settings: SparkSettings) -> SparkContext:
         properties |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     for key, value in settings.conf.items():
         properties[key] = value.get_secret_value() if isinstance(value, SecretStr) else value
-    conf = SparkConf().setMaster(settings.master).setAppName("hep-pipeline").setAll([*properties.items()])
+    conf = SparkConf().setMaster(settings.master).setAppName("hep-pipeline").setAll(list(properties.items()))
 
     def start() -> SparkContext:
         if SparkContext._gateway is None:
