@@ -1,4 +1,4 @@
-"""Secrets in URLs and settings: they reach the servers that they are for, and no log, manifest, page or message."""
+"""Hides secrets of URLs and settings in everything that is written: logs, manifests, pages and messages."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Any, Final
 
 HIDDEN: Final = "***"
 
-#: `scheme://user:password@host`, where the password may hold `/`, `?`, `#` and `@`, as keys of S3 do; not beyond the
-#: next URL. A number after the colon is a port, but where the scheme knows none.
+#: `scheme://user:password@host`. The password may hold `/`, `?`, `#` and `@`, as keys of S3 do; it ends before the next
+#: URL. A number after the colon is a port, except in the schemes of S3, which have no ports.
 _USER_AND_PASSWORD: Final = re.compile(
     r"://(?:(?<=\bs3://)|(?<=\bs3[an]://)|(?![^\s/?#@:\['\"]*:\d{1,5}(?:[/?#'\",;)\]}\s]|$)))"
     r"[^\s/?#@:\['\"]*:(?:(?!://)\S)*@"
 )
 #: `scheme://token@host`: everything between the slashes and the last @ before the path.
 _USER: Final = re.compile(r"://[^/\s?#'\"]*@")
-#: `?signature=...`: all of the query and of the fragment, since every store names its tokens otherwise. Commas and
-#: brackets belong to it, but not those at its end, which are the sentence's.
+#: `?signature=...`: the whole query and fragment, since every store has its own names for tokens. Commas and brackets
+#: belong to it, except at its end, where they belong to the sentence.
 _QUERY: Final = re.compile(r"(?P<address>://(?:(?!://)[^\s?#'\"])*)[?#][^\s'\"]*[^\s'\",;.:)\]}]")
 
-#: Names of settings whose values nobody else should see; short words only where they stand alone between separators.
+#: Names of settings that hold secrets; short words count only as whole words between separators.
 _TELLING: Final = (
     r"(?:secret|passw|passphrase|token|credential|signature|authorization|bearer|cookie"
     r"|(?:access|account|api|client|private|shared|ssh|subscription)[._-]?key|encryption[._-]?key(?!size)"
     r"|(?<![a-z])(?:auth|pwd|sas|(?<=[._-])pass)(?![a-z]))"
 )
 _SECRET_NAME: Final = re.compile(_TELLING, re.IGNORECASE)
-#: From there to where the value begins: `name=value`, `name: value`, `'name': 'value'`, as command lines, YAML, JSON
-#: and Python have them; and `--name value`, also as two words of a list.
+#: From the name to the start of its value: `name=value`, `name: value`, `'name': 'value'`, as command lines, YAML, JSON
+#: and Python write them; and `--name value`, also as two words of a list.
 _ASSIGNMENT: Final = re.compile(
     rf"{_TELLING}[\w.-]*+(?:"
     r"(?P<closing>\\*['\"])\s*[:=]\s*|[ \t]*=(?!=)[ \t]*|(?P<colon>:)\s+|(?P<blank>\s+|\\*['\"],\s*)(?!['\"]?--))",
     re.IGNORECASE,
 )
-#: A key that can be the name of a setting, and not a path or a sentence.
+#: A key that can be the name of a setting: no path and no sentence.
 _ONE_WORD: Final = re.compile(r"[^\s/]+")
 _WORD: Final = re.compile(r"(?P<name>[\w.-]+)(?P<separator>=|:\s+)(?P<value>.*)", re.DOTALL)
 _OPTION: Final = re.compile(r"-[\w.-]+")
-#: What stands before the secret in the value of `Authorization`.
+#: The scheme before the secret in the value of `Authorization`.
 _SCHEME: Final = re.compile(r"(?:AWS4-HMAC-SHA256|Basic|Bearer|Digest|Negotiate|Token)[ \t]+(?=\S)", re.IGNORECASE)
 _OPENING: Final = re.compile(r"(?P<slashes>\\*)(?P<quote>['\"])")
-#: A quoted text without backslashes before its quotes; within it quotes are escaped or, as in YAML, doubled.
+#: A quoted text whose own quotes have no backslash; quotes inside it are escaped or, as in YAML, doubled.
 _QUOTED: Final = {
     "'": re.compile(r"'(?:[^'\\]|\\.|'')*+'", re.DOTALL),
     '"': re.compile(r'"(?:[^"\\]|\\.|"")*+"', re.DOTALL),
@@ -64,14 +64,14 @@ def redact(text: str) -> str:
         >>> redact("{'password': 'hush, hush', 'cores': 4}")
         "{'password': '***', 'cores': 4}"
     """
-    # What is hidden may bring together what belongs to a secret: until nothing changes any more.
+    # Hiding one secret can make the next one recognisable, so repeat until the text stays the same.
     while (hidden := _without_settings(_without_users(text))) != text:
         text = hidden
     return text
 
 
 def redact_words(words: Sequence[str]) -> list[str]:
-    """The same for the words of a command, in which a value ends where its word does, whatever it holds.
+    """The words of a command without secrets; a value ends where its word ends.
 
     Examples:
         >>> redact_words(["mpirun", "--password", "hush", "-x", "MY_TOKEN=hush, hush", "--set", "train.epochs=5"])
@@ -83,12 +83,12 @@ def redact_words(words: Sequence[str]) -> list[str]:
 
 
 def redact_all(content: Any, *, keep_numbers: bool = False) -> Any:
-    """The same for all strings of nested lists and mappings, values of settings with telling names included.
+    """Nested lists and mappings without secrets: in their strings, and in the values of settings with secret names.
 
     Args:
-        content: What JSON can hold; lists of strings are taken as words of a command.
-        keep_numbers: Leave numbers also where the name is telling: for records that are read again, since a sample or
-            a class of events may be called `token`, and then its counts stand under that name.
+        content: Anything that JSON can hold; lists of strings are taken as words of a command.
+        keep_numbers: Keep numbers under secret names too. Use it for records that are read again: a sample or a class
+            may be called `token`, and its counts then stand under that name.
 
     Examples:
         >>> redact_all({"conf": {"fs.s3a.secret.key": "hush", "cores": 4}, "files": ["s3://me:hush@store/a"]})
@@ -117,7 +117,7 @@ def redact_all(content: Any, *, keep_numbers: bool = False) -> Any:
 
 
 def is_telling(name: str) -> bool:
-    """Whether a name is of something that nobody else should see.
+    """Whether a name is that of a secret.
 
     Examples:
         >>> is_telling("fs.azure.account.key.mine"), is_telling("X-Api-Key"), is_telling("monkey")
@@ -127,14 +127,14 @@ def is_telling(name: str) -> bool:
 
 
 def _is_secret(key: Any, value: Any) -> bool:
-    """Whether all of a value is to be hidden; below a path or a sentence are further keys, no setting."""
+    """Whether to hide the whole value. A path or a sentence as key is no setting: the keys below it decide."""
     if not (isinstance(key, str) and is_telling(key)):
         return False
     return isinstance(value, str) or _ONE_WORD.fullmatch(key) is not None
 
 
 def _hide(value: Any, *, keep_numbers: bool) -> Any:
-    """The shape of a value without its content; that something is not set, on or off, is no secret."""
+    """A value with its strings and numbers hidden; its structure, None, booleans and empty strings stay."""
     if isinstance(value, dict):
         return {redact_all(key): _hide(each, keep_numbers=keep_numbers) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -146,7 +146,7 @@ def _hide(value: Any, *, keep_numbers: bool) -> Any:
 
 
 def _redact_word(word: str, before: str) -> str:
-    """A word of a command after another one."""
+    """A word of a command without secrets; `before` is the word before it."""
     if word and not word.startswith("--") and _OPTION.fullmatch(before) and is_telling(before):
         return HIDDEN
     found = _WORD.fullmatch(word)
@@ -158,14 +158,14 @@ def _redact_word(word: str, before: str) -> str:
     elif _WORD.fullmatch(value):
         shown = _redact_word(value, "")
     else:
-        # Where a secret ends within the word, only the language that its value is written in knows.
+        # The end of a secret inside the word depends on the language of the value, so hide all of it.
         plain = _without_users(value)
         shown = HIDDEN if _is_telling_structure(value) or _without_settings(plain) != plain else redact(value)
     return f"{name}{found['separator']}{shown}"
 
 
 def _is_telling_structure(word: str) -> bool:
-    """Whether it is a list or mapping, in JSON or YAML, with a telling name in it."""
+    """Whether a word is a list or mapping, in JSON or YAML, that contains the name of a secret."""
     return word.lstrip()[:1] in ("{", "[") and is_telling(_without_users(word))
 
 
@@ -179,7 +179,7 @@ def _without_users(text: str) -> str:
 
 
 def _without_settings(text: str) -> str:
-    """A text without the values of telling names."""
+    """A text without the values of settings with secret names."""
     parts, done, place = [], 0, 0
     while found := _ASSIGNMENT.search(text, place):
         place = found.end()
@@ -201,7 +201,7 @@ def _begin_of_name(text: str, place: int, first: int) -> int:
 
 
 def _is_assignment(words: str, found: re.Match[str]) -> bool:
-    """Whether a value follows: a blank alone says so after options only, a colon not after the name of an error."""
+    """Whether a value follows: after a blank only if the name is an option, after a colon unless it names an error."""
     if found["blank"]:
         return words.startswith("-")
     return not (found["colon"] and words.rstrip(": \t\n").endswith(_NO_SETTING))
@@ -213,7 +213,7 @@ def _value(text: str, first: int, opened: str) -> tuple[int, int]:
     Args:
         text: All of it.
         first: Where the value begins, or the quote or bracket before it.
-        opened: What stands before the name: if that is a quote, the value ends where it is closed.
+        opened: The character before the name; if it is a quote, the value ends at the closing quote.
     """
     scheme = _SCHEME.match(text, first)
     first = scheme.end() if scheme else first
@@ -229,7 +229,7 @@ def _value(text: str, first: int, opened: str) -> tuple[int, int]:
 
 
 def _quoted(text: str, opening: re.Match[str]) -> tuple[int, int]:
-    """Begin and end of what stands within quotes; all of the rest where they are not closed."""
+    """Begin and end of a quoted text; without a closing quote it reaches to the end."""
     if opening["slashes"]:
         closing = re.compile(rf"(?<!\\){re.escape(opening[0])}").search(text, opening.end())
         return opening.end(), closing.start() if closing else len(text)
@@ -238,7 +238,7 @@ def _quoted(text: str, opening: re.Match[str]) -> tuple[int, int]:
 
 
 def _end_of_structure(text: str, place: int) -> int:
-    """Where a list or mapping is closed; the end of the text where it is not."""
+    """Where a list or mapping is closed; the end of the text if it stays open."""
     depth = 0
     while place < len(text):
         quoted = _QUOTED[text[place]].match(text, place) if text[place] in _QUOTED else None
