@@ -145,7 +145,7 @@ class TrainSettings(BaseModel):
     local_steps: int = Field(default=3, ge=1)
     """Number H of local steps between two averages of `local-sgd` and `swarm-sgd`, at least 1."""
     local_steps_law: Literal["fixed", "geometric"] = "fixed"
-    """Local steps of `swarm-sgd` between averages: always H or geometrically distributed, mean H (`local_steps`)."""
+    """Number of local steps of `swarm-sgd`: always `local_steps`, or geometrically distributed with this mean."""
     topology: TopologyName | None = None
     """Communication graph; null: `ring` for `d-psgd`, `complete` for `ad-psgd` and `swarm-sgd`."""
     exchange: Literal["locked", "additive"] = "locked"
