@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.style import COLOURS, DASHES, SMALL, PlotLabels, new_figure, plain
 
-#: Factor between the lowest background efficiency above 0 and the lower end of the axis.
+#: Margin of a logarithmic axis beyond the lowest efficiency or the highest rejection, as a factor.
 _BELOW: Final = 2.0
 #: End of an open band on the logarithmic axis (for rejections 1 over it): outside every panel.
 _FAR: Final = 1e12

@@ -156,7 +156,7 @@ class Trainer:
         return not (self._settings.schedule.is_constant or self._algorithm.synchronous)
 
     async def _see_all_samples(self) -> None:
-        """Read the samples of all workers, after their last steps; no worker takes a step meanwhile."""
+        """Update the count of all workers' samples to their last steps; no worker takes a step meanwhile."""
         if self._counts_globally:
             self._samples = await self._transport.count_samples(0)
 

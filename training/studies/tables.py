@@ -151,9 +151,9 @@ def still_learning(comparison: Comparison, model: str) -> str:
     summaries = [run.summary for run in comparison.runs if run.model == model]
     late = sum(each["best_epoch"] >= 0.75 * each["epochs"] for each in summaries)
     return (
-        f"In {late} of the {len(summaries)} runs the validation loss was lowest in the last quarter of the epochs. Such "
-        f"runs may still improve: for them the table shows the result after this number of epochs, not the limit of "
-        f"the method."
+        f"In {late} of the {len(summaries)} runs the validation loss was lowest in the last quarter of the epochs. "
+        f"Such runs may still improve: for them the table shows the result after this number of epochs, not the limit "
+        f"of the method."
     )
 
 
