@@ -34,7 +34,7 @@ class PowerCutError(Exception):
 
 
 def training(out: Path, *, stop: Callable[[Progress], None] = lambda _: None, workers: int = WORKERS) -> Simulated:
-    """Three epochs of five steps; a checkpoint after three steps of each and at its end. Goes on where it can."""
+    """Three epochs of five steps; a checkpoint after three steps of each and at its end. Resumes where it can."""
     out.mkdir(exist_ok=True)
     files = [
         DiskFiles(out, rank=rank, world_size=workers, digest="d", save_model=lambda _: None) for rank in range(workers)
