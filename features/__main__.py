@@ -1,4 +1,4 @@
-"""`python -m features` compiles the kernels ahead of the first run (about half a minute; the result is cached)."""
+"""`python -m features` compiles the kernels before the first run (about half a minute) and caches the machine code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events as flat arrays: what the kernels take. Event i of a collection is `[offsets[i]:offsets[i + 1]]`."""
+"""Events as flat arrays, the input of the kernels. Event i of a collection is `[offsets[i]:offsets[i + 1]]`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Jets(NamedTuple):
 
 
 class EventArrays(NamedTuple):
-    """All that the features are made of."""
+    """All inputs of the features."""
 
     tracks: Tracks
     photons: Neutrals
@@ -69,7 +69,7 @@ class EventArrays(NamedTuple):
 
 
 def events_from_arrow(table: pa.Table) -> EventArrays:
-    """Flat float64 arrays of a table with `ingestion.schema.events_schema()` (or a slice of one)."""
+    """Flat float64 arrays of a table in the schema `ingestion.schema.events_schema()`, or of a slice of one."""
     neutral = ("et", "eta", "phi")
     lepton = ("pt", "eta", "phi", "charge")
     return EventArrays(
@@ -87,7 +87,7 @@ def events_from_arrow(table: pa.Table) -> EventArrays:
 def _flat(
     table: pa.Table, collection: str, fields: tuple[str, ...], *, integers: tuple[str, ...] = ()
 ) -> list[NDArray[Any]]:
-    """Offsets from 0 and one flat array per field."""
+    """Offsets that begin at 0, and one flat array per field."""
     column = table[collection].combine_chunks()
     lists = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     offsets = lists.offsets.to_numpy().astype(np.int64)

@@ -1,6 +1,6 @@
 """The one table of columns: every feature of an event and of a particle, and the columns of the features Parquet.
 
-Kernels, readers, networks, exports, plots and docs read it; nobody writes a column number. To add a high-level feature,
+Kernels, readers, networks, exports, plots and docs take names and column numbers from it. To add a high-level feature,
 add its row to `HIGH_LEVEL` and a function of the same name to `features.high_level`.
 """
 
@@ -17,29 +17,29 @@ class Scaling(StrEnum):
     """How a network scales a feature before its first layer."""
 
     STANDARD = "standard"
-    """Less its mean, over its standard deviation, both of the training split without padding (`features.scaling`)."""
+    """(x - mean) / standard deviation, both of the training split without padding (`features.scaling`)."""
     NONE = "none"
 
 
 class Binning(NamedTuple):
-    """Equal bins of a histogram; what lies outside is counted in the flow bins."""
+    """Equal bins of a histogram, with underflow and overflow bins."""
 
     bins: int
     low: float
     high: float
     log: bool = False
-    """Whether the feature falls so steeply that it is drawn on a logarithmic axis."""
+    """Whether the histogram has a logarithmic axis of counts, for a steeply falling feature."""
 
 
 class Feature(NamedTuple):
-    """One number of an event or of a particle: raw physics."""
+    """One number of an event or of a particle, unscaled."""
 
     name: str
     unit: str
-    """`1` where it has none."""
+    """Physical unit; `1` for pure numbers."""
     meaning: str
     binning: Binning | None = None
-    """Of its histogram on the dataset card, if it has one."""
+    """Bins of the histogram on the dataset card; None for no histogram."""
     scaling: Scaling = Scaling.STANDARD
 
     @property
@@ -57,47 +57,49 @@ _AZIMUTH: Final = Binning(16, -math.pi, math.pi)
 _LEPTON_ISOLATION: Final = Binning(30, 0, 0.45)
 _ISOLATION: Final = Binning(50, 0, 50, log=True)
 
-#: Of an event. A jet counts above a pT and within an |eta| (`features.min_jet_pt`, `features.max_jet_abs_eta`).
+#: Features of an event. Jets count above a pT and within an |eta| (`features.min_jet_pt`, `features.max_jet_abs_eta`).
 HIGH_LEVEL: Final = (
     Feature("ht", "GeV", "sum of pT of the jets", Binning(30, 0, 1200)),
     Feature("met", "GeV", "missing transverse energy", Binning(30, 0, 300)),
-    Feature("met_phi", "rad", "its azimuth", _AZIMUTH),
-    Feature("mt", "GeV", "sqrt(2 pT MET (1 - cos Δφ)) of the lepton", Binning(30, 0, 240)),
+    Feature("met_phi", "rad", "azimuth of the missing transverse energy", _AZIMUTH),
+    Feature("mt", "GeV", "transverse mass of lepton and MET: sqrt(2 pT MET (1 - cos Δφ))", Binning(30, 0, 240)),
     Feature("num_jets", "1", "number of jets", Binning(12, -0.5, 11.5)),
-    Feature("num_bjets", "1", "jets with a b-tag", Binning(6, -0.5, 5.5)),
-    Feature("lepton_pt", "GeV", "of the selected lepton, as all that follow", Binning(30, 0, 240)),
-    Feature("lepton_eta", "1", "its pseudorapidity", Binning(20, -4, 4)),
-    Feature("lepton_phi", "rad", "its azimuth", _AZIMUTH),
-    Feature("lepton_iso_charged", "1", "sum of pT of tracks around it, over its own pT", _LEPTON_ISOLATION),
-    Feature("lepton_iso_photon", "1", "the same of photons", _LEPTON_ISOLATION._replace(log=True)),
-    Feature("lepton_iso_neutral", "1", "the same of neutral hadrons", _LEPTON_ISOLATION._replace(log=True)),
-    Feature("lepton_charge", "e", "-1 or 1", Binning(3, -1.5, 1.5)),
-    Feature("lepton_is_electron", "1", "1: electron, 0: muon", Binning(2, -0.5, 1.5)),
+    Feature("num_bjets", "1", "number of jets with a b-tag", Binning(6, -0.5, 5.5)),
+    Feature("lepton_pt", "GeV", "pT of the selected lepton", Binning(30, 0, 240)),
+    Feature("lepton_eta", "1", "pseudorapidity of the lepton", Binning(20, -4, 4)),
+    Feature("lepton_phi", "rad", "azimuth of the lepton", _AZIMUTH),
+    Feature("lepton_iso_charged", "1", "isolation of the lepton from tracks, relative to its pT", _LEPTON_ISOLATION),
+    Feature("lepton_iso_photon", "1", "isolation of the lepton from photons", _LEPTON_ISOLATION._replace(log=True)),
+    Feature(
+        "lepton_iso_neutral", "1", "isolation of the lepton from neutral hadrons", _LEPTON_ISOLATION._replace(log=True)
+    ),
+    Feature("lepton_charge", "e", "charge of the lepton: -1 or 1", Binning(3, -1.5, 1.5)),
+    Feature("lepton_is_electron", "1", "1 for an electron, 0 for a muon", Binning(2, -0.5, 1.5)),
 )
 HLF_NAMES: Final = tuple(feature.name for feature in HIGH_LEVEL)
 NUM_HLF: Final = len(HIGH_LEVEL)
 
-#: Of a particle; the selected lepton is the first.
+#: Features of a particle; the selected lepton is the first particle.
 PARTICLE: Final = (
-    Feature("energy", "GeV", "of a massless particle: pT cosh η", Binning(50, 0, 200, log=True)),
+    Feature("energy", "GeV", "energy as a massless particle: pT cosh η", Binning(50, 0, 200, log=True)),
     Feature("px", "GeV", "momentum along x"),
     Feature("py", "GeV", "momentum along y"),
     Feature("pz", "GeV", "momentum along the beam"),
-    Feature("pt", "GeV", "transverse momentum; of photons and neutral hadrons ET", Binning(50, 0, 50, log=True)),
+    Feature("pt", "GeV", "transverse momentum; for photons and neutral hadrons ET", Binning(50, 0, 50, log=True)),
     Feature("eta", "1", "pseudorapidity", Binning(50, -5, 5)),
     Feature("phi", "rad", "azimuth", Binning(32, -math.pi, math.pi)),
-    Feature("vertex_x", "mm", "of tracks; 0 for all others, the lepton too"),
-    Feature("vertex_y", "mm", "of tracks"),
-    Feature("vertex_z", "mm", "of tracks", Binning(50, -200, 200, log=True)),
-    Feature("iso_charged", "1", "as of the lepton above, around this particle", _ISOLATION),
-    Feature("iso_photon", "1", "the same of photons", _ISOLATION),
-    Feature("iso_neutral", "1", "the same of neutral hadrons", _ISOLATION),
-    Feature("is_charged_hadron", "1", "a track; exactly one of these five is 1, the others 0"),
-    Feature("is_neutral_hadron", "1", "a neutral hadron"),
-    Feature("is_photon", "1", "a photon"),
-    Feature("is_electron", "1", "the selected lepton only"),
-    Feature("is_muon", "1", "the selected lepton only"),
-    Feature("charge", "e", "0 for photons and neutral hadrons"),
+    Feature("vertex_x", "mm", "x of a track's vertex; 0 for all others, the lepton included"),
+    Feature("vertex_y", "mm", "y of a track's vertex; else 0"),
+    Feature("vertex_z", "mm", "z of a track's vertex; else 0", Binning(50, -200, 200, log=True)),
+    Feature("iso_charged", "1", "isolation from tracks, relative to the particle's pT", _ISOLATION),
+    Feature("iso_photon", "1", "isolation from photons", _ISOLATION),
+    Feature("iso_neutral", "1", "isolation from neutral hadrons", _ISOLATION),
+    Feature("is_charged_hadron", "1", "1 for a track, else 0; exactly one of the five flags is 1"),
+    Feature("is_neutral_hadron", "1", "1 for a neutral hadron, else 0"),
+    Feature("is_photon", "1", "1 for a photon, else 0"),
+    Feature("is_electron", "1", "1 for the selected lepton if it is an electron, else 0"),
+    Feature("is_muon", "1", "1 for the selected lepton if it is a muon, else 0"),
+    Feature("charge", "e", "charge; 0 for photons and neutral hadrons"),
 )
 PARTICLE_FEATURE_NAMES: Final = tuple(feature.name for feature in PARTICLE)
 NUM_PARTICLE_FEATURES: Final = len(PARTICLE)
@@ -114,29 +116,29 @@ class Column(NamedTuple):
 
     name: str
     dtype: str
-    """Of its numbers in the file, or `string`."""
+    """NumPy dtype of the column's numbers in the file, or `string`."""
     features: tuple[Feature, ...] = ()
-    """Along the last axis of `shape`; of a single number the one. None where no network takes the column."""
+    """Features along the last axis of `shape`, or the one feature of a scalar; empty if no network takes the column."""
     shape: tuple[int, ...] = ()
-    """Of one event; networks take particle lists that are cut after the longest event, too."""
+    """Shape of one event. Networks also take shorter particle lists, cut after the longest event."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its features."""
+        """Names of the column's features."""
         return tuple(feature.name for feature in self.features)
 
     @property
     def size(self) -> int:
-        """Numbers of one event, which the file holds as one list."""
+        """Number of values per event; the file holds them as one list."""
         return math.prod(self.shape)
 
     @property
     def is_scaled(self) -> bool:
-        """Whether a scaler belongs to it."""
+        """Whether networks scale the column."""
         return any(feature.scaling is not Scaling.NONE for feature in self.features)
 
     def to_json(self) -> dict[str, Any]:
-        """Shape, names and units."""
+        """The column's shape, and the names and units of its features."""
         return {
             "shape": list(self.shape),
             "names": list(self.names),
@@ -145,7 +147,7 @@ class Column(NamedTuple):
 
 
 NUM_PARTICLES: Final = Feature(
-    "num_particles", "1", "rows of `particles` that are no padding", Binning(30, 0, 802), Scaling.NONE
+    "num_particles", "1", "number of rows of `particles` without padding", Binning(30, 0, 802), Scaling.NONE
 )
 
 #: All columns of the features Parquet by name, in the order of the file.
@@ -161,15 +163,15 @@ COLUMNS: Final = {
         Column("entry", "int64"),
     )
 }
-#: Those that networks take.
+#: Columns that networks take.
 INPUT_COLUMNS: Final = {name: column for name, column in COLUMNS.items() if column.features}
 
 
 def numbers_of(names: Sequence[str]) -> Any:
-    """The numbers of columns as attributes, which compiled kernels take for constants.
+    """Column numbers as attributes, which compiled kernels treat as constants.
 
     Examples:
         >>> numbers_of(HLF_NAMES).met
         1
     """
-    return namedtuple("Numbers", names)(*range(len(names)))  # noqa: PYI024 - of names known at run time
+    return namedtuple("Numbers", names)(*range(len(names)))  # noqa: PYI024 - the names are known at run time only

@@ -1,10 +1,10 @@
-"""How kernels are compiled: numba, machine code cached on disk.
+"""Compiles kernels with numba and caches the machine code on disk.
 
-Numba looks for changes only in the file of the compiled function itself, not in the functions that it calls: after an
-edit of `isolation.py` the kernels of `build.py` would go on with the old machine code. So the cache has one folder per
+Numba checks only the file of the compiled function for changes, not the functions that it calls: after an edit of
+`isolation.py` the kernels of `kernels.py` would continue with the old machine code. So the cache has one folder per
 state of this package's source.
 
-The decorators hide numba's missing types from mypy, nothing else.
+The decorators also hide numba's missing types from mypy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def compiled(function: Kernel, *, error_model: Literal["python", "numpy"] = "pyt
 
 
 def compiled_ufunc(function: Callable[..., float]) -> Any:
-    """Compile a formula of scalars to a NumPy ufunc, which takes scalars and arrays, here and in other kernels."""
+    """Compile a formula of scalars to a NumPy ufunc of scalars and arrays, which other kernels can call too."""
     return numba.vectorize(cache=True)(function)  # type: ignore[no-untyped-call]
 
 
@@ -60,7 +60,7 @@ def _can_be_written(folder: Path) -> bool:
 
 
 def _choose_cache_folder() -> None:
-    """Point numba to the folder of this source: beside it, or, in an archive or a read-only checkout, elsewhere."""
+    """Set numba's cache folder for this source: next to it, or elsewhere for an archive or a read-only checkout."""
     package = Path(__file__).parent
     source = hashlib.sha256()
     # An archive has no files to list; numba then notices what changes.

@@ -1,9 +1,9 @@
-"""A features dataset on disk: `dataset.json` says what is in it, `scaler.json` how to scale it. No Spark, no torch.
+"""A features dataset on disk: `dataset.json` describes its content, `scaler.json` its scaling. No Spark, no torch.
 
 Layout of the folder:
     dataset.json                        names, shapes, row groups, counts, class weights
     scaler.json                         mean and standard deviation of every column, from the training split only
-    train/part-00000.parquet ...        one row group a file
+    train/part-00000.parquet ...        one row group per file
     val/...  test/...
 """
 
@@ -21,14 +21,14 @@ DATASET_VERSION: Final = 3
 
 
 class RowGroup(NamedTuple):
-    """One file with one row group, the unit that a worker is given."""
+    """One file with one row group, the unit in which workers get data."""
 
     file: str
     rows: int
 
 
 class FeatureDataset(NamedTuple):
-    """What training and evaluation need to know of a dataset."""
+    """Description of a dataset, for training and evaluation."""
 
     folder: Path
     classes: list[str]
@@ -36,16 +36,16 @@ class FeatureDataset(NamedTuple):
     splits: dict[str, list[RowGroup]]
     counts: dict[str, list[int]]
     load_test: bool = False
-    """Whether its events are copies of few: for timing only."""
+    """Whether its events are copies of a few events: for timing only."""
     definitions: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
-    """The settings of selection and physics that its features were computed with."""
+    """Settings of the selection and the physics of its features."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read `dataset.json`.
 
         Raises:
-            DatasetError: It is not there or of another version.
+            DatasetError: The file is missing or has another version.
         """
         path = folder / "dataset.json"
         try:
@@ -55,7 +55,7 @@ class FeatureDataset(NamedTuple):
         version = content.get("version") if isinstance(content, dict) else None
         if version != DATASET_VERSION:
             raise DatasetError(
-                f"{path} is of version {version}, this code reads {DATASET_VERSION}. Make the features again."
+                f"{path} has version {version}; this code reads version {DATASET_VERSION}. Make the features again."
             )
         try:
             return cls._from_json(folder, content)
@@ -81,7 +81,7 @@ class FeatureDataset(NamedTuple):
         """Write `dataset.json` and `scaler.json`.
 
         Args:
-            columns: For `hlf` and `particles` the statistics of `ColumnStatistics.to_json`.
+            columns: Statistics of `hlf` and `particles`, each from `ColumnStatistics.to_json`.
         """
         content = {
             "version": DATASET_VERSION,
@@ -98,7 +98,7 @@ class FeatureDataset(NamedTuple):
         (self.folder / "scaler.json").write_text(json.dumps(columns, indent=1), encoding="utf-8")
 
     def scaler(self) -> dict[str, Any]:
-        """Content of `scaler.json`: for `hlf` and `particles` their `rows`, `mean` and `std`."""
+        """Content of `scaler.json`: `rows`, `mean` and `std` of `hlf` and `particles`."""
         content: dict[str, Any] = json.loads((self.folder / "scaler.json").read_text(encoding="utf-8"))
         return content
 
@@ -107,10 +107,10 @@ class FeatureDataset(NamedTuple):
         return [self.folder / group.file for group in self.splits[split]]
 
     def num_rows(self, split: str) -> int:
-        """Events of a split."""
+        """Number of events of a split."""
         return sum(group.rows for group in self.splits[split])
 
     def evenly_fed(self) -> list[int]:
-        """Numbers of workers up to 64 for which the training row groups divide without remainder."""
+        """Numbers of workers, up to 64, that divide the number of training row groups."""
         num_groups = len(self.splits[SPLITS[0]])
         return [workers for workers in range(1, min(num_groups, 64) + 1) if num_groups % workers == 0]

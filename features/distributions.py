@@ -1,4 +1,4 @@
-"""Histograms of the features by class, for the dataset card: filled by the tasks, added up on the driver."""
+"""Histograms of the features by class, for the dataset card. Tasks fill them, the driver adds them up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from features.columns import HIGH_LEVEL, HLF_NAMES, NUM_PARTICLES, PARTICLE, PARTICLE_FEATURE_NAMES, Binning, Feature
 
-#: Features that have a histogram, with its bins, by the name of the histogram.
+#: Features with a histogram, by the name of the histogram.
 HISTOGRAMMED: Final[dict[str, tuple[Feature, Binning]]] = {
     f"{kind}.{feature.name}": (feature, feature.binning)
     for kind, features in (("hlf", (*HIGH_LEVEL, NUM_PARTICLES)), ("particles", PARTICLE))
@@ -22,10 +22,10 @@ HISTOGRAMMED: Final[dict[str, tuple[Feature, Binning]]] = {
     if feature.binning is not None
 }
 
-#: Particles of so many events per row group are filled: a row group is a random sample, and all would take long.
+#: Events per row group whose particles enter the histograms: a random sample, since all events would take long.
 EVENTS_FOR_PARTICLES: Final = 32
 
-#: Name of the file of all histograms, in the dataset's folder.
+#: File of all histograms in the dataset's folder.
 HISTOGRAMS: Final = "histograms.json"
 
 Histograms = dict[str, bh.Histogram[Any]]
@@ -39,15 +39,15 @@ def fill(
     weights: NDArray[np.float32],
     classes: list[str],
 ) -> Histograms:
-    """Histograms of one row group, by `hlf.<name>` and `particles.<name>`, each of (feature, class), weighted.
+    """Weighted histograms of one row group over (feature, class), by `hlf.<name>` and `particles.<name>`.
 
     Args:
         hlf: (num_events, NUM_HLF).
         particles: (num_events, 801, 19), padded.
-        num_particles: (num_events,) rows that are no padding.
+        num_particles: (num_events,) number of particles without padding.
         labels: (num_events,) classes.
         weights: (num_events,) event weights.
-        classes: Their names.
+        classes: Names of the classes.
     """
     few = slice(0, EVENTS_FOR_PARTICLES)
     counts = num_particles[few]
@@ -77,7 +77,7 @@ def add(parts: Iterable[Mapping[str, bh.Histogram[Any]]]) -> Histograms:
 
 
 def save(histograms: Histograms, path: Path) -> None:
-    """Write them as JSON in uhi's exchange format, which hist, boost-histogram and others read."""
+    """Write histograms as JSON in uhi's exchange format, which hist, boost-histogram and others read."""
     path.write_text(json.dumps(histograms, default=uhi.io.json.default), encoding="utf-8")
 
 

@@ -1,10 +1,10 @@
-"""What can be wrong with making features; each message says what, where and what to do."""
+"""Errors of the features stage; each message says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
 
 class FeatureError(Exception):
-    """Something about the events or the feature settings that the user can mend."""
+    """An error of the events or the feature settings that the user can fix."""
 
 
 class EmptySelectionError(FeatureError):
@@ -16,12 +16,12 @@ class EmptySplitError(FeatureError):
 
 
 class TooFewEventsError(FeatureError):
-    """Fewer events in a split than row groups asked for."""
+    """A split has fewer events than the required number of row groups."""
 
 
 class WeightSumError(FeatureError):
-    """The event weights of a class add up to nothing or less, so that classes cannot be balanced."""
+    """The event weights of a class add up to 0 or less, so that the classes cannot be balanced."""
 
 
 class DatasetError(FeatureError):
-    """A features dataset is incomplete or of another version."""
+    """A features dataset is incomplete or has another version."""

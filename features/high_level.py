@@ -1,8 +1,8 @@
 """The high-level features (HLF): one function for each row of `features.columns.HIGH_LEVEL`, of the same name.
 
-Source: the features of CERN's HLF classifier (Nguyen et al. 2019, Migliorini et al. 2019), with MT as defined (a square
-root, which the published notebooks lack). Each function takes `SelectedEvents` and gives one number an event: GeV,
-radians, units of e.
+Source: the features of CERN's HLF classifier (Nguyen et al. 2019, Migliorini et al. 2019). MT follows its definition: a
+square root, which the published notebooks lack. Each function takes `SelectedEvents` and returns one number per event:
+GeV, radians, units of e.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from features.leptons import SelectedLeptons
 
 
 class JetCuts(NamedTuple):
-    """Which jets count, and which bits make a b-jet."""
+    """Which jets count, and which b-tag bits make a b-jet."""
 
     min_pt: float
     max_abs_eta: float
@@ -29,23 +29,23 @@ class JetCuts(NamedTuple):
 
 
 class CountedJets(NamedTuple):
-    """The jets of all events that pass the cuts, event after event."""
+    """The jets that pass the cuts, of all events, in the order of the events."""
 
     event: Indices
-    """(num_jets,) the event of each."""
+    """(num_jets,) event of each jet."""
     pt: Floats
     is_b: NDArray[np.bool_]
 
 
 class SelectedEvents(NamedTuple):
-    """What the high-level features are made of: arrays with one entry an event, and the jets."""
+    """Inputs of the high-level features: arrays with one entry per event, and the jets."""
 
     leptons: SelectedLeptons
     met: Floats
     met_phi: Floats
     jets: CountedJets
     squared_mt: bool
-    """As published: MT without the root."""
+    """Whether MT is the square, without the root, as published."""
 
 
 HighLevelFeature = Callable[[SelectedEvents], Floats]
@@ -53,13 +53,13 @@ _FUNCTIONS: Final[dict[str, HighLevelFeature]] = {}
 
 
 def feature(function: HighLevelFeature) -> HighLevelFeature:
-    """Make a function the one of the feature of its name."""
+    """Register a function as the formula of the feature of the same name."""
     _FUNCTIONS[function.__name__] = function
     return function
 
 
 def sum_over_jets(events: SelectedEvents, values: Floats | NDArray[np.bool_]) -> Floats:
-    """For each event the sum of a number that each jet has."""
+    """Sum a number per jet over the jets of each event."""
     return np.bincount(events.jets.event, values, minlength=len(events.met)).astype(np.float64, copy=False)
 
 
@@ -149,7 +149,7 @@ def lepton_is_electron(events: SelectedEvents) -> Floats:
 
 
 def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
-    """All features, (num_events, NUM_HLF), in the order of the table; infinite where float32 cannot hold one."""
+    """All features, (num_events, NUM_HLF), in the order of the table; infinite beyond the range of float32."""
     out = np.empty((len(events.met), len(HLF_NAMES)), dtype=np.float32)
     with np.errstate(all="ignore"):
         for column, name in enumerate(HLF_NAMES):
@@ -158,12 +158,12 @@ def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
 
 
 def counted_jets(events: EventArrays, selected: Indices, leptons: SelectedLeptons, cuts: JetCuts) -> CountedJets:
-    """The jets of some events that pass the cuts.
+    """The jets of the selected events that pass the cuts.
 
     Args:
-        events: The events.
-        selected: (num_selected,) which of them; jets are numbered by their place in here.
-        leptons: The leptons of these, which jets must be away from.
+        events: All events.
+        selected: (num_selected,) indices of the selected events; `CountedJets.event` is an index into this array.
+        leptons: Leptons of the selected events; jets too close to them do not count.
         cuts: The cuts.
     """
     jets = events.jets

@@ -1,12 +1,12 @@
-"""Isolation: how much momentum flies close to a particle, relative to its own.
+"""Isolation: the sum of pT close to a particle, relative to its own pT.
 
-Of a particle p from the candidates of one kind (tracks, photons or neutral hadrons):
+For a particle p and the candidates of one kind (tracks, photons or neutral hadrons):
 
     I(p) = 1 / pT(p) * sum of pT(q) over all q of the kind, q not p, with Delta R(p, q) < cone
 
 Source: CERN's published definition (cerndb/SparkDLTrigger, `PFIso`), corrected: azimuths are wrapped to (-pi, pi], and
-no particle counts in its own cone. `as_published` keeps what the published code does. `features.isolation_grid` gives
-the same numbers without looking at all pairs.
+no particle counts in its own cone. `as_published` gives the numbers of the published code. `features.isolation_grid`
+computes the same numbers from the pairs of neighbouring cells only.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NEUTRAL: Final = 2
 
 
 def isolations(candidates: Candidates, cone: float, *, as_published: bool = False) -> Floats:
-    """The plain sum: isolation of every candidate of an event from tracks, photons and neutral hadrons.
+    """Isolation of every candidate of an event from tracks, photons and neutral hadrons, as a plain sum over pairs.
 
     Args:
-        candidates: All of the event.
+        candidates: All candidates of the event.
         cone: Radius in Delta R.
-        as_published: Azimuths are not wrapped, every candidate counts itself, and 1 is taken off the isolation from
-            tracks of all, whatever their kind.
+        as_published: Leave azimuths unwrapped, count every candidate in its own cone, and subtract 1 from the isolation
+            from tracks of all candidates, whatever their kind.
 
     Returns:
         (num_candidates, 3).
@@ -56,7 +56,7 @@ def isolations(candidates: Candidates, cone: float, *, as_published: bool = Fals
 
 
 class Candidates(NamedTuple):
-    """All tracks, photons and neutral hadrons of one event, in this order, each kind as in the file."""
+    """All tracks, photons and neutral hadrons of one event, in this order; each kind in the order of the file."""
 
     kind: Indices
     """(num_candidates,) TRACK, PHOTON or NEUTRAL."""
@@ -73,12 +73,12 @@ def lepton_sums(
     """Sums of pT by kind, (3,) [GeV], of the candidates around one lepton.
 
     Args:
-        candidates: All of the event.
-        eta: The lepton's.
-        phi: The lepton's [rad].
+        candidates: All candidates of the event.
+        eta: Pseudorapidity of the lepton.
+        phi: Azimuth of the lepton [rad].
         cone: Candidates with Delta R < cone count.
         own_track_dr: Tracks closer than this are the lepton itself and do not count.
-        as_published: They do count, and azimuths are not wrapped.
+        as_published: Count the lepton's own tracks, and leave azimuths unwrapped.
 
     Examples:
         >>> event = Candidates(np.array([0, 1]), np.array([40.0, 4.0]), np.zeros(2), np.array([3.1, -3.1]))

@@ -1,7 +1,7 @@
-"""All isolations of an event at once: the numbers of `features.isolation.isolations`, without looking at all pairs.
+"""All isolations of an event: the numbers of `features.isolation.isolations` from pairs of neighbouring cells only.
 
-An event's candidates are sorted into a grid whose cells are at least as wide as the cone, so that a cone touches three
-by three cells: fifteen candidates, where all pairs would be seven hundred. Every pair is looked at once.
+An event's candidates are sorted into a grid. Its cells are at least as wide as the cone, so that a cone touches three
+by three cells: about fifteen candidates instead of all seven hundred. Every pair is computed once.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from features.compiling import compiled
 from features.isolation import TRACK, Candidates
 from features.kinematics import delta_phi
 
-#: Rows and columns at most: of a tiny cone, more would cost memory and save nothing.
+#: Highest number of rows and of columns; for a tiny cone, more would cost memory and save no time.
 _MAX_CELLS: Final = 128
-#: Cells are wider than the cone by so much, so that rounding never puts neighbours two cells apart.
+#: Width of a cell in units of the cone: above 1, so that rounding never puts neighbours two cells apart.
 _MARGIN: Final = 1.0 + 1e-9
 
 
 class Grid(NamedTuple):
-    """Candidates sorted by cell; those of cell row * columns + column are `[first[cell]:first[cell + 1]]`."""
+    """Candidates sorted by cell = row * columns + column; a cell holds `[first[cell]:first[cell + 1]]`."""
 
     first: Indices
-    """(rows * columns + 1,)."""
+    """(rows * columns + 1,) index of the first candidate of each cell."""
     source: Indices
-    """(num_candidates,) index of each among the event's candidates."""
+    """(num_candidates,) index of each candidate in the event."""
     kind: Indices
     pt: Floats
     eta: Floats
@@ -68,7 +68,7 @@ def grid_of(candidates: Candidates, cone: float, as_published: bool) -> Grid:
     count = candidates.pt.size
     columns = min(_MAX_CELLS, int(2.0 * math.pi / (cone * _MARGIN)))
     columns = columns if columns >= 3 else 1
-    # What flies beyond |eta| of 10 shares the outermost rows.
+    # Candidates beyond |eta| of 10 share the outermost rows.
     lowest = max(min(candidates.eta.min(), 10.0), -10.0) if count else 0.0
     highest = max(min(candidates.eta.max(), 10.0), -10.0) if count else 0.0
     rows = min(_MAX_CELLS, int((highest - lowest) / (cone * _MARGIN)) + 1)
@@ -109,9 +109,9 @@ def wrapped(phi: Floats) -> Floats:
 
 @compiled
 def phi_distance(phi1: float, phi2: float, as_published: bool) -> float:
-    """Distance of two azimuths between -pi and pi; as published, blind across the seam.
+    """Distance of two azimuths, each between -pi and pi; as published, without wrapping at +-pi.
 
-    The published code wraps differences beyond 2 pi only, which such azimuths never reach.
+    The published code wraps only differences beyond 2 pi, which such azimuths never reach.
     """
     distance = abs(phi1 - phi2)
     if distance > math.pi and not as_published:
@@ -121,10 +121,10 @@ def phi_distance(phi1: float, phi2: float, as_published: bool) -> float:
 
 @compiled
 def cone_sums(grid: Grid, cone: float, as_published: bool) -> Floats:
-    """For every candidate, in the order of the grid, the sums of pT by kind of the others in its cone.
+    """Sums of pT by kind over the others in each candidate's cone, in the order of the grid.
 
-    Each cell is paired with itself and with the half of its neighbours that come later: the next of its row, and three
-    of the next row. Columns go around, but not as published.
+    Each cell is paired with itself and with the half of its neighbours that come later: the next cell of its row, and
+    three of the next row. Columns are periodic, except as published.
 
     Returns:
         (num_candidates, 3) [GeV].
@@ -154,7 +154,7 @@ def cone_sums(grid: Grid, cone: float, as_published: bool) -> Floats:
 
 @compiled
 def add_pairs(grid: Grid, one: int, start: int, stop: int, cone: float, as_published: bool, sums: Floats) -> None:
-    """Pair one candidate with those at the positions `start` to `stop`: in each other's cone, each counts the other."""
+    """Add one candidate and those at `start` to `stop` to each other's sums where they lie within the cone."""
     pt, eta, phi, kind = grid.pt[one], grid.eta[one], grid.phi[one], grid.kind[one]
     for other in range(start, stop):
         eta_distance = eta - grid.eta[other]

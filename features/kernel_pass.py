@@ -1,8 +1,8 @@
-"""First pass: the kernels over one events part, to one file of unmixed rows. No Spark.
+"""First pass: runs the kernels over one events part and writes one file of unmixed rows. No Spark.
 
-The file holds, for every selected event, its identity, label, weight, HLF and the core of its particles
-(`features.low_level.PARTICLE_CORE`), as uncompressed Arrow IPC: it is read once by the mixing and may be taken over by
-the next version. It depends on the events part and on `kernel_items` of the settings, on nothing else.
+The file holds identity, label, weight, HLF and the core of the particles (`features.low_level.PARTICLE_CORE`) of every
+selected event, as uncompressed Arrow IPC: the mixing reads it once, and the next version may reuse it. It depends only
+on the events part and on `kernel_items` of the settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from features.low_level import NUM_CORE
 from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
 
-#: Settings that act after the kernels: changing them leaves kernel outputs as they are.
+#: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
 AFTER_KERNELS: Final = frozenset({"split", "balance", "rows_per_group", "feed_workers"})
 
 
@@ -34,25 +34,25 @@ class EventsFile(NamedTuple):
     name: str
     sample: str
     digest: str
-    """Of its content."""
+    """Digest of the part's content."""
     path: str
 
 
 class KernelOutput(NamedTuple):
-    """What the kernels made of one events part; `counts` and `weights` hang on it alone."""
+    """The output of the kernels for one events part; `counts` and `weights` depend on this part only."""
 
     name: str
     sample: str
     digest: str
-    """Of the events part."""
+    """Digest of the events part."""
     counts: dict[str, int]
-    """Events by outcome; they add up to `events`."""
+    """Number of events by outcome; the outcomes add up to `events`."""
     weights: dict[str, list[float]]
-    """The same, as [sum of weights, sum of squared weights]."""
+    """[sum of weights, sum of squared weights] by outcome."""
 
 
 class EventKeys(NamedTuple):
-    """What the driver must know of the selected events of one part: 22 bytes each."""
+    """What the driver needs about the selected events of one part: 22 bytes per event."""
 
     split: NDArray[np.int8]
     mixing: UInt64s
@@ -62,12 +62,12 @@ class EventKeys(NamedTuple):
 
 
 def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
-    """The settings that the kernels hang on."""
+    """The settings that the kernels depend on."""
     return settings.model_dump(mode="json", exclude=set(AFTER_KERNELS))
 
 
 def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> KernelOutput:
-    """Features of one events part to `folder`, row group by row group, so that memory stays small."""
+    """Write the features of one events part to `folder`, one row group at a time, so that memory stays small."""
     counts = dict.fromkeys(("events", *OUTCOMES), 0)
     weights = {key: [0.0, 0.0] for key in counts}
     name = Path(part.name).with_suffix(".arrow").name
@@ -83,7 +83,7 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
 
 
 def take_over(output: KernelOutput, old_folder: Path, folder: Path) -> bool:
-    """Bring the file of an earlier version into this one, without copying where possible; False if it is gone."""
+    """Link (or copy) the file of an earlier version into this one; False if the file is gone."""
     old, new = old_folder / output.name, folder / output.name
     if not old.is_file():
         return False
@@ -91,7 +91,7 @@ def take_over(output: KernelOutput, old_folder: Path, folder: Path) -> bool:
     try:
         os.link(old, unfinished)
     except OSError:
-        # Other file systems, or one without links.
+        # Another file system, or one without links.
         shutil.copyfile(old, unfinished)
     unfinished.replace(new)
     return True
@@ -103,7 +103,7 @@ def keys_of(path: Path, settings: FeatureSettings) -> EventKeys:
     uuids, entries = rows["file_uuid"].to_pylist(), rows["entry"].to_numpy()
     origins = rows["origin_uuid"].to_pylist()
     return EventKeys(
-        # Copies of an event in a load-test sample must not meet their origin in another split.
+        # In a load-test sample, all copies of an event must fall into the same split.
         split=split_index(origins, rows["origin_entry"].to_numpy(), settings.split).astype(np.int8),
         mixing=event_hash(uuids, entries, stream=MIXING_STREAM),
         balance=uniform(event_hash(uuids, entries, stream=BALANCE_STREAM)),
@@ -113,7 +113,7 @@ def keys_of(path: Path, settings: FeatureSettings) -> EventKeys:
 
 
 def read_unmixed(path: Path) -> pa.Table:
-    """The rows of a file, memory-mapped: columns that are not looked at are not read."""
+    """The rows of a file, memory-mapped: only columns in use are read."""
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
@@ -134,7 +134,7 @@ def unmixed_schema() -> pa.Schema:
 
 
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
-    """The selected events of a block as `unmixed_schema()`."""
+    """The selected events of a block in the schema `unmixed_schema()`."""
     identity_columns = ["file_uuid", "entry", "origin_uuid", "origin_entry", "label", "weight"]
     rows = events.select(identity_columns).take(block.selected).combine_chunks()
     identity = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in rows.columns]

@@ -27,7 +27,7 @@ from features.low_level import (
 )
 from features.settings import Convention, FeatureSettings, Ordering
 
-#: What becomes of an event, in the order in which it is looked at.
+#: Outcomes of an event, in the order of the checks.
 SELECTED: Final = 0
 LACKS_A_KIND: Final = 1
 NO_ISOLATED_LEPTON: Final = 2
@@ -47,7 +47,7 @@ class FeatureBlock(NamedTuple):
     """Features of the selected events of a block of events; values as in `features.columns`, unscaled."""
 
     selected: Indices
-    """(num_selected,) their indices among the events of the block."""
+    """(num_selected,) indices of the selected events in the block."""
     hlf: NDArray[np.float32]
     """(num_selected, NUM_HLF)."""
     particle_offsets: Indices
@@ -55,7 +55,7 @@ class FeatureBlock(NamedTuple):
     core: NDArray[np.float32]
     """(num_rows, 11), unpadded; columns `features.low_level.PARTICLE_CORE`."""
     outcome: NDArray[np.int8]
-    """(num_events,) SELECTED, or why not: an index into OUTCOMES."""
+    """(num_events,) SELECTED or the reason of the rejection: an index into OUTCOMES."""
 
     @property
     def particles(self) -> NDArray[np.float32]:
@@ -67,11 +67,11 @@ def build_features(events: pa.Table, settings: FeatureSettings) -> FeatureBlock:
     """Select events and compute their features.
 
     Args:
-        events: A table with `ingestion.schema.events_schema()`.
+        events: A table in the schema `ingestion.schema.events_schema()`.
         settings: Selection and definitions.
 
     Returns:
-        Features of the events that have an isolated lepton, and numbers that float32 can hold.
+        Features of the events that have an isolated lepton and whose numbers are in the range of float32.
     """
     as_published = settings.convention is Convention.SPARKDLTRIGGER
     lepton_cuts = LeptonCuts(
@@ -111,14 +111,14 @@ def particles_of(
     """The compiled loop over events.
 
     Returns:
-        Outcome (num_events,); of the selected events the leptons (num_selected, 8), fields as `Lepton`, then offsets
-        and core as in `FeatureBlock`.
+        Outcome (num_events,); leptons of the selected events (num_selected, 8) with the fields of `Lepton`; offsets and
+        core as in `FeatureBlock`.
     """
     outcome = np.full(num_events, SELECTED, dtype=np.int8)
     leptons = np.empty((num_events, 8))
     offsets = np.zeros(num_events + 1, dtype=np.int64)
     num_candidates = events.tracks.pt.size + events.photons.pt.size + events.neutral_hadrons.pt.size
-    # One event more than can be needed, so that every event finds 801 rows to write to.
+    # Room for one event more than needed, so that every event has 801 rows to write to.
     most_rows = min(num_candidates + num_events, num_events * MAX_PARTICLES) + MAX_PARTICLES
     core = np.empty((most_rows, NUM_CORE), np.float32)
     count = 0
@@ -144,7 +144,7 @@ def particles_of(
 
 @compiled
 def fits_float32(core: NDArray[np.float32]) -> bool:
-    """Whether the isolations of all particles are finite, and the energies that will be made of them too."""
+    """Whether the isolations and the future energies of all particles are finite in float32."""
     for row in range(core.shape[0]):
         for column in (CORE.iso_charged, CORE.iso_photon, CORE.iso_neutral):
             if not math.isfinite(core[row, column]):

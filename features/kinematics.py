@@ -1,6 +1,6 @@
-"""Kinematics of massless particles, compiled, for scalars and arrays alike.
+"""Kinematics of massless particles: compiled functions of scalars and arrays.
 
-Each function is a NumPy ufunc in float64 (numba), so that one formula serves the kernels' loops and whole arrays.
+Each function is a NumPy ufunc in float64 (numba), so that kernels' loops and whole arrays share one formula.
 Angles in radians, momenta in GeV.
 """
 
@@ -24,7 +24,7 @@ def delta_phi(phi1: float, phi2: float) -> float:
     """
     difference = phi1 - phi2
     if -math.pi < difference <= math.pi:
-        # Nearly always: a remainder costs ten times a comparison.
+        # The usual case, without a remainder, which costs ten times a comparison.
         return difference
     difference %= _TWO_PI
     if difference > math.pi:

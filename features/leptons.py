@@ -1,4 +1,4 @@
-"""The one lepton that an event is selected by: isolated and above threshold."""
+"""Selects the lepton of an event: isolated and above threshold."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from features.isolation import Candidates, lepton_sums
 
 
 class LeptonCuts(NamedTuple):
-    """What a lepton must pass, and how its isolation is defined."""
+    """The cuts on a lepton, and the definition of its isolation."""
 
     min_pt: float
     max_isolation: float
     cone: float
     own_track_dr: float
     as_published: bool
-    """`convention: sparkdltrigger`."""
+    """Whether the convention is `sparkdltrigger`."""
 
 
 class Lepton(NamedTuple):
@@ -28,7 +28,7 @@ class Lepton(NamedTuple):
     phi: float
     charge: float
     is_electron: float
-    """1 or 0."""
+    """1 for an electron, 0 for a muon."""
     iso_charged: float
     iso_photon: float
     iso_neutral: float
@@ -49,9 +49,9 @@ class SelectedLeptons(NamedTuple):
 
 @compiled
 def isolated(candidates: Candidates, leptons: Leptons, index: int, is_electron: float, cuts: LeptonCuts) -> Lepton:
-    """One lepton of an event with its isolation from tracks (but its own), photons and neutral hadrons.
+    """One lepton of an event with its isolation from tracks (except its own), photons and neutral hadrons.
 
-    As published, nothing leaves the lepton's own track out: 1 is subtracted instead, found or not.
+    As published, the lepton's own track counts, and 1 is subtracted instead, even if there is no such track.
     """
     pt, eta, phi = leptons.pt[index], leptons.eta[index], leptons.phi[index]
     sums = lepton_sums(candidates, eta, phi, cuts.cone, cuts.own_track_dr, cuts.as_published)
@@ -69,7 +69,7 @@ def passes(lepton: Lepton, cuts: LeptonCuts) -> bool:
 def best_of(
     candidates: Candidates, leptons: Leptons, first: int, last: int, is_electron: float, cuts: LeptonCuts
 ) -> Lepton:
-    """Of the leptons `first` to `last` (exclusive) that pass, the one of highest pT; as published, the first.
+    """The lepton of highest pT among those from `first` to `last` (exclusive) that pass; as published, the first.
 
     Returns:
         The lepton; its pT is 0 if none passes.
@@ -89,8 +89,8 @@ def best_of(
 def select_lepton(events: EventArrays, event: int, candidates: Candidates, cuts: LeptonCuts) -> Lepton:
     """The selected lepton of an event.
 
-    Of the best electron and the best muon the one of higher pT, the electron if they tie; as published, the one of
-    larger eta, the muon if they tie (`selection` of the notebook compares index 5, meant to be pT).
+    The one of higher pT of the best electron and the best muon; for equal pT the electron. As published, the one of
+    larger eta; for equal eta the muon (`selection` of the notebook compares index 5, which was meant to be pT).
 
     Returns:
         The lepton; its pT is 0 if none passes.

@@ -1,8 +1,8 @@
 """The particle list (LLF) of an event: the lepton, then tracks, photons and neutral hadrons, 19 features each.
 
-Made in two steps. The first chooses, isolates and orders the particles and keeps the 11 numbers a particle from which
-the rest follows (`PARTICLE_CORE`); that is what is kept on disk and shuffled. The second fills in the 19 features of
-`features.columns.PARTICLE`, when the features Parquet is written.
+The list is made in two steps. The first chooses and orders the particles and computes their isolations; it keeps 11
+numbers per particle (`PARTICLE_CORE`), which are stored on disk and shuffled. The second computes the 19 features of
+`features.columns.PARTICLE` from them when the features Parquet is written.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from features.isolation_grid import relative_isolations
 from features.kinematics import delta_r2, energy, px, py, pz
 from features.leptons import Lepton, LeptonCuts
 
-#: Codes of `features.settings.Ordering` inside the kernels, which know no strings.
+#: Codes of `features.settings.Ordering` for the kernels, which take no strings.
 ORDER_FILE: Final = 0
 ORDER_INCREASING: Final = 1
 ORDER_DECREASING: Final = -1
 
-#: What of a particle is kept between the two steps: its kind (TRACK, PHOTON, NEUTRAL, ELECTRON or MUON), and features
-#: that the second step copies.
+#: Numbers of a particle between the two steps: its kind (TRACK, PHOTON, NEUTRAL, ELECTRON or MUON), and features that
+#: the second step copies.
 PARTICLE_CORE: Final = (
     *("kind", "charge", "pt", "eta", "phi", "vertex_x", "vertex_y", "vertex_z"),
     *("iso_charged", "iso_photon", "iso_neutral"),
@@ -46,13 +46,13 @@ MUON: Final = 4
 #: Column numbers.
 CORE: Final = numbers_of(PARTICLE_CORE)
 _OUT: Final = numbers_of(PARTICLE_FEATURE_NAMES)
-#: Where each feature that is copied comes from and goes to.
+#: Source and target column of each copied feature.
 _COPIES: Final = tuple((PARTICLE_CORE.index(name), PARTICLE_FEATURE_NAMES.index(name)) for name in PARTICLE_CORE[1:])
 
 
 @compiled
 def candidates_of(events: EventArrays, event: int) -> Candidates:
-    """Tracks, photons and neutral hadrons of one event, one after the other."""
+    """Tracks, then photons, then neutral hadrons of one event."""
     tracks, photons, neutrals = events.tracks, events.photons, events.neutral_hadrons
     t0, t1 = tracks.offsets[event], tracks.offsets[event + 1]
     p0, p1 = photons.offsets[event], photons.offsets[event + 1]
@@ -70,7 +70,7 @@ def candidates_of(events: EventArrays, event: int) -> Candidates:
 
 @compiled
 def comes_first(a: int, b: int, candidates: Candidates) -> bool:
-    """Whether a goes before b where the sort key ties: by kind, then higher pT, smaller eta, smaller phi."""
+    """Whether a comes before b at equal sort keys: by kind, then higher pT, smaller eta, smaller phi."""
     if candidates.kind[a] != candidates.kind[b]:
         return bool(candidates.kind[a] < candidates.kind[b])
     if candidates.pt[a] != candidates.pt[b]:
@@ -82,15 +82,15 @@ def comes_first(a: int, b: int, candidates: Candidates) -> bool:
 
 @compiled
 def sorted_by(key: Floats, chosen: Indices, candidates: Candidates) -> Indices:
-    """The chosen candidates by `key`, ties by `comes_first`: the result never depends on the order of the input.
+    """Sort the chosen candidates by `key`, ties by `comes_first`: the order of the input does not matter.
 
-    A bucket sort: keys spread over as many buckets as there are candidates, then insertion within what is nearly
-    sorted. Three times as fast as a general sort here.
+    A bucket sort: one bucket per candidate, then an insertion sort of the nearly sorted list. It is three times as fast
+    here as a general sort.
 
     Args:
-        key: (num_chosen,) what to sort by, smallest first.
+        key: (num_chosen,) sort keys; the smallest comes first.
         chosen: (num_chosen,) indices into the candidates.
-        candidates: All of the event.
+        candidates: All candidates of the event.
 
     Returns:
         (num_chosen,) indices into the candidates.
@@ -133,7 +133,7 @@ def sorted_by(key: Floats, chosen: Indices, candidates: Candidates) -> Indices:
 
 @compiled
 def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
-    """Of the eligible candidates of one kind the `cap` of highest pT, in input order.
+    """The `cap` candidates of highest pT among the eligible ones of one kind, in input order.
 
     Examples:
         >>> candidates = Candidates(np.zeros(3, np.int64), np.array([1.0, 3.0, 2.0]), np.zeros(3), np.zeros(3))
@@ -152,7 +152,7 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
 
 @compiled
 def chosen_candidates(candidates: Candidates, lepton: Lepton, cuts: LeptonCuts) -> Indices:
-    """Candidates that get a row: no own track of the lepton, and of each kind the hardest; as published, the first."""
+    """Candidates that get a row: the hardest of each kind (as published, the first), without the lepton's own track."""
     eligible = np.empty(candidates.pt.size, dtype=np.int64)
     ends = np.zeros(3, dtype=np.int64)
     count = 0
@@ -196,12 +196,12 @@ def particle_list(
 
     Args:
         events: The events.
-        event: Which one.
-        candidates: Its candidates.
-        lepton: Its selected lepton.
+        event: Index of the event.
+        candidates: Candidates of the event.
+        lepton: Selected lepton of the event.
         cuts: Cone, own tracks, convention.
         ordering: ORDER_INCREASING, ORDER_DECREASING (in Delta R from the lepton) or ORDER_FILE.
-        out: Receives the rows, columns as `PARTICLE_CORE`.
+        out: Receives the rows, with the columns `PARTICLE_CORE`.
 
     Returns:
         Number of rows filled.
@@ -263,7 +263,7 @@ def padded_features(core: NDArray[np.float32], offsets: Indices) -> NDArray[np.f
     """The 19 features of the particles of many events, zero padded.
 
     Args:
-        core: (num_particles, 11) of all events, one after the other.
+        core: (num_particles, 11) of all events, in the order of the events.
         offsets: (num_events + 1,) rows of `core` that each event owns.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Which events go into which row group: pure arithmetic on keys, labels and splits. The Spark job carries it out.
+"""Decides which events go into which row group, from keys, labels and splits only. The Spark job moves the events.
 
-Row groups are runs of equal length of the events of a split sorted by a hash of their identity: classes and files are
-mixed in every one of them, whatever order they came in.
+The events of a split are sorted by a hash of their identity and cut into row groups of equal length. So every row group
+mixes classes and files, whatever the order of the input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RowGroupLayout(NamedTuple):
     first_keys: UInt64s
     """(num_groups,) smallest mixing key of each row group; the first is 0."""
     rows: NDArray[np.int64]
-    """(num_groups,) rows of each: all equal but the last, which may be shorter."""
+    """(num_groups,) rows of each row group: all equal, except that the last may be shorter."""
 
     def group_of(self, keys: UInt64s) -> NDArray[np.int64]:
         """Row group of each event, from its mixing key."""
@@ -30,10 +30,10 @@ class RowGroupLayout(NamedTuple):
 
 
 def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> int:
-    """Rows of each row group so that there are at least `feed_workers` groups, and a multiple of it where possible.
+    """Rows per row group for a number of groups of at least `feed_workers`, and a multiple of it where possible.
 
     Raises:
-        TooFewEventsError: Fewer events than workers to feed.
+        TooFewEventsError: There are fewer events than `feed_workers`.
 
     Examples:
         >>> group_size(425, rows_per_group=2048, feed_workers=4)
@@ -59,7 +59,7 @@ def layout(keys: UInt64s, *, size: int) -> RowGroupLayout:
 
     Args:
         keys: (num_events,) mixing keys, in any order.
-        size: Rows of each group but the last.
+        size: Rows of each group; the last may have fewer.
     """
     ordered = np.sort(keys)
     first_keys = ordered[::size].copy()
@@ -70,7 +70,7 @@ def layout(keys: UInt64s, *, size: int) -> RowGroupLayout:
 
 
 def kept_fractions(labels: NDArray[np.integer[Any]], num_classes: int) -> NDArray[np.float64]:
-    """Share of each class to keep so that all are as large as the smallest; (num_classes,).
+    """Share of each class to keep so that all classes are as large as the smallest; (num_classes,).
 
     Examples:
         >>> kept_fractions(np.array([0, 0, 0, 0, 1]), 2).tolist()
@@ -84,13 +84,13 @@ def kept_fractions(labels: NDArray[np.integer[Any]], num_classes: int) -> NDArra
 def class_weights(
     labels: NDArray[np.integer[Any]], weights: NDArray[np.floating[Any]], names: list[str], *, split: str = "train"
 ) -> NDArray[np.float64]:
-    """Factor for the events of each class, so that all classes carry the same sum of weights, on average 1 per event.
+    """Weight factor of each class: all classes then have the same sum of weights, on average 1 per event.
 
     Args:
         labels: (num_events,) classes.
         weights: (num_events,) event weights, possibly negative.
-        names: The classes.
-        split: Which split the events are of, for the message.
+        names: Names of the classes.
+        split: Name of the events' split, for the message.
 
     Raises:
         WeightSumError: The weights of a class add up to 0 or less.
@@ -103,17 +103,17 @@ def class_weights(
     for name, total in zip(names, sums, strict=True):
         if total <= 0:
             raise WeightSumError(
-                f"the event weights of class {name} add up to {total:g} on the {split} split; neither balancing nor "
-                f"losses and efficiencies make sense then. Check Event.Weight in its files, or add events."
+                f"the event weights of class {name} add up to {total:g} on the {split} split; balancing, losses and "
+                f"efficiencies need a positive sum. Check Event.Weight in its files, or add events."
             )
     return len(labels) / (len(names) * sums)
 
 
 def refuse_empty_classes(split: NDArray[np.integer[Any]], labels: NDArray[np.integer[Any]], names: list[str]) -> None:
-    """Every split must hold every class.
+    """Refuse a split without events of some class.
 
     Raises:
-        EmptySplitError: One does not; the message has the table.
+        EmptySplitError: A split lacks a class; the message holds the table of counts.
     """
     counts = np.zeros((len(SPLITS), len(names)), dtype=np.int64)
     np.add.at(counts, (split, labels), 1)

@@ -1,6 +1,6 @@
-"""Second pass: rows of all parts to their row groups, and one file for each. No Spark; the Spark job moves the rows.
+"""Second pass: sorts the rows of all parts into row groups and writes one file each. No Spark; the job moves the rows.
 
-What is moved are few large binary rows: Arrow IPC blobs of all the events that one part has for one task.
+The job moves a few large binary rows: each is an Arrow IPC blob of all the events that one part has for one task.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from features.mixing import RowGroupLayout
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, features_schema
 
-#: Events that one task holds at a time, about: 30 kB each while they move, and one padded row group of 61 kB each.
+#: Approximate number of events in a task's memory: 30 kB each during the move, 61 kB each in one padded row group.
 EVENTS_PER_TASK: Final = 8192
 
-#: Columns of which a footer's minimum and maximum say something; of the features they would cost time and say nothing.
+#: Columns with minimum and maximum in the footer; for the features they would cost time and be of no use.
 _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "entry"]
 
 
 class MixingPlan(NamedTuple):
-    """Where every event goes: the row groups of each split, and the share of each class that stays."""
+    """Where every event goes: the row groups of each split, and the share of each class to keep."""
 
     layouts: list[RowGroupLayout]
     fractions: NDArray[np.float64]
 
     def groups(self) -> list[tuple[int, int]]:
-        """(split, row group) by number."""
+        """(split, row group) by the number of the row group over all splits."""
         return [(split, group) for split, each in enumerate(self.layouts) for group in range(len(each.rows))]
 
     def num_events(self) -> int:
@@ -46,17 +46,17 @@ class MixingPlan(NamedTuple):
         return int(sum(each.rows.sum() for each in self.layouts))
 
     def tasks(self) -> NDArray[np.int64]:
-        """Task of each row group, by number: runs of row groups with about EVENTS_PER_TASK events."""
+        """Task of each row group; a task has consecutive row groups with about EVENTS_PER_TASK events."""
         rows = np.concatenate([each.rows for each in self.layouts])
         last_event: NDArray[np.int64] = np.maximum(0, np.cumsum(rows) - 1)
         return last_event // max(EVENTS_PER_TASK, int(rows.max()))
 
     def kept(self, keys: EventKeys) -> NDArray[np.bool_]:
-        """Events that balancing leaves."""
+        """Mask of the events that balancing keeps."""
         return keys.balance < self.fractions[keys.label]
 
     def group_of(self, keys: EventKeys) -> NDArray[np.int64]:
-        """Number of the row group of every event."""
+        """Number of the row group of every event, over all splits."""
         number = np.zeros(len(keys.split), dtype=np.int64)
         first = 0
         for split, each in enumerate(self.layouts):
@@ -77,14 +77,14 @@ class GroupWritten(NamedTuple):
 
 
 class TaskWritten(NamedTuple):
-    """What one task wrote; its histograms are added up, since they would fill the driver one by one."""
+    """Output of one task, with one sum of its histograms to save memory on the driver."""
 
     groups: list[GroupWritten]
     histograms: Histograms
 
 
 def scatter(rows: pa.Table, keys: EventKeys, plan: MixingPlan) -> Iterator[tuple[int, bytes]]:
-    """The kept rows of one part as blobs, one for each task that needs some, with the number of the task."""
+    """The kept rows of one part as blobs: (number of the task, its rows) for every task that needs some."""
     kept = np.flatnonzero(plan.kept(keys))
     if not kept.size:
         return
@@ -98,7 +98,7 @@ def scatter(rows: pa.Table, keys: EventKeys, plan: MixingPlan) -> Iterator[tuple
 
 
 def gather(rows: pa.Table, chosen: NDArray[np.int64]) -> pa.Table:
-    """Like `rows.take(chosen)`, which would take the particles number by number."""
+    """Like `rows.take(chosen)`, but copies the particles in runs; `take` copies single numbers."""
     taken = rows.drop_columns(["core"]).take(chosen)
     pieces, offsets = [], np.zeros(len(chosen) + 1, dtype=np.int64)
     first_row = 0
@@ -130,7 +130,7 @@ def copy_runs(
 
 
 def to_blob(rows: pa.Table, group: NDArray[np.int64], mixing: NDArray[np.uint64]) -> bytes:
-    """Rows with their row group and mixing key as an Arrow IPC stream; Spark moves it as one opaque value."""
+    """Rows with their row group and mixing key as an Arrow IPC stream; to Spark it is one binary value."""
     table = rows.append_column("group", pa.array(group)).append_column("mixing", pa.array(mixing))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -149,8 +149,8 @@ def write_groups(
     """Write the row groups of one task.
 
     Args:
-        blobs: All that was scattered to the task, in any order.
-        groups: (split, row group) by number.
+        blobs: All blobs for the task, in any order.
+        groups: (split, row group) by the number of the row group over all splits.
         classes: Names of the classes.
         out_dir: The dataset's folder.
     """
@@ -173,7 +173,7 @@ def write_groups(
 def write_group(
     split: int, group: int, tables: Iterable[pa.Table], classes: list[str], out_dir: Path
 ) -> tuple[GroupWritten, Histograms]:
-    """Sort by mixing key, fill in the features, pad and write; the file does not depend on the order of arrival."""
+    """Sort by mixing key, compute the features, pad and write; the order of arrival does not change the file."""
     table = pa.concat_tables(tables)
     identity = table.drop_columns(["core"])
     order = pc.sort_indices(
@@ -195,7 +195,7 @@ def write_group(
     arrays = [columns[field.name].cast(field.type) for field in schema]
     write_features(pa.Table.from_arrays(arrays, schema=schema), out_dir / group_file(split, group))
     labels, weights = table["label"].to_numpy(), table["weight"].to_numpy()
-    # Validation and test must not reach the scaler: their statistics are not even computed.
+    # The scaler must depend on the training split only, so no other split has statistics.
     fitted = slice(None) if SPLITS[split] == "train" else slice(0)
     written = GroupWritten(
         split,
@@ -208,9 +208,9 @@ def write_group(
 
 
 def write_features(table: pa.Table, path: Path) -> None:
-    """Write one row group; under another name first, since attempts of a task write the same bytes to the same place.
+    """Write one row group under a temporary name, then rename it: several attempts of a task may write the same file.
 
-    A dictionary is tried for no column of numbers: float features hardly repeat, and trying costs a third of the time.
+    Columns of numbers have no dictionary: float features hardly repeat, and the attempt costs a third of the time.
     """
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     pq.write_table(

@@ -1,4 +1,4 @@
-"""Mergeable statistics of feature columns, from which the scaler that becomes the model's first layer is made."""
+"""Mergeable statistics of feature columns; they give the scaler, which becomes the model's first layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from features.compiling import compiled
 
 @compiled
 def moments(rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and sum of squared deviations, in double precision, of the columns of `rows`; see `of_padded`."""
+    """Mean and sum of squared deviations of the columns of padded `rows`, in double precision; see `of_padded`."""
     columns = rows.shape[2]
     mean, m2 = np.zeros(columns), np.zeros(columns)
     for block in range(counts.size):
@@ -29,17 +29,17 @@ def moments(rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[np.f
 
 
 class ColumnStatistics(NamedTuple):
-    """Count, mean and sum of squared deviations of each column; two of them merge without going back to the data."""
+    """Count, mean and sum of squared deviations of each column; two of them merge without the data."""
 
     rows: int
     mean: NDArray[np.float64]
-    """(num_columns,)."""
+    """(num_columns,) means."""
     m2: NDArray[np.float64]
     """(num_columns,) sum of squared deviations from the mean."""
 
     @classmethod
     def of(cls, rows: NDArray[np.floating[Any]]) -> Self:
-        """Statistics of (num_rows, num_columns) numbers; padding must not be among the rows.
+        """Statistics of (num_rows, num_columns) numbers without padding.
 
         Examples:
             >>> ColumnStatistics.of(np.array([[1.0], [3.0]])).std
@@ -72,11 +72,11 @@ class ColumnStatistics(NamedTuple):
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """(num_columns,) standard deviations; 1 for columns that never vary, so that scaling leaves them finite."""
+        """(num_columns,) standard deviations; 1 for constant columns, so that scaled values stay finite."""
         std = np.sqrt(self.m2 / max(self.rows, 1))
         constant = std <= 1e-12 * np.maximum(1.0, np.abs(self.mean))
         return np.where(constant, 1.0, std)
 
     def to_json(self) -> dict[str, Any]:
-        """`rows`, `mean` and `std`: what the model's scaling layer takes."""
+        """`rows`, `mean` and `std`, for the model's scaling layer."""
         return {"rows": self.rows, "mean": self.mean.tolist(), "std": self.std.tolist()}

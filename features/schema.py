@@ -1,4 +1,4 @@
-"""The contract of the features Parquet as a file: its splits, the identity of its rows, its Arrow types."""
+"""The file format of the features Parquet: its splits, the identity of its rows, its Arrow types."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from features.columns import COLUMNS
 
 SPLITS: Final = ("train", "val", "test")
 
-#: Columns that say which event a row is: they never enter a model.
+#: Columns that identify the event of a row; models never use them.
 IDENTITY_COLUMNS: Final = ("file_uuid", "entry")
 
 
 def features_schema() -> pa.Schema:
-    """Arrow schema of the features Parquet; values are raw physics, unscaled; nothing is nullable.
+    """Arrow schema of the features Parquet; values are unscaled, nothing is nullable.
 
     `hlf` and `particles` (row-major, zero padded) are plain lists, because petastorm reads lists of equal length as
     matrices.

@@ -1,4 +1,4 @@
-"""What a user may choose about making features."""
+"""Settings of the features: selection, physics, splits and layout of the dataset."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Ordering(StrEnum):
-    """Order of the particle rows after the lepton, which is always row 0."""
+    """Order of the particle rows; the lepton is always row 0."""
 
     INCREASING = "increasing"
     """Nearest to the lepton first."""
     DECREASING = "decreasing"
     """Farthest from the lepton first."""
     FILE = "file"
-    """Tracks, photons, neutral hadrons, each as in the input."""
+    """Tracks, then photons, then neutral hadrons, each in the order of the input."""
 
 
 class Convention(StrEnum):
-    """Whose definitions of the features."""
+    """Definitions of the features."""
 
     CORRECT = "correct"
     """The physics as defined."""
     SPARKDLTRIGGER = "sparkdltrigger"
-    """As CERN's published notebooks compute them, mistakes included, to compare with their numbers."""
+    """The features of CERN's published notebooks, mistakes included, for comparison with their numbers."""
 
 
 class Balance(StrEnum):
-    """How classes of unequal size are made to count alike."""
+    """How classes of unequal size get the same total weight."""
 
     WEIGHTS = "weights"
-    """All events stay; each class gets a weight."""
+    """Keep all events, and give each class a weight."""
     DOWNSAMPLE = "downsample"
-    """Events of the larger classes are dropped by a hash of their identity."""
+    """Drop events of the larger classes, chosen by a hash of their identity."""
 
 
 class SplitSettings(BaseModel):
@@ -43,11 +43,11 @@ class SplitSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     train: float = Field(default=0.64, gt=0, lt=1)
-    """Share of events to train on."""
+    """Share of events in the training split, between 0 and 1; `train`, `val` and `test` add up to 1."""
     val: float = Field(default=0.16, gt=0, lt=1)
-    """Share of events to choose the best epoch by."""
+    """Share of events in the validation split, which chooses the best epoch; between 0 and 1."""
     test: float = Field(default=0.20, gt=0, lt=1)
-    """Share of events to evaluate on, once."""
+    """Share of events in the test split, which only the final evaluation uses; between 0 and 1."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -63,33 +63,33 @@ class FeatureSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     convention: Convention = Convention.CORRECT
-    """Whose definitions of the features: correct, or sparkdltrigger (CERN's notebooks; needs `ordering: file`)."""
+    """Definitions of the features: `correct`, or `sparkdltrigger` as in CERN's notebooks (needs `ordering: file`)."""
     min_lepton_pt: float = Field(default=23.0, ge=0)
-    """The selected lepton needs more pT than this [GeV]."""
+    """The pT of the selected lepton is above this threshold [GeV]."""
     max_lepton_isolation: float = Field(default=0.45, gt=0)
-    """... and less summed isolation than this."""
+    """The isolation of the selected lepton, summed over all kinds and relative to its pT, is below this threshold."""
     isolation_cone: float = Field(default=0.3, ge=0.001, le=3)
-    """Radius in Delta R of the isolation cone."""
+    """Radius of the isolation cone in Delta R, 0.001 to 3."""
     own_track_dr: float = Field(default=1e-4, ge=0)
-    """A track this close to the lepton is the lepton's own."""
+    """A track closer to the selected lepton than this Delta R is the lepton's own track."""
     min_jet_pt: float = Field(default=30.0, ge=0)
-    """Jets counted in HT and the jet numbers need more pT than this [GeV]."""
+    """Jets count in HT and in the numbers of jets if their pT is above this threshold [GeV]."""
     max_jet_abs_eta: float = Field(default=2.6, gt=0)
-    """... and less |eta| than this."""
+    """Jets count in HT and in the numbers of jets if their |eta| is below this limit."""
     jet_lepton_cleaning_dr: float = Field(default=0.0, ge=0)
-    """Jets closer to the lepton than this do not count; 0 keeps all, as published."""
+    """Jets closer to the selected lepton than this Delta R do not count; 0 keeps all jets, as published."""
     btag_mask: int = Field(default=0xFFFFFFFF, ge=0, le=0xFFFFFFFF)
-    """A jet is a b-jet if its BTag has one of these bits (Delphes: 1 loose, 2 medium, 4 tight)."""
+    """Bit mask of b-tags: a jet is a b-jet if its BTag has one of these bits (Delphes: 1 loose, 2 medium, 4 tight)."""
     ordering: Ordering = Ordering.INCREASING
-    """Order of the particle rows."""
+    """Order of the particle rows after the lepton: `increasing` or `decreasing` in Delta R from it, or as in `file`."""
     split: SplitSettings = SplitSettings()
-    """Shares of train, val and test."""
+    """Shares of the train, val and test splits; they add up to 1."""
     balance: Balance = Balance.WEIGHTS
-    """How classes of unequal size are made to count alike."""
+    """How classes get the same total weight: class `weights`, or `downsample` the larger classes."""
     rows_per_group: int = Field(default=2048, ge=1, le=100_000)
-    """Upper limit of the rows of a row group, the unit that workers are given."""
+    """Highest number of events in a row group, the unit in which workers get data; 1 to 100000."""
     feed_workers: int = Field(default=8, ge=1)
-    """Train and val get at least so many row groups, and a multiple of it: so many workers are fed evenly."""
+    """Number of workers to feed evenly: train and val get at least this many row groups, if possible a multiple."""
 
     @model_validator(mode="after")
     def _published_order(self) -> Self:

@@ -1,7 +1,7 @@
-"""The Spark job: kernels over the events parts, then a shuffle that mixes all events into equal row groups.
+"""The Spark job: runs the kernels over the events parts, then a shuffle that mixes all events into equal row groups.
 
-Two passes. The first (`features.kernel_pass`) runs the kernels over the events parts, or takes their output over from
-the last version, and brings only the keys of the events to the driver, which decides the layout. The second
+The job has two passes. The first (`features.kernel_pass`) runs the kernels over the events parts, or reuses their
+output of the last version. It sends only the keys of the events to the driver, which decides the layout. The second
 (`features.mixing_pass`) sends the rows through a Spark shuffle of few large binary values and writes one file per row
 group.
 """
@@ -50,19 +50,19 @@ KERNELS: Final = "kernels"
 
 
 class Earlier(NamedTuple):
-    """Kernel outputs of the last version, made by the same code with the same settings, by name of the events part."""
+    """Kernel outputs of the last version, from the same code and settings, by name of the events part."""
 
     folder: Path
     outputs: dict[str, KernelOutput]
 
     def of(self, part: EventsFile) -> KernelOutput | None:
-        """What the kernels made of a part, if it is as it was then."""
+        """The kernel output of a part if the part is unchanged, else None."""
         output = self.outputs.get(Path(part.name).with_suffix(".arrow").name)
         return output if output is not None and output.digest == part.digest else None
 
 
 class FeaturesResult(NamedTuple):
-    """The dataset, what the kernels made of each part, how many were taken over, and the histograms."""
+    """The dataset, the kernel output of each part, the number of reused outputs, and the histograms."""
 
     dataset: FeatureDataset
     outputs: list[KernelOutput]
@@ -92,13 +92,13 @@ def make_features(
         classes: Names of the classes, by label.
         out_dir: Where the dataset goes.
         done: Counts events as kernel tasks finish, for progress.
-        num_tasks: Number of Spark tasks for so many pieces of work.
-        earlier: What may be taken over where an events part has not changed.
-        mixed: Given the number of events that will be mixed, counts them as their row groups are written, for progress.
-        load_test: Whether the events are copies of few, which the dataset then says.
+        num_tasks: Gives the number of Spark tasks for a number of pieces of work.
+        earlier: Kernel outputs to reuse for unchanged events parts.
+        mixed: Given the number of events to mix, counts them as their row groups are written, for progress.
+        load_test: Whether the events are copies of a few events; the dataset records it.
 
     Raises:
-        FeatureError: Nothing survives the selection, or a split lacks a class or rows.
+        FeatureError: No event passes the selection, or a split lacks a class or rows.
     """
     kernels = out_dir / KERNELS
     kernels.mkdir()
@@ -114,7 +114,7 @@ def make_features(
     written = [group for task in tasks for group in task.groups]
     for folder in (kernels, *(out_dir / split for split in SPLITS)):
         for unfinished in folder.glob(".*"):
-            # Of a task whose executor was lost; its work was done by another.
+            # Left by a task whose executor was lost; another task has done its work.
             unfinished.unlink(missing_ok=True)
     dataset = _describe(written, [keys for _, keys, _ in made], plan, weights, classes, out_dir)
     dataset = dataset._replace(load_test=load_test, definitions=kernel_items(settings))
@@ -125,10 +125,10 @@ def make_features(
 def plan_layout(
     parts: Sequence[EventKeys], settings: FeatureSettings, classes: list[str]
 ) -> tuple[MixingPlan, list[float]]:
-    """Decide which events stay, the row groups of every split, and the class weights.
+    """Decide which events to keep, the row groups of every split, and the class weights.
 
     Raises:
-        FeatureError: A split lacks a class or has too few events; class weights are not positive.
+        FeatureError: A split lacks a class or has too few events, or the weights of a class add up to 0 or less.
     """
     keys = EventKeys(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     fractions = np.ones(len(classes))
@@ -172,7 +172,7 @@ def _run_kernels(
 
 
 def packs_of(outputs: Sequence[KernelOutput], *, num_tasks: int) -> list[list[str]]:
-    """Kernel outputs by the task that sends their rows, which holds them all: about EVENTS_PER_TASK events at most.
+    """Group kernel outputs into packs, one per sending task; a task holds about EVENTS_PER_TASK events at most.
 
     Examples:
         >>> made = [KernelOutput(name, "a", "", {"selected": 6000}, {}) for name in ("x", "y", "z")]
@@ -205,7 +205,7 @@ def _mix(
     *,
     done: Accumulator[int],
 ) -> list[TaskWritten]:
-    """Shuffle the rows of all files into their row groups and write these."""
+    """Shuffle the rows of all files into their row groups and write the row groups."""
     groups = plan.groups()
     source, folder = str(kernels), str(out_dir)
 
@@ -227,7 +227,7 @@ def _mix(
 
 
 def sum_by_sample(outputs: Iterable[KernelOutput]) -> dict[str, dict[str, int]]:
-    """Counters of all parts of each sample, added up."""
+    """Sums of the counters over the parts of each sample."""
     totals: dict[str, dict[str, int]] = {}
     for output in outputs:
         total = totals.setdefault(output.sample, dict.fromkeys(output.counts, 0))
@@ -254,7 +254,7 @@ def _describe(
     classes: list[str],
     out_dir: Path,
 ) -> FeatureDataset:
-    """Row groups, and events of each class by split."""
+    """The dataset's description: row groups, and events of each class by split."""
     splits: dict[str, list[RowGroup]] = {split: [] for split in SPLITS}
     for each in sorted(written, key=lambda group: (group.split, group.group)):
         splits[SPLITS[each.split]].append(RowGroup(group_file(each.split, each.group), each.rows))
@@ -268,7 +268,7 @@ def _describe(
 
 
 def _scaler(written: Sequence[GroupWritten]) -> dict[str, Any]:
-    """Mean and standard deviation of all columns, of the training split (no other has statistics)."""
+    """Mean and standard deviation of all columns over the training split (no other split has statistics)."""
     hlf = ColumnStatistics.of(np.zeros((0, NUM_HLF)))
     particles = ColumnStatistics.of(np.zeros((0, NUM_PARTICLE_FEATURES)))
     for each in sorted(written, key=lambda group: (group.split, group.group)):

@@ -1,7 +1,7 @@
-"""Deterministic pseudo-random numbers from event identities: split, downsampling and mixing all hang on them.
+"""Deterministic pseudo-random numbers from event identities, for split, downsampling and mixing.
 
-An event is (file UUID, entry). Its number never depends on which other events or files there are, on their order, or on
-how the work was cut into tasks; so an event never changes its split when files are added.
+The identity of an event is (file UUID, entry). Its number depends on nothing else: not on other events or files, their
+order, or the tasks. So an event keeps its split when files are added.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from features.settings import SplitSettings
 
 UInt64s = NDArray[np.uint64]
 
-#: Different purposes draw from different streams, so that (say) downsampling does not favour a split.
+#: Each purpose has its own stream, so that for example downsampling is independent of the split.
 SPLIT_STREAM: Final = 1
 BALANCE_STREAM: Final = 2
 MIXING_STREAM: Final = 3
@@ -53,7 +53,7 @@ def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream:
 
 
 def uniform(hashes: UInt64s) -> NDArray[np.float64]:
-    """Hashes as numbers in [0, 1): their upper 53 bits."""
+    """Numbers in [0, 1) from the upper 53 bits of hashes."""
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -1,4 +1,4 @@
-"""The Spark job for events that are only to be predicted: every selected one, nothing split, balanced or mixed."""
+"""The Spark job for prediction: features of every selected event, without splits, balancing or mixing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SPLIT: Final = SPLITS.index("test")
 
 
 class Unsplit(NamedTuple):
-    """What was made."""
+    """The features files and the kernel outputs."""
 
     files: list[Path]
-    """Features Parquet, as of a test split."""
+    """Features Parquet files, in the format of a test split."""
     outputs: list[KernelOutput]
-    """With the counters of each part."""
+    """Kernel outputs, with the counters of each part."""
 
 
 def make_unsplit(
@@ -41,16 +41,16 @@ def make_unsplit(
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
 ) -> Unsplit:
-    """Make features of all selected events of some parts, by the kernels that `features.spark_job` runs.
+    """Make features of all selected events of some parts, with the same kernels as `features.spark_job`.
 
     Args:
         spark: The running context.
         parts: The events parts.
-        settings: Selection and physics; split, balance and layout do not matter.
+        settings: Selection and physics; split, balance and layout are ignored.
         classes: Names of the classes, by label.
         out_dir: An existing folder that every task can reach.
         done: Counts events as tasks finish, for progress.
-        num_tasks: Number of Spark tasks for so many pieces of work.
+        num_tasks: Gives the number of Spark tasks for a number of pieces of work.
     """
     kernels = out_dir / _KERNELS
     for folder in (kernels, out_dir / SPLITS[_SPLIT]):
@@ -70,11 +70,11 @@ def make_unsplit(
 
 
 def _write(place: int, rows: pa.Table, classes: list[str], out_dir: Path) -> list[str]:
-    """Write the rows of one part in their order, a row group a file; returns the files."""
+    """Write the rows of one part in their order, one row group per file; returns the files."""
     rows = rows.append_column("mixing", pa.array(np.zeros(rows.num_rows, dtype=np.uint64)))
     names = []
     for first in range(0, rows.num_rows, _ROWS):
-        # Parts hold a few thousand events, so the numbers of two never meet.
+        # Parts hold a few thousand events, so the file numbers of two parts never collide.
         number = place * 1000 + first // _ROWS
         write_group(_SPLIT, number, [rows.slice(first, _ROWS)], classes, out_dir)
         names.append(group_file(_SPLIT, number))

@@ -1,1 +1,1 @@
-"""ROOT files to events Parquet: files are found and checked, read by uproot inside Spark tasks, thresholds applied."""
+"""ROOT files to events Parquet: finds and checks files, reads them with uproot in Spark tasks, applies thresholds."""

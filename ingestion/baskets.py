@@ -1,4 +1,4 @@
-"""Where to cut a tree: between baskets, the compressed blocks that a ROOT file is made of."""
+"""Where to cut a tree: between baskets, the compressed blocks of a ROOT file."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _MOST_CHUNKS_PER_BASKET: Final = 4
 def basket_boundaries(branches: Iterable[Any]) -> list[int]:
     """Entries at which the baskets of the largest of some uproot branches begin, and the number of entries.
 
-    Branches have baskets of their own; cut where the largest does, little of the others is decompressed twice.
+    Every branch has its own baskets. With cuts at those of the largest branch, little is decompressed twice.
     """
     largest = max(branches, key=lambda branch: int(branch.uncompressed_bytes))
     return [int(boundary) for boundary in largest.entry_offsets]
 
 
 def chunk_edges(boundaries: Sequence[int], start: int, stop: int, chunk: int) -> list[int]:
-    """Edges of pieces of `start` to `stop`, of at most `chunk` entries where the boundaries of baskets allow.
+    """Edges that cut `start` to `stop` into pieces of at most `chunk` entries, as far as the baskets allow.
 
-    Baskets of more than four times that are cut inside: reading a piece then decompresses its basket anew, which takes
-    longer but bounds the memory.
+    Baskets of more than 4 `chunk` entries are cut inside. Every piece then decompresses the whole basket again, which
+    takes longer but bounds the memory.
 
     Examples:
         >>> chunk_edges([0, 3, 6, 9, 12], 0, 12, 7)

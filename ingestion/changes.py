@@ -13,18 +13,18 @@ from ingestion.retrying import patiently
 
 
 def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:
-    """Say of every file whether it is as it was: then it has the digest and the revision that it had.
+    """Give every unchanged file the digest and the revision that it had.
 
-    A file of the same UUID, size, entries and modification time is unchanged, wherever it lies; if only the time
-    differs, its content is compared. A changed one has no digest, and the time of the change as its revision; so has
-    one whose content cannot be read, as will be found out.
+    A file with the same UUID, size, entries and modification time is unchanged, whatever its path. If only the time
+    differs, the content decides. A changed file gets an empty digest and the time of the change as its revision. A
+    file whose content cannot be read counts as changed; the error comes when it is read.
     """
     before = {info.uuid: info for info in earlier}
     return [_recognised(info, before.get(info.uuid)) for info in infos]
 
 
 def is_unchanged(info: FileInfo, before: FileInfo | None) -> bool:
-    """Whether a file that `recognise` has looked at is the one that was read before."""
+    """Whether a file from `recognise` is the one that was read before."""
     return before is not None and (info.size, info.entries, info.revision) == (
         before.size,
         before.entries,
@@ -33,7 +33,7 @@ def is_unchanged(info: FileInfo, before: FileInfo | None) -> bool:
 
 
 def content_digest(path: str) -> str:
-    """128-bit hash (XXH3) of a local file; empty for a URL, whose server says when it changes.
+    """128-bit hash (XXH3) of a local file; empty for a URL, whose server reports changes.
 
     Raises:
         UnreachableFileError: It cannot be read now.

@@ -1,6 +1,6 @@
-"""What can be wrong with input files; each message says what, where, the nearest valid name and what to do.
+"""Errors of input files; each message says what is wrong, where, the nearest valid name and what to do.
 
-Every exception takes its finished message as the only argument, so that it survives the way back from a Spark task.
+Every exception takes its finished message as the only argument, so that Spark can send it from a task to the driver.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from ingestion.secrets import redact
 
-#: What disks and networks answer when they fail for a while.
+#: Error numbers of disks and networks that fail for a while.
 _PASSING: Final = {
     errno.EIO,
     errno.EAGAIN,
@@ -25,28 +25,29 @@ _PASSING: Final = {
     errno.ENETUNREACH,
     errno.EHOSTUNREACH,
 }
-#: Their errors are of the network, also where they are no OSError.
+#: HTTP statuses from this one on are errors of the server.
 _SERVER_ERROR: Final = 500
+#: Libraries whose errors are of the network, even if they are no OSError.
 _REMOTE_LIBRARIES: Final = {"aiohttp", "botocore", "fsspec", "fsspec_xrootd", "http", "requests", "urllib3"}
 
 
 class IngestionError(Exception):
-    """Something about the input that its owner can mend; secrets in URLs are taken out of the message."""
+    """An error of the input that its owner can fix; the message hides secrets in URLs."""
 
     def __init__(self, message: str) -> None:
         super().__init__(redact(message))
 
 
 class NoFilesError(IngestionError):
-    """A sample has no files, or one that it names is not there."""
+    """A sample has no files, or one of its named files is missing."""
 
     @classmethod
     def at(cls, sample: str, patterns: Sequence[str], neighbours: Sequence[str]) -> Self:
-        """Name the sample, the patterns as they were resolved, and what lies beside the first."""
-        beside = f" There: {_some(neighbours)}." if neighbours else ""
+        """Name the sample, its resolved patterns, and the neighbours of the first."""
+        there = f" There: {_some(neighbours)}." if neighbours else ""
         named = " or ".join(f"'{pattern}'" for pattern in patterns)
         return cls(
-            f"sample '{sample}': no file matches {named}.{beside} "
+            f"sample '{sample}': no file matches {named}.{there} "
             f"Correct the path under samples: in the config (relative paths start at the current folder)."
         )
 
@@ -72,7 +73,7 @@ class DamagedFileError(IngestionError):
 
     @classmethod
     def at(cls, path: str, *, where: str, cause: Exception) -> Self:
-        """Say which branch and entries could not be read, and how uproot put it."""
+        """Say which branch and entries cannot be read, with the message of uproot."""
         return cls(
             f"{path} is damaged: {where} cannot be read ({type(cause).__name__}: {_first_line(cause)}). "
             f"Copy it again, or take it out of the sample's files."
@@ -84,7 +85,7 @@ class UnreachableFileError(IngestionError):
 
     @classmethod
     def at(cls, path: str, *, where: str, cause: Exception) -> Self:
-        """Say what could not be read, and how the file system put it."""
+        """Say what could not be read, with the message of the file system."""
         return cls(
             f"{path}: {where} could not be read ({type(cause).__name__}: {_first_line(cause)}). "
             f"Check that its server or disk answers, and run again."
@@ -92,7 +93,7 @@ class UnreachableFileError(IngestionError):
 
 
 def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
-    """What to raise when reading failed: the file is damaged, gone, or not to be reached for a while."""
+    """The error to raise after a failed read: the file is damaged, gone, or out of reach for a while."""
     if isinstance(cause, ImportError):
         return UnreadableFileError(f"{path}: {where} needs a package that is not installed ({_first_line(cause)}).")
     if isinstance(cause, FileNotFoundError | PermissionError) and not may_pass(path, cause):
@@ -102,7 +103,7 @@ def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
 
 
 def may_pass(path: str, cause: BaseException) -> bool:
-    """Whether a failure to read is of the disk or the network, not of the file's content."""
+    """Whether a read failed because of the disk or the network; else the file's content is at fault."""
     if isinstance(cause, TimeoutError | ConnectionError):
         return True
     if isinstance(cause, OSError) and cause.errno in _PASSING:
@@ -111,19 +112,19 @@ def may_pass(path: str, cause: BaseException) -> bool:
 
 
 def _of_the_server(cause: BaseException) -> bool:
-    """Whether a URL could not be read because of its server, not because of what it asks for."""
+    """Whether the server is at fault that a URL could not be read; else the URL is."""
     status = getattr(cause, "status", None)
     if status is not None:
         return int(status) >= _SERVER_ERROR
     if isinstance(cause, FileNotFoundError) and cause.__cause__ is not None:
-        # fsspec says so of everything that goes wrong while it asks for a size.
+        # fsspec raises FileNotFoundError for every failure while it asks for a size.
         return _of_the_server(cause.__cause__)
     if isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError):
         return False
     if isinstance(cause, OSError) and re.search(r"\[3011\]|no such file", str(cause), re.IGNORECASE):
-        # XRootD's way to say that a file is not there.
+        # XRootD reports a missing file like this.
         return False
-    # fsspec gives uproot the exceptions of some reads among the bytes of others, and uproot slices them.
+    # fsspec puts the exceptions of failed reads among the bytes of others, and uproot tries to slice them.
     if isinstance(cause, TypeError) and "not subscriptable" in str(cause):
         return True
     return isinstance(cause, OSError) or type(cause).__module__.split(".")[0] in _REMOTE_LIBRARIES
@@ -134,10 +135,10 @@ class MissingTreeError(IngestionError):
 
     @classmethod
     def at(cls, path: str, tree: str, available: Iterable[str]) -> Self:
-        """List what the file holds instead."""
+        """List the keys that the file holds instead."""
         held = sorted(set(available))
         if not held:
-            return cls(f"{path} has no tree '{tree}': it holds nothing at all. Take it out of the sample's files.")
+            return cls(f"{path} has no tree '{tree}': the file is empty. Take it out of the sample's files.")
         return cls(
             f"{path} has no tree '{tree}'. It holds: {_some(held)}.{_nearest(tree, held)} "
             f"Set ingest.tree, or take the file out of the sample's files."
@@ -154,7 +155,7 @@ class MissingBranchError(IngestionError):
         Args:
             path: The file.
             tree: The tree that was searched.
-            missing: Field of the events schema (`muons.pt`) to the branch looked for.
+            missing: Fields of the events schema (`muons.pt`), each with the branch that it needs.
             available: All branches of the tree.
         """
         held = sorted(set(available))
@@ -162,16 +163,16 @@ class MissingBranchError(IngestionError):
         return cls(
             f"{path}: tree '{tree}' lacks {len(missing)} needed branch{'es' if len(missing) > 1 else ''}:\n"
             + "\n".join(lines)
-            + "\nIf they have other names in your files, say so under ingest.branch_map (for example `muons: Muon`)."
+            + "\nIf they have other names in your files, set these in ingest.branch_map (for example `muons: Muon`)."
         )
 
 
 class WrongBranchTypeError(IngestionError):
-    """A branch does not hold the kind of numbers that its field needs."""
+    """A branch holds values of another type than its field needs."""
 
 
 class DuplicateFileError(IngestionError):
-    """The same ROOT file (by its UUID) is listed twice."""
+    """Two listed files are the same ROOT file: they have the same UUID."""
 
     @classmethod
     def at(cls, uuid: str, first: str, second: str) -> Self:
@@ -183,7 +184,7 @@ class DuplicateFileError(IngestionError):
 
 
 class WaitingFilesError(IngestionError):
-    """No file of a sample is for this run; the message says why they wait and when they will be taken."""
+    """All files of a sample wait for a later run; the message says why, and when they will be read."""
 
 
 class EmptySampleError(IngestionError):
@@ -195,12 +196,12 @@ class BadFilesError(IngestionError):
 
     @classmethod
     def over_budget(cls, problems: Sequence[str], *, budget: int) -> Self:
-        """More files had to be skipped than the config allows."""
+        """More files are bad than the config allows to skip."""
         listed = "\n".join(f"- {problem}" for problem in problems[:20])
         more = f"\n... and {len(problems) - 20} more" if len(problems) > 20 else ""
         return cls(
             f"{len(problems)} input files are bad, more than ingest.max_bad_files allows ({budget}):\n{listed}{more}\n"
-            f"Mend them, or raise ingest.max_bad_files."
+            f"Fix them, or raise ingest.max_bad_files."
         )
 
     @classmethod
@@ -214,7 +215,7 @@ class BadFilesError(IngestionError):
 
 
 def _nearest(name: str, available: Sequence[str]) -> str:
-    """A sentence with the names most like this one, whatever their case, or nothing."""
+    """A sentence with the names most like this one, in any case; empty if none is similar."""
     plain = {each.lower().replace("_", "."): each for each in available}
     near = [plain[each] for each in difflib.get_close_matches(name.lower().replace("_", "."), plain, n=3, cutoff=0.4)]
     return f" Nearest: {', '.join(near)}." if near else ""
@@ -226,4 +227,4 @@ def _some(names: Sequence[str], *, at_most: int = 8) -> str:
 
 
 def _first_line(cause: Exception) -> str:
-    return next(iter(str(cause).strip().splitlines()), "no further word")
+    return next(iter(str(cause).strip().splitlines()), "no message")

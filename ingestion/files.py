@@ -1,4 +1,4 @@
-"""Which files there are: globs, ROOT headers, identities (UUIDs), trees, branches and numbers of entries."""
+"""Finds and checks the input files: globs, ROOT headers, identities (UUIDs), trees, branches, numbers of entries."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _INSPECTORS: Final = 8
 
 
 class _FirstOnesStay(dict[int, type]):
-    """Classes by version, of which none is ever replaced by another."""
+    """Classes by version; the first class of a version stays."""
 
     def __setitem__(self, version: int, kind: type) -> None:
         self.setdefault(version, kind)
 
 
 for _kind in uproot.classes.values():
-    # uproot makes a class from a file's own description where it reads a version that it does not know, and keeps it
-    # for all files: of a damaged file, in the place of its own class, so that every good file after it "is damaged".
+    # For a version that uproot does not know it builds a class from the file's own description and keeps it for all
+    # files. From a damaged file such a class would replace uproot's own, and every good file after it "is damaged".
     if hasattr(_kind, "known_versions"):
         _kind.known_versions = _FirstOnesStay(_kind.known_versions)
 _BIG_FILE_VERSION: Final = 1_000_000
@@ -70,13 +70,13 @@ class FileInfo(NamedTuple):
     modified: str
     missing_optional: tuple[str, ...]
     is_load_test: bool
-    """Whether its events are copies (`ingestion.load_test`)."""
+    """Whether the file's events are copies (`ingestion.load_test`)."""
     edges: tuple[int, ...]
-    """Where the file is cut into pieces, one events part each: between baskets, from 0 to the number of entries."""
+    """Entries at which the file is cut into pieces, one events part each: between baskets, from 0 to `entries`."""
     digest: str = ""
-    """Of the content of a local file, once it has been read."""
+    """Digest of the content of a local file; empty until the file is read."""
     revision: str = ""
-    """Empty for a file as first seen; when it was changed in place, the time of the change."""
+    """Time of the last change in place; empty if the file never changed."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -86,12 +86,12 @@ class FileInfo(NamedTuple):
 
     @property
     def place(self) -> str:
-        """How messages name it."""
+        """Sample and path, as messages name the file."""
         return f"sample '{self.sample}': {self.path}"
 
 
 class BadFile(NamedTuple):
-    """A file that was skipped, and why."""
+    """A skipped file and the reason."""
 
     sample: str
     path: str
@@ -101,11 +101,11 @@ class BadFile(NamedTuple):
     size: int = -1
     modified: str = ""
     found_while_reading: bool = False
-    """Looking at it shows nothing wrong; its content is damaged."""
+    """Whether only reading the content shows the damage; the checks of `inventory` pass."""
 
 
 class Inventory(NamedTuple):
-    """The files that can be read, those that are skipped, and those that are left for another run."""
+    """The files that can be read, those that are skipped, and those that wait for a later run."""
 
     infos: list[FileInfo]
     bad: list[BadFile]
@@ -117,11 +117,11 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
 
     Args:
         samples: The samples.
-        on_unmatched: Called with what to say of a glob that matches nothing while its sample has other files: its files
-            may not have come yet, or it may be mistyped. Without it, such a glob is an error.
+        on_unmatched: Called with a warning when a glob matches nothing while its sample has other files: its files may
+            arrive later, or the glob is mistyped. Without `on_unmatched`, such a glob is an error.
 
     Raises:
-        NoFilesError: A sample has no files, or a file that is named is not there.
+        NoFilesError: A sample has no files, or a named file is missing.
         UnreachableFileError: A server does not answer.
     """
     found: list[SourceFile] = []
@@ -152,13 +152,13 @@ def inventory(
     Args:
         sources: The files, from `expand`.
         settings: Tree and branch names, and what to do about bad files.
-        known: Results of an earlier call by path; a file of the same size and modification time is not opened again,
-            unless it was found bad by looking at it (which may be mended without changing either).
+        known: Results of an earlier call by path. A file with the same size and modification time is not opened again,
+            unless it failed these checks (a fix may change neither size nor time).
         on_file: Called with (files done, files in all).
 
     Raises:
-        IngestionError: The one bad file, or BadFilesError with all of them (or more than may be skipped).
-        DuplicateFileError: The same UUID twice.
+        IngestionError: One file is bad; several, or more than may be skipped, raise BadFilesError.
+        DuplicateFileError: Two files have the same UUID.
     """
     known = known or {}
 
@@ -187,7 +187,7 @@ def inventory(
 def _check(
     source: SourceFile, settings: IngestSettings, before: FileInfo | BadFile | None
 ) -> FileInfo | BadFile | Waiting | IngestionError:
-    """Look at one file; what is wrong with it is a result."""
+    """Check one file; an error of the file is a result."""
     size, modified = -1, ""
     try:
         size, modified = patiently(size_and_time, source.path)
@@ -203,14 +203,14 @@ def _check(
 def _look(
     source: SourceFile, settings: IngestSettings, before: FileInfo | BadFile | None, size: int, modified: str
 ) -> FileInfo | BadFile | Waiting:
-    """Look at one file, as far as that is needed after what was found before.
+    """Check one file; reuse the earlier result if the file is unchanged.
 
     Raises:
-        IngestionError: Something is wrong with it.
+        IngestionError: The file is bad.
     """
     if arrived_late(modified, settings.until):
         return _waiting(source, Cause.LATE, f"it was modified at or after {settings.until}")
-    # A server that gives no time says nothing of changes.
+    # Without a modification time from the server, changes cannot be seen.
     if before is not None and modified and (before.size, before.modified) == (size, modified):
         if isinstance(before, FileInfo):
             return before._replace(sample=source.sample, label=source.label)
@@ -218,7 +218,7 @@ def _look(
             return before._replace(sample=source.sample)
     info = patiently(inspect, source, settings, size=size, modified=modified)
     if settings.settle_seconds and patiently(size_and_time, source.path) != (size, modified):
-        return _waiting(source, Cause.UNFINISHED, "it changed while it was looked at")
+        return _waiting(source, Cause.UNFINISHED, "it changed while it was checked")
     return info
 
 
@@ -227,10 +227,10 @@ def _waiting(source: SourceFile, cause: Cause, reason: str) -> Waiting:
 
 
 def refuse_waiting(found: Inventory, settings: IngestSettings) -> None:
-    """A sample that waits as a whole is no sample without events: nothing about it is wrong, it is only too early.
+    """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it.
 
     Raises:
-        WaitingFilesError: A sample has no file that can be read now, and some that wait.
+        WaitingFilesError: A sample has files that wait, and none that can be read now.
     """
     readable = {info.sample for info in found.infos}
     problems = []
@@ -244,23 +244,23 @@ def refuse_waiting(found: Inventory, settings: IngestSettings) -> None:
 
 
 def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:
-    """Skipping has a limit.
+    """Refuse more bad files than may be skipped.
 
     Raises:
-        BadFilesError: More files than `max_bad_files`.
+        BadFilesError: There are more than `max_bad_files`.
     """
     if len(bad) > settings.max_bad_files:
         raise BadFilesError.over_budget([each.message for each in bad], budget=settings.max_bad_files)
 
 
 def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified: str) -> FileInfo:
-    """Open one ROOT file and check that everything needed is in it.
+    """Open one ROOT file and check that it holds everything needed.
 
     Raises:
-        UnreadableFileError: No ROOT file.
-        TruncatedFileError: Shorter than its header says.
-        MissingTreeError: The tree is not there.
-        MissingBranchError: A needed branch is not there.
+        UnreadableFileError: It is no ROOT file.
+        TruncatedFileError: It is shorter than its header says.
+        MissingTreeError: The tree is missing.
+        MissingBranchError: A needed branch is missing.
         DamagedFileError: Its directory cannot be read.
         UnreachableFileError: It cannot be read now.
     """
@@ -281,7 +281,7 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         held = [f"{name} ({kind})" for name, kind in kinds.items()]
         raise MissingTreeError.at(source.path, settings.tree, held)
     missing = {field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches}
-    # What the user maps must be there.
+    # A branch that the user maps must exist.
     may_be_missing = set(OPTIONAL_SCALARS) - set(settings.branch_map)
     optional = tuple(sorted(set(missing) & may_be_missing))
     absent = {field: branch for field, branch in missing.items() if field not in may_be_missing}
@@ -322,13 +322,13 @@ def _check_header(path: str, size: int) -> None:
         )
     (version,) = struct.unpack_from(">i", head, 4)
     (end,) = struct.unpack_from(">q" if version >= _BIG_FILE_VERSION else ">i", head, 12)
-    # A server may not say how much there is.
+    # A server may not report the size.
     if 0 < size < end:
         raise TruncatedFileError.at(path, expected=end, actual=size)
 
 
 def size_and_time(path: str) -> tuple[int, str]:
-    """Size in bytes and modification time (as the file system words it; empty if it has none)."""
+    """Size in bytes, and modification time in the words of the file system (empty if it has none)."""
     filesystem, name = _filesystem(path)
     try:
         info: dict[str, Any] = filesystem.info(name)
@@ -351,7 +351,7 @@ def size_and_time(path: str) -> tuple[int, str]:
 def _filesystem(path: str) -> tuple[Any, str]:
     """The file system of a path or URL, and the name on it."""
     if not is_url(path):
-        # Not through fsspec's parser, which would read '::' in a name as a chain of file systems.
+        # fsspec's parser would read '::' in a name as a chain of file systems.
         return LocalFileSystem(), path
     try:
         filesystem, name = fsspec.core.url_to_fs(path)
@@ -373,9 +373,9 @@ def _resolved(pattern: str) -> str:
 
 
 def _matches(pattern: str) -> list[str]:
-    """Sorted paths; a pattern without wildcards is taken as it is if it exists."""
+    """Sorted paths that match; an existing path matches itself."""
     filesystem, name = _filesystem(pattern)
-    # A name that exists is itself, even if it looks like a pattern.
+    # An existing name is no pattern, even with wildcards in it.
     if _exists(filesystem, name, pattern):
         return [pattern]
     if not has_wildcards(name):
@@ -392,21 +392,21 @@ def _matches(pattern: str) -> list[str]:
 
 
 def has_wildcards(name: str) -> bool:
-    """Whether a name may stand for several."""
+    """Whether a name contains wildcards."""
     return any(sign in name for sign in "*?[")
 
 
 def _may_come_later(pattern: str) -> bool:
-    """Whether a pattern may match nothing for a while, as no name without wildcards may.
+    """Whether a pattern may match nothing for a while: it needs wildcards.
 
-    In addresses of the web a question mark begins the query, and matches nothing but itself.
+    In web addresses a question mark is no wildcard: it begins the query.
     """
     is_web = pattern.startswith(("http://", "https://"))
     return has_wildcards(pattern.replace("?", "") if is_web else pattern)
 
 
 def _exists(filesystem: Any, name: str, pattern: str) -> bool:
-    """Like `filesystem.exists`, which says no when a server is down."""
+    """Like `filesystem.exists`, but raises when a server is down, where `exists` gives False."""
     if not is_url(pattern):
         return bool(filesystem.exists(name))
     try:
@@ -419,7 +419,7 @@ def _exists(filesystem: Any, name: str, pattern: str) -> bool:
 
 
 def _neighbours(pattern: str) -> list[str]:
-    """What lies in the folder of a local pattern that matches nothing, or the nearest folder above it."""
+    """Content of the folder of a local pattern, or of the nearest existing folder above it."""
     if is_url(pattern):
         return []
     folder = Path(pattern).absolute().parent

@@ -1,8 +1,8 @@
-"""Load-test samples: any number of events made from few, to measure time and memory with.
+"""Load-test samples: copies of a few real events in any number, to measure time and memory.
 
-Every copy is a real event turned by a random angle in phi and mirrored in eta or not, so that no two are the same and
-the physics stays. They are copies all the same: the files carry the identity of each event's origin, by which copies
-stay in the split of their origin, and training on such a sample is refused unless asked for.
+Every copy is a real event, turned by a random angle in phi and mirrored in eta with probability 1/2: all copies differ
+and the physics is the same. The files carry the identity of each event's origin, so that all copies of an event fall
+into the same split. Training on such a sample needs an explicit setting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EVENTS_PER_FILE: Final = 20_000
 
 
 def branch_map() -> dict[str, str]:
-    """The branch map that reads these files: flat branches such as `tracks_pt`, with counters such as `ntracks`."""
+    """The branch map that reads these files: branches such as `tracks_pt`, with counters such as `ntracks`."""
     names = {
         f"{collection}.{field}": f"{collection}_{field}"
         for collection, fields in COLLECTIONS.items()
@@ -54,7 +54,7 @@ def write_load_test(
         settings: How to read them.
         num_events: Events of each sample.
         out_dir: An existing folder.
-        rng: Angles and mirrorings are drawn from it.
+        rng: Draws the angles and mirrorings.
         on_events: Called with (events done, events in all).
 
     Returns:
@@ -94,7 +94,7 @@ def write_load_test(
 
 
 def turned(raw: RawEvents, rng: np.random.Generator) -> RawEvents:
-    """Every event turned by an angle of its own, and half of them mirrored in eta; vertices go along."""
+    """Turn every event by an angle of its own and mirror about half of them in eta, vertices included."""
     angle = rng.uniform(-math.pi, math.pi, raw.num_events)
     sign = rng.choice([-1.0, 1.0], raw.num_events)
     collections = {
@@ -126,7 +126,7 @@ def _wrapped(phi: NDArray[Any]) -> NDArray[np.float32]:
 def _blocks(
     files: Sequence[FileInfo], settings: IngestSettings, num_events: int
 ) -> Iterator[tuple[FileInfo, RawEvents]]:
-    """Blocks of the files' entries, again and again, until there are enough."""
+    """Blocks of the files' entries, in cycles, until there are `num_events` events."""
     left = num_events
     while left > 0:
         for info in files:
@@ -138,7 +138,7 @@ def _blocks(
 
 
 def _columns(raw: RawEvents, info: FileInfo) -> dict[str, Any]:
-    """Branches of one block: a counted collection each, flat numbers, and the identity of the origin."""
+    """Branches of one block: one per collection, one per scalar, and the identity of the origin."""
     columns: dict[str, Any] = {}
     for name, candidates in raw.collections.items():
         records = ak.contents.RecordArray(

@@ -1,4 +1,4 @@
-"""One range of entries of one ROOT file to one Arrow table of events. No Spark, no output paths."""
+"""Reads a range of entries of one ROOT file into Arrow tables of events, without Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, SCA
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.thresholds import Mask, Offsets, any_per_event, events_to_candidates, kept_offsets, nonfinite
 
-#: About 40 MB of numbers: enough that the cost of a call does not count, little enough for any task's memory.
+#: About 40 MB of numbers: the cost of a call is negligible, and every task has the memory.
 ENTRIES_PER_CHUNK: Final = 1000
 
 
@@ -33,13 +33,13 @@ class Jagged(NamedTuple):
 
 
 class RawEvents(NamedTuple):
-    """Everything needed of a range of entries, as the file has it."""
+    """The needed branches of a range of entries, as the file holds them."""
 
     start: int
     scalars: dict[str, NDArray[Any]]
     collections: dict[str, Jagged]
     origin: tuple[Sequence[str], NDArray[np.int64]] | None = None
-    """In a load-test sample, UUID and entry that each event was made from."""
+    """In a load-test sample, UUID and entry of the event that each event copies."""
 
     @property
     def num_events(self) -> int:
@@ -48,12 +48,12 @@ class RawEvents(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Events that pass, and how many do not and why; the counts add up to the entries read."""
+    """Events that pass, and the counters of the cutflow; events and rejections add up to the entries read."""
 
     table: pa.Table
     counts: dict[str, int]
     weights: dict[str, list[float]]
-    """For each of the counts the sum of weights and of squared weights (those that are not finite left out)."""
+    """Sum of weights and of squared weights for each counter; non-finite weights count as 0."""
 
 
 def read_events(
@@ -61,12 +61,12 @@ def read_events(
 ) -> Iterator[RawEvents]:
     """Read the needed branches of entries `start` to `stop` (exclusive), in pieces of about `chunk` entries.
 
-    Pieces begin and end where baskets of the largest branch do (but for `start` and `stop`), so that no large basket
-    is decompressed twice.
+    Except at `start` and `stop`, pieces begin and end at baskets of the largest branch, so that no large basket is
+    decompressed twice.
 
     Raises:
         DamagedFileError: Some baskets cannot be read.
-        UnreachableFileError: They cannot be read now.
+        UnreachableFileError: The file cannot be read now.
         WrongBranchTypeError: A branch is not jagged or not numeric where it must be.
     """
     names = field_branches(settings.branch_map)
@@ -89,7 +89,7 @@ def read_events(
 
 
 def _refuse_missing_entries(arrays: Sequence[Sized], expected: int) -> None:
-    """A damaged index of baskets makes uproot give fewer entries than were asked for, without a word.
+    """Refuse arrays that are too short: with a damaged index of baskets, uproot silently returns fewer entries.
 
     Raises:
         ValueError: An array has another length.
@@ -120,7 +120,7 @@ def _origin(
 
 
 def _raw_events(arrays: dict[str, ak.Array], names: dict[str, str], path: str, start: int, stop: int) -> RawEvents:
-    """Flat arrays of the fields of one piece; `names` holds their branches."""
+    """Flat arrays of the fields of one piece; `names` gives the branch of each field."""
     scalars = {name: np.full(stop - start, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
     scalars |= {
         name: _scalar(arrays[name], place=f"{path}: branch '{names[name]}'", dtype=SCALARS[name].dtype)
@@ -146,7 +146,7 @@ def select_events(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> S
     """Drop events with non-finite numbers or without a lepton above threshold; drop candidates below threshold.
 
     Returns:
-        The events as `ingestion.schema.events_schema()`, and the numbers of `ingestion.spark_job.STEPS`.
+        The events in the schema `ingestion.schema.events_schema()`, and the counters of `ingestion.spark_job.STEPS`.
     """
     bad = nonfinite(raw.scalars.values(), raw.num_events)
     for jagged in raw.collections.values():
@@ -237,7 +237,7 @@ def _jagged(array: ak.Array, *, place: str, dtype: str) -> tuple[Offsets, NDArra
 
 
 def _scalar(array: ak.Array, *, place: str, dtype: str) -> NDArray[Any]:
-    """One number per event: a plain branch, or Delphes' way, a list that holds exactly one."""
+    """One number per event, from a plain branch or, as Delphes writes it, from lists with exactly one element."""
     if array.ndim == 1 and array.layout.is_numpy:
         return _numbers(array.layout.data, place, dtype)
     offsets, values = _jagged(array, place=place, dtype=dtype)
@@ -256,20 +256,19 @@ def _numbers(values: NDArray[Any], place: str, dtype: str) -> NDArray[Any]:
     if not (np.issubdtype(values.dtype, np.number) or values.dtype == np.bool_):
         raise WrongBranchTypeError(f"{place} holds {values.dtype}; numbers are needed. Map another branch.")
     if np.issubdtype(np.dtype(dtype), np.floating) or np.issubdtype(values.dtype, np.floating):
-        # Floats where integers belong stay floats until NaN and infinity have been looked for.
+        # Floats of an integer field stay floats until NaN and infinity are rejected.
         return values.astype(np.float32 if np.issubdtype(np.dtype(dtype), np.floating) else np.float64, copy=False)
     return _whole(values, dtype, place)
 
 
 def _whole(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
-    """Numbers as integers, which must not change them."""
+    """Numbers as integers of equal value; refuses others."""
     with np.errstate(invalid="ignore"):
         whole = values.astype(dtype)
     if not np.array_equal(whole, values):
         example = values[np.argmax(whole != values)]
         raise WrongBranchTypeError(
-            f"{place} holds {example}, which is no {dtype} as its field needs. "
-            f"Map another branch under ingest.branch_map."
+            f"{place} holds {example}, but its field needs {dtype}. Map another branch under ingest.branch_map."
         )
     return whole
 

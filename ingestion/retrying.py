@@ -1,4 +1,4 @@
-"""Second and third attempts at reading, for failures that may pass."""
+"""Retries of reads that fail for a reason that may pass, such as a server that is down."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tenacity
 
 from ingestion.errors import UnreachableFileError
 
-#: How often a file is tried that fails in a way that may pass.
+#: Attempts at a read whose failure may pass.
 ATTEMPTS: Final = 3
 
 _Arguments = ParamSpec("_Arguments")
@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 
 
 def patiently(read: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-    """Call a function that reads a file, again after a moment if it raises UnreachableFileError.
+    """Call a function that reads a file; call it again, after a growing pause, when it raises UnreachableFileError.
 
     Raises:
         UnreachableFileError: The last attempt failed too.

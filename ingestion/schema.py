@@ -1,7 +1,6 @@
 """The contract of the events Parquet: collections, fields, units, and the Delphes branch that each field comes from.
 
-Everything downstream (features, awkward, pandas, Spark users) relies on the names in this module and on nothing else of
-the ingestion package.
+Of the ingestion package, everything downstream (features, awkward, pandas, Spark users) relies on these names only.
 """
 
 from __future__ import annotations
@@ -73,10 +72,10 @@ SCALARS: Final[dict[str, Field]] = {
     "weight": Field("Event.Weight", "float32", ""),
 }
 
-#: Scalars that a file may lack, with the value then used.
+#: Scalars that a file may lack, with the value used instead.
 OPTIONAL_SCALARS: Final[dict[str, float]] = {"weight": 1.0}
 
-#: Branches of a load-test sample: upper and lower half of the UUID, and entry, of the event that each was made from.
+#: Branches of a load-test sample that identify the origin of an event: upper and lower half of the UUID, and entry.
 ORIGIN_BRANCHES: Final = ("LoadTest_origin_uuid_high", "LoadTest_origin_uuid_low", "LoadTest_origin_entry")
 
 
@@ -90,7 +89,7 @@ def events_schema() -> pa.Schema:
     identity = [
         pa.field("file_uuid", pa.string(), nullable=False),
         pa.field("entry", pa.int64(), nullable=False),
-        # The event that this one is a copy of, by which it is split; itself, but in a load-test sample.
+        # The origin, which decides the split: the event itself or, in a load-test sample, the event that it copies.
         pa.field("origin_uuid", pa.string(), nullable=False),
         pa.field("origin_entry", pa.int64(), nullable=False),
         pa.field("sample", pa.string(), nullable=False),

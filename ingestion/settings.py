@@ -1,4 +1,4 @@
-"""What a user may choose about reading ROOT files."""
+"""Settings of the ingestion: samples, branch names, thresholds and bad files."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ class SampleSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=100)
-    """Name in cutflows and tables: at most 100 letters, digits, `_ . + -`."""
+    """Name of the sample in cutflows and tables: at most 100 letters, digits, `_ . + -`."""
     label: int = Field(ge=0, strict=True)
-    """Class of its events: an index into `classes`."""
+    """Class of the sample's events: an index into `classes`, from 0."""
     files: list[str] = Field(min_length=1)
-    """Paths, globs or URLs of its ROOT files. A glob may match nothing (yet) where another of them matches."""
+    """Paths, globs or URLs of the sample's ROOT files. At least one must match; a glob may match nothing yet."""
     cross_section_pb: float | None = Field(default=None, gt=0)
-    """Cross-section in picobarn, if known."""
+    """Cross-section of the sample [pb], greater than 0; null if unknown."""
 
 
 class OnBadFile(StrEnum):
-    """What to do about a file that cannot be read."""
+    """What to do with a file that cannot be read."""
 
     FAIL = "fail"
-    """Stop and list what is wrong."""
+    """Stop, and list the bad files with their errors."""
     SKIP = "skip"
-    """Go on without it, and list it in the manifest and the report."""
+    """Continue without the file, and list it in the manifest and the report."""
 
 
 class IngestSettings(BaseModel):
-    """How events are read and which are worth keeping."""
+    """How events are read, and which events and candidates are kept."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-    #: Keys that do not change what comes of a file: they never make a stage stale.
+    #: Keys that do not change the output of a file: they never make a stage stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset(
         {"entries_per_task", "on_bad_file", "max_bad_files", "settle_seconds", "until"}
     )
 
     tree: str = "Delphes"
-    """Name of the tree (its highest cycle is read)."""
+    """Name of the tree in the ROOT files; of several cycles the highest is read."""
     branch_map: dict[str, str] = {}
-    """Other branch names: a collection (`muons: Muon`) or one field (`muons.pt: Muon_pt`)."""
+    """Branch names that differ from Delphes' own: of a collection (`muons: Muon`) or a field (`muons.pt: Muon_pt`)."""
     min_track_pt: float = Field(default=0.5, ge=0)
-    """Tracks need more pT than this [GeV]."""
+    """Tracks with a pT above this threshold are kept [GeV]."""
     min_photon_et: float = Field(default=1.0, ge=0)
-    """Photons need more ET than this [GeV]."""
+    """Photons with an ET above this threshold are kept [GeV]."""
     min_neutral_hadron_et: float = Field(default=1.0, ge=0)
-    """Neutral hadrons need more ET than this [GeV]."""
+    """Neutral hadrons with an ET above this threshold are kept [GeV]."""
     min_lepton_pt: float = Field(default=23.0, ge=0)
-    """Events need an electron or muon with more pT than this [GeV]."""
+    """Events with an electron or muon whose pT is above this threshold are kept [GeV]."""
     on_bad_file: OnBadFile = OnBadFile.FAIL
-    """A file that cannot be read: fail, or skip (it is listed in the manifest and the report)."""
+    """What to do with a file that cannot be read: `fail`, or `skip` it and list it in manifest and report."""
     max_bad_files: int = Field(default=10, ge=0)
-    """More skipped files than this are an error all the same."""
+    """Highest number of files that `on_bad_file: skip` may skip; with more, the run fails."""
     settle_seconds: float = Field(default=0.0, ge=0)
-    """A file that cannot be read, and was modified less than so long ago, is still being written: it is left for the
-    next run. Local files only."""
+    """Age up to which an unreadable local file counts as still being written and is left for the next run [s]. The age
+    is the time since its last change; 0 means never."""
     until: AwareDatetime | None = None
-    """Files that were modified at this time or later are left for another run. Local files only."""
+    """Time from which on modified local files are left for a later run, with time zone; null for no limit."""
     entries_per_task: int = Field(default=4000, ge=1, le=1_000_000)
-    """Larger files are read in several pieces of about so many entries, one output file each."""
+    """Approximate number of entries per Spark task: larger files are cut into pieces, with one output file each."""
 
     @field_validator("branch_map")
     @classmethod
@@ -80,10 +80,10 @@ class IngestSettings(BaseModel):
 
 
 def field_branches(branch_map: dict[str, str]) -> dict[str, str]:
-    """Branch of every field of the events schema, after the user's branch map.
+    """Branch of every field of the events schema, with the user's branch map applied.
 
-    A mapped collection replaces the part before the dot of Delphes' own branch names; a mapped field replaces the whole
-    name and wins over its collection.
+    A mapped collection replaces the part before the dot of Delphes' own branch names. A mapped field replaces the whole
+    name and takes precedence over its collection.
 
     Examples:
         >>> field_branches({"muons": "Muon", "met": "MET_pt"})["muons.pt"]

@@ -1,8 +1,8 @@
 """The Spark job: tasks read ranges of entries with uproot and write events Parquet with pyarrow themselves.
 
 Spark only schedules: measured on 2 cores, sending nested events through the JVM costs nine times the CPU of writing
-them where they are made. A task writes under a name of its own and renames at the end; its content depends on nothing
-but its range, so a retried or speculative attempt puts the same bytes in the same place.
+them in the task that makes them. A task writes under a temporary name and renames the file at the end. The content
+depends only on the range, so a retried or speculative attempt writes the same bytes to the same place.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ingestion.retrying import patiently
 from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 
-#: What is counted; entries = events + rejections.
+#: Counters of the cutflow; entries = events + rejections.
 STEPS: Final = ("entries", "rejected_nonfinite", "rejected_no_lepton", "events", "events_of_negative_weight")
 
-#: Columns with few different values; trying a dictionary for the others would cost more than writing them.
+#: Columns with few different values. For the others, an attempt at a dictionary costs more than it saves.
 _WITH_DICTIONARY: Final = ["file_uuid", "origin_uuid", "sample"]
 _WITH_STATISTICS: Final = ["file_uuid", "entry", "sample", "label", "weight"]
 
 
 class EntryRange(NamedTuple):
-    """What one task reads."""
+    """The entries of one file that one task reads."""
 
     info: FileInfo
     start: int
@@ -43,7 +43,7 @@ class EntryRange(NamedTuple):
 
 
 class EventsPart(NamedTuple):
-    """What came of one range; `name` is empty when no event of it passed."""
+    """The output of one range; `name` is empty if no event of the range passes."""
 
     sample: str
     path: str
@@ -52,7 +52,7 @@ class EventsPart(NamedTuple):
     stop: int
     name: str
     digest: str
-    """Of the Parquet file's content."""
+    """Digest of the Parquet file's content."""
     counts: dict[str, int]
     weights: dict[str, list[float]]
 
@@ -63,24 +63,24 @@ class EventsPart(NamedTuple):
 
 
 class EarlierParts(NamedTuple):
-    """Parts of the last version that may be taken over, by UUID of their ROOT file, and the folder they lie in."""
+    """Parts of the last version that this one may reuse, by UUID of their ROOT file, and their folder."""
 
     folder: Path
     parts: Mapping[str, Sequence[EventsPart]]
 
 
 class IngestResult(NamedTuple):
-    """All parts, the files they came from (with the digest of their content), and those that had to be skipped."""
+    """All parts, the files that they come from (with digests of their content), and the skipped files."""
 
     parts: list[EventsPart]
     infos: list[FileInfo]
     bad: list[BadFile]
     num_read: int
-    """Files that were read this time; the others were taken over or hold no entries."""
+    """Number of files that this run read; the parts of the others were reused, or they hold no entries."""
 
 
 class _Read(NamedTuple):
-    """A range that was read, and the digest of its file if it is the first."""
+    """A range that was read, and the digest of its file if the range is the file's first."""
 
     part: EventsPart
     file_digest: str
@@ -114,9 +114,9 @@ def ingest(
         settings: Thresholds and names, and what to do about bad files.
         out_dir: Where the events Parquet goes.
         done: Counts entries as tasks finish, for progress.
-        num_tasks: Number of Spark tasks for so many pieces of work.
-        earlier: Parts of files that have not changed; these files are not read.
-        bad: Files that were found bad before.
+        num_tasks: Gives the number of Spark tasks for a number of pieces of work.
+        earlier: Parts of an earlier version. Those of unchanged files are reused, and these files are not read.
+        bad: Files that are already known to be bad.
 
     Raises:
         IngestionError: A file cannot be read to its end, and bad files are not skipped.
@@ -131,7 +131,7 @@ def ingest(
             part = patiently(ingest_range, work, settings, Path(folder))
             digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
         except IngestionError as problem:
-            # Raised here, Spark would retry it four times and bury it in Java: the driver raises it.
+            # The driver raises it: from here, Spark would retry it four times and bury it in a Java trace.
             return _Failed(work.info, problem)
         done.add(work.stop - work.start)
         return _Read(part, digest)
@@ -147,7 +147,7 @@ def ingest(
         for orphan in out_dir.glob(f"{identity}-*.parquet"):
             orphan.unlink()
     for unfinished in out_dir.glob(".*"):
-        # Of a task whose executor was lost; its work was done by another.
+        # Left by a task whose executor was lost; another task has done its work.
         unfinished.unlink(missing_ok=True)
     changed = {work.info.uuid for work in ranges if work.start == 0 and _changed_meanwhile(work.info)}
     digests = {part.file_uuid: digest for part, digest in read if part.file_uuid not in changed}
@@ -161,7 +161,7 @@ def ingest(
 
 
 def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:
-    """The pieces of all files; none of an empty file.
+    """The ranges of all files; an empty file has none.
 
     Examples:
         >>> info = FileInfo("qcd", 0, "a.root", "u", 10, 1, "", (), False, (0, 6, 10))
@@ -211,7 +211,7 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
 
 
 def sum_by_sample(parts: Iterable[EventsPart], samples: Sequence[SampleSettings]) -> dict[str, dict[str, int]]:
-    """Counters of all parts of each sample, added up; zeros for a sample without parts."""
+    """Sums of the counters over the parts of each sample; zeros for a sample without parts."""
     totals = {sample.name: dict.fromkeys(STEPS, 0) for sample in samples}
     for part in parts:
         for step, count in part.counts.items():
@@ -234,7 +234,7 @@ def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts | None, out_dir:
 
 
 def link_or_copy(old: Path, new: Path) -> None:
-    """A second name for a file that never changes; a copy where the file system has no links."""
+    """Give a file that never changes a second name; copy it where the file system has no links."""
     try:
         os.link(old, new)
     except OSError:
@@ -242,7 +242,7 @@ def link_or_copy(old: Path, new: Path) -> None:
 
 
 def _changed_meanwhile(info: FileInfo) -> bool:
-    """Whether a file is another than when the job began: its digest would be that of what was not read."""
+    """Whether a file has changed since the job began; its digest would then describe content that was not read."""
     try:
         return size_and_time(info.path) != (info.size, info.modified)
     except IngestionError:
@@ -263,7 +263,7 @@ def _bad_file(failed: _Failed) -> BadFile:
 
 
 def _refuse_empty(counters: dict[str, dict[str, int]], readable: set[str], bad: Sequence[BadFile]) -> None:
-    """Refuse samples without events; `readable` are those of which some file could be read."""
+    """Refuse samples without events; `readable` are the samples with at least one file that could be read."""
     for sample, counter in counters.items():
         if counter["events"]:
             continue

@@ -1,4 +1,4 @@
-"""Pure array kernels on jagged collections: thresholds, finiteness, choice of events.
+"""Pure array kernels on jagged collections: thresholds, finiteness, selection of events.
 
 A jagged collection is a flat array of all candidates of all events, and `offsets` (int64, number of events + 1):
 event i owns the candidates `offsets[i]:offsets[i + 1]`.
@@ -16,11 +16,11 @@ Mask = NDArray[np.bool_]
 
 
 def kept_offsets(offsets: Offsets, kept: Mask) -> Offsets:
-    """Offsets of the collection that remains when only the candidates in `kept` stay.
+    """Offsets of a collection after only the candidates in `kept` are kept.
 
     Args:
         offsets: (num_events + 1,) starts of the events in the flat arrays.
-        kept: (num_candidates,) True for candidates that stay.
+        kept: (num_candidates,) True for candidates to keep.
 
     Returns:
         (num_events + 1,) offsets into the flat arrays after `array[kept]`.
@@ -44,7 +44,7 @@ def any_per_event(offsets: Offsets, flags: Mask) -> Mask:
 
 
 def events_to_candidates(offsets: Offsets, events: Mask) -> Mask:
-    """Repeat a choice of events for each of their candidates; (num_candidates,).
+    """Turn a mask of events into a mask of their candidates; (num_candidates,).
 
     Examples:
         >>> events_to_candidates(np.array([0, 2, 2, 3]), np.array([False, True, True])).tolist()

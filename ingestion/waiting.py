@@ -1,4 +1,4 @@
-"""Which files are left for another run: those that came too late for this one, or are still being written."""
+"""Which files wait for a later run: those that came too late for this one, or are still being written."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from ingestion.settings import IngestSettings
 
 
 class Cause(StrEnum):
-    """Why a file is left for another run."""
+    """Why a file waits for a later run."""
 
     LATE = "late"
-    """It came after the end of what this run is about."""
+    """It came at or after `ingest.until`, the end of this run's data."""
     UNFINISHED = "unfinished"
     """It may still be being written."""
 
 
 class Waiting(NamedTuple):
-    """A file that is left for another run, and why."""
+    """A file that waits for a later run, and the reason."""
 
     sample: str
     path: str
     cause: Cause
     reason: str
-    """The cause in words, with what is known of this file."""
+    """The cause in words, with the details of this file."""
 
 
 def why_nothing_is_read(sample: str, waiting: Sequence[Waiting], num_bad: int, settings: IngestSettings) -> str:
-    """What to say of a sample none of whose files is for this run: how many wait, why, and when they will be taken.
+    """The message about a sample with nothing to read in this run: how many files wait, why, and until when.
 
     Args:
-        sample: Its name.
-        waiting: Its files that wait, at least one.
-        num_bad: Its files that are skipped; there are no others.
-        settings: What made them wait.
+        sample: Name of the sample.
+        waiting: The sample's files that wait, at least one.
+        num_bad: Number of the sample's skipped files; it has no other files.
+        settings: The settings that made the files wait.
 
     Examples:
         >>> settings = IngestSettings(until=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
@@ -56,8 +56,8 @@ def why_nothing_is_read(sample: str, waiting: Sequence[Waiting], num_bad: int, s
     if unfinished := counts[Cause.UNFINISHED]:
         causes.append(f"{unfinished} may still be being written")
         hints.append(
-            f"Run again in a while: what is being written is taken once it is whole, and counts as bad if it cannot be "
-            f"read {settings.settle_seconds:g} s (ingest.settle_seconds) after its last change."
+            f"Run again later: a file that is being written is read once it is complete. It counts as bad if it cannot "
+            f"be read {settings.settle_seconds:g} s (ingest.settle_seconds) after its last change."
         )
     if num_bad:
         who = f"{len(waiting)} of {len(waiting) + num_bad} files are left for another run"
@@ -69,11 +69,11 @@ def why_nothing_is_read(sample: str, waiting: Sequence[Waiting], num_bad: int, s
 
 
 def arrived_late(modified: str, until: dt.datetime | None) -> bool:
-    """Whether a local file was modified at a time or later.
+    """Whether a local file was modified at `until` or later.
 
     Args:
-        modified: As `ingestion.files.size_and_time` gives it; of files on servers nothing is said.
-        until: The time; None is never.
+        modified: The time from `ingestion.files.size_and_time`; times of servers give False.
+        until: The time; None gives False.
 
     Examples:
         >>> arrived_late("1767225600.0", dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
@@ -85,10 +85,10 @@ def arrived_late(modified: str, until: dt.datetime | None) -> bool:
 
 
 def is_recent(modified: str, seconds: float) -> bool:
-    """Whether a local file was modified less than so long ago, or by a clock that is so little ahead of ours."""
+    """Whether a local file was modified within `seconds` of now, before it or (clocks differ) after it."""
     return _is_local_time(modified) and abs(time.time() - float(modified)) < seconds
 
 
 def _is_local_time(modified: str) -> bool:
-    """Local file systems say seconds since 1970, servers all sorts of things."""
+    """Whether a time is in seconds since 1970, as local file systems give it; servers use other formats."""
     return re.fullmatch(r"\d+(\.\d+)?", modified) is not None

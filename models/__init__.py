@@ -1,1 +1,1 @@
-"""Networks with their feature scaling inside, prediction, metrics and the figures of an evaluation."""
+"""Networks with built-in feature scaling, prediction, metrics, and the figures of an evaluation."""

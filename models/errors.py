@@ -1,19 +1,19 @@
-"""What can be wrong with models and their evaluation; each message says what, where and what to do."""
+"""Errors of models and their evaluation; each message says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
 
 class ModelError(Exception):
-    """Something about a model or its evaluation that the user can mend."""
+    """An error of a model or its evaluation that the user can fix."""
 
 
 class SavedModelError(ModelError):
-    """A model folder is incomplete, of another version, or was made for other inputs."""
+    """A model folder is incomplete, has another version, or is for other inputs."""
 
 
 class InputError(ModelError):
-    """Features, or the numbers that scale them, are not what a network takes."""
+    """Features or their scalers do not fit the inputs of a network."""
 
 
 class UndefinedMetricError(ModelError):
-    """A number cannot be computed from these events, such as the AUC of a class that is not there."""
+    """A number cannot be computed from the events, such as the AUC of a class without events."""

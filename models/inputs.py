@@ -1,4 +1,4 @@
-"""From the columns of the features Parquet that networks take to tensors."""
+"""Turns columns of the features Parquet into the input tensors of networks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from models.errors import InputError
 
 
 def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, dtype: torch.dtype) -> list[Tensor]:
-    """What the `forward` of a network takes, from columns as they lie in the features Parquet.
+    """Input tensors for the `forward` of a network, from columns of the features Parquet.
 
-    Particle lists are cut to the longest event: a recurrent network takes as long as the list is.
+    Particle lists are cut to the longest event, since the time of a recurrent network grows with the list.
 
     Args:
-        columns: Of B events: `hlf` (B, NUM_HLF), `particles` (B, 801 * 19), `num_particles` (B,); others are
-            left alone.
+        columns: Columns of B events: `hlf` (B, NUM_HLF), `particles` (B, 801 * 19), `num_particles` (B,); others are
+            ignored.
         names: The network's `inputs`.
         dtype: Floating point type of the network.
 
     Raises:
-        InputError: A column has another shape, or an event more particles than rows, or less than none.
+        InputError: A column has another shape, or a number of particles is negative or above the number of rows.
 
     Examples:
         >>> columns = {"particles": np.zeros((2, 801 * 19), np.float32), "num_particles": np.array([5, 3], np.int32)}
@@ -41,24 +41,24 @@ def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, 
             continue
         if name == "particles":
             values = values[:, : _longest(columns["num_particles"])]
-        # A copy, since what comes out of Arrow cannot be written to, which torch does not know.
+        # A copy, since arrays from Arrow are read-only, which torch does not support.
         tensors.append(torch.from_numpy(np.array(values)).to(dtype))
     return tensors
 
 
 def _shaped(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """The rows of a column, each in the shape of an event."""
+    """The rows of a column, each with the shape of an event."""
     shape = INPUT_COLUMNS[name].shape
     try:
         return values.reshape(len(values), *shape)
     except ValueError as cause:
         raise InputError(
-            f"column {name} has events of shape {values.shape[1:]}, the networks take {shape}. Make the features again."
+            f"column {name} has events of shape {values.shape[1:]}; networks take {shape}. Make the features again."
         ) from cause
 
 
 def _longest(num_particles: NDArray[Any]) -> int:
-    """Rows that the longest of some events needs, at least 1."""
+    """Number of rows for the longest event, at least 1."""
     fewest, most = num_particles.min(initial=0), int(num_particles.max(initial=1))
     if fewest < 0 or most > MAX_PARTICLES:
         raise InputError(

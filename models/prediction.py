@@ -16,14 +16,14 @@ from models.errors import InputError
 
 
 class Predictor(Protocol):
-    """What gives each event a probability of each class: a network of ours, an exported one, boosted trees."""
+    """A model that gives each event a probability of each class: a network, an exported network or boosted trees."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Columns of the features Parquet that it takes."""
+        """Columns of the features Parquet that the model takes."""
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """(num_events, num_classes), of columns as they lie in the features Parquet, one row an event."""
+        """Class probabilities, (num_events, num_classes), for columns of the features Parquet, one row per event."""
 
 
 def predict(
@@ -38,11 +38,11 @@ def predict(
     """Class probabilities of all rows of some features files.
 
     Args:
-        model: What predicts.
+        model: The model.
         files: Features Parquet files.
-        batch_size: Rows that are read and predicted at once; 256 with particle lists take half a GB.
+        batch_size: Number of rows to read and predict at once; 256 rows with particle lists take half a GB.
         also: Further columns of the files to keep.
-        at_most: Stop after so many events; rows are mixed, so the first are a random sample.
+        at_most: Highest number of events; the first events are a random sample, since rows are mixed.
         on_events: Called with the number of each batch.
 
     Returns:
@@ -50,7 +50,7 @@ def predict(
         class).
 
     Raises:
-        InputError: The files hold no events, or not the features that the model takes.
+        InputError: The files hold no events, or lack features that the model takes.
     """
     kept = [*IDENTITY_COLUMNS, "label", "weight", *also]
     parts: list[pa.Table] = []
@@ -79,7 +79,7 @@ def predict(
 
 
 def rows_of(batch: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:
-    """A column with the numbers of each event in one row, or (num_rows,) if they are single.
+    """A column as an array: (num_rows, width) for lists, (num_rows,) for single numbers.
 
     Raises:
         InputError: Events have lists of different lengths.

@@ -16,37 +16,37 @@ import uproot
 from models.errors import InputError, ModelError
 
 TREE_NAME: Final = "predictions"
-#: Events that are converted and written at once, one basket of each branch.
+#: Events per conversion and write: one basket of each branch.
 CHUNK_ROWS: Final = 100_000
 
 _PLAIN_TYPES: Final = {"entry": "int64", "label": "int64", "weight": "float32"}
 
 
 def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chunk_rows: int = CHUNK_ROWS) -> None:
-    """Write predictions as a TTree named `predictions`; the file appears whole or not at all.
+    """Write predictions as a TTree named `predictions`, atomically.
 
-    Branches, one entry per event: `file_uuid` (text, a TLeafC) and `entry` say where the event comes from, `label` is
-    its true and `predicted` its most probable class, `weight` its event weight, and `probability_<class>` are the
-    class probabilities. The title of the tree is the JSON list of the classes, in the order of the labels. To join, in
-    Python::
+    Branches, one entry per event: `file_uuid` (text, a TLeafC) and `entry` identify the event, `label` is its true
+    class, `predicted` its most probable class, `weight` its event weight, and `probability_<class>` are the class
+    probabilities. The title of the tree is the JSON list of the classes, in the order of the labels. To join the
+    predictions with their events in Python::
 
         events = uproot.open("ttbar_0.root")
         rows = uproot.open("predictions.root:predictions").arrays()
         rows = rows[rows.file_uuid == str(events.file.uuid)]
         pt = events["Delphes/Jet/Jet.PT"].array()[rows.entry]
 
-    In ROOT `file_uuid` is a `char[37]`, to be compared with `TFile::GetUUID().AsString()`; an RDataFrame gives it as
+    In ROOT `file_uuid` is a `char[37]`, to compare with `TFile::GetUUID().AsString()`; in an RDataFrame it is
     `std::string(file_uuid.begin(), file_uuid.begin() + 36)`.
 
     Args:
-        predictions: As from `models.prediction.predict`; without `label` where true classes are not known.
+        predictions: Predictions from `models.prediction.predict`; without `label` if true classes are unknown.
         classes: Names of the classes, in the order of the labels.
-        path: Where to; an existing file is replaced.
-        chunk_rows: Events that are converted and written at once.
+        path: The file; an existing file is replaced.
+        chunk_rows: Events per conversion and write.
 
     Raises:
-        ModelError: Two classes would have the same branch, or one a branch without name.
-        InputError: An event has not one probability per class.
+        ModelError: Two classes would have the same branch name, or a branch name would be empty.
+        InputError: The number of probabilities of an event differs from the number of classes.
     """
     branches = probability_branches(classes)
     plain = {name: kind for name, kind in _PLAIN_TYPES.items() if name in predictions.column_names}
@@ -60,10 +60,10 @@ def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chu
 
 
 def probability_branches(classes: Sequence[str]) -> list[str]:
-    """Names of the branches with the classes' probabilities: what is no ASCII letter, digit or underscore is dropped.
+    """Branch names of the classes' probabilities, with only the ASCII letters, digits and underscores of class names.
 
     Raises:
-        ModelError: Two classes would have the same branch, or one a branch without name.
+        ModelError: Two classes would have the same branch name, or a branch name would be empty.
 
     Examples:
         >>> probability_branches(["QCD", "W+jets"])
@@ -72,17 +72,17 @@ def probability_branches(classes: Sequence[str]) -> list[str]:
     plain = [re.sub(r"[^0-9A-Za-z_]", "", name) for name in classes]
     if not all(plain) or len(set(plain)) < len(plain):
         raise ModelError(
-            f"the classes {list(classes)} cannot be told apart in ROOT, where of their names only letters, digits and "
-            f"underscores stay: {plain}. Name them otherwise."
+            f"the classes {list(classes)} need different branch names in ROOT, which keep only letters, digits and "
+            f"underscores: {plain}. Rename the classes."
         )
     return [f"probability_{name}" for name in plain]
 
 
 def read_root(path: Path) -> pa.Table:
-    """The predictions that `write_root` has written, in the columns of `models.prediction.predict`.
+    """Read predictions that `write_root` wrote, with the columns of `models.prediction.predict`.
 
     Raises:
-        InputError: The file is no such file.
+        InputError: The file holds no such predictions.
     """
     try:
         with uproot.open({path: TREE_NAME}) as tree:
@@ -90,7 +90,7 @@ def read_root(path: Path) -> pa.Table:
             plain = [name for name in _PLAIN_TYPES if name in tree]
             columns = tree.arrays(["file_uuid", *plain, *branches], library="np")
     except (OSError, ValueError, KeyError) as cause:
-        raise InputError(f"{path} holds no predictions that can be read ({cause}). Write it again.") from cause
+        raise InputError(f"{path} holds no readable predictions ({cause}). Write it again.") from cause
     scores = np.stack([columns[name] for name in branches], axis=1)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(scores.ravel()), len(branches))
     return pa.table(
@@ -103,10 +103,10 @@ def read_root(path: Path) -> pa.Table:
 
 
 def _columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str, Any]:
-    """What a TTree takes."""
+    """Branches of a batch of predictions."""
     lists = batch.column("probability")
     if lists.value_lengths().unique().to_pylist() != [len(branches)]:
-        raise InputError(f"an event has not {len(branches)} probabilities, one per class. Predict again.")
+        raise InputError(f"an event needs {len(branches)} probabilities, one per class. Predict again.")
     scores = lists.flatten().to_numpy().reshape(batch.num_rows, len(branches))
     return {
         "file_uuid": ak.Array(batch.column("file_uuid").to_pylist()),

@@ -1,4 +1,4 @@
-"""Networks on disk: `model.json` says how to build one and on what it was made, `weights.pt` holds its tensors."""
+"""Networks on disk: `model.json` holds the specification of a network, `weights.pt` its tensors."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ MODEL_VERSION: Final = 3
 
 
 class ModelSpec(NamedTuple):
-    """All that is needed to build a network, weights apart."""
+    """Everything needed to build a network, except its weights."""
 
     settings: NetworkSettings
     classes: list[str]
     scalers: dict[str, Scaler]
-    """Of each input column that is scaled."""
+    """Scalers by input column."""
     definitions: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
-    """How the features that it was trained on were computed."""
+    """Definitions of the features of its training."""
 
 
 class Dataset(Protocol):
-    """What a network must know of a dataset: of `features.dataset.FeatureDataset` what is below."""
+    """The part of `features.dataset.FeatureDataset` that a network needs."""
 
     @property
     def classes(self) -> list[str]:
@@ -41,17 +41,17 @@ class Dataset(Protocol):
 
     @property
     def definitions(self) -> dict[str, Any]:
-        """How its features were computed."""
+        """Definitions of the dataset's features."""
 
     def scaler(self) -> dict[str, Any]:
-        """For each column its `mean` and `std` on the training split, one number per feature."""
+        """`mean` and `std` of each column on the training split, one number per feature."""
 
 
 def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
-    """How to build the network that a user chose, for a dataset.
+    """Specification of a network for a dataset.
 
     Args:
-        settings: The choice.
+        settings: Settings of the network.
         dataset: A `features.dataset.FeatureDataset`.
 
     Raises:
@@ -67,10 +67,10 @@ def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
 
 
 def build(spec: ModelSpec) -> Classifier:
-    """A network with fresh weights from torch's current random state, of torch's current default type.
+    """A network with fresh weights from torch's current random state, in torch's current default type.
 
     Raises:
-        InputError: A scaler is missing, or has not one mean and one positive standard deviation per feature.
+        InputError: A scaler is missing, or lacks a mean and a positive standard deviation for every feature.
     """
     for name in spec.settings.inputs:
         if INPUT_COLUMNS[name].is_scaled:
@@ -79,12 +79,12 @@ def build(spec: ModelSpec) -> Classifier:
 
 
 def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
-    """Write a model folder; each file appears whole or not at all.
+    """Write a model folder, each file atomically.
 
     Args:
         model: The network.
-        spec: How it was built.
-        folder: Where to; made if absent.
+        spec: Specification of the network.
+        folder: The folder; made if absent.
     """
     folder.mkdir(exist_ok=True)
     weights = folder / ".weights.pt"
@@ -104,7 +104,7 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
 
 
 def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
-    """Read a model folder, onto the CPU; nothing in it is ever unpickled into code.
+    """Read a model folder to the CPU; unpickling runs no code from it.
 
     Raises:
         SavedModelError: The folder is incomplete, damaged, of another version, or for other features.
@@ -112,11 +112,11 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
     try:
         content: Any = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         state = torch.load(folder / "weights.pt", weights_only=True, map_location="cpu")
-    except Exception as cause:  # There is hardly an error that unpickling damaged bytes does not raise.
+    except Exception as cause:  # Unpickling damaged bytes raises almost any error.
         raise SavedModelError(f"{folder} holds no readable model ({cause}). Train again.") from cause
     version = content.get("version") if isinstance(content, dict) else None
     if version != MODEL_VERSION:
-        raise SavedModelError(f"{folder}: model version {version}, this code reads {MODEL_VERSION}. Train again.")
+        raise SavedModelError(f"{folder}: model version {version}; this code reads {MODEL_VERSION}. Train again.")
     try:
         spec = _spec_from_json(content)
         model = build(spec)
@@ -129,7 +129,7 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
 def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
     settings = settings_from_json(content["settings"])
     if content["inputs"] != inputs_json(settings):
-        raise InputError("it was made for other features than this code computes")
+        raise InputError("it takes other features than this code computes")
     return ModelSpec(
         settings,
         content["classes"],

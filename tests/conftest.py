@@ -19,7 +19,7 @@ from pipeline.machine.spark_session import SparkProvider
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = ROOT / "samples"
 
-# How long an example takes hangs on what else the machine does; pytest's time limits end what hangs.
+# The time of an example depends on other work of the machine; pytest's time limits end what hangs.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 

@@ -1,1 +1,1 @@
-"""Distributed training: readers, flat model, transports, algorithms, trainer and the MPI launcher."""
+"""Distributed training: readers, flat model, transports, algorithms, trainer and MPI launcher."""

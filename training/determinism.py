@@ -1,4 +1,4 @@
-"""Torch set so that the same seed gives the same numbers."""
+"""Configures torch so that the same seed gives the same numbers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 def be_deterministic() -> None:
-    """Have this process use deterministic algorithms only; it holds until the process ends.
+    """Make this process use deterministic algorithms only, until it ends.
 
-    Torch would then also fill all new memory, so that reading what nobody wrote gives the same twice. It costs a few
-    per cent, and no operation of ours does that.
+    In this mode torch also fills all new memory, to make reads of unwritten memory reproducible. That costs a few per
+    cent and is switched off, since no operation here reads unwritten memory.
     """
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

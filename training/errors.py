@@ -1,10 +1,10 @@
-"""What can be wrong with a training run; each message says what, where and what to do."""
+"""Errors of a training run; each message says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
 
 class TrainingError(Exception):
-    """Something about a training run that the user can mend."""
+    """An error of a training run that the user can fix."""
 
 
 class ShardError(TrainingError):
@@ -12,11 +12,11 @@ class ShardError(TrainingError):
 
 
 class HostileDatasetError(TrainingError):
-    """The dataset carries a pickled schema, which reading it with petastorm would execute."""
+    """The dataset carries a pickled schema, whose code petastorm would execute."""
 
 
 class PetastormVersionError(TrainingError):
-    """The installed petastorm is not the one that the compatibility module was made for."""
+    """The installed petastorm has another version than the compatibility module supports."""
 
 
 class DamagedDatasetError(TrainingError):
@@ -32,7 +32,7 @@ class DivergedError(TrainingError):
 
 
 class LaunchError(TrainingError):
-    """The MPI processes could not be started, or one of them failed."""
+    """The MPI processes did not start, or one of them failed."""
 
 
 class TopologyError(TrainingError):
@@ -40,7 +40,7 @@ class TopologyError(TrainingError):
 
 
 class CheckpointError(TrainingError):
-    """A checkpoint is damaged, incomplete, or of another run."""
+    """A checkpoint is damaged, incomplete, or belongs to another run."""
 
 
 class StalledError(TrainingError):
@@ -48,4 +48,4 @@ class StalledError(TrainingError):
 
 
 class WarmStartError(TrainingError):
-    """A training cannot begin with the model that it is told to."""
+    """A training cannot start from the configured model."""

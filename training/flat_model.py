@@ -1,4 +1,4 @@
-"""All parameters of a network as views of one contiguous vector, all gradients of another: one message per exchange."""
+"""Parameters and gradients of a network as views of two contiguous vectors, so that an exchange is one message."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from training.transports.transport import Vector
 
 
 class VectorModel(Protocol):
-    """What an algorithm sees of a model: a vector of parameters and one of gradients, seen from the host."""
+    """An algorithm's view of a model: a vector of parameters and a vector of gradients, copied to and from the host."""
 
     flat: nn.Parameter
-    """(num_parameters,) all parameters; the optimiser gets this as its only parameter."""
+    """(num_parameters,) all parameters, as the optimiser's only parameter."""
 
     def empty(self) -> Vector:
-        """A host vector of the model's size and type, to copy into."""
+        """A host vector of the model's size and type, as a target of copies."""
 
     def read(self, out: Vector) -> None:
         """Copy the parameters to the host."""
@@ -35,14 +35,13 @@ class VectorModel(Protocol):
         """Copy the gradient from the host."""
 
     def gradient_is_finite(self) -> bool:
-        """Whether no element of the gradient is infinite or not a number."""
+        """Whether all elements of the gradient are finite."""
 
 
 class FlatModel(VectorModel):
     """A network whose parameters live in one vector.
 
-    All base optimisers act on each element alone, so that one vector gives the same numbers as one tensor per layer, in
-    one call.
+    All base optimisers are elementwise. So one call on the vector gives the same numbers as one tensor per layer.
 
     Args:
         module: The network, on its device; its parameters become views from now on.
@@ -73,7 +72,7 @@ class FlatModel(VectorModel):
         return self._gradient
 
     def zero_gradient(self) -> None:
-        """Set all gradients to 0, in place: setting them to None would cut them off the vector."""
+        """Set all gradients to 0 in place; None would detach them from the vector."""
         self._gradient.zero_()
 
     @override
@@ -110,5 +109,5 @@ class FlatModel(VectorModel):
 
     @override
     def gradient_is_finite(self) -> bool:
-        """One number comes to the host, which also overflows for gradients beyond all use."""
+        """Copy one number to the host; it also overflows for gradients that are far too large."""
         return math.isfinite(float(torch.dot(self._gradient, self._gradient)))

@@ -1,4 +1,4 @@
-"""Random numbers: a stream of its own for each purpose, and where in it one is, for checkpoints."""
+"""Random numbers: one stream per purpose, and the state of a stream for checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def random_stream(seed: int, purpose: str, *key: int) -> np.random.Generator:
-    """A generator of its own for each purpose and key, independent of all others of the same seed.
+    """A generator for a purpose and key, independent of all others of the same seed.
 
     Examples:
         >>> int(random_stream(1, "rows", 0, 5).integers(1000)) == int(random_stream(1, "rows", 5, 0).integers(1000))
@@ -19,7 +19,7 @@ def random_stream(seed: int, purpose: str, *key: int) -> np.random.Generator:
 
 
 def generator_state(rng: np.random.Generator) -> dict[str, Any]:
-    """The state of a PCG64 generator in plain values; its 128-bit integers as text."""
+    """The state of a PCG64 generator in plain values, with 128-bit integers as text."""
     state = rng.bit_generator.state
     return {
         "state": str(state["state"]["state"]),
@@ -30,7 +30,7 @@ def generator_state(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def set_generator_state(rng: np.random.Generator, state: dict[str, Any]) -> None:
-    """Put a PCG64 generator where `generator_state` found one.
+    """Restore the state that `generator_state` returned.
 
     Examples:
         >>> rng = np.random.default_rng(1)

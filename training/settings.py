@@ -1,4 +1,4 @@
-"""What a user may choose about training."""
+"""Settings of the training: algorithm, optimiser, learning rate, readers and launcher."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from training.topology import TopologyName
 
 
 class AlgorithmName(StrEnum):
-    """How workers learn together."""
+    """The algorithm of distributed training."""
 
     SGD = "sgd"
-    """One worker."""
+    """Sequential SGD on one worker."""
     AR_SGD = "ar-sgd"
-    """Gradients averaged over all workers at every step."""
+    """Average gradients over all workers at every step."""
     LOCAL_SGD = "local-sgd"
-    """Parameters averaged over all workers after some local steps."""
+    """Average parameters over all workers after some local steps."""
     D_PSGD = "d-psgd"
-    """Parameters averaged with those of all neighbours at every step."""
+    """Average parameters with all neighbours at every step."""
     AD_PSGD = "ad-psgd"
-    """Parameters averaged with those of a random neighbour, beside the computation."""
+    """Average parameters with a random neighbour at every step, without waiting for it."""
     SWARM_SGD = "swarm-sgd"
-    """Parameters averaged with those of a random neighbour after some local steps."""
+    """Average parameters with a random neighbour after some local steps."""
 
 
-#: Methods of random pairs, whose workers do not wait for each other.
+#: Methods that average random pairs; their workers do not wait for each other.
 GOSSIP = (AlgorithmName.AD_PSGD, AlgorithmName.SWARM_SGD)
 
 
-#: Keys of `TrainSettings` that only some methods look at.
+#: Keys of `TrainSettings` that only some methods use, with these methods.
 _METHODS_OF: Final = {
     "local_steps": (AlgorithmName.LOCAL_SGD, AlgorithmName.SWARM_SGD),
     "local_steps_law": (AlgorithmName.SWARM_SGD,),
@@ -49,14 +49,14 @@ class OptimizerName(StrEnum):
 
 
 class StatePolicy(StrEnum):
-    """What happens to the optimiser's momentum and moments at an exact average of the models."""
+    """Treatment of the optimiser's momentum and moments at an exact average of the models."""
 
     KEEP = "keep"
-    """Each worker keeps its own, as SlowMo does with Adam (Wang et al. 2019, section 5)."""
+    """Each worker keeps its own momentum and moments, as SlowMo with Adam (Wang et al. 2019, section 5)."""
     AVERAGE = "average"
-    """They are averaged like the models."""
+    """Momentum and moments are averaged like the models."""
     RESET = "reset"
-    """They start from zero again, as SlowMo does with the momentum of SGD."""
+    """Momentum and moments restart from zero, as SlowMo does with the momentum of SGD."""
 
 
 class SlowMoSettings(BaseModel):
@@ -65,34 +65,34 @@ class SlowMoSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     tau: int = Field(default=12, ge=1)
-    """Steps of the algorithm between two outer steps."""
+    """Number of steps of the algorithm between two outer steps of SlowMo, at least 1."""
     alpha: float = Field(default=1.0, gt=0)
-    """Slow learning rate."""
+    """Slow learning rate of SlowMo, greater than 0."""
     beta: float = Field(default=0.6, ge=0, lt=1)
-    """Slow momentum factor."""
+    """Slow momentum factor of SlowMo, at least 0 and below 1."""
     exact_average: bool | None = None
-    """Average all workers before the outer step; by default only for `ar-sgd` and `local-sgd`, as in the thesis."""
+    """Whether SlowMo averages all workers before an outer step; null: only for `ar-sgd` and `local-sgd` (thesis)."""
 
 
 class ScheduleSettings(BaseModel):
-    """The learning rate over the run, by the samples that all workers together have seen."""
+    """The learning rate as a function of the samples seen by all workers, counted in epochs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     warmup_epochs: float = Field(default=0.0, ge=0)
-    """The rate rises linearly over so many epochs, from that of one worker where it is scaled, else from 0."""
+    """Length of the linear warm-up in epochs. It starts at the rate of one worker if the rate is scaled, else at 0."""
     decay: Literal["constant", "step", "cosine"] = "constant"
-    """What comes after: nothing, a division at `milestones`, or half a cosine down to `final_fraction`."""
+    """Learning rate after the warm-up: `constant`, `step` (lower at `milestones`), or `cosine` to `final_fraction`."""
     milestones: list[float] = []
-    """Epochs at which `step` multiplies the rate by `factor`."""
+    """Epochs at which `decay: step` multiplies the learning rate by `factor`."""
     factor: float = Field(default=0.1, gt=0, lt=1)
-    """Of `step`."""
+    """Factor on the learning rate at every milestone of `decay: step`, between 0 and 1."""
     final_fraction: float = Field(default=0.01, gt=0, le=1)
-    """Of `cosine`: the rate at the end of the last epoch, as a fraction."""
+    """Final learning rate of `decay: cosine`, at the end of the last epoch, as a fraction of `learning_rate`."""
 
     @property
     def is_constant(self) -> bool:
-        """Whether the rate never changes."""
+        """Whether the learning rate never changes."""
         return self.decay == "constant" and not self.warmup_epochs
 
 
@@ -100,7 +100,7 @@ class TrainSettings(BaseModel):
     """How the network is trained."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-    #: Keys that change how fast, not what, is computed: they never make a stage stale.
+    #: Keys that change the speed but not the result: they never make a stage stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset(
         {
             "cache",
@@ -116,69 +116,69 @@ class TrainSettings(BaseModel):
     )
 
     algorithm: AlgorithmName = AlgorithmName.AR_SGD
-    """`sgd` on one worker; `ar-sgd`, `local-sgd`, `d-psgd`, `ad-psgd`, `swarm-sgd` on any number."""
+    """Algorithm: `sgd` on one worker; `ar-sgd`, `local-sgd`, `d-psgd`, `ad-psgd` or `swarm-sgd` on any number."""
     workers: int = Field(default=1, ge=1)
-    """MPI ranks; each reads its own row groups."""
+    """Number of workers (MPI ranks), at least 1; each reads its own row groups."""
     epochs: int = Field(default=20, ge=1)
-    """Passes over the training split."""
+    """Number of passes over the training split, at least 1."""
     batch_size: int = Field(default=128, ge=1)
-    """Events per worker and step, at most: steps of an epoch are of nearly equal size."""
+    """Highest number of events per worker and step; all steps of an epoch have nearly equal size."""
     optimizer: OptimizerName = OptimizerName.ADAM
-    """Base optimiser."""
+    """Base optimiser of each worker: `adam` or `sgd`."""
     learning_rate: float = Field(default=1e-3, gt=0)
-    """Learning rate of one worker."""
+    """Learning rate of one worker, greater than 0."""
     scale_learning_rate: bool = True
-    """Multiply the rate by the number of workers for `ar-sgd` with `sgd` (the linear rule; never with `adam`)."""
+    """Whether `ar-sgd` with `sgd` multiplies the learning rate by the number of workers (linear rule)."""
     schedule: ScheduleSettings = ScheduleSettings()
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    """Momentum of the `sgd` optimiser."""
+    """Momentum of the `sgd` optimiser, at least 0 and below 1."""
     nesterov: bool = False
-    """Nesterov's form of it."""
+    """Whether the momentum of the `sgd` optimiser has Nesterov's form."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """L2 penalty."""
+    """Factor of the L2 penalty on the weights; 0 for none."""
     seed: int = Field(default=1, ge=0, lt=2**32)
-    """Of the initial weights, the order of events and the choice of partners."""
+    """Seed of the initial weights, the order of events and the choice of partners; 0 to 2**32 - 1."""
     warm_start: bool = False
-    """Begin with weights and scaling of the model in use (`promote`), where there is one of the same layers."""
+    """Whether to start from weights and scaling of the model in use (`promote`), if it has the same layers."""
     precision: Literal["float32", "float64"] = "float32"
-    """Floating point numbers of the network."""
+    """Floating point type of the network."""
     local_steps: int = Field(default=3, ge=1)
-    """H: steps before an average, of `local-sgd` and `swarm-sgd`."""
+    """Number H of local steps between two averages of `local-sgd` and `swarm-sgd`, at least 1."""
     local_steps_law: Literal["fixed", "geometric"] = "fixed"
-    """Of `swarm-sgd`: always H steps, or a geometrically distributed number with mean H."""
+    """Number of local steps of `swarm-sgd`: always `local_steps`, or geometrically distributed with this mean."""
     topology: TopologyName | None = None
-    """Who may talk to whom in `d-psgd` (by default `ring`), `ad-psgd` and `swarm-sgd` (by default `complete`)."""
+    """Communication graph; null: `ring` for `d-psgd`, `complete` for `ad-psgd` and `swarm-sgd`."""
     exchange: Literal["locked", "additive"] = "locked"
-    """How pairs average: under locks, or by adding differences without locks (reads may then be of mixed age)."""
+    """How pairs average: under locks, or by adding differences without locks (reads may then mix old and new)."""
     overlap: Literal["thread", "inline"] = "inline"
-    """Of `ad-psgd`: average in a thread beside the gradient, or just before it; the gradient is the same."""
+    """When `ad-psgd` averages: in a thread during the gradient, or just before it (the gradient is the same)."""
     slowmo: SlowMoSettings | None = None
-    """Slow momentum around the algorithm; not set, none."""
+    """Slow momentum around the algorithm; null for none."""
     optimizer_state: StatePolicy | None = None
-    """What becomes of momentum and moments at exact averages: `keep`, `average`, `reset`. By default they are kept,
-    but reset by SlowMo for `sgd`."""
+    """Treatment of momentum and moments at exact averages: `keep`, `average` or `reset`. Null: SlowMo resets those of
+    `sgd`, all others are kept."""
     reader: Literal["petastorm", "arrow"] = "petastorm"
-    """Both give the same batches; `arrow` is the faster."""
+    """Reader of the features: `petastorm`, or the faster `arrow`; both give the same batches."""
     cache: Literal["none", "memory"] = "none"
-    """Keep what was read in memory (`arrow` only)."""
+    """Whether the events stay in `memory` after the first read (needs `reader: arrow`)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes a GPU where there is one: each rank the one of its place on the machine, modulo their number."""
+    """Device of the network; `auto`: a GPU if there is one. Ranks of a machine take its GPUs in turn."""
     checkpoint_steps: int | None = Field(default=None, ge=1)
-    """Steps between checkpoints within an epoch; there is always one at its end."""
+    """Number of steps between checkpoints within an epoch; null: only at the end of every epoch."""
     on_rank_loss: Literal["restart", "shrink", "stop"] = "restart"
-    """When a rank is lost: start all again from the last checkpoint, go on with the survivors (under a fault-tolerant
-    mpirun; `ad-psgd` and `swarm-sgd` restart instead), or stop."""
+    """Reaction to a lost rank: `restart` all from the last checkpoint, `shrink` to the survivors (needs a
+    fault-tolerant mpirun; `ad-psgd` and `swarm-sgd` restart instead), or `stop`."""
     max_restarts: int = Field(default=3, ge=0)
-    """Losses of ranks in one run before it stops."""
+    """Highest number of lost ranks in one run; after one more the run stops."""
     stall_seconds: float = Field(default=300.0, gt=0)
-    """Without a step of any rank for so long, the run ends with a report of what each was doing."""
+    """Time without a step of any rank after which the run ends with a report of what each rank was doing [s]."""
     tensorboard: bool = False
-    """Write scalars for TensorBoard too (`pip install tensorboardX`); of a network that is trained already, from its
-    records."""
+    """Whether to also write scalars for TensorBoard (needs `pip install tensorboardX`). For a network that is trained
+    already, its records give them."""
     launcher: Literal["mpirun", "srun"] = "mpirun"
-    """What starts the ranks; `srun` within a SLURM allocation, with `--mpi=pmix`."""
+    """Program that starts the ranks: `mpirun`, or `srun` in a SLURM allocation (with `--mpi=pmix`)."""
     launcher_args: list[str] = []
-    """Further arguments of it, for example `[--hostfile, hosts.txt]` of mpirun."""
+    """Further arguments of the launcher, for example `[--hostfile, hosts.txt]` for mpirun."""
 
     @model_validator(mode="after")
     def _workers_suit_algorithm(self) -> Self:
@@ -216,7 +216,7 @@ class TrainSettings(BaseModel):
         together = self.algorithm in (AlgorithmName.AR_SGD, AlgorithmName.LOCAL_SGD)
         if self.slowmo is not None and self.slowmo.exact_average is False and together:
             raise ValueError(
-                f"slowmo.exact_average: false means nothing for {self.algorithm}, which averages all workers anyway; "
+                f"slowmo.exact_average: false has no effect on {self.algorithm}, which averages all workers anyway; "
                 f"leave it out, or use d-psgd, ad-psgd or swarm-sgd"
             )
         exact = self.algorithm is AlgorithmName.LOCAL_SGD or (self.slowmo is not None and self.slowmo_is_exact)
@@ -236,18 +236,18 @@ class TrainSettings(BaseModel):
 
     @property
     def effective_learning_rate(self) -> float:
-        """The rate that the optimiser gets: scaled by the linear rule (Goyal et al. 2017) where that applies."""
+        """The optimiser's learning rate, scaled by the linear rule (Goyal et al. 2017) where it applies."""
         return self.learning_rate * self.rate_scale
 
     @property
     def rate_scale(self) -> int:
-        """By how much the linear rule scales the learning rate."""
+        """Factor of the linear rule on the learning rate; 1 where the rule does not apply."""
         linear = self.algorithm is AlgorithmName.AR_SGD and self.optimizer is OptimizerName.SGD
         return self.workers if linear and self.scale_learning_rate else 1
 
     @property
     def slowmo_is_exact(self) -> bool:
-        """Whether SlowMo averages all workers: by default not for the methods that gossip."""
+        """Whether SlowMo averages all workers; by default only for methods without gossip."""
         if self.slowmo is None or self.slowmo.exact_average is None:
             return self.algorithm not in (*GOSSIP, AlgorithmName.D_PSGD)
         return self.slowmo.exact_average
@@ -260,18 +260,18 @@ class TrainSettings(BaseModel):
 
     @property
     def state_policy(self) -> StatePolicy:
-        """What becomes of the optimiser's state at exact averages."""
+        """Treatment of the optimiser's state at exact averages."""
         if self.optimizer_state is not None:
             return self.optimizer_state
         slow_sgd = self.slowmo is not None and self.optimizer is OptimizerName.SGD
         return StatePolicy.RESET if slow_sgd else StatePolicy.KEEP
 
     def advice(self) -> list[str]:
-        """What may well be meant otherwise; a sentence each."""
+        """Sentences about settings that are valid but probably not intended."""
         return self._without_effect() + self._about_slowmo()
 
     def _without_effect(self) -> list[str]:
-        """Keys that were changed, and that this method does not look at."""
+        """Changed keys that this method does not use."""
         fields = type(self).model_fields
         changed = [key for key in _METHODS_OF if getattr(self, key) != fields[key].default]
         found = [

@@ -1,4 +1,4 @@
-"""Who may talk to whom: communication graphs, mixing matrices and spectral gaps (Migliorini 2020, section 2.2)."""
+"""Communication graphs of the workers, their mixing matrices and spectral gaps (Migliorini 2020, section 2.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from training.errors import TopologyError
 
-#: Eigenvalues of more workers than this take minutes; the gap of such a graph is not computed.
+#: Highest number of workers for a spectral gap; beyond it the eigenvalues would take minutes.
 MAX_EIGENVALUES = 2048
 
 
@@ -18,15 +18,15 @@ class TopologyName(StrEnum):
     """A communication graph over the workers."""
 
     COMPLETE = "complete"
-    """Everybody with everybody."""
+    """Every rank is a neighbour of every other."""
     RING = "ring"
-    """Each with the next and the one before."""
+    """Neighbours are the next and the previous rank."""
     TORUS = "torus"
-    """A two-dimensional grid that is closed in both directions, as square as the number of workers allows."""
+    """A periodic two-dimensional grid, as square as the number of workers allows."""
     HYPERCUBE = "hypercube"
-    """Ranks that differ in one binary digit; a power of two of workers."""
+    """Neighbours differ in one binary digit of the rank; the number of workers is a power of two."""
     EXPONENTIAL = "exponential"
-    """Distances 1, 2, 4, ... both ways round."""
+    """Neighbours are at distances 1, 2, 4, ... in both directions of a ring."""
 
 
 class Topology(NamedTuple):
@@ -34,9 +34,9 @@ class Topology(NamedTuple):
 
     name: TopologyName
     neighbours: list[list[int]]
-    """Of each worker, in ascending order, itself left out."""
+    """Neighbours of each worker in ascending order, without the worker itself."""
     weights: list[list[float]]
-    """What each worker gives to its own model first, then to those of its neighbours; they add up to 1."""
+    """Weights of each worker: of its own model first, then of its neighbours' models; they add up to 1."""
 
     @property
     def world_size(self) -> int:
@@ -47,8 +47,8 @@ class Topology(NamedTuple):
 def make_topology(name: TopologyName, world_size: int) -> Topology:
     """The graph with Metropolis-Hastings weights.
 
-    w_ij = 1 / (1 + max(degree_i, degree_j)) for neighbours, the rest stays with the worker itself: symmetric and doubly
-    stochastic on any graph (Xiao and Boyd 2004, section 4.2). On the complete graph it is 1/m everywhere.
+    w_ij = 1 / (1 + max(degree_i, degree_j)) for neighbours; w_ii makes the sum of a row 1. The matrix is symmetric and
+    doubly stochastic on any graph (Xiao and Boyd 2004, section 4.2). On the complete graph all weights are 1/m.
 
     Raises:
         TopologyError: The graph does not exist for this number of workers.
@@ -81,7 +81,7 @@ def mixing_matrix(topology: Topology) -> NDArray[np.float64]:
 def spectral_gap(topology: Topology) -> float:
     """1 - max(|lambda_2|, |lambda_m|) of W: 1 mixes in one step, 0 never (Migliorini 2020, assumption 2.2).
 
-    Its rho is (1 - gap)^2. Not a number above `MAX_EIGENVALUES` workers.
+    The thesis' rho is (1 - gap)^2. The gap is NaN above `MAX_EIGENVALUES` workers.
 
     Examples:
         >>> round(spectral_gap(make_topology(TopologyName.COMPLETE, 8)), 6)
@@ -98,7 +98,7 @@ def spectral_gap(topology: Topology) -> float:
 
 
 def _reached(name: TopologyName, rank: int, world_size: int) -> set[int]:
-    """Ranks that a rank is joined to; it may be among them itself."""
+    """Neighbours of a rank, possibly with the rank itself."""
     if name is TopologyName.COMPLETE:
         return set(range(world_size))
     if name is TopologyName.RING:
@@ -109,7 +109,7 @@ def _reached(name: TopologyName, rank: int, world_size: int) -> set[int]:
     if name is TopologyName.HYPERCUBE:
         if world_size & (world_size - 1):
             raise TopologyError(
-                f"a hypercube needs a power of two of workers, not {world_size}; use exponential, which takes any"
+                f"a hypercube needs a power of two of workers, not {world_size}; use exponential, which allows any"
             )
         return {rank ^ (1 << digit) for digit in range(world_size.bit_length() - 1)}
     return _on_torus(rank, world_size)

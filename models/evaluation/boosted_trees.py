@@ -1,4 +1,4 @@
-"""What networks are measured against: boosted decision trees on the high-level features."""
+"""The reference for the networks: boosted decision trees on the high-level features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from features.columns import INPUT_COLUMNS
 from models.errors import InputError, ModelError, UndefinedMetricError
 
-#: With at least so many events of each class, a tenth of them can say when to stop.
+#: Least number of events of each class for early stopping, which uses a tenth of the events.
 FEWEST_TO_STOP_EARLY: Final = 1000
 
 
@@ -21,9 +21,9 @@ FEWEST_TO_STOP_EARLY: Final = 1000
 class BoostedTrees:
     """Gradient-boosted decision trees (Friedman 2001) on the high-level features, by scikit-learn.
 
-    Trees need no feature scaling. Parameters are scikit-learn's, but for a small penalty on leaves. With fewer than
-    1000 events of a class 100 rounds are made; with more, up to 1000, until the loss on a tenth of the events, drawn by
-    the seed, has not improved for 10.
+    Trees need no feature scaling. Parameters are scikit-learn's defaults, except for a small penalty on leaves. With
+    fewer than 1000 events of a class the training has 100 rounds. With more it has up to 1000 rounds, and stops when
+    the loss on a tenth of the events, drawn by the seed, has not improved for 10 rounds.
     """
 
     #: Columns of the features Parquet that `probabilities` takes.
@@ -31,7 +31,7 @@ class BoostedTrees:
 
     classes: list[str]
     num_negative: int
-    """Events with a negative weight, which counted as 0 in the training: with them a leaf may have no finite value."""
+    """Number of events with a negative weight. They count as 0 in the training: a leaf could have no finite value."""
     trees: HistGradientBoostingClassifier
 
     @classmethod
@@ -51,10 +51,10 @@ class BoostedTrees:
             labels: (num_events,) true classes.
             weights: (num_events,) event weight x class weight; only their ratios matter.
             classes: Names of the classes, in the order of the labels.
-            seed: Of the events that are drawn for bin edges and early stopping; not negative.
+            seed: Seed for the choice of events for bin edges and early stopping; at least 0.
 
         Raises:
-            ModelError: A label belongs to none of the classes, or there are fewer than 2 classes.
+            ModelError: A label belongs to no class, or there are fewer than 2 classes.
             UndefinedMetricError: A class has no events of positive weight.
             InputError: The features have another shape.
         """
@@ -81,11 +81,11 @@ class BoostedTrees:
 
 
 def _count_events(labels: NDArray[np.int64], weights: NDArray[np.float64], classes: Sequence[str]) -> NDArray[np.int64]:
-    """Events of positive weight of each class."""
+    """Number of events of positive weight of each class."""
     if len(classes) < 2 or not np.isin(labels, np.arange(len(classes))).all():
         raise ModelError(
-            f"trees need at least 2 classes, and labels from 0 to their number; there are the classes {list(classes)} "
-            f"and the labels {np.unique(labels).tolist()}. Make the features again."
+            f"trees need at least 2 classes, and labels below the number of classes; the classes are {list(classes)}, "
+            f"the labels {np.unique(labels).tolist()}. Make the features again."
         )
     counts = np.bincount(labels[weights > 0], minlength=len(classes))
     if not counts.all():
@@ -98,6 +98,6 @@ def _checked(hlf: NDArray[Any]) -> NDArray[Any]:
     shape = INPUT_COLUMNS["hlf"].shape
     if hlf.shape[1:] != shape:
         raise InputError(
-            f"column hlf has events of shape {hlf.shape[1:]}, trees take {shape}. Make the features again."
+            f"column hlf has events of shape {hlf.shape[1:]}; trees take {shape}. Make the features again."
         )
     return hlf

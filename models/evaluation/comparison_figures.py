@@ -1,4 +1,4 @@
-"""Figures that show several models on the same axes: ROC curves in the forms that physicists use."""
+"""Figures of several models on the same axes: ROC curves in the forms that physicists use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.style import COLOURS, DASHES, SMALL, PlotLabels, new_figure, plain
 
-#: A background efficiency of 0 in the sample stands here below the lowest that is not.
+#: Margin of a logarithmic axis beyond the lowest efficiency or the highest rejection, as a factor.
 _BELOW: Final = 2.0
-#: Bands without an end end here, and one over it, outside every panel.
+#: End of an open band on the logarithmic axis (for rejections 1 over it): outside every panel.
 _FAR: Final = 1e12
 
 
@@ -24,7 +24,7 @@ def plot_background_efficiency(
     """Background efficiency on a logarithmic axis against signal efficiency.
 
     Args:
-        curves: For each background (a panel each), by model.
+        curves: Curves by background (one panel each) and model.
         signal: Name of the signal class.
         labels: Words on the plot.
     """
@@ -43,7 +43,13 @@ def plot_background_efficiency(
 
 
 def plot_rejection(curves: Mapping[str, Mapping[str, EfficiencyCurve]], signal: str, labels: PlotLabels) -> Figure:
-    """Background rejection, one over its efficiency, against signal efficiency; arguments as above."""
+    """Background rejection (1 / background efficiency) against signal efficiency.
+
+    Args:
+        curves: Curves by background (one panel each) and model.
+        signal: Name of the signal class.
+        labels: Words on the plot.
+    """
     figure, first = new_figure(labels, panels=len(curves))
     highest = max(1 / _lowest(curve) for models in curves.values() for curve in models.values())
     for axes, (background, models) in zip(figure.axes, curves.items(), strict=True):
@@ -67,7 +73,7 @@ def _draw(
     low: np.ndarray[tuple[int], np.dtype[np.float64]],
     high: np.ndarray[tuple[int], np.dtype[np.float64]],
 ) -> None:
-    """A curve with its band; where the sample has no background left the line ends and the band says how far."""
+    """Draw a curve with its error band; where no background is left, the line ends and the band continues."""
     finite = np.isfinite(value) & (value > 0)
     colour = COLOURS[place % len(COLOURS)]
     axes.plot(across[finite], value[finite], color=colour, linestyle=DASHES[place % len(DASHES)], label=plain(name))
@@ -75,6 +81,6 @@ def _draw(
 
 
 def _lowest(curve: EfficiencyCurve) -> float:
-    """Lowest efficiency to show: of the line, or where the sample has no background at any point, of the band's top."""
+    """Lowest efficiency to show: of the line, or of the band's top if the sample has no background at any point."""
     positive = curve.background_efficiency > 0
     return float((curve.background_efficiency[positive] if positive.any() else curve.high).min())

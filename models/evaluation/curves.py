@@ -16,8 +16,8 @@ from models.evaluation.metrics import Estimate, auc_one_vs_rest, effective_size
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-#: Bin edges of the features against which an efficiency is drawn; names as in `features.columns.HIGH_LEVEL`. pT, HT and
-#: missing ET in GeV. Leptons start where the selection starts, at 23 GeV.
+#: Bin edges of the variables in plots of efficiencies; names as in `features.columns.HIGH_LEVEL`. pT, HT and missing ET
+#: in GeV. Lepton pT starts at the threshold of the selection, 23 GeV.
 KINEMATIC_EDGES: Final[dict[str, tuple[float, ...]]] = {
     "lepton_pt": (23, 30, 40, 50, 70, 100, 150, 300),
     "lepton_eta": (-2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5),
@@ -28,37 +28,37 @@ KINEMATIC_EDGES: Final[dict[str, tuple[float, ...]]] = {
 
 
 class EfficiencyCurve(NamedTuple):
-    """What is left of the background, against the share of the signal that is kept."""
+    """Background efficiency against signal efficiency."""
 
     signal_efficiency: Floats
-    """(num_points,) the least that is kept, rising to 1."""
+    """(num_points,) wanted signal efficiencies, rising to 1."""
     background_efficiency: Floats
-    """(num_points,) at the highest threshold that keeps so much."""
+    """(num_points,) background efficiency at the highest threshold that keeps the wanted signal efficiency."""
     low: Floats
-    """(num_points,) lower end of its one-sigma interval."""
+    """(num_points,) lower end of the one-sigma interval of the background efficiency."""
     high: Floats
-    """(num_points,) upper end."""
+    """(num_points,) upper end of the one-sigma interval of the background efficiency."""
 
 
 class CalibrationBin(NamedTuple):
-    """Events with about the same predicted probability."""
+    """Events with predicted probabilities in one bin."""
 
     low: float
     high: float
     mean_predicted: float
     observed: Efficiency
-    """Share of the events that are of the class."""
+    """Share of the events that belong to the class."""
     num_events: int
     weight: float
     """Sum of the event weights."""
 
 
 class TwoSample(NamedTuple):
-    """How far two samples are apart."""
+    """Distance of two samples, and its significance."""
 
     distance: float
     p_value: float
-    """Probability of such a distance or a larger one between samples of one distribution."""
+    """Probability of at least this distance for two samples of the same distribution."""
 
 
 def background_curve(
@@ -72,9 +72,9 @@ def background_curve(
 ) -> EfficiencyCurve:
     """Background efficiency at each signal efficiency of an even grid from 1 / num_points to 1.
 
-    Each point is the working point of `models.evaluation.efficiencies.working_point` with the same wanted
-    efficiency, and has its interval: Clopper and Pearson's with the effective number of background events, at a
-    threshold that is taken as known. The curve rises if no weight is negative.
+    Each point is the working point of `models.evaluation.efficiencies.working_point` with the same wanted efficiency.
+    Its interval is Clopper and Pearson's with the effective number of background events, at a fixed threshold. The
+    curve rises if no weight is negative.
 
     Args:
         labels: (num_events,) true classes.
@@ -82,7 +82,7 @@ def background_curve(
         weights: (num_events,) event weights.
         signal: The class to keep.
         background: The classes to reject, counted together; all others if None.
-        num_points: Points of the grid; one of a multiple of 100 points contains 0.9, 0.95 and 0.99.
+        num_points: Points of the grid; a grid with a multiple of 100 points contains 0.9, 0.95 and 0.99.
 
     Raises:
         UndefinedMetricError: The weights of signal or background do not add up to more than 0, or a score is not
@@ -95,7 +95,7 @@ def background_curve(
         [0.0, 0.5]
     """
     if background is not None and signal in background:
-        raise ValueError(f"class {signal} cannot be signal and background at once")
+        raise ValueError(f"class {signal} is signal and background at the same time; name it once")
     refuse_not_finite(scores)
     is_signal = labels == signal
     is_background = ~is_signal if background is None else np.isin(labels, background)
@@ -108,7 +108,7 @@ def background_curve(
 
 
 def _share_from(scores: Floats, weights: Floats, cuts: Floats) -> Floats:
-    """Share of the weight at each cut and above."""
+    """Share of the weight with scores at or above each cut."""
     order = np.argsort(-scores)
     kept = np.concatenate([[0.0], np.cumsum(weights[order])])
     passing = np.searchsorted(-scores[order], -cuts, side="right")
@@ -116,10 +116,10 @@ def _share_from(scores: Floats, weights: Floats, cuts: Floats) -> Floats:
 
 
 def likelihood_ratio(probabilities: Floats, *, signal: int, background: int) -> Floats:
-    """The score that tells one class from one other: p_s / (p_s + p_b), or 0.5 where both are 0.
+    """The score that separates one class from one other: p_s / (p_s + p_b), or 0.5 if both are 0.
 
-    By the lemma of Neyman and Pearson (1933) no score does better if the probabilities are right; it does not depend on
-    those of the other classes.
+    If the probabilities are right, it is the best possible score (lemma of Neyman and Pearson, 1933). It does not
+    depend on the probabilities of the other classes.
 
     Args:
         probabilities: (num_events, num_classes).
@@ -141,7 +141,7 @@ def likelihood_ratio(probabilities: Floats, *, signal: int, background: int) -> 
 
 
 def auc_of_two(labels: Labels, scores: Floats, weights: Floats, *, signal: int, background: int) -> Estimate:
-    """Area under the ROC curve of one class against one other; events of all other classes are left out.
+    """Area under the ROC curve of one class against one other, without the events of all other classes.
 
     Args:
         labels: (num_events,) true classes.
@@ -160,7 +160,7 @@ def auc_of_two(labels: Labels, scores: Floats, weights: Floats, *, signal: int, 
     """
     refuse_not_finite(scores)
     for each in (signal, background):
-        _refuse_no_weight(weights[labels == each], f"class {each} cannot be told from another")
+        _refuse_no_weight(weights[labels == each], f"class {each} cannot be separated from another")
     chosen = (labels == signal) | (labels == background)
     return auc_one_vs_rest(labels[chosen], scores[chosen], weights[chosen], signal=signal)
 
@@ -175,9 +175,9 @@ def calibration(
 
     Args:
         is_class: (num_events,) whether the event is of the class.
-        predicted: (num_events,) its probability, from 0 to 1.
+        predicted: (num_events,) predicted probability of the class, from 0 to 1.
         weights: (num_events,) event weights.
-        num_bins: Between 0 and 1.
+        num_bins: Number of bins between 0 and 1.
 
     Raises:
         UndefinedMetricError: A prediction is no probability.
@@ -188,7 +188,7 @@ def calibration(
         (0.7, 0.75, 0.5)
     """
     if not ((predicted >= 0) & (predicted <= 1)).all():
-        raise UndefinedMetricError("a prediction is no probability from 0 to 1; the model or its input is damaged")
+        raise UndefinedMetricError("a predicted probability is outside 0 to 1; the model or its input is damaged")
     edges = np.arange(num_bins + 1) / num_bins
     place = np.searchsorted(edges[1:-1], predicted)
     found = []
@@ -204,9 +204,9 @@ def calibration(
 
 
 def calibration_error(bins: Sequence[CalibrationBin]) -> float:
-    """Expected calibration error: mean distance of observed from predicted, by the bins' shares of the weight.
+    """Expected calibration error: mean distance of observed and predicted share, weighted by the bins' event weights.
 
-    Naeini, Cooper and Hauskrecht (2015). It depends on the bins, and is above 0 even for a perfect model, by about the
+    Naeini, Cooper and Hauskrecht (2015). It depends on the bins. Even for a perfect model it is above 0, by about the
     statistical error of the shares.
 
     Args:
@@ -216,18 +216,18 @@ def calibration_error(bins: Sequence[CalibrationBin]) -> float:
         UndefinedMetricError: There are no bins.
     """
     if not bins:
-        raise UndefinedMetricError("a calibration error is not defined: no bin holds events whose weights add up")
+        raise UndefinedMetricError("a calibration error is not defined: no bin has a sum of weights above 0")
     total = sum(each.weight for each in bins)
     return sum(each.weight * abs(each.observed.value - each.mean_predicted) for each in bins) / total
 
 
 def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, second_weights: Floats) -> TwoSample:
-    """Largest distance of the weighted distribution functions of two samples, and how likely it is by chance.
+    """Largest distance of the weighted distribution functions of two samples, and its p-value.
 
-    The p-value is that of scipy's `ks_2samp(method="asymp")` with the effective numbers of events, and equals it for
-    unit weights. With uneven weights it is approximate (Monahan, Numerical Methods of Statistics, 2011); ties make it
-    too large. With negative weights a distribution function may fall, or leave 0 to 1; the distance is still
-    the largest one and may exceed 1.
+    For unit weights the p-value equals that of scipy's `ks_2samp(method="asymp")`; else it uses the effective numbers
+    of events and is approximate (Monahan, Numerical Methods of Statistics, 2011). Ties make it too large. With negative
+    weights a distribution function may fall, or leave the range 0 to 1; the distance is still the largest one and may
+    exceed 1.
 
     Args:
         first: (num_first,) values.
@@ -246,12 +246,12 @@ def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, sec
     for values, weights in ((first, first_weights), (second, second_weights)):
         _refuse_no_weight(weights, "two samples cannot be compared")
         if np.isnan(values).any():
-            raise UndefinedMetricError("two samples cannot be compared: a value is not a number. Look at the features.")
+            raise UndefinedMetricError("two samples cannot be compared: a value is not a number. Check the features.")
     places = np.unique(np.concatenate([first, second]))
     difference = _share_to(first, first_weights, places) - _share_to(second, second_weights, places)
     distance = float(np.abs(difference).max())
     sizes = effective_size(first_weights), effective_size(second_weights)
-    # scipy rounds to whole events; first to 9 digits, lest a weight that all events share tips a half.
+    # scipy rounds to whole events. Round to 9 digits first, so that a common weight factor cannot tip a half.
     size = round(round(sizes[0] * sizes[1] / (sizes[0] + sizes[1]), 9))
     if size < 1:
         raise UndefinedMetricError(
@@ -261,7 +261,7 @@ def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, sec
 
 
 def _share_to(values: Floats, weights: Floats, places: Floats) -> Floats:
-    """Share of the weight up to each place and on it."""
+    """Share of the weight with values at or below each place."""
     order = np.argsort(values)
     below = np.concatenate([[0.0], np.cumsum(weights[order])])
     below = below[np.searchsorted(values[order], places, side="right")]
@@ -271,19 +271,19 @@ def _share_to(values: Floats, weights: Floats, places: Floats) -> Floats:
 def efficiency_against(
     variable: Floats, passing: NDArray[np.bool_], weights: Floats, edges: Sequence[float] | Floats
 ) -> list[Efficiency | None]:
-    """Share of events that pass in bins of a variable; None where weights do not add up to more than 0.
+    """Share of events that pass, in bins of a variable; None for bins whose weights add up to 0 or less.
 
-    A bin contains its lower edge; the first holds all below it too, and the last all above it.
+    A bin contains its lower edge. The first bin also holds all events below it, the last all events above it.
 
     Args:
-        variable: (num_events,) in the unit of the edges.
-        passing: (num_events,).
+        variable: (num_events,) values in the unit of the edges.
+        passing: (num_events,) whether each event passes.
         weights: (num_events,) event weights.
         edges: (num_bins + 1,) rising, such as one of `KINEMATIC_EDGES`.
 
     Raises:
         UndefinedMetricError: A value of the variable is not a number.
-        ValueError: The edges do not rise, or are fewer than 2.
+        ValueError: The edges do not rise, or there are fewer than 2.
 
     Examples:
         >>> found = efficiency_against(np.array([5.0, 99.0]), np.array([True, False]), np.ones(2), [0, 10, 20, 30])
@@ -293,7 +293,7 @@ def efficiency_against(
     if len(edges) < 2 or not (np.diff(edges) > 0).all():
         raise ValueError(f"bin edges must be at least 2 and rise, not {list(edges)}")
     if np.isnan(variable).any():
-        raise UndefinedMetricError("a value of the variable is not a number. Look at the features.")
+        raise UndefinedMetricError("a value of the variable is not a number. Check the features.")
     place = np.searchsorted(np.asarray(edges[1:-1], dtype=np.float64), variable, side="right")
     chosen = [place == index for index in range(len(edges) - 1)]
     return [efficiency(passing[each], weights[each]) if weights[each].sum() > 0 else None for each in chosen]

@@ -1,4 +1,4 @@
-"""Efficiencies with errors, and working points: what is left of the backgrounds where most of the signal stays."""
+"""Efficiencies with errors, and working points: background efficiencies at a high signal efficiency."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Labels = NDArray[np.int64]
 
 #: Probability outside a central interval of one standard deviation.
 ONE_SIGMA: Final = 0.31731
-#: With fewer expected events below a threshold, its place is chance.
+#: Least expected number of signal events below a threshold; with fewer, its position is mostly chance.
 FEWEST_FAILING: Final = 10.0
 
 
 class Efficiency(NamedTuple):
-    """A share of events that pass, with its central interval."""
+    """Share of events that pass, with its central interval."""
 
     value: float
     low: float
@@ -34,30 +34,30 @@ class WorkingPoint(NamedTuple):
     """A threshold on the score of a signal class."""
 
     wanted: float
-    """Signal efficiency that was asked for."""
+    """The wanted signal efficiency."""
     threshold: float
-    """Events with this score or a higher one pass."""
+    """Events with at least this score pass."""
     signal: Efficiency
     backgrounds: dict[int, Efficiency]
-    """Of each other class."""
+    """Efficiency of each other class."""
     num_failing: float
-    """Expected signal events below the threshold, as many unweighted ones."""
+    """Expected number of signal events below the threshold, in effective unweighted events."""
 
     @property
     def is_measurable(self) -> bool:
-        """Whether enough signal events fail for the threshold to mean something."""
+        """Whether enough signal events fail to fix the threshold."""
         return self.num_failing >= FEWEST_FAILING
 
 
 def efficiency(passing: NDArray[np.bool_], weights: Floats, *, outside: float = ONE_SIGMA) -> Efficiency:
     """Weighted share of events that pass, with Clopper and Pearson's interval (1934).
 
-    Weighted events count as the effective number of unweighted ones. The interval covers at least what it promises,
-    and is not empty where all or none pass.
+    Weighted events count as the effective number of unweighted ones. The coverage of the interval is at least nominal,
+    and the interval has a width above 0 even if all or no events pass.
 
     Args:
-        passing: (num_events,).
-        weights: (num_events,); some may be negative, then the value may lie outside 0 to 1.
+        passing: (num_events,) whether each event passes.
+        weights: (num_events,) event weights; with negative ones the value may lie outside 0 to 1.
         outside: Probability outside the interval.
 
     Raises:
@@ -80,8 +80,8 @@ def intervals(values: Floats, size: float, *, outside: float = ONE_SIGMA) -> tup
     """Lower and upper ends of Clopper and Pearson's intervals (1934) of several shares of the same events.
 
     Args:
-        values: Shares, of any shape; below 0 and above 1 they count as 0 and 1.
-        size: How many unweighted events the weighted ones count as; above 0, need not be whole.
+        values: Shares, in an array of any shape; values outside 0 to 1 count as 0 or 1.
+        size: Effective number of events, above 0; it may be a fraction.
         outside: Probability outside each interval.
 
     Examples:
@@ -91,7 +91,7 @@ def intervals(values: Floats, size: float, *, outside: float = ONE_SIGMA) -> tup
     """
     passed = np.clip(values, 0.0, 1.0) * size
     failed = size - passed
-    # Where none or all pass, the quantile is not defined and the end is that of the range.
+    # If no or all events pass, a quantile is not defined, and the end is 0 or 1.
     low = np.where(passed > 0, beta.ppf(outside / 2, passed, failed + 1), 0.0)
     high = np.where(failed > 0, beta.ppf(1 - outside / 2, passed + 1, failed), 1.0)
     return low, high
@@ -100,19 +100,19 @@ def intervals(values: Floats, size: float, *, outside: float = ONE_SIGMA) -> tup
 def working_point(
     labels: Labels, scores: Floats, weights: Floats, *, signal: int, classes: Sequence[int], wanted: float
 ) -> WorkingPoint:
-    """The highest threshold at which so much of the signal stays, and what stays of each background.
+    """The highest threshold with at least the wanted signal efficiency, and the background efficiencies there.
 
     Args:
         labels: (num_events,) true classes.
-        scores: (num_events,) of the signal class; higher is more like signal.
+        scores: (num_events,) scores of the signal class; higher is more like signal.
         weights: (num_events,) event weights.
-        signal: The class.
+        signal: The signal class.
         classes: All classes.
         wanted: Signal efficiency, above 0 and at most 1.
 
     Raises:
         UndefinedMetricError: The weights of a class do not add up to more than 0, or a score is not finite.
-        ValueError: `wanted` is no such efficiency.
+        ValueError: `wanted` is outside this range.
 
     Examples:
         >>> labels, scores = np.array([1, 1, 1, 1, 0, 0]), np.array([0.9, 0.8, 0.7, 0.2, 0.75, 0.1])
@@ -121,7 +121,7 @@ def working_point(
         (0.7, 0.75, 0.5)
     """
     if not 0 < wanted <= 1:
-        raise ValueError(f"a signal efficiency lies above 0 and is at most 1, not {wanted}")
+        raise ValueError(f"a signal efficiency must be above 0 and at most 1, not {wanted}")
     refuse_not_finite(scores)
     is_signal = labels == signal
     threshold = float(thresholds(scores[is_signal], weights[is_signal], np.array([wanted]))[0])
@@ -132,14 +132,14 @@ def working_point(
 
 
 def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:
-    """For each wanted share the highest score above which, itself included, at least so much of the weight lies.
+    """The highest threshold for each wanted share: at least this share of the weight has scores at or above it.
 
-    With negative weights the share that lies above a score need not fall with the score; the highest one counts.
+    With negative weights, several thresholds may give the same share; the highest one counts.
 
     Args:
-        scores: (num_events,), finite.
-        weights: (num_events,); some may be negative.
-        wanted: (num_points,), above 0 and at most 1, in any order.
+        scores: (num_events,) finite scores.
+        weights: (num_events,) event weights; some may be negative.
+        wanted: (num_points,) wanted shares, above 0 and at most 1, in any order.
 
     Raises:
         UndefinedMetricError: The weights do not add up to more than 0.
@@ -150,13 +150,13 @@ def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:
     """
     total = weights.sum()
     if not total > 0:
-        raise UndefinedMetricError("there is no signal, or its weights add up to 0 or less: no threshold keeps any")
+        raise UndefinedMetricError("there is no signal, or its weights add up to 0 or less: no threshold exists")
     values, place = np.unique(scores, return_inverse=True)
-    # Events of one score pass or fail together.
+    # Events with the same score pass or fail together.
     per_value = np.bincount(place, weights, minlength=len(values))
-    # The most that any threshold down to this one keeps: unlike the share itself it always rises.
+    # The highest share of any threshold down to this one. It always rises, unlike the share itself.
     most_kept = np.maximum.accumulate(np.cumsum(per_value[::-1])) / total
-    # Sums of many weights: 1 may come out as 1 - 1e-16, or as still less, but the lowest score keeps all.
+    # The lowest score keeps all events, but rounding may make the sum of many weights a little less than 1.
     first = np.minimum(np.searchsorted(most_kept, wanted - 1e-12), len(values) - 1)
     return np.asarray(values[::-1][first], dtype=np.float64)
 
@@ -171,9 +171,9 @@ def rate(cross_section_pb: float, efficiency_before: float, passing: float, *, p
     """Events per second that pass: cross-section x efficiency of the selection before x of the working point.
 
     Args:
-        cross_section_pb: Of the process [pb].
-        efficiency_before: Of everything before the classifier.
-        passing: Of the working point.
+        cross_section_pb: Cross-section of the process [pb].
+        efficiency_before: Efficiency of all selections before the classifier.
+        passing: Efficiency of the working point.
         per_pb_second: Instantaneous luminosity [1 / (pb s)]; 0.02 is 2e34 / (cm2 s).
 
     Examples:
@@ -184,7 +184,7 @@ def rate(cross_section_pb: float, efficiency_before: float, passing: float, *, p
 
 
 def purity(rates: Sequence[float], signal: int) -> float:
-    """Share of the signal in what passes; not a number where nothing does.
+    """Share of the signal in the rate that passes; NaN if the rate is 0.
 
     Examples:
         >>> purity([9.0, 1.0], 1)

@@ -1,4 +1,4 @@
-"""One evaluation: predictions, numbers and figures of one or more models on the same events."""
+"""Evaluates one or more models on the same events: predictions, numbers and figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from models.evaluation.style import PlotLabels, save_figure
 from models.prediction import Predictor, predict
 from models.prediction_files import write_root
 
-#: What importance is measured on at most: shuffled and predicted 70 times.
+#: Highest number of events for the feature importance, which shuffles and predicts them 70 times.
 _IMPORTANCE_EVENTS: Final = 20_000
 ALL_BACKGROUNDS: Final = "all backgrounds"
 
@@ -31,22 +31,22 @@ class Candidate(NamedTuple):
     """A model to evaluate."""
 
     name: str
-    """A word of letters, digits, `-` and `_`: it names a folder too."""
+    """Letters, digits, `-` and `_`, since it is also the name of a folder."""
     model: Predictor
     history: Sequence[Mapping[str, Any]] = ()
-    """Records of its training, one an epoch, where there are any."""
+    """Records of its training, one per epoch; empty if there are none."""
 
 
 class EvaluationTask(NamedTuple):
-    """What is asked of an evaluation."""
+    """What an evaluation computes."""
 
     classes: Sequence[str]
     signal: int
     """The class that working points keep."""
     working_points: Sequence[float]
-    """Signal efficiencies."""
+    """Wanted signal efficiencies."""
     rates: Rates | None
-    """Rates before the classifier, where cross-sections are known."""
+    """Rates before the classifier; None if cross-sections are unknown."""
     labels: PlotLabels
     seed: int
 
@@ -75,20 +75,20 @@ def evaluate(
     `predictions.root` and `plots/`.
 
     Args:
-        candidates: The models, in the order in which they are shown.
+        candidates: The models, in the order of the report.
         test_files: Features Parquet files to evaluate on.
-        train_files: Those of the training split, whose scores are compared with these; may be none.
-        task: What is asked.
+        train_files: Features Parquet files of the training split, to compare the scores with; may be empty.
+        task: What to compute.
         out_dir: An existing folder.
-        train_events: At most so many training events are predicted.
-        on_progress: Called with the events that are predicted, those that will be, and what is being done.
+        train_events: Highest number of training events to predict.
+        on_progress: Called with the events predicted so far, their total, and what is predicted.
 
     Returns:
         The content of `metrics.json`.
 
     Raises:
         InputError: A model takes other features than the files hold.
-        UndefinedMetricError: A class has no events, or no weight.
+        UndefinedMetricError: A class has no events, or its weights add up to 0 or less.
     """
     predicted = []
     runs: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def _num_rows(files: Sequence[Path]) -> int:
 
 
 def write_predictions(predictions: pa.Table, classes: Sequence[str], folder: Path, *, has_truth: bool = True) -> None:
-    """Write `predictions.parquet` and `predictions.root`; without the label where the true class is not known."""
+    """Write `predictions.parquet` and `predictions.root`, without the label if true classes are unknown."""
     kept = predictions.drop_columns(["hlf"] if has_truth else ["hlf", "label"])
     pq.write_table(kept, folder / "predictions.parquet", compression="zstd")
     write_root(kept, classes, folder / "predictions.root")

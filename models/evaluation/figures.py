@@ -18,12 +18,12 @@ from models.evaluation.style import COLOURS, DASHES, SMALL, PlotLabels, new_figu
 Floats = NDArray[np.float64]
 
 _SCORE_BINS: Final = 20
-#: Panels in a row of the efficiencies.
+#: Panels per row in the figure of the efficiencies.
 _COLUMNS: Final = 3
 
 
 def plot_roc(curves: Mapping[str, RocCurve], labels: PlotLabels) -> Figure:
-    """ROC curves in the HEP form: signal efficiency across, background efficiency up on a logarithmic axis."""
+    """ROC curves in the HEP form: background efficiency on a logarithmic axis against signal efficiency."""
     figure, axes = new_figure(labels)
     lowest = 1.0
     for index, (name, curve) in enumerate(curves.items()):
@@ -50,7 +50,7 @@ def plot_roc(curves: Mapping[str, RocCurve], labels: PlotLabels) -> Figure:
 
 
 def plot_confusion(matrix: NDArray[np.float64], classes: Sequence[str], labels: PlotLabels) -> Figure:
-    """Confusion matrix: true class down, predicted class across, rows add up to 1."""
+    """Confusion matrix: rows are true classes and add up to 1, columns are predicted classes."""
     figure, axes = new_figure(labels)
     axes.imshow(matrix, vmin=0, vmax=1, cmap="Blues")
     for (row, column), value in np.ndenumerate(matrix):
@@ -72,12 +72,12 @@ def plot_scores(
     classes: Sequence[str],
     labels: PlotLabels,
 ) -> Figure:
-    """How each output of the network is distributed for events of each true class; one panel per output.
+    """Distribution of each output of the network for the events of each true class; one panel per output.
 
     Args:
-        test: Points with statistical errors.
-        train: Lines; None leaves them out.
-        tests: For each output and true class the two-sample test of the two splits; its p stands in the legend.
+        test: Events drawn as points with statistical errors.
+        train: Events drawn as lines; None for no lines.
+        tests: Two-sample test of the two splits for each output and true class; the legend shows its p-value.
         classes: Names of the classes.
         labels: Words on the plot.
     """
@@ -103,7 +103,7 @@ def plot_scores(
 
 
 def _shares(events: ScoredEvents, output: int, truth: int, edges: NDArray[np.float64]) -> tuple[Floats, Floats]:
-    """Share of a class in each bin of an output, and its error."""
+    """Share of a class's events in each bin of an output, and its error."""
     chosen = events.labels == truth
     scores, weights = events.probabilities[chosen, output], events.weights[chosen]
     heights, _ = np.histogram(scores, edges, weights=weights)
@@ -112,10 +112,10 @@ def _shares(events: ScoredEvents, output: int, truth: int, edges: NDArray[np.flo
 
 
 def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
-    """Share of a class among events against the probability that the network gave it; one panel per class.
+    """Observed share of a class against its predicted probability; one panel per class.
 
     Args:
-        found: By class, `bins` and `error` as in `models.evaluation.measurements`.
+        found: `bins` and `error` by class, as in `models.evaluation.measurements`.
         labels: Words on the plot.
     """
     figure, first = new_figure(labels, panels=len(found))
@@ -126,7 +126,7 @@ def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
         axes.errorbar(across, *_values_and_bars(observed), color=COLOURS[0], marker="o", linestyle="", capsize=3)
         axes.text(0.05, 0.94, f"mean distance {content['error']:.3f}", transform=axes.transAxes, fontsize=SMALL)
         axes.set(xlabel=f"Probability of {plain(name)}", xlim=(0, 1), ylim=(-0.05, 1.05))
-    first.set_ylabel("Share of true ones (classes alike)")
+    first.set_ylabel("Observed share (classes weighted equally)")
     return figure
 
 
@@ -134,9 +134,9 @@ def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labe
     """Efficiency of each class at a working point against kinematic variables.
 
     Args:
-        found: By variable, `edges` and `classes` as in `models.evaluation.measurements`.
+        found: `edges` and `classes` by variable, as in `models.evaluation.measurements`.
         signal: Name of the signal class.
-        wanted: Its efficiency at the working point.
+        wanted: Signal efficiency at the working point.
         labels: Words on the plot.
     """
     figure, panels = new_grid(labels, panels=len(found), columns=_COLUMNS)
@@ -165,7 +165,7 @@ def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labe
 
 
 def _values_and_bars(found: Sequence[Mapping[str, float]]) -> tuple[list[float], list[list[float]]]:
-    """Values, and bars down and up; a share that negative weights push out of its interval has a bar of 0 there."""
+    """Values, and lengths of the bars down and up; at least 0, even if negative weights push a value out of its bar."""
     values = [each["value"] for each in found]
     down = [max(0.0, each["value"] - each["low"]) for each in found]
     up = [max(0.0, each["high"] - each["value"]) for each in found]
@@ -173,7 +173,7 @@ def _values_and_bars(found: Sequence[Mapping[str, float]]) -> tuple[list[float],
 
 
 def plot_importance(found: Mapping[str, Mapping[str, Mapping[str, float]]], signal: str, labels: PlotLabels) -> Figure:
-    """Area under the ROC curve that is lost when a feature is shuffled, by model; the most important first."""
+    """Loss of area under the ROC curve when a feature is shuffled, by model; the most important feature first."""
     figure, axes = new_figure(labels)
     first = next(iter(found.values()))
     features = sorted(first, key=lambda name: first[name]["value"])
@@ -196,10 +196,10 @@ def plot_importance(found: Mapping[str, Mapping[str, Mapping[str, float]]], sign
 
 
 def plot_learning_curve(history: Sequence[Mapping[str, Any]], labels: PlotLabels) -> Figure:
-    """Loss of both splits against the epoch and the epoch whose model was kept; on several workers how far they differ.
+    """Loss of both splits against the epoch, and the epoch of the kept model; for several workers their distance.
 
     Args:
-        history: Records of rank 0, one an epoch.
+        history: Records of rank 0, one per epoch.
         labels: Words on the plot.
     """
     apart = [record.get("consensus_distance", 0.0) for record in history]

@@ -1,4 +1,4 @@
-"""How much a score needs each feature."""
+"""Importance of each feature for a score."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def permutation_importance(
 ) -> list[Estimate]:
     """Mean drop of a score when the values of one feature are shuffled among the events, per feature.
 
-    Breiman (2001) for forests, Fisher, Rudin and Dominici (2019) for any model. A feature that says the same as another
-    one seems unimportant. The error is the standard deviation over the shuffles (ddof=1), not that of the mean, and
-    leaves out that the events are a sample.
+    Breiman (2001) for forests, Fisher, Rudin and Dominici (2019) for any model. Strongly correlated features seem
+    unimportant. The error is the standard deviation of a single shuffle (ddof=1), without the statistical error of the
+    events.
 
-    Own code: scikit-learn's function of this name wants an estimator with a `fit`, and its old kind of generator.
+    Own code: scikit-learn's function of this name needs an estimator with a `fit`, and NumPy's old random generator.
 
     Args:
-        score: Of (num_events, num_features) columns; higher is better. It must not change them.
-        columns: (num_events, num_features); left as they are.
+        score: Function of (num_events, num_features) columns; higher is better. It must not change them.
+        columns: (num_events, num_features) features; they stay unchanged.
         repeats: Shuffles of each feature, at least 2.
-        generator: Source of the shuffles; the same state gives the same numbers.
+        generator: Random generator of the shuffles; the same state gives the same numbers.
 
     Returns:
         One estimate per feature, in the unit of the score.

@@ -1,4 +1,4 @@
-"""Whether one model is better than another on the same events."""
+"""Compares the losses of two models on the same events."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from models.evaluation.metrics import Estimate
 
 Floats = NDArray[np.float64]
 
-#: Probabilities below this count as this: one event must not decide.
+#: Lower limit of probabilities in the loss, so that one event cannot dominate it.
 _LOWEST: Final = 1e-6
 
 
 def improvement(labels: NDArray[np.int64], weights: Floats, before: Floats, after: Floats) -> Estimate:
-    """How much lower the mean cross-entropy is with a new model, and the standard error of that.
+    """Decrease of the mean cross-entropy with a new model, and its standard error.
 
-    Both models see the same events, so the error is that of the mean of the differences event by event: much smaller
-    than those of the two means. Classes count alike, as in the training loss.
+    Both models see the same events. So the error is the error of the mean of the differences per event, which is much
+    smaller than the errors of the two means. All classes have the same total weight, as in the training loss.
 
     Args:
         labels: (num_events,) true classes.
         weights: (num_events,) event weights; some may be negative.
         before: (num_events, num_classes) probabilities of the old model.
-        after: The same of the new one.
+        after: (num_events, num_classes) probabilities of the new model.
 
     Raises:
         UndefinedMetricError: A probability is not finite, or the weights of a class add up to 0 or less.

@@ -1,4 +1,4 @@
-"""All numbers of one evaluated model, ready for JSON. Event weights enter; class weights in the calibration only."""
+"""All numbers of one evaluated model, ready for JSON, with event weights; the calibration uses class weights too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from models.prediction import Predictor, rows_of
 
 Floats = NDArray[np.float64]
 
-#: Index into the working points of the one at which efficiencies against kinematics are shown.
+#: Index of the working point for the efficiencies against kinematics.
 SHOWN_POINT: Final = 0
 
 
@@ -41,17 +41,17 @@ class ScoredEvents(NamedTuple):
     """Predictions as arrays."""
 
     labels: NDArray[np.int64]
-    """(num_events,)"""
+    """(num_events,) true classes."""
     probabilities: Floats
-    """(num_events, num_classes)"""
+    """(num_events, num_classes) predicted probabilities."""
     weights: Floats
-    """(num_events,)"""
+    """(num_events,) event weights."""
     hlf: NDArray[np.float32]
-    """(num_events, NUM_HLF), raw"""
+    """(num_events, NUM_HLF) raw high-level features."""
 
     @classmethod
     def of(cls, predictions: pa.Table) -> ScoredEvents:
-        """From a table of `models.prediction.predict` with the column `hlf`."""
+        """The events of a table from `models.prediction.predict` with the column `hlf`."""
         return cls(
             predictions["label"].to_numpy(),
             rows_of(predictions, "probability").astype(np.float64),
@@ -60,7 +60,7 @@ class ScoredEvents(NamedTuple):
         )
 
     def first(self, count: int) -> ScoredEvents:
-        """The first events: rows are mixed, so they are a random sample."""
+        """The first `count` events: a random sample, since rows are mixed."""
         return ScoredEvents(self.labels[:count], self.probabilities[:count], self.weights[:count], self.hlf[:count])
 
 
@@ -68,14 +68,14 @@ class Rates(NamedTuple):
     """Rates before the classifier."""
 
     per_second: dict[str, float]
-    """Of each class [1/s]: luminosity x cross-section x efficiency of the selection."""
+    """Rate of each class [1/s]: luminosity x cross-section x efficiency of the selection."""
 
     def behind(self, point: WorkingPoint, classes: Sequence[str], signal: int) -> dict[str, Any]:
-        """Rates of each class behind a working point, and the purity, None where it is not defined."""
+        """Rates of each class behind a working point, and the purity; None for a purity that is not defined."""
         efficiencies = {**point.backgrounds, signal: point.signal}
         rates = [self.per_second[name] * efficiencies[index].value for index, name in enumerate(classes)]
         share = purity(rates, signal)
-        # Backgrounds of negative weight may leave less than nothing; JSON has no word for what is no number.
+        # Negative weights may make the total rate 0 or less. JSON has no NaN, so write null.
         return {"rates": dict(zip(classes, rates, strict=True)), "purity": share if math.isfinite(share) else None}
 
 
@@ -91,15 +91,15 @@ def measure(
     """Numbers of one model on some events.
 
     Args:
-        events: Of the test split.
-        train: Of the training split, to compare the scores with; None if there are none.
+        events: Events of the test split.
+        train: Events of the training split, to compare the scores with; None if there are none.
         classes: Names of the classes.
         signal: The class that working points keep.
-        working_points: Signal efficiencies.
-        rates: Rates before the classifier, where cross-sections are known.
+        working_points: Wanted signal efficiencies.
+        rates: Rates before the classifier; None if cross-sections are unknown.
 
     Raises:
-        UndefinedMetricError: A class has no events, or no weight.
+        UndefinedMetricError: A class has no events, or its weights add up to 0 or less.
     """
     _refuse_missing(events, classes, "test events, or their weights add up to 0 or less. Add files")
     if train is not None:
@@ -141,13 +141,13 @@ def measure(
 def importance(
     model: Predictor, events: ScoredEvents, *, signal: int, generator: np.random.Generator
 ) -> dict[str, Any]:
-    """How much area under the signal's ROC curve is lost when a high-level feature is shuffled among the events.
+    """Loss of area under the signal's ROC curve when a high-level feature is shuffled among the events.
 
     Args:
-        model: Takes `hlf` alone.
+        model: A model whose only input is `hlf`.
         events: The events.
-        signal: The class.
-        generator: Shuffles.
+        signal: The signal class.
+        generator: Random generator of the shuffles.
     """
 
     def area(hlf: NDArray[Any]) -> float:
@@ -177,7 +177,7 @@ def _point_json(point: WorkingPoint, classes: Sequence[str], signal: int, rates:
 
 
 def _calibration(events: ScoredEvents, classes: Sequence[str]) -> dict[str, Any]:
-    """Classes count alike, as they did in the loss: the network's probabilities are those of such a mixture."""
+    """Calibration with equal total weight of all classes, as in the loss: the probabilities refer to this mixture."""
     sums = np.bincount(events.labels, events.weights, minlength=len(classes))
     weights = events.weights / sums[events.labels]
     found = {}
@@ -189,7 +189,7 @@ def _calibration(events: ScoredEvents, classes: Sequence[str]) -> dict[str, Any]
 
 
 def _shapes(train: ScoredEvents, test: ScoredEvents, classes: Sequence[str]) -> dict[str, Any]:
-    """For each output and true class the Kolmogorov-Smirnov test of the two splits."""
+    """Kolmogorov-Smirnov test of the two splits for each output and true class."""
     found: dict[str, Any] = {}
     for output, name in enumerate(classes):
         found[name] = {}
@@ -205,7 +205,7 @@ def _shapes(train: ScoredEvents, test: ScoredEvents, classes: Sequence[str]) -> 
 
 
 def _kinematics(events: ScoredEvents, classes: Sequence[str], point: WorkingPoint) -> dict[str, Any]:
-    """Efficiency of each class at a working point against the kinematics."""
+    """Efficiency of each class at a working point against kinematic variables."""
     signal = next(index for index in range(len(classes)) if index not in point.backgrounds)
     passing = events.probabilities[:, signal] >= point.threshold
     found: dict[str, Any] = {}

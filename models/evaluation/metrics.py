@@ -1,4 +1,4 @@
-"""Numbers of an evaluation, weighted by event weights: accuracy, confusion, ROC curves and their areas."""
+"""Metrics of an evaluation, with event weights: accuracy, confusion matrix, ROC curves and their areas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Estimate(NamedTuple):
 
 
 class RocCurve(NamedTuple):
-    """One class against all others together."""
+    """ROC curve of one class against all others together."""
 
     signal_efficiency: Floats
     """(num_points,) true positive rate, rising from 0 to 1."""
@@ -42,10 +42,10 @@ def effective_size(weights: Floats) -> float:
 
 
 def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> Estimate:
-    """Weighted share of events whose most probable class is the true one.
+    """Weighted share of events whose most probable class is their true class.
 
-    The error is half the width of Wilson's one-sigma interval with the effective number of events: unlike the usual
-    binomial error it is not 0 at an accuracy of 1.
+    The error is half the width of Wilson's one-sigma interval with the effective number of events. Unlike the usual
+    binomial error it stays above 0 at an accuracy of 1.
 
     Args:
         labels: (num_events,) true classes.
@@ -64,7 +64,7 @@ def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> Estimate
 
 
 def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
-    """Share of each true class (row) that is taken for each class (column); rows add up to 1.
+    """Share of each true class (row) that is predicted as each class (column); rows add up to 1.
 
     Raises:
         UndefinedMetricError: The weights of a class do not add up to more than 0.
@@ -86,13 +86,13 @@ def roc_one_vs_rest(labels: Labels, scores: Floats, weights: Floats, *, signal: 
         labels: (num_events,) true classes.
         scores: (num_events,) probability of the signal class.
         weights: (num_events,) event weights.
-        signal: The class.
+        signal: The signal class.
 
     Raises:
         UndefinedMetricError: The weights of signal or background do not add up to more than 0.
     """
     _refuse_one_class(labels, weights, signal)
-    # No point is dropped: with negative weights the curve is not monotonous, and each point counts in the area.
+    # Keep all points: with negative weights the curve is not monotonic, and each point counts in the area.
     false_positive, true_positive, _ = roc_curve(
         labels == signal, scores, sample_weight=weights, drop_intermediate=False
     )
@@ -102,8 +102,8 @@ def roc_one_vs_rest(labels: Labels, scores: Floats, weights: Floats, *, signal: 
 def auc_one_vs_rest(labels: Labels, scores: Floats, weights: Floats, *, signal: int) -> Estimate:
     """Area under the ROC curve of one class against the rest, with the error of Hanley and McNeil (1982).
 
-    The same arguments and errors as `roc_one_vs_rest`. The area is the weighted share of pairs of a signal and a
-    background event that are in the right order, ties counting half; that holds for negative weights too.
+    Arguments and exceptions are those of `roc_one_vs_rest`. The area is the weighted share of pairs of a signal and a
+    background event in the right order; ties count half. This holds for negative weights too.
     """
     curve = roc_one_vs_rest(labels, scores, weights, signal=signal)
     is_signal = labels == signal

@@ -1,6 +1,6 @@
-"""The one style of all figures: mplhep's, with the experiment, the sample and the energy on each.
+"""The common style of all figures: mplhep's, with experiment, sample and energy on each figure.
 
-Colours are those of Petroff (2021), chosen for colour-blind readers; lines differ in dashes too.
+The colours are those of Petroff (2021), chosen for colour-blind readers; lines differ in dashes too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 COLOURS: Final = ("#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2", "#a96b59")
-#: Size of legends and remarks in panels side by side; words such as "small" would be relative to matplotlib's own 10.
+#: Font size of legends and remarks in panels side by side; "small" would be relative to matplotlib's default of 10.
 SMALL: Final = 14
 DASHES: Final = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)))
 
@@ -28,13 +28,13 @@ class PlotLabels(NamedTuple):
     energy_tev: float | None
 
 
-#: For figures that stand for no sample.
+#: Labels of figures without a sample.
 NO_LABELS: Final = PlotLabels("", "", None)
 
 
 def new_figure(labels: PlotLabels, *, panels: int = 1) -> tuple[Figure, Axes]:
-    """A figure of panels side by side that share their y axis, and the first of them."""
-    # Panels side by side are shown smaller.
+    """A figure of panels side by side with a common y axis, and its first panel."""
+    # Panels side by side appear smaller on a page.
     with mpl.rc_context({**style(), "font.size": 15 if panels == 1 else 19}):
         figure = Figure(figsize=(1.5 + 5.5 * panels, 6.2), layout="constrained")
         FigureCanvasAgg(figure)
@@ -44,7 +44,7 @@ def new_figure(labels: PlotLabels, *, panels: int = 1) -> tuple[Figure, Axes]:
 
 
 def new_grid(labels: PlotLabels, *, panels: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """A figure of small panels in rows, each with axes of its own."""
+    """A figure of small panels in rows, each with its own axes."""
     rows = -(-panels // columns)
     with mpl.rc_context({**style(), "font.size": 11, "lines.linewidth": 1.4}):
         figure = Figure(figsize=(3.4 * columns, 2.7 * rows + 0.4), layout="constrained")
@@ -57,7 +57,7 @@ def new_grid(labels: PlotLabels, *, panels: int, columns: int) -> tuple[Figure, 
 
 
 def put_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
-    """Experiment and sample above the left axes, the energy above the right ones."""
+    """Write experiment and sample above the left axes, and the energy above the right axes."""
     words = f"{labels.experiment} {labels.sample_note}".strip()
     left.set_title(words, loc="left", fontsize="medium", fontstyle="italic", parse_math=False)
     if labels.energy_tev is not None:
@@ -65,16 +65,16 @@ def put_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
 
 
 def save_figure(figure: Figure, stem: Path) -> None:
-    """Write `stem.png` and `stem.pdf`; no creation time inside, so that the same figure gives the same bytes."""
+    """Write `stem.png` and `stem.pdf` without a creation time, so that the same figure gives the same bytes."""
     figure.savefig(stem.with_suffix(".png"), dpi=110)
-    # The places of everything are found; finding them anew would take as long as drawing.
+    # The layout is already computed; a second computation would take as long as drawing.
     figure.set_layout_engine(None)
     figure.savefig(stem.with_suffix(".pdf"), metadata={"CreationDate": None})
 
 
 def plain(words: str) -> str:
-    """Words that matplotlib takes neither for a formula nor, with an underscore first, for no words at all."""
-    # A zero-width space: labels that begin with an underscore are left out of legends.
+    """Words that matplotlib draws as they are: `$` starts no formula, and a leading `_` hides no label."""
+    # A zero-width space, since legends leave out labels that begin with an underscore.
     hidden = "\u200b" if words.startswith("_") else ""
     return hidden + words.replace("$", r"\$")
 

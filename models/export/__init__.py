@@ -1,1 +1,1 @@
-"""Networks as files that a trigger runs, with their parity and latency."""
+"""Networks as files for a trigger, and checks of their parity and latency."""

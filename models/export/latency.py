@@ -1,4 +1,4 @@
-"""How long an exported network takes: single events, as a trigger has them, and batches."""
+"""Measures the speed of an exported network: latency for single events, as in a trigger, and throughput for batches."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Latency(NamedTuple):
     p99: float
     p99_9: float
     calls: int
-    """How many were measured."""
+    """Number of measured calls."""
 
 
 def measure_latency(exported: OnnxClassifier, columns: Columns, *, calls: int = 1000, warm_up: int = 50) -> Latency:
-    """Time of single-event calls, from one thread; events come in turn, each with the particles it has.
+    """Time of single-event calls, from one thread; it cycles through the events, each with its own particles.
 
-    Only the call into onnxruntime is timed, not what makes arrays of an event.
+    The time covers only the call into onnxruntime, without the preparation of the event's arrays.
 
     Args:
         exported: The network.
-        columns: Of some real events, as `models.inputs.input_tensors` takes them.
-        calls: Calls to measure.
-        warm_up: Calls before, which count for nothing.
+        columns: Columns of some real events, as for `models.inputs.input_tensors`.
+        calls: Number of measured calls.
+        warm_up: Number of calls before the measurement.
 
     Raises:
         InputError: There are no events, or the columns are not what the network takes.
@@ -57,13 +57,13 @@ def measure_latency(exported: OnnxClassifier, columns: Columns, *, calls: int = 
 def measure_throughput(
     exported: OnnxClassifier, columns: Columns, *, batch_size: int = 256, seconds: float = 0.5
 ) -> float:
-    """Events per second of calls with one batch, over and over; preparing its arrays is not timed.
+    """Events per second of repeated calls with one batch, without the preparation of its arrays.
 
     Args:
         exported: The network.
-        columns: Of some real events, as `models.inputs.input_tensors` takes them; repeated to fill the batch.
-        batch_size: Events in a call.
-        seconds: How long to measure, at least; one call is made before.
+        columns: Columns of some real events, as for `models.inputs.input_tensors`; repeated to fill the batch.
+        batch_size: Events per call.
+        seconds: Least time of the measurement, which begins after one more call [s].
 
     Raises:
         InputError: There are no events, or the columns are not what the network takes.
@@ -84,10 +84,10 @@ def _count(exported: OnnxClassifier, columns: Columns) -> int:
     """Number of events, at least 1."""
     num_events = len(columns[exported.inputs[0]])
     if num_events == 0:
-        raise InputError("there are no events to time the exported model on. Give some of the test split.")
+        raise InputError("there are no events to time the exported model with. Give events of the test split.")
     return num_events
 
 
 def _feeds(exported: OnnxClassifier, columns: Columns, events: NDArray[np.int64]) -> Feeds:
-    """Arrays of some of the events."""
+    """Input arrays of the chosen events."""
     return exported.prepare({name: columns[name][events] for name in exported.inputs})

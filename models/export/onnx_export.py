@@ -1,4 +1,4 @@
-"""Export of a network to an ONNX file: raw physics in, class probabilities out."""
+"""Export of a network to an ONNX file, from raw features to class probabilities."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from features.columns import INPUT_COLUMNS
 from models.networks.classifier import Classifier
 from models.saved_model import ModelSpec, inputs_json
 
-#: Of the metadata, inputs and output of the file.
+#: Version of the file's metadata, inputs and output.
 FORMAT_VERSION: Final = 1
 #: Name of the output, (batch, num_classes).
 OUTPUT: Final = "probability"
-#: Of 2022: runtimes of today and of some years ago read it.
+#: From 2022: runtimes of today and of some years ago read it.
 OPSET: Final = 17
-#: Axes of the inputs that may have any length.
+#: Axes of the inputs with any length.
 DYNAMIC_AXES: Final = {
     name: {0: "batch", 1: "num_rows"} if len(column.shape) == 2 else {0: "batch"}
     for name, column in INPUT_COLUMNS.items()
@@ -32,36 +32,36 @@ DYNAMIC_AXES: Final = {
 
 
 class ProbabilityNetwork(nn.Module):
-    """A network and the softmax of its logits: raw columns, as the network takes them, to (B, num_classes)."""
+    """A network with the softmax of its logits: from the network's raw columns to (B, num_classes)."""
 
     def __init__(self, network: Classifier) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, *columns: Tensor) -> Tensor:
-        """Probabilities of the classes."""
+        """Probabilities of the classes, (B, num_classes)."""
         return torch.softmax(self.network(*columns), dim=1)
 
 
 def exportable(model: Classifier) -> ProbabilityNetwork:
-    """A copy on the CPU, in single precision and evaluation mode, without gradients, that gives probabilities."""
+    """A copy that gives probabilities: on the CPU, in single precision and evaluation mode, without gradients."""
     return ProbabilityNetwork(copy.deepcopy(model).cpu().float()).eval().requires_grad_(False)
 
 
 def example_inputs(names: Sequence[str]) -> tuple[Tensor, ...]:
-    """Two events of three particles; only their types and numbers of axes enter an export.
+    """Two events of three particles; only their types and numbers of axes matter for an export.
 
-    Neither length is 1, which exporters take for a constant.
+    No length is 1, since exporters treat 1 as a constant.
     """
     shapes = [INPUT_COLUMNS[name].shape for name in names]
-    # All zeros, but for the numbers of particles.
+    # All inputs are 0, except for the numbers of particles.
     return tuple(
         torch.zeros(2, *(3 for _ in shape[:-1]), shape[-1]) if shape else torch.tensor([3, 2]) for shape in shapes
     )
 
 
 def metadata(spec: ModelSpec, run_id: str) -> dict[str, str]:
-    """What an exported file says of itself; lists and dictionaries are JSON."""
+    """Metadata of an exported file; lists and dictionaries are JSON."""
     return {
         "format_version": str(FORMAT_VERSION),
         "run_id": run_id,
@@ -73,7 +73,7 @@ def metadata(spec: ModelSpec, run_id: str) -> dict[str, str]:
 
 
 def export_onnx(model: Classifier, spec: ModelSpec, path: Path, *, run_id: str = "") -> None:
-    """Write an ONNX file, which appears whole or not at all; the same model gives the same bytes.
+    """Write an ONNX file atomically; the same model gives the same bytes.
 
     Inputs are the network's columns: `hlf` (batch, NUM_HLF) float32, `particles` (batch, num_rows, 19) float32,
     `num_particles` (batch,) int64, in the units of `features.columns`. The output `probability` is
@@ -81,8 +81,8 @@ def export_onnx(model: Classifier, spec: ModelSpec, path: Path, *, run_id: str =
     exported in single precision.
 
     Args:
-        model: The network; it is left as it is.
-        spec: How it was built.
+        model: The network; it stays unchanged.
+        spec: Specification of the network.
         path: The file; its folder exists.
         run_id: The run that the model comes from.
     """
@@ -90,7 +90,7 @@ def export_onnx(model: Classifier, spec: ModelSpec, path: Path, *, run_id: str =
     axes = {name: DYNAMIC_AXES[name] for name in model.inputs}
     try:
         with _without_exporter_warnings():
-            # Not the newer exporter (dynamo): it makes the length of the example's particle lists a constant.
+            # The newer exporter (dynamo) would make the length of the example's particle lists a constant.
             torch.onnx.export(
                 exportable(model),
                 example_inputs(model.inputs),
@@ -112,13 +112,13 @@ def export_onnx(model: Classifier, spec: ModelSpec, path: Path, *, run_id: str =
 
 @contextmanager
 def _without_exporter_warnings() -> Iterator[None]:
-    """Silence what torch's exporter says each time about itself, and what does not hold here."""
+    """Silence warnings of torch's exporter about itself, and those that do not apply here."""
     with warnings.catch_warnings():
-        # The exporter is on its way out; torch is pinned, and parity is tested.
+        # The exporter is deprecated; torch is pinned, and parity is tested.
         for words in ("You are using the legacy TorchScript-based ONNX export", "The feature will be removed"):
             warnings.filterwarnings("ignore", words, DeprecationWarning)
         # torch's GRU checks the shapes of its input with Python's `if`: always true here.
         warnings.filterwarnings("ignore", "Converting a tensor to a Python boolean", module=r"torch\.nn\.modules\.rnn")
-        # The initial state could have got the batch size of the example; it is made from that of the input.
+        # The warning is about an initial state with the example's batch size; here it has the input's batch size.
         warnings.filterwarnings("ignore", "Exporting a model to ONNX with a batch_size other than 1", UserWarning)
         yield

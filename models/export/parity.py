@@ -1,4 +1,4 @@
-"""Whether an exported network gives what the network itself gives."""
+"""Checks that an exported network gives the same probabilities as the network itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.errors import InputError
 from models.export.onnx_classifier import OnnxClassifier
 from models.networks.classifier import Classifier
 
-#: Largest difference of a probability that single precision explains.
+#: Largest difference of a probability that rounding in single precision explains.
 PARITY_TOLERANCE: Final = 1e-5
 
 Columns = Mapping[str, NDArray[Any]]
@@ -29,42 +29,42 @@ def largest_difference(
 ) -> float:
     """Largest absolute difference of a probability, over all batch sizes and numbers of particles.
 
-    Events are repeated to fill a batch. To get as many particles as wanted, an event's list is cut after its first
-    ones, or they are repeated in turn; networks without particle lists are tried once per batch size.
+    Events are repeated to fill a batch. To reach a number of particles, an event's list is cut or repeated. Networks
+    without particle lists are compared once per batch size.
 
     Args:
-        model: The network; it is put into evaluation mode.
-        exported: What was made of it.
-        columns: Of some real events, as `models.inputs.input_tensors` takes them.
-        batch_sizes: Events in a batch, from 1.
-        particle_counts: Particles of each event, 1 to 801.
+        model: The network; it is set to evaluation mode.
+        exported: The exported network.
+        columns: Columns of some real events, as for `models.inputs.input_tensors`.
+        batch_sizes: Numbers of events per batch, from 1.
+        particle_counts: Numbers of particles per event, 1 to 801.
 
     Returns:
-        The difference; not a number if a probability is none. Up to `PARITY_TOLERANCE` is rounding.
+        The difference; NaN if a probability is NaN. Differences up to `PARITY_TOLERANCE` are rounding.
 
     Raises:
         InputError: There are no events, or the columns are not what the network takes.
     """
     num_events = len(columns[model.inputs[0]])
     if num_events == 0:
-        raise InputError("there are no events to compare the exported model on. Give some of the test split.")
+        raise InputError("there are no events to compare the exported model with. Give events of the test split.")
     needed = np.arange(min(num_events, max(batch_sizes)))
     chosen = {name: columns[name][needed] for name in model.inputs}
     with_lists = "particles" in model.inputs
     variants = [_with_particles(chosen, count) for count in particle_counts] if with_lists else [chosen]
-    # numpy's maximum, unlike Python's, is not a number where one of them is none.
+    # numpy's maximum is NaN if one of the values is; Python's may not be.
     return float(np.max([_difference(model, exported, events, size) for events in variants for size in batch_sizes]))
 
 
 def _difference(model: Classifier, exported: OnnxClassifier, columns: Columns, batch_size: int) -> float:
-    """The largest difference within one batch."""
+    """The largest difference of a probability in one batch."""
     order = np.arange(batch_size) % len(columns[model.inputs[0]])
     batch = {name: values[order] for name, values in columns.items()}
     return float(np.abs(model.probabilities(batch) - exported.probabilities(batch)).max())
 
 
 def _with_particles(columns: Columns, count: int) -> dict[str, NDArray[Any]]:
-    """The events with `count` particles each, of those they have; events without any get particles of zeros."""
+    """The events with `count` particles each, cut or repeated from their own; events without any get zeros."""
     num_events = len(columns["num_particles"])
     particles = columns["particles"].reshape(num_events, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
     available = np.maximum(columns["num_particles"], 1)

@@ -1,4 +1,4 @@
-"""What a user may choose about the classifier on high-level features."""
+"""Settings of the classifier on high-level features."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class HlfSettings(NetworkSettings):
     not_built: ClassVar[frozenset[str]] = frozenset({"from_gridsearch"})
 
     hidden: list[PositiveInt] = Field(default=[50, 20, 10], min_length=1)
-    """Widths of its hidden layers; 50, 20, 10 is CERN's network, 50, 20 the text of the thesis."""
+    """Widths of the perceptron's hidden layers, each at least 1: 50, 20, 10 as CERN's network, 50, 20 as the thesis."""
     from_gridsearch: bool = False
-    """Widths, learning rate, batch size and epochs are those that the grid search found best."""
+    """Whether widths, learning rate, batch size and epochs are the best ones of the grid search."""
 
     @property
     @override

@@ -1,4 +1,4 @@
-"""The classifier on both inputs: CERN's inclusive network, the third beside those of Migliorini 2020, section 4.3.2."""
+"""The classifier on high-level features and particles: CERN's inclusive network (Migliorini 2020, section 4.3.2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.networks.scaling_layer import Scaler, Standardize
 class InclusiveClassifier(Classifier):
     """Raw HLF (B, NUM_HLF), particles (B, L, 19) and their numbers (B,) to logits (B, num_classes).
 
-    The GRU's state and the scaled HLF side by side go through a dense layer with ReLU and a linear one.
+    The GRU's state and the scaled HLF are concatenated and go through a dense layer with ReLU and a linear layer.
 
     Examples:
         >>> scalers = {"hlf": Scaler([0.0] * NUM_HLF, [1.0] * NUM_HLF), "particles": Scaler([0.0] * 19, [1.0] * 19)}

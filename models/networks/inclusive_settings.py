@@ -1,4 +1,4 @@
-"""What a user may choose about the classifier on both inputs."""
+"""Settings of the classifier on high-level features and particles."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class InclusiveSettings(NetworkSettings):
-    """The network on both."""
+    """The network on high-level features and particles."""
 
     name: ClassVar[str] = "inclusive"
     inputs: ClassVar[tuple[str, ...]] = ("hlf", "particles", "num_particles")
 
     gru_width: PositiveInt = 50
-    """Width of the GRU's state."""
+    """Width of the GRU's state, which summarises the particle list; at least 1."""
     dense_width: PositiveInt = 25
-    """Width of the hidden layer over the GRU's state and the high-level features."""
+    """Width of the hidden layer on top of the GRU's state and the high-level features; at least 1."""
 
     @override
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:

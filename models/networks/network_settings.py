@@ -1,4 +1,4 @@
-"""What the settings of all networks have in common. No torch: the config is read without it."""
+"""The base class of the networks' settings. No torch, so that the config is read without it."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 
 
 class NetworkSettings(BaseModel):
-    """What a user may choose about one network; the fields are its section of the config."""
+    """Settings of one network; the fields are its section of the config."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     name: ClassVar[str]
-    """Of the network, in the config and on disk."""
+    """Name of the network in the config and on disk."""
     inputs: ClassVar[tuple[str, ...]]
-    """Columns of the features Parquet that it takes, in the order of its `forward`."""
+    """Columns of the features Parquet that the network takes, in the order of its `forward`."""
     not_built: ClassVar[frozenset[str]] = frozenset()
-    """Fields that say where the others come from: two networks that differ in them alone are the same."""
+    """Fields that do not change the network, such as `from_gridsearch`."""
 
     @property
     def is_searched(self) -> bool:
-        """Whether the network is to be what the grid search found best."""
+        """Whether the network takes its settings from the grid search."""
         return False
 
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
         """The network with fresh weights; this imports torch.
 
         Args:
-            scalers: One for each scaled input.
-            num_classes: Width of its output.
+            scalers: A scaler for each scaled input.
+            num_classes: Width of the output.
         """
         raise NotImplementedError
 

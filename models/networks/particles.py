@@ -1,4 +1,4 @@
-"""The classifier on the particle list: a recurrent network with gated units (Migliorini 2020, section 4.3.2)."""
+"""The classifier on the particle list: a recurrent network of gated units (Migliorini 2020, section 4.3.2)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from models.networks.scaling_layer import Scaler, Standardize
 class ParticleEncoder(nn.Module):
     """Particle lists to one vector per event: the state of a GRU (Cho et al. 2014) after the last valid particle.
 
-    All events run over all L rows, and the state after each one's last valid row is picked: 70 times faster on the CPU,
-    forward and backward, than packed sequences. What an event gives does not depend on how much padding it carries, nor
-    on what stands in there. An event without any particle counts as one particle that is average in everything.
+    The GRU runs over all L rows, and each event takes the state after its last valid row. This is 70 times faster on
+    the CPU, forward and backward, than packed sequences. The length and the content of the padding do not change the
+    result. An event without particles counts as one particle with the mean of every feature.
 
     Args:
-        scaler: Of the 19 features.
-        width: Of the state.
+        scaler: Scaler of the 19 features.
+        width: Width of the state.
     """
 
     def __init__(self, scaler: Scaler, width: int) -> None:
@@ -37,23 +37,22 @@ class ParticleEncoder(nn.Module):
         is_padding = torch.arange(particles.shape[1], device=particles.device) >= num_particles[:, None]
         states, _ = self.gru(self.scaling(particles).masked_fill(is_padding[..., None], 0.0))
         last = (num_particles.clamp(min=1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
-        # Not take_along_dim: it takes indices modulo L, so that too short a list would go unnoticed.
+        # take_along_dim would take indices modulo L, so that a list that is too short would go unnoticed.
         found: Tensor = states.gather(1, last)[:, 0]
         return found
 
 
 def remember_long(gru: nn.GRU, longest: int) -> None:
-    """Give the units of a GRU memories of 1 to `longest` steps to start with, spread evenly on a logarithmic scale.
+    """Initialise the units of a GRU with memories of 1 to `longest` steps, spread evenly on a logarithmic scale.
 
-    A unit whose update gate has the bias b remembers about exp(b) steps (Tallec and Ollivier 2018, who spread them
-    evenly on a linear scale, which suits short lists less). With torch's default the gradient shrinks by 10^12 within
-    60 particles of some 700: the lepton, which comes first, is out of sight, and the network learns nothing but its
-    training events by heart. Gradients that small are denormal numbers besides, with which a CPU computes several
-    times slower.
+    A unit whose update gate has the bias b remembers about exp(b) steps. Tallec and Ollivier (2018) spread them evenly
+    on a linear scale, which suits short lists less. With torch's default the gradient shrinks by 10^12 within 60
+    particles of about 700: it does not reach the lepton, which comes first, and the network only memorises its training
+    events. Such small gradients are also denormal numbers, which make a CPU several times slower.
 
     Args:
-        gru: One layer, one direction.
-        longest: Longest sequence.
+        gru: A GRU with one layer and one direction.
+        longest: Length of the longest sequence.
     """
     width = gru.hidden_size
     update_gate = slice(width, 2 * width)  # torch keeps the gates in the order reset, update, new.

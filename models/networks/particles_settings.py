@@ -1,4 +1,4 @@
-"""What a user may choose about the classifier on the particle list."""
+"""Settings of the classifier on the particle list."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ParticlesSettings(NetworkSettings):
     inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
 
     gru_width: PositiveInt = 50
-    """Width of the GRU's state, which sums up the particle list."""
+    """Width of the GRU's state, which summarises the particle list; at least 1."""
 
     @override
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:

@@ -1,4 +1,4 @@
-"""The networks there are, and the section `model` of the config, made from them. No torch.
+"""All networks, and the section `model` of the config, which is built from them. No torch.
 
 To add a network, write its file and its settings in this folder, and add it to `NETWORKS`.
 """
@@ -15,7 +15,7 @@ from models.networks.inclusive_settings import InclusiveSettings
 from models.networks.network_settings import NetworkSettings
 from models.networks.particles_settings import ParticlesSettings
 
-#: The settings of every network by its name.
+#: Settings class of every network by name.
 NETWORKS: Final[dict[str, type[NetworkSettings]]] = {
     kind.name: kind for kind in (HlfSettings, ParticlesSettings, InclusiveSettings)
 }
@@ -27,13 +27,13 @@ else:
 
 
 def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
-    """What `NetworkSettings.to_json` gave.
+    """Read the settings that `NetworkSettings.to_json` wrote.
 
-    Keys of other networks, which files of earlier versions hold too, are left out.
+    Keys of other networks, which files of earlier versions also hold, are ignored.
 
     Raises:
-        KeyError: There is no name, or no network of that name.
-        ValueError: A value is none.
+        KeyError: The name is missing, or there is no network of that name.
+        ValueError: A value is invalid.
     """
     kind = NETWORKS[content["name"]]
     return kind.model_validate({key: value for key, value in content.items() if key in kind.model_fields})
@@ -43,8 +43,8 @@ class _Names(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     names: list[ModelName] = Field(default=["hlf"], min_length=1)
-    """Which. `hlf`: a multilayer perceptron on the high-level features. `particles`: a recurrent network (GRU) over the
-    particle list. `inclusive`: both together."""
+    """Networks to train. `hlf`: a multilayer perceptron on the high-level features. `particles`: a recurrent network
+    (GRU) over the particle list. `inclusive`: one network on both inputs."""
 
     @field_validator("names")
     @classmethod
@@ -61,17 +61,17 @@ _Sections: Any = create_model("_Sections", __base__=_Names, **_sections)
 
 
 class NetworksSettings(_Sections):
-    """The networks of a run folder, trained one after the other and evaluated side by side."""
+    """The networks of a run folder: trained one after the other, evaluated on the same events."""
 
     if TYPE_CHECKING:
         names: list[str] = []
 
     def of(self, name: ModelName) -> NetworkSettings:
-        """One of them."""
+        """Settings of one network."""
         section: NetworkSettings = getattr(self, name)
         return section
 
     @property
     def searched(self) -> bool:
-        """Whether a network that is trained is to be what the grid search found."""
+        """Whether one of the networks to train takes its settings from the grid search."""
         return any(self.of(name).is_searched for name in self.names)

@@ -1,4 +1,4 @@
-"""Feature scaling as the first layer of a network, so that a saved model takes raw physics."""
+"""Feature scaling as the first layer of a network, so that a saved model takes raw features."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 
 class Scaler(NamedTuple):
-    """What `Standardize` takes, one number per column, in the columns' own units; fitted on the training split."""
+    """Parameters of `Standardize`: one mean and std per column, in the column's unit, from the training split."""
 
     mean: list[float]
     std: list[float]
-    """Greater than 0; 1 for columns that never vary."""
+    """Standard deviations, greater than 0; 1 for constant columns."""
 
 
 class Standardize(nn.Module):
-    """(x - mean) / std per column; mean and std are constants of the model, fitted on the training split.
+    """(x - mean) / std per column; mean and std are constants of the model, computed on the training split.
 
     Examples:
         >>> Standardize([10.0], [2.0])(torch.tensor([[14.0]]))
@@ -30,7 +30,7 @@ class Standardize(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        # In double first: a float32 model and a float64 model then scale by the same numbers.
+        # Double precision first, so that float32 and float64 models scale by the same numbers.
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64).to(torch.get_default_dtype()))
         inverse = 1.0 / torch.tensor(std, dtype=torch.float64)
         self.register_buffer("inverse_std", inverse.to(torch.get_default_dtype()))

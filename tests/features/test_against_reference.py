@@ -82,7 +82,7 @@ def random_track(rng: np.random.Generator, pt: float, eta: float, phi: float) ->
 
 
 def random_event(rng: np.random.Generator, *, tracks: int, photons: int, neutral_hadrons: int, spread: float) -> Row:
-    """An event with so many candidates; leptons often have own tracks, and some directions are shared."""
+    """An event with a number of candidates; leptons often have own tracks, and some directions are shared."""
     directions = Directions(rng)
     track_rows = [
         random_track(rng, row["et"], row["eta"], row["phi"])

@@ -54,7 +54,7 @@ def random_track(rng: np.random.Generator, pt: float, eta: float, phi: float) ->
 
 
 def random_event(rng: np.random.Generator, tracks: int, photons: int, neutral_hadrons: int) -> Row:
-    """An event with so many candidates crowded around a few axes, one of them often on the seam of phi."""
+    """An event with a number of candidates crowded around a few axes, one of them often on the seam of phi."""
     axes = [(float(rng.uniform(-2.5, 2.5)), float(rng.uniform(-math.pi, math.pi))) for _ in range(3)]
     if rng.random() < 0.6:
         axes[0] = (axes[0][0], math.pi)

@@ -138,7 +138,7 @@ def limit_files(size: int) -> None:
 
 
 def turn_clock(hours: float) -> None:
-    """Give Python another time of day; clocks that only measure go on."""
+    """Give Python another time of day; clocks that only measure continue."""
     # Pydantic and pandas must have seen the real classes.
     import pandas as pd  # noqa: F401
     import pyspark.sql  # noqa: F401

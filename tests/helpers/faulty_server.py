@@ -32,7 +32,7 @@ class FaultyServer(ThreadingHTTPServer):
         self._kind, self._skip, self._left, self._ranged_only = "", 0, 0, False
 
     def fail(self, kind: str, times: int, *, after: int = 0, ranged_only: bool = False) -> None:
-        """Answer so many requests with an error, after so many more that succeed."""
+        """Answer a number of requests with an error, after a number that succeed."""
         with self._lock:
             self._kind, self._skip, self._left, self._ranged_only = kind, after, times, ranged_only
 

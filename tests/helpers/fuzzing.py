@@ -50,7 +50,7 @@ class SpoiledProcessError(Exception):
 
 
 def fuzz(kind: str, first: int, count: int, folder: Path, *, seconds_each: float = SECONDS_EACH) -> list[Outcome]:
-    """Try `count` seeds from `first` on; a child that dies or hangs is one failure, and the next goes on after it."""
+    """Try `count` seeds from `first` on; a child that dies or hangs is one failure, and the next continues after it."""
     outcomes: list[Outcome] = []
     folder.mkdir(parents=True, exist_ok=True)
     while len(outcomes) < count:
@@ -108,7 +108,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, int]:
 
 
 def _try_root(seed: int, folder: Path) -> Callable[[], None]:
-    """What `ingest` does with a file: look at it, then read, select and write all its events."""
+    """What `ingest` does with a file: check it, then read, select and write all its events."""
     from ingestion.errors import IngestionError
     from ingestion.files import FileInfo, SourceFile, inspect, size_and_time
     from ingestion.settings import IngestSettings

@@ -17,7 +17,7 @@ EPOCHS = 6
 
 
 def made_run(model: str, variant: str, seed: int, *, correct: int, epochs: int = EPOCHS) -> RunResult:
-    """A run that sorts so many of the 1000 test events into their class."""
+    """A run that predicts a given number of the 1000 test events correctly."""
     rng = np.random.default_rng([seed, len(variant)])
     rising = 0.9 - 0.4 * np.exp(-np.arange(epochs)) + 0.01 * rng.normal(size=epochs)
     curves = {

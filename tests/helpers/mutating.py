@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: What is looked at: by root package, names of modules or folders anywhere in it, so that files may be moved.
+#: What is checked: by root package, names of modules or folders anywhere in it, so that files may be moved.
 PARTS: Mapping[str, Sequence[str]] = {
     "features": ("kernels", "mixing", "splitting", "scaling"),
     "ingestion": ("thresholds", "changes", "files", "baskets"),
@@ -119,7 +119,7 @@ def mutants_of(part: str, sources: Mapping[str, bytes]) -> list[Mutant]:
 
 
 def pick(mutants: Mapping[str, Sequence[Mutant]], count: int, seed: int) -> list[Mutant]:
-    """So many errors, evenly over the parts; the first of them are those of a smaller count."""
+    """A number of errors, spread evenly over the parts; a larger number begins with those of a smaller one."""
     shuffled = [sorted(each, key=lambda one: _digest(str(seed), one.key)) for each in mutants.values()]
     rounds = itertools.chain.from_iterable(itertools.zip_longest(*shuffled))
     return list(itertools.islice((each for each in rounds if each is not None), count))

@@ -51,7 +51,7 @@ def made_network(
 def random_events(
     lengths: Sequence[int], *, rows: int | None = None, dtype: torch.dtype = torch.float64, seed: int = 1
 ) -> dict[str, Tensor]:
-    """Raw events with so many particles; lists have `rows` rows (default: the longest event), padding is random too."""
+    """Raw events with given numbers of particles; lists have `rows` rows (default: longest event); random padding."""
     rng = np.random.default_rng(seed)
     rows = max(1, *lengths) if rows is None else rows
     events = {

@@ -187,7 +187,7 @@ class KeptCheckpoints:
         return self._files[rank].best
 
     def at(self, position: tuple[int, int]) -> Any:
-        """To go on after so many epochs and steps of the next; stands in for a `Checkpoint`."""
+        """Resume after a number of epochs, and steps of the next; stands in for a `Checkpoint`."""
         return _KeptCheckpoint(self.content[position], *position)
 
 
@@ -234,7 +234,7 @@ class LinearGradients:
         steps: Steps of each.
         seed: Of b and of the starting point.
         size: Number of parameters.
-        hessian: h; 0 makes the gradients noise that does not hang on x.
+        hessian: h; 0 makes the gradients noise that does not depend on x.
         noise: Standard deviation of b.
     """
 

@@ -46,7 +46,7 @@ class TrainedNights:
         self.made[stage] = publish(self.run_dir, stage, folder, counters=counters).name
 
     def train(self, steps: int, *, seed: int = 1, networks: Sequence[str] = ("hlf",)) -> None:
-        """A training of so many steps of Adam on all that there is to train on."""
+        """A training of a number of steps of Adam on all training events."""
         store = StageStore(self.run_dir, "train")
         folder = store.next_folder(f"{steps:08d}")
         store.begin(folder)

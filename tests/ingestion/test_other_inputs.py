@@ -116,9 +116,9 @@ def test_without_the_map_the_missing_branches_and_the_cure_are_named() -> None:
     assert "`muons: Muon`" in message
 
 
-def test_a_file_without_keys_holds_nothing() -> None:
+def test_a_file_without_keys_is_called_empty() -> None:
     message = message_of(NO_KEYS, IngestSettings(), MissingTreeError)
-    assert f"{NO_KEYS} has no tree 'Delphes': it holds nothing at all." in message
+    assert f"{NO_KEYS} has no tree 'Delphes': the file is empty." in message
     assert "Take it out of the sample's files" in message
 
 

@@ -87,7 +87,7 @@ def test_a_file_that_grows_while_it_is_looked_at_waits(data: Path, monkeypatch: 
     monkeypatch.setattr(module, "inspect", growing)
     found = look(data, settle_seconds=60)
     assert names(found) == {"read": [], "bad": [], "waiting": ["whole.root"]}
-    assert found.waiting[0].reason == "it changed while it was looked at"
+    assert found.waiting[0].reason == "it changed while it was checked"
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(-30, True), (30, True), (-90, False), (90, False)])

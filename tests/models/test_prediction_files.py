@@ -111,13 +111,13 @@ def test_an_older_file_is_replaced_whole_or_not_at_all(tmp_path: Path, predictio
     assert read_root(path).num_rows == 10
     lists = [[0.5, 0.25, 0.25]] * 249 + [[0.5, 0.5]]
     damaged = predictions.set_column(4, "probability", pa.array(lists, pa.list_(pa.float32())))
-    with pytest.raises(InputError, match="not 3 probabilities"):
+    with pytest.raises(InputError, match="needs 3 probabilities"):
         write_root(damaged, CLASSES, path, chunk_rows=100)
     assert read_root(path).num_rows == 10
 
 
 def test_predictions_of_other_classes_are_refused(tmp_path: Path, predictions: pa.Table) -> None:
-    with pytest.raises(InputError, match="not 2 probabilities"):
+    with pytest.raises(InputError, match="needs 2 probabilities"):
         write_root(predictions, CLASSES[:2], tmp_path / "a.root")
 
 
@@ -125,7 +125,7 @@ def test_predictions_of_other_classes_are_refused(tmp_path: Path, predictions: p
 def test_classes_that_root_cannot_tell_apart_are_refused(
     tmp_path: Path, predictions: pa.Table, classes: list[str]
 ) -> None:
-    with pytest.raises(ModelError, match="cannot be told apart"):
+    with pytest.raises(ModelError, match="need different branch names in ROOT"):
         write_root(predictions, classes, tmp_path / "a.root")
     assert list(tmp_path.iterdir()) == []
 
@@ -140,5 +140,5 @@ def test_other_files_are_no_predictions(tmp_path: Path) -> None:
         tmp_path / "tree.root",
         SAMPLES / "qcd_13TeV_PU20_0.root",
     ):
-        with pytest.raises(InputError, match="no predictions that can be read"):
+        with pytest.raises(InputError, match="no readable predictions"):
             read_root(path)

@@ -144,7 +144,7 @@ def test_weights_of_another_network_are_refused(folder: Path) -> None:
 
 def test_another_version_is_refused(folder: Path) -> None:
     change(folder, version=MODEL_VERSION - 1)
-    with pytest.raises(SavedModelError, match=f"version {MODEL_VERSION - 1}, this code reads {MODEL_VERSION}"):
+    with pytest.raises(SavedModelError, match=f"version {MODEL_VERSION - 1}; this code reads {MODEL_VERSION}"):
         load_model(folder)
 
 

@@ -133,7 +133,7 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
         ({"gridsearch": {"hidden": [[0]]}}, "'gridsearch.hidden.0.0'"),
         ({"gridsearch": {"folds": 1}}, "'gridsearch.folds'"),
         ({"gridsearch": {"learning_rate": [-0.1]}}, "'gridsearch.learning_rate.0'"),
-        ({"gridsearch": {"search": "halving", "epochs": [3, 9]}}, "give epochs the highest number only"),
+        ({"gridsearch": {"search": "halving", "epochs": [3, 9]}}, "set epochs to one number, the highest"),
     ],
 )
 def test_contradictions_are_named_with_the_fix(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

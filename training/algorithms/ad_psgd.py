@@ -1,4 +1,4 @@
-"""AD-PSGD: gradients at a snapshot of the model, pairwise averages beside them (Migliorini 2020, section 2.2)."""
+"""AD-PSGD: gradients at a snapshot of the model, with concurrent pairwise averages (Migliorini 2020, section 2.2)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from training.transports.transport import Transport
 
 
 class AdPsgd(GossipAlgorithm):
-    """x_i <- average - gamma * g_i(snapshot): wait-free, one average begun at every step.
+    """x_i <- average - gamma * g_i(snapshot): wait-free, with one average begun at every step.
 
-    The thesis drops the learning rate gamma from its formula; the paper (Lian et al. 2017) has it. What the optimiser
-    does at the snapshot is added to the shared vector as a difference, so that averages that came meanwhile stay; they
-    are counted as the staleness of the step.
+    The thesis drops the learning rate gamma from its formula; the paper (Lian et al. 2017) has it. The optimiser's
+    change at the snapshot is added to the shared vector as a difference, so that concurrent averages are kept. Their
+    number is the staleness of the step.
 
     Args:
         model: See `Algorithm`.
         optimizer: See `Algorithm`.
         transport: See `Algorithm`.
-        partners: Whom to average with.
-        beside: Average while the gradient is computed (by a thread); else before it, which is the same mathematically:
-            the gradient is that at the snapshot taken before.
+        partners: Chooses the ranks to average with.
+        overlap: Average in a thread while the gradient is computed; else before it. Both are mathematically the same,
+            since the gradient is taken at an earlier snapshot.
     """
 
     def __init__(
-        self, model: VectorModel, optimizer: Optimizer, transport: Transport, *, partners: Partners, beside: bool
+        self, model: VectorModel, optimizer: Optimizer, transport: Transport, *, partners: Partners, overlap: bool
     ) -> None:
         super().__init__(model, optimizer, transport, partners=partners)
-        self._beside = beside
+        self._overlap = overlap
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
@@ -39,7 +39,7 @@ class AdPsgd(GossipAlgorithm):
         self.model.write(self._snapshot)
         partner = self.partners.next()
         if partner is not None:
-            if self._beside:
+            if self._overlap:
                 self.shared.begin_average_with(partner)
             else:
                 await self.shared.average_with(partner)

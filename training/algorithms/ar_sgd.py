@@ -1,4 +1,4 @@
-"""AR-SGD: gradients averaged over all workers by an all-reduce at every step (Migliorini 2020, Algorithm 1)."""
+"""AR-SGD: averages gradients over all workers by an all-reduce at every step (Migliorini 2020, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from training.transports.transport import Transport
 class ArSgd(Algorithm):
     """x <- x - gamma * sum_i n_i g_i / sum_i n_i, where worker i has the gradient g_i over n_i samples.
 
-    Weighting by samples makes uneven batches right: the average is the gradient of one batch that holds them all. A
-    worker whose gradient is not finite counts as one without samples.
+    With weights by samples, uneven batches are right too: the average is the gradient of one batch of all samples. A
+    worker with a gradient that is not finite counts as a worker without samples.
     """
 
     def __init__(self, model: VectorModel, optimizer: Optimizer, transport: Transport) -> None:
         super().__init__(model, optimizer, transport)
         gradient = model.empty()
-        # One message per step: the gradient and, behind it, the number of samples.
+        # One message per step: the gradient, then the number of samples.
         self._message = np.empty(gradient.size + 1, dtype=gradient.dtype)
 
     @override

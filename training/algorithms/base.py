@@ -1,4 +1,4 @@
-"""What all algorithms share."""
+"""The base class of all algorithms."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from training.settings import StatePolicy
 from training.transports.transport import AverageCounts, Transport, Vector
 
 ComputeGradient = Callable[[], Awaitable[None]]
-"""Fills the model's gradient with that of the mean loss over the local batch, at the model's parameters."""
+"""Computes the gradient of the mean loss over the local batch, at the model's parameters, into the model."""
 
 
 @dataclass
 class StepCounts:
-    """What happened to the steps of one worker."""
+    """Counters of the steps of one worker."""
 
     skipped: int = 0
-    """Steps without an update, since the gradient was not finite."""
+    """Number of steps without an update because the gradient was not finite."""
     staleness: Counter[int] = field(default_factory=Counter)
-    """How many updates saw how many averages between reading the model and changing it."""
+    """Number of updates by the number of averages between the read and the change of the model."""
 
 
 class Algorithm(ABC):
-    """Turns local gradients into updates of the local model, talking to other workers through a transport.
+    """Turns local gradients into updates of the local model; a transport connects it to the other workers.
 
     Args:
         model: The local model.
@@ -39,7 +39,7 @@ class Algorithm(ABC):
         transport: The other workers.
     """
 
-    #: Whether all workers take each step together, so that the run is the same whatever the timing.
+    #: Whether all workers take each step together, so that the run does not depend on timing.
     synchronous: bool = True
 
     def __init__(self, model: VectorModel, optimizer: Optimizer, transport: Transport) -> None:
@@ -49,7 +49,7 @@ class Algorithm(ABC):
         self.counts = StepCounts()
 
     async def start(self) -> None:  # noqa: B027 - most have nothing to share
-        """Share what is to be shared; all workers together, before the first step."""
+        """Share vectors with the other workers; all workers together, before the first step."""
 
     @abstractmethod
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
@@ -57,45 +57,45 @@ class Algorithm(ABC):
 
         Args:
             compute_gradient: Fills the model's gradient.
-            num_samples: Size of the local batch; 0 where a worker has run out of data, it then has no gradient.
+            num_samples: Size of the local batch; 0 if the worker has no data left and thus no gradient.
         """
 
     async def current(self, out: Vector) -> None:
-        """Copy this worker's present model, with everything that it or its partners did to it, into `out`."""
+        """Copy this worker's current model, with all changes by it and its partners, into `out`."""
         self.model.read(out)
 
     async def published(self, out: Vector) -> None:
-        """Copy what partners see of the model into `out`: what a restarted worker must have before `start`."""
+        """Copy the partners' view of the model into `out`; a restarted worker must load it before `start`."""
         self.model.read(out)
 
     async def add(self, change: Vector) -> None:
-        """Add to this worker's present model, losing nothing that partners do meanwhile."""
+        """Add to this worker's current model, and keep all concurrent changes by partners."""
         present = self.model.empty()
         self.model.read(present)
         present += change
         self.model.write(present)
 
     async def quiesce(self) -> None:
-        """Return when no worker averages any more, until the next step of any; all workers together."""
+        """Wait until no worker averages; none begins an average before its next step. All workers together."""
         await self.transport.barrier()
 
     async def close(self) -> None:  # noqa: B027 - likewise
-        """Give back what was shared; all workers together."""
+        """Release the shared vectors; all workers together."""
 
     @property
     def average_counts(self) -> AverageCounts:
-        """Pairwise averages so far."""
+        """Counters of the pairwise averages so far."""
         return AverageCounts()
 
     def state(self) -> dict[str, Any]:
-        """What the next steps hang on beside the published model and the optimiser; tensors and plain values."""
+        """State of the next steps in addition to the published model and the optimiser; tensors and plain values."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - likewise
-        """Take over what `state` gave, after `start`."""
+        """Restore the content of `state`, after `start`."""
 
     async def has_gradient(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
-        """Compute the gradient; False, and counted, if it is not finite: it must not reach the other workers."""
+        """Compute the gradient. False if it is not finite: such a step is counted and does not reach other workers."""
         if not num_samples:
             return False
         await compute_gradient()
@@ -112,7 +112,7 @@ async def mean_over_workers(vector: Vector, transport: Transport) -> None:
 
 
 async def treat_optimizer(optimizer: Optimizer, policy: StatePolicy, transport: Transport) -> None:
-    """Do to the optimiser's state what the policy says, after an exact average of the models."""
+    """Apply the policy to the optimiser's state, after an exact average of the models."""
     if transport.world_size > 1 or policy is StatePolicy.RESET:
         await treat_state(optimizer, policy, lambda vector: mean_over_workers(vector, transport))
 

@@ -1,4 +1,4 @@
-"""D-PSGD: every step averages the models of neighbours, beside the gradient (Migliorini 2020, Algorithm 2)."""
+"""D-PSGD: averages the models of neighbours at every step, during the gradient (Migliorini 2020, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from training.transports.transport import Transport
 
 
 class DPsgd(Algorithm):
-    """x_i <- sum_j w_ij x_j - gamma * g_i(x_i): the gradient is that at x_i, before the average.
+    """x_i <- sum_j w_ij x_j - gamma * g_i(x_i): the gradient is taken at x_i, before the average.
 
-    The models travel while the gradient is computed (lines 3 and 4 of the algorithm). Weight decay, if any, acts on the
-    average, since the base optimiser takes its step from there.
+    The models travel while the gradient is computed (lines 3 and 4 of the algorithm). Weight decay acts on the average,
+    since the base optimiser takes its step from there.
 
     Args:
         model: See `Algorithm`.

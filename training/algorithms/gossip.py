@@ -1,4 +1,4 @@
-"""What the methods of random pairs share: a shared vector per worker, and whom to average with next."""
+"""The base of the methods of random pairs: a shared vector per worker, and the choice of partners."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from training.transports.transport import AverageCounts, SharedVector, Transport
 
 
 class Partners(Protocol):
-    """Whom a worker averages with next."""
+    """Chooses the ranks that a worker averages with."""
 
     def next(self) -> int | None:
-        """A rank; None where it should not begin an average now."""
+        """The rank to average with next; None for no average now."""
 
     def state(self) -> dict[str, Any]:
-        """Where in its stream it is."""
+        """Position in the random stream."""
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go there."""
+        """Restore a position in the random stream."""
 
 
 class RandomPartners(Partners):
-    """Neighbours drawn at random with equal probability, from a stream of each rank's own.
+    """Neighbours drawn at random with equal probability, from one random stream per rank.
 
-    One stream for all ranks would send all to the same partner.
+    With one stream for all ranks, all would choose the same partner.
 
     Args:
         neighbours: Ranks to draw from; none for a single worker.
         seed: Seed of the run.
-        rank: Which rank.
+        rank: Rank of the worker.
 
     Examples:
         >>> partners = RandomPartners([1, 2, 3], seed=1, rank=0)
@@ -62,13 +62,13 @@ class RandomPartners(Partners):
 
 
 class GossipAlgorithm(Algorithm):
-    """A worker whose model partners average with at any time.
+    """A worker whose model is open to averages by partners at any time.
 
     Args:
         model: See `Algorithm`.
         optimizer: See `Algorithm`.
         transport: See `Algorithm`.
-        partners: Whom to average with.
+        partners: Chooses the ranks to average with.
     """
 
     synchronous = False
@@ -81,7 +81,7 @@ class GossipAlgorithm(Algorithm):
 
     @property
     def shared(self) -> SharedVector:
-        """The vector that partners see."""
+        """The shared vector, which partners see."""
         if self._shared is None:
             raise AssertionError("start() was not awaited")
         return self._shared

@@ -1,4 +1,4 @@
-"""LocalSGD: H local steps, then the parameters are averaged by an all-reduce (Lin et al. 2018; thesis, 2.1)."""
+"""LocalSGD: H local steps, then an average of the parameters by an all-reduce (Lin et al. 2018; thesis, 2.1)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class LocalSgd(Algorithm):
         model: See `Algorithm`.
         optimizer: See `Algorithm`.
         transport: See `Algorithm`.
-        local_steps: H.
-        state_policy: What becomes of the optimiser's state at an average.
+        local_steps: Number H of local steps between averages.
+        state_policy: Treatment of the optimiser's state at an average.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What becomes of the base optimiser's state (momentum, Adam's moments) when models are averaged: a named policy."""
+"""Treatment of the base optimiser's state (momentum, Adam's moments) at an average of models: a named policy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from training.transports.transport import Vector
 async def treat_state(optimizer: Optimizer, policy: StatePolicy, average: Callable[[Vector], Awaitable[None]]) -> None:
     """Keep, average or reset the state of an optimiser over one flat parameter.
 
-    Adam's count of steps is the same on all workers, since all take the same number; reset sets it to 0 too, so that
-    the bias correction starts anew.
+    Adam's count of steps is the same on all workers, since all take the same number. Reset also sets it to 0, so that
+    the bias correction restarts.
 
     Args:
         optimizer: The optimiser.
-        policy: What to do.
+        policy: The policy.
         average: Replaces a host vector by its mean over the workers.
     """
     if policy is StatePolicy.KEEP:

@@ -1,4 +1,4 @@
-"""Makes the algorithm that the settings name."""
+"""Makes algorithms and optimisers from the settings."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def make_algorithm(
 
     Args:
         model: The worker's model.
-        settings: What the user chose.
+        settings: Settings of the training.
         transport: The other workers.
-        optimizer: The base optimiser, instead of the one of torch that the settings name.
-        topology: The graph, where it was made already; thousands of workers share it.
-        partners: Whom to average with, instead of random neighbours.
+        optimizer: The base optimiser; None: the one of torch that the settings name.
+        topology: The graph, so that thousands of workers can share one; None: the graph of the settings.
+        partners: Chooses the ranks to average with; None: random neighbours.
 
     Raises:
         TopologyError: The graph does not exist for this number of workers.
@@ -60,8 +60,8 @@ def make_algorithm(
 def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:
     """The base optimiser over the flat vector.
 
-    Its state is there from the beginning, as zeros: torch would make it at the first step, which a worker without a
-    gradient does not take, and then the others would average their moments without it.
+    Its state starts as zeros. Torch would make it at the first step. A worker without a gradient skips this step, and
+    would then have no moments for an average.
     """
     rate, flat = settings.effective_learning_rate, model.flat
     optimizer: Optimizer
@@ -96,7 +96,7 @@ def _base(
     if name is AlgorithmName.AR_SGD:
         return ArSgd(model, optimizer, transport)
     if name is AlgorithmName.LOCAL_SGD:
-        # What SlowMo does by default at its outer steps is not what the averages in between do.
+        # SlowMo's default policy applies to its outer steps only; the averages in between have their own.
         policy = settings.optimizer_state or StatePolicy.KEEP
         return LocalSgd(model, optimizer, transport, local_steps=settings.local_steps, state_policy=policy)
     topology = topology or make_topology(settings.graph, transport.world_size)
@@ -105,6 +105,6 @@ def _base(
     rank = transport.rank
     partners = partners or RandomPartners(topology.neighbours[rank], seed=settings.seed, rank=rank)
     if name is AlgorithmName.AD_PSGD:
-        return AdPsgd(model, optimizer, transport, partners=partners, beside=settings.overlap == "thread")
+        return AdPsgd(model, optimizer, transport, partners=partners, overlap=settings.overlap == "thread")
     rng = random_stream(settings.seed, "local steps", rank) if settings.local_steps_law == "geometric" else None
     return SwarmSgd(model, optimizer, transport, partners=partners, local_steps=LocalSteps(settings.local_steps, rng))

@@ -8,7 +8,7 @@ from training.algorithms.base import Algorithm, ComputeGradient
 
 
 class Sgd(Algorithm):
-    """x <- x - gamma * gradient, or whatever else the base optimiser makes of the gradient."""
+    """x <- x - gamma * gradient, or the update of another base optimiser."""
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:

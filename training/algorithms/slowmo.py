@@ -15,18 +15,18 @@ from training.transports.transport import AverageCounts, Vector
 class SlowMo(Algorithm):
     """After every tau steps of the base method: u <- beta u + (x_0 - x_tau) / gamma; x <- x_0 - alpha gamma u.
 
-    x_0 is the model after the last outer step, x_tau the present one and gamma the learning rate at the start of the
+    x_0 is the model after the last outer step, x_tau the current model, and gamma the learning rate at the start of the
     window, so that a change of the rate does not change u (equations 3.0.1, 3.0.2). With the exact average, x_tau is
-    the mean over the workers, and all end up with the same model. Without it, everything is per worker (equations
-    3.2.1, 3.2.2). The outer step is applied as a difference, so that averages that come meanwhile stay.
+    the mean over the workers, and all workers get the same model. Without it, everything is per worker (equations
+    3.2.1, 3.2.2). The outer step is applied as a difference, so that concurrent averages are kept.
 
     Args:
-        base: The method inside.
+        base: The base method.
         tau: Base steps between outer steps.
         alpha: Slow learning rate.
         beta: Slow momentum factor.
         exact_average: Whether to average the models of all workers before the outer step.
-        state_policy: What becomes of the base optimiser's state at an outer step.
+        state_policy: Treatment of the base optimiser's state at an outer step.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SlowMo(Algorithm):
 
     @override
     async def start(self) -> None:
-        # Before the base method shares it: partners may average with it at once.
+        # Read the model before the base method shares it, since partners may average with it at once.
         self.model.read(self._origin)
         await self.base.start()
 
@@ -106,7 +106,7 @@ class SlowMo(Algorithm):
 
     @override
     def state(self) -> dict[str, Any]:
-        """The slow momentum, where the window started, and the base method's state."""
+        """The slow momentum, the model at the start of the window, and the base method's state."""
         return {
             "base": self.base.state(),
             "done": self._done,

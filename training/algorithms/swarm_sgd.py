@@ -1,4 +1,4 @@
-"""SwarmSGD: local steps, then the average with a random neighbour (Migliorini 2020, Algorithm 3)."""
+"""SwarmSGD: local steps, then an average with a random neighbour (Migliorini 2020, Algorithm 3)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from training.transports.transport import Transport, Vector
 
 
 class LocalSteps:
-    """How many local steps lie between two averages: always H, or geometrically distributed with mean H.
+    """Number of local steps between two averages: always H, or geometrically distributed with mean H.
 
     Args:
-        mean: H.
-        rng: Draws the numbers; None for always H.
+        mean: The number H.
+        rng: Draws the numbers; None: always H.
 
     Examples:
         >>> LocalSteps(3, None).draw()
@@ -38,16 +38,16 @@ class LocalSteps:
 
 
 class SwarmSgd(GossipAlgorithm):
-    """H local steps of a private model, then both partners get the average of their already updated models.
+    """H local steps of a private model, then both partners get the average of their updated models.
 
-    The private model's progress is published as a difference, so that averages that partners began meanwhile stay.
+    The private model's progress is published as a difference, so that concurrent averages by partners are kept.
 
     Args:
         model: See `Algorithm`.
         optimizer: See `Algorithm`.
         transport: See `Algorithm`.
-        partners: Whom to average with.
-        local_steps: How many steps before an average.
+        partners: Chooses the ranks to average with.
+        local_steps: Number of steps between two averages.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SwarmSgd(GossipAlgorithm):
         super().__init__(model, optimizer, transport, partners=partners)
         self._local_steps = local_steps
         self._left = local_steps.draw()
-        # `_snapshot` is the shared vector as last read: where the private model started from.
+        # `_snapshot` is the shared vector at the last read, from which the private model started.
         self._averages_seen = 0
 
     @override
@@ -80,14 +80,14 @@ class SwarmSgd(GossipAlgorithm):
         await self._take_over()
 
     async def current(self, out: Vector) -> None:
-        """The shared vector and, on top, what the private model has learnt since it was published."""
+        """The shared vector plus the progress of the private model since its last publication."""
         await self.shared.read(out)
         self.model.read(self._change)
         out += subtract(self._change, self._snapshot, out=self._change)
 
     @override
     async def add(self, change: Vector) -> None:
-        """Publish the private model with the change on top."""
+        """Publish the private model plus the change."""
         await self._publish()
         await self.shared.add(change)
         await self._take_over()
@@ -103,7 +103,7 @@ class SwarmSgd(GossipAlgorithm):
 
     @override
     def state(self) -> dict[str, Any]:
-        """The private model and where it started from."""
+        """The private model and the snapshot from which it started."""
         rng = self._local_steps.rng
         private = self.model.empty()
         self.model.read(private)
@@ -123,7 +123,7 @@ class SwarmSgd(GossipAlgorithm):
         self._left = state["left"]
         self._snapshot[:] = state["started_from"].numpy()
         self.model.write(state["private"].numpy())
-        # The new shared vector has been through none when it is made.
+        # A new shared vector has been through no average.
         self._averages_seen = -state["averages_unseen"]
         if self._local_steps.rng is not None:
             set_generator_state(self._local_steps.rng, state["local_steps"])

@@ -1,4 +1,4 @@
-"""How long the networks of a search take for one event."""
+"""Measures the latency of the networks of a search."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def latencies(
 ) -> dict[tuple[int, ...], float]:
     """Median time [us] of one event through each network in onnxruntime, on one core.
 
-    Untrained networks: what the weights are does not change how long they take.
+    The networks are untrained, since the latency does not depend on the weights.
 
     Args:
-        architectures: Widths of the hidden layers.
-        dataset: For the scaling and the number of classes.
-        generator: Of the events' features.
+        architectures: Widths of the hidden layers of each network.
+        dataset: Gives the scaling and the number of classes.
+        generator: Random generator of the events' features.
     """
     columns = {"hlf": generator.normal(size=(_EVENTS, NUM_HLF)).astype(np.float32)}
     with tempfile.TemporaryDirectory() as folder:

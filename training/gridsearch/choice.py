@@ -1,4 +1,4 @@
-"""What a search decides, and how a training takes it over."""
+"""The best setting of a search, and its use in a training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Choice(NamedTuple):
     epochs: int
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the choice as JSON."""
         path.write_text(json.dumps(self._asdict(), indent=1), encoding="utf-8")
 
     @classmethod
@@ -32,7 +32,7 @@ class Choice(NamedTuple):
         """Read what `save` wrote.
 
         Raises:
-            TrainingError: It is not there or damaged.
+            TrainingError: The file is missing or damaged.
         """
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
@@ -42,10 +42,10 @@ class Choice(NamedTuple):
             ) from cause
 
     def applied_to(self, train: TrainSettings) -> tuple[HlfSettings, TrainSettings]:
-        """Network and training as the search found best; everything else stays.
+        """Settings of network and training with the best values of the search; all other values stay.
 
-        The batch of the search is what one optimiser step sees. Where workers average their gradients they share it;
-        where each steps for itself, it is each worker's.
+        The batch of the search is the batch of one optimiser step. Workers that average their gradients share it; else
+        each worker has the whole batch size.
 
         Examples:
             >>> best = Choice([8, 4], 64, 0.01, 20)

@@ -1,4 +1,4 @@
-"""The figures of a grid search: accuracy against cost, and how much faster it is on several task slots."""
+"""The figures of a grid search: accuracy against cost, and speed-up on several task slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COSTS: Final[dict[str, Callable[[Score], float]]] = {
 def plot_pareto(scores: Sequence[Score], labels: PlotLabels) -> Figure:
     """Validation accuracy against the number of parameters and against the inference time, each with its front.
 
-    Of the settings of one architecture all are shown. Bars: standard deviation over the folds, of the front only.
+    The figure shows all settings of an architecture. Bars: standard deviation over the folds, on the front only.
     """
     figure, first = new_figure(labels, panels=len(_COSTS))
     for axes, (words, cost) in zip(figure.axes, _COSTS.items(), strict=True):
@@ -57,9 +57,9 @@ def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], flo
         markersize=6,
         capsize=3,
         drawstyle="steps-post",
-        label="not beaten at less cost",
+        label="Pareto front",
     )
-    # Below and above in turn: neighbours on the front are close.
+    # Labels alternate between below and above, since neighbours on the front are close.
     for place, each in enumerate(front):
         axes.annotate(
             "-".join(map(str, each.trial.hidden)),
@@ -71,11 +71,11 @@ def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], flo
 
 
 def plot_speed_up(expected: Mapping[int, float], measured: tuple[int, float] | None, labels: PlotLabels) -> Figure:
-    """How many times faster the search is on several task slots than on one.
+    """Speed-up of the search on several task slots over one slot.
 
     Args:
-        expected: By slots, from the measured times of the trainings alone (`training.gridsearch.slots`).
-        measured: Slots and speed-up of this search; None if parts of it were done before.
+        expected: Speed-up by slots, from the measured times of the trainings alone (`training.gridsearch.slots`).
+        measured: Slots and speed-up of this search; None if an earlier search did parts of it.
         labels: Words on the plot.
     """
     figure, axes = new_figure(labels)

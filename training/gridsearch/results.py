@@ -1,4 +1,4 @@
-"""What a search found: scores of the trials, the best, and those that no smaller network beats."""
+"""Results of a search: scores of the trials, their ranking, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from training.gridsearch.trials import Trial
 
 
 class Score(NamedTuple):
-    """Of one trial, over its folds."""
+    """Score of one trial over its folds."""
 
     trial: Trial
     num_parameters: int
     accuracy: float
-    """Validation accuracy by weights: mean over the folds."""
+    """Weighted validation accuracy: mean over the folds."""
     accuracy_spread: float
-    """Standard deviation over the folds."""
+    """Standard deviation of the accuracy over the folds."""
     loss: float
     """Validation loss: mean over the folds."""
     best_epochs: list[int]
-    """Of each fold the epoch of the lowest validation loss, from 1."""
+    """Epoch of the lowest validation loss of each fold, from 1."""
     latency: float = math.nan
-    """Of one event in onnxruntime: median [us]; not a number before it is measured."""
+    """Median latency of one event in onnxruntime [us]; NaN before its measurement."""
 
     def to_json(self) -> dict[str, Any]:
-        """For the result's JSON."""
+        """Content for the result's JSON."""
         return {**self._asdict(), "trial": self.trial._asdict()}
 
     @classmethod
@@ -39,12 +39,12 @@ class Score(NamedTuple):
 
 
 def score(trial: Trial, num_parameters: int, folds: Sequence[Curves]) -> Score | None:
-    """The score of a trial from the curves of its folds, which may go beyond its epochs.
+    """The score of a trial from the curves of its folds, which may be longer than the trial's epochs.
 
-    Of each fold the epoch of the lowest loss counts, as in a training.
+    In each fold the epoch of the lowest loss counts, as in a training.
 
     Returns:
-        None where a fold has no epoch with a finite loss.
+        The score; None if a fold has no epoch with a finite loss.
     """
     best = []
     for curves in folds:
@@ -65,22 +65,22 @@ def score(trial: Trial, num_parameters: int, folds: Sequence[Curves]) -> Score |
 
 
 def ranked(scores: Sequence[Score]) -> list[Score]:
-    """The highest accuracy first; among equals the lower loss, then the smaller network."""
+    """Scores by accuracy, the highest first; for equal accuracies the lower loss, then the smaller network."""
     return sorted(scores, key=lambda each: (-each.accuracy, each.loss, each.num_parameters, each.trial))
 
 
 def num_parameters(each: Score) -> float:
-    """The cost in memory."""
+    """Number of parameters of a score, as its cost in memory."""
     return each.num_parameters
 
 
 def latency(each: Score) -> float:
-    """The cost in time."""
+    """Latency of a score, as its cost in time."""
     return each.latency
 
 
 def pareto_front(scores: Sequence[Score], cost: Callable[[Score], float] = num_parameters) -> list[Score]:
-    """Those that no other beats at the same cost or less, from the cheapest on.
+    """Scores with the highest accuracy at their cost or less, the cheapest first.
 
     Examples:
         >>> trial = Trial((4,), 16, 0.1, 1)

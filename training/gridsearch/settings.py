@@ -1,4 +1,4 @@
-"""What a user may choose about the grid search."""
+"""Settings of the grid search."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class GridSearchSettings(BaseModel):
-    """Which perceptrons on high-level features are tried, and how; optimiser and seed come from `train`."""
+    """The perceptrons on high-level features to try, and the search; optimiser and seed come from `train`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     hidden: list[Annotated[list[PositiveInt], Field(min_length=1)]] = Field(
         default=[[50, 100, 150], [20, 50, 100], [10, 20, 50]], min_length=1
     )
-    """For each hidden layer the widths to try; these are CERN's 27 architectures."""
+    """Widths to try for each hidden layer; the default gives CERN's 27 architectures."""
     depths: list[PositiveInt] | None = None
-    """Numbers of hidden layers to try: so many of the first layers of `hidden`. By default all of them."""
+    """Numbers of hidden layers to try; depth n uses the first n layers of `hidden`. Null: only the full depth."""
     batch_size: list[PositiveInt] = Field(default=[64, 100, 200], min_length=1)
-    """Events per step."""
+    """Batch sizes to try: events per step, at least 1."""
     learning_rate: list[PositiveFloat] = Field(default=[1e-3], min_length=1)
-    """Learning rates."""
+    """Learning rates to try, each greater than 0."""
     epochs: list[PositiveInt] = Field(default=[20], min_length=1)
-    """Passes over the events; of each, the epoch of the lowest validation loss up to there counts."""
+    """Numbers of epochs to try; each trial is scored at the epoch of its lowest validation loss."""
     folds: int = Field(default=5, ge=2)
-    """Parts that the training split is divided into; each is once what the others are judged by."""
+    """Number of cross-validation folds of the training split, at least 2."""
     patience: PositiveInt | None = None
-    """A training stops after so many epochs without a lower validation loss; not set, never."""
+    """Early stopping: number of epochs without a lower validation loss after which a training stops; null for never."""
     search: Literal["grid", "random", "halving"] = "grid"
-    """All settings; `num_trials` of them at random; or successive halving from those."""
+    """Search method: `grid` tries all settings, `random` a random choice, `halving` successive halving."""
     num_trials: PositiveInt | None = None
-    """Of `random`, and of `halving` to start with (there by default: all)."""
+    """Number of randomly chosen settings, for `random` and for the first round of `halving` (null there: all)."""
     halving_factor: int = Field(default=3, ge=2)
-    """Of `halving`: one in so many goes on, with so many times the epochs, up to the last of `epochs`."""
+    """Successive halving: each round keeps 1/factor of the trials and multiplies their epochs by factor."""
 
     @model_validator(mode="after")
     def _axes_have_no_twins(self) -> Self:
@@ -58,7 +58,7 @@ class GridSearchSettings(BaseModel):
         if self.search == "random" and self.num_trials is None:
             raise ValueError("search: random needs num_trials")
         if self.search == "grid" and self.num_trials is not None:
-            raise ValueError("num_trials means nothing for search: grid; use random or halving")
+            raise ValueError("num_trials has no effect on search: grid; use random or halving")
         if self.search == "halving" and len(self.epochs) > 1:
-            raise ValueError("search: halving raises the epochs by itself: give epochs the highest number only")
+            raise ValueError("search: halving raises the epochs itself; set epochs to one number, the highest")
         return self

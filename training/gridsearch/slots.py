@@ -1,4 +1,4 @@
-"""How long a search takes on a number of task slots."""
+"""Estimates the time of a search on a number of task slots."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 def makespan(seconds: Sequence[float], slots: int) -> float:
-    """Time from the first start to the last end when each slot takes the longest training that is left (Graham 1969).
+    """Time from the first start to the last end if each free slot takes the longest remaining training (Graham 1969).
 
     Args:
-        seconds: Of each training.
-        slots: Trainings at once.
+        seconds: Time of each training [s].
+        slots: Number of trainings at the same time.
 
     Examples:
         >>> makespan([3.0, 2.0, 2.0, 1.0], 2)
@@ -26,7 +26,7 @@ def makespan(seconds: Sequence[float], slots: int) -> float:
 
 
 def speed_ups(seconds: Sequence[float], most_slots: int) -> dict[int, float]:
-    """For 1, 2, 4 ... slots, how many times faster than one the trainings end, start-up of the tasks apart.
+    """Speed-up of the trainings on 1, 2, 4 ... slots over one slot, without the start-up of the tasks.
 
     Examples:
         >>> speed_ups([1.0, 1.0, 1.0], 4)

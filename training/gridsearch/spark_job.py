@@ -1,4 +1,4 @@
-"""The Spark job of a search: rounds of trainings, dealt to few tasks."""
+"""The Spark job of a search: rounds of trainings, distributed over a few tasks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Failed(NamedTuple):
 
 
 class SearchOutcome(NamedTuple):
-    """What a search found."""
+    """The outcome of a search."""
 
     scores: list[Score]
     failed: list[Failed]
     training_seconds: list[float]
-    """Of each training, those of an interrupted search included."""
+    """Time of each training, those of an interrupted search included [s]."""
     num_taken_over: int
-    """Trainings that an interrupted search had left."""
+    """Number of trainings that were reused from an interrupted search."""
 
 
 def search(
@@ -42,15 +42,15 @@ def search(
     num_tasks: Callable[[int], int],
     on_round: Callable[[str], None] = lambda _: None,
 ) -> SearchOutcome:
-    """Run a search; trainings that an interrupted one left in `folder` are not repeated.
+    """Run a search; trainings of an interrupted search in `folder` are not repeated.
 
     Args:
         spark: The running context.
         common: Data and settings.
-        folder: For one small file a training, within reach of every task.
+        folder: Folder of the results, one small file per training; every task must reach it.
         done: Counts trainings as they end.
-        num_tasks: Number of Spark tasks for so many trainings.
-        on_round: Gets a sentence when a round of successive halving begins.
+        num_tasks: Gives the number of Spark tasks for a number of trainings.
+        on_round: Called with a sentence when a round of successive halving begins.
 
     Raises:
         GridSearchError: All trainings of a round failed.
@@ -84,7 +84,7 @@ def search(
 
 
 def num_trainings(common: Search) -> int:
-    """How many trainings a search makes at most."""
+    """Highest number of trainings of a search."""
     settings = common.settings
     trials = first_trials(settings, seed=common.train.seed)
     if settings.search != "halving":
@@ -97,7 +97,7 @@ def num_trainings(common: Search) -> int:
 
 
 def _epochs_of(trials: Sequence[Trial]) -> dict[SearchJob, int]:
-    """The trainings that trials need, and to how many epochs."""
+    """The trainings that trials need, with their numbers of epochs."""
     found: dict[SearchJob, int] = {}
     for trial in trials:
         job = SearchJob.of(trial)
@@ -114,11 +114,11 @@ def _run_round(
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
 ) -> int:
-    """Train what is not there yet; all results of the round go to `results`. Returns how many were there."""
+    """Run the missing trainings of a round, and add all results to `results`; returns the number of reused ones."""
     epochs_of = _epochs_of(trials)
     there = {job: finished(folder, job, epochs) for job, epochs in epochs_of.items()}
     done.add(sum(result is not None for result in there.values()))
-    # The longest first, and dealt out, so that no core waits for one of them at the end.
+    # The longest come first and are spread over the tasks, so that no core waits for one of them at the end.
     missing = sorted((job for job, result in there.items() if result is None), key=_cost, reverse=True)
     path = str(folder)
 
@@ -139,7 +139,7 @@ def _run_round(
 
 
 def _cost(job: SearchJob) -> float:
-    """Roughly how long a training takes: its weights, and its steps per event."""
+    """Approximate relative time of a training, from its number of weights and its steps per event."""
     weights = sum(first * second for first, second in zip(job.hidden, job.hidden[1:], strict=False))
     return (1000 + weights) / job.batch_size
 

@@ -1,6 +1,6 @@
-"""Many perceptrons of the same shape as one: stacked weights, batched matrix products, one optimiser.
+"""Trains many perceptrons of the same shape as one: stacked weights, batched matrix products, one optimiser.
 
-The perceptrons of a trigger are so small that a step of one is overhead: ten at once take twice the time of one.
+The perceptrons of a trigger are so small that overhead dominates a step: ten together take twice the time of one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from models.networks.hlf import HlfClassifier
 
 
 class StackedPerceptrons:
-    """K networks side by side; none sees anything of the others.
+    """K independent networks.
 
-    All parameters lie in one vector, so that an elementwise optimiser of torch updates them in one go, as it would
-    update each network on its own.
+    All parameters lie in one vector. One call of an elementwise optimiser of torch gives the same numbers as one call
+    per network.
 
     Args:
-        networks: Of the same shape and with the same scaling; the stack starts with copies of their parameters.
+        networks: Networks of the same shape and scaling; the stack starts with copies of their parameters.
 
     Raises:
         ValueError: The networks differ in shape.
@@ -41,7 +41,7 @@ class StackedPerceptrons:
         if len(shapes) != 1:
             raise ValueError(f"only networks of one shape can be stacked, not {sorted(shapes)}")
         self._scaling = networks[0].scaling
-        # Weights are stacked as (in, out): what a batched product takes without turning them.
+        # Weights are stacked as (in, out), so that a batched product needs no transposition.
         self._set(
             [
                 torch.stack([tensor.detach().T if tensor.dim() == 2 else tensor.detach()[None] for tensor in tensors])
@@ -51,7 +51,7 @@ class StackedPerceptrons:
 
     def _set(self, tensors: Sequence[Tensor]) -> None:
         self.flat = nn.Parameter(torch.cat([tensor.reshape(-1) for tensor in tensors]), requires_grad=False)
-        """All parameters of all networks; what the optimiser gets. Its gradient is filled by backpropagation."""
+        """All parameters of all networks, for the optimiser; backpropagation fills the gradient."""
         gradient = torch.zeros_like(self.flat)
         self.flat.grad = gradient
         self._tensors: list[nn.Parameter] = []
@@ -65,7 +65,7 @@ class StackedPerceptrons:
 
     @property
     def num_networks(self) -> int:
-        """K."""
+        """Number K of networks."""
         return len(self._tensors[0])
 
     def logits(self, inputs: Tensor) -> Tensor:
@@ -78,11 +78,11 @@ class StackedPerceptrons:
         return torch.baddbmm(biases, values, weights)
 
     def keep(self, places: Sequence[int], optimizer: Optimizer) -> None:
-        """Go on with some networks only; the optimiser, which has `flat`, goes on with their moments.
+        """Keep some of the networks, and their moments in the optimiser; remove the others.
 
         Args:
-            places: Of those that stay, in ascending order.
-            optimizer: Made over `flat`.
+            places: Positions of the networks to keep, in ascending order.
+            optimizer: The optimiser over `flat`.
         """
         old, index = self.flat, torch.tensor(places)
         sizes = [tensor.numel() for tensor in self._tensors]
@@ -101,7 +101,7 @@ class StackedPerceptrons:
         optimizer.param_groups[0]["params"] = [self.flat]
 
     def unstacked(self, place: int, network: HlfClassifier) -> None:
-        """Copy the parameters of one network of the stack into one of the same shape."""
+        """Copy the parameters of one network of the stack into a network of the same shape."""
         with torch.no_grad():
             for parameter, stacked in zip(network.layers.parameters(), self._tensors, strict=True):
                 parameter.copy_(stacked[place].T if parameter.dim() == 2 else stacked[place, 0])

@@ -1,4 +1,4 @@
-"""Trains the networks of one setting on all folds, and all seeds, at once."""
+"""Trains the networks of one setting on all folds and with all seeds together."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ _VALIDATED_AT_ONCE: Final = 4096
 
 
 class Fold(NamedTuple):
-    """One division of the training split; the test split stays out of it."""
+    """One division of the training split into rows for training and for validation."""
 
     train: NDArray[np.int64]
-    """Numbers of the rows to learn from."""
+    """Numbers of the rows for training."""
     val: NDArray[np.int64]
-    """Numbers of the others."""
+    """Numbers of the rows for validation."""
 
 
 class Member(NamedTuple):
-    """One training among those that are stacked."""
+    """One of the stacked trainings."""
 
     fold: Fold
     seed: int
-    """Of the initial weights and of the order of the events."""
+    """Seed of the initial weights and of the order of the events."""
 
 
 class Curves(NamedTuple):
-    """What a training did, a number for each epoch that it took."""
+    """Curves of a training, one number per epoch."""
 
     train_loss: list[float]
-    """Over the epoch, while it was learning."""
+    """Mean loss over the epoch, during the updates."""
     val_loss: list[float]
     val_accuracy: list[float]
-    """By event and class weights, like the losses."""
+    """Accuracy with event and class weights, like the losses."""
 
 
 def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[Fold]:
-    """Divide events so that each is in the validation part once, with the classes in the same proportions.
+    """Divide events into folds with equal shares of the classes; each event is in one validation part.
 
     Args:
-        labels: (num_rows,) of the training split.
-        num_folds: At least 2.
-        seed: Of the search: every trial gets the same folds.
+        labels: (num_rows,) classes of the training split.
+        num_folds: Number of folds, at least 2.
+        seed: Seed of the search; all trials get the same folds.
 
     Raises:
-        ValueError: A class has fewer events than there are folds.
+        ValueError: A class has fewer events than the number of folds.
 
     Examples:
         >>> folds = make_folds(np.array([0, 1] * 6), 3, seed=1)
@@ -70,7 +70,7 @@ def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[
 
 
 def steps_per_epoch(folds: Sequence[Fold], batch_size: int) -> int:
-    """Steps that every member takes in an epoch: those that the largest fold needs.
+    """Number of steps per epoch of every member: as many as the largest fold needs.
 
     Examples:
         >>> steps_per_epoch([Fold(np.arange(10), np.arange(5)), Fold(np.arange(11), np.arange(4))], batch_size=5)
@@ -89,16 +89,16 @@ def train_stacked(
     epochs: int,
     patience: int | None = None,
 ) -> list[Curves]:
-    """Train all members side by side; each gets the numbers that it would get alone.
+    """Train all members together, with the same numbers as one after the other.
 
     Args:
-        make_network: Makes a network with fresh weights from torch's random state; all of one shape.
+        make_network: Makes a network with fresh weights from torch's random state; all have the same shape.
         make_optimizer: Makes an elementwise optimiser over the given parameters.
         rows: The training split with the high-level features.
         members: The trainings.
-        num_steps: Of an epoch, from `steps_per_epoch`; the events of a fold are dealt to them as evenly as they go.
-        epochs: At most so many.
-        patience: A member stops after so many epochs without a lower validation loss; None: never.
+        num_steps: Steps per epoch, from `steps_per_epoch`; the events of a fold are spread evenly over them.
+        epochs: Highest number of epochs.
+        patience: Number of epochs without a lower validation loss after which a member stops; None: never.
 
     Returns:
         The curves of each member.
@@ -129,7 +129,7 @@ def _seeded(make_network: Callable[[], HlfClassifier], seed: int) -> HlfClassifi
 
 
 def _has_stopped(val_losses: Sequence[float], patience: int | None) -> bool:
-    """Whether the lowest loss is too long ago; a loss that is not finite is never the lowest."""
+    """Whether the lowest loss is more than `patience` epochs old; only finite losses count."""
     if patience is None:
         return False
     finite = np.where(np.isfinite(val_losses), val_losses, np.inf)
@@ -145,7 +145,7 @@ def _one_epoch(
     num_steps: int,
     epoch: int,
 ) -> list[float]:
-    """All steps of an epoch; the weighted mean losses."""
+    """Run all steps of an epoch; returns the weighted mean losses."""
     orders = [random_stream(each.seed, "fold", epoch).permutation(each.fold.train) for each in members]
     places, shares = _deal(orders, num_steps)
     gradient = stack.flat.grad
@@ -165,11 +165,11 @@ def _one_epoch(
 
 
 def _deal(orders: Sequence[NDArray[np.int64]], num_steps: int) -> tuple[Tensor, Tensor]:
-    """Rows to the steps, as evenly as they go.
+    """Spread rows evenly over the steps.
 
     Returns:
-        Numbers of the rows (num_steps, K, longest), short batches padded with their last event (0 times what is not
-        finite would be no 0), and shares of the same shape: 1 / size of the batch, 0 for padding.
+        Row numbers (num_steps, K, longest), and shares of the same shape: 1 / size of the batch, 0 for padding. Short
+        batches are padded with their last event, since 0 times a number that is not finite is not 0.
     """
     bounds = [step_bounds(len(order), num_steps) for order in orders]
     sizes = np.stack([np.diff(ends) for ends in bounds], axis=1)

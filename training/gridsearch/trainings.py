@@ -1,4 +1,4 @@
-"""Runs the jobs of a search, each with a result file of its own: what is there already is not done again."""
+"""Runs the jobs of a search, each with its own result file; finished jobs are not repeated."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ _INPUTS: Final = ("hlf",)
 
 
 class Search(NamedTuple):
-    """What all jobs of a search have in common."""
+    """Data and settings common to all jobs of a search."""
 
     dataset: Path
-    """Folder of the features, within reach of every task."""
+    """Folder of the features; every task must reach it."""
     settings: GridSearchSettings
     train: TrainSettings
-    """For optimiser, weight decay and seed."""
+    """Settings of optimiser, weight decay and seed."""
 
 
 class JobResult(NamedTuple):
-    """What came of a job."""
+    """The result of a job."""
 
     job: SearchJob
     epochs: int
-    """At most so many were asked for."""
+    """Requested number of epochs; early stopping may have ended the job before."""
     num_parameters: int
     folds: list[Curves]
-    """Empty if it failed."""
+    """Curves of each fold; empty if the job failed."""
     seconds: float
     error: str
-    """Why it failed; else empty."""
+    """The error if the job failed, else empty."""
 
     def to_json(self) -> dict[str, Any]:
-        """For its file."""
+        """Content for the result file."""
         return {**self._asdict(), "job": self.job._asdict(), "folds": [curves._asdict() for curves in self.folds]}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """From its file."""
+        """From the content of a result file."""
         job = SearchJob(**{**content["job"], "hidden": tuple(content["job"]["hidden"])})
         return cls(**{**content, "job": job, "folds": [Curves(**curves) for curves in content["folds"]]})
 
 
 def finished(folder: Path, job: SearchJob, epochs: int) -> JobResult | None:
-    """The result of a job that was done before, for as many epochs or more; failed ones are tried again."""
+    """The result of a job that succeeded before with at least this number of epochs, else None."""
     path = folder / f"{job.key}.json"
     if not path.exists():
         return None
@@ -72,15 +72,15 @@ def finished(folder: Path, job: SearchJob, epochs: int) -> JobResult | None:
 
 
 def run_job(search: Search, job: SearchJob, epochs: int, folder: Path) -> JobResult:
-    """Train the networks of a job on all folds, unless that is done; the result is in `folder` when this returns.
+    """Train the networks of a job on all folds unless this is done, and write the result to `folder`.
 
-    A job that fails is a result too: others go on.
+    The failure of a job is a result too, so that other jobs continue.
 
     Args:
-        search: What all jobs have in common.
-        job: Which networks.
-        epochs: At most so many.
-        folder: Where results are, within reach of every task.
+        search: Data and settings common to all jobs.
+        job: The job.
+        epochs: Highest number of epochs.
+        folder: Folder of the results; every task must reach it.
     """
     found = finished(folder, job, epochs)
     if found is not None:
@@ -89,10 +89,10 @@ def run_job(search: Search, job: SearchJob, epochs: int, folder: Path) -> JobRes
     num_parameters, folds, error = 0, list[Curves](), ""
     try:
         _load(search.dataset, search.train.seed)
-        # Once for all trainings of a process: it would make the first look slow.
+        # Load once per process and before the clock starts, so that the first training does not seem slow.
         started = time.perf_counter()
         num_parameters, folds = _train(search, job, epochs)
-    except Exception as problem:  # noqa: BLE001 - whatever it is, it is told in the table, and the other jobs go on
+    except Exception as problem:  # noqa: BLE001 - the table shows any error, and the other jobs continue
         error = f"{type(problem).__name__}: {problem}"
     result = JobResult(job, epochs, num_parameters, folds, time.perf_counter() - started, error)
     unfinished = folder / f".{job.key}.json"
@@ -126,7 +126,7 @@ def _train(search: Search, job: SearchJob, epochs: int) -> tuple[int, list[Curve
 
 @lru_cache(maxsize=1)
 def _load(dataset: Path, seed: int) -> tuple[MemoryRows, ModelSpec]:
-    """The high-level features of the training split, and the scaling; once for all jobs of a process."""
+    """The high-level features of the training split, and the network's scaling; loaded once per process."""
     features = FeatureDataset.load(dataset)
     return MemoryRows.load(features, "train", _INPUTS, seed=seed), model_spec(HlfSettings(), features)
 
@@ -147,14 +147,14 @@ def _optimizer(train: TrainSettings, learning_rate: float) -> Callable[[list[nn.
 
 
 class GridSearchError(TrainingError):
-    """A search that found nothing."""
+    """All trainings of a search failed."""
 
 
 def refuse_all_failed(results: Sequence[JobResult]) -> None:
-    """Raise if there is no job that came to an end.
+    """Refuse results without any success.
 
     Raises:
-        GridSearchError: All failed.
+        GridSearchError: All jobs failed.
     """
     if results and all(result.error for result in results):
         raise GridSearchError(

@@ -1,4 +1,4 @@
-"""The settings that a search tries, and the trainings that they need."""
+"""The trials of a search, and the trainings that they need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Trial(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name.
+        """Name of the trial.
 
         Examples:
             >>> Trial((50, 20, 10), 64, 0.001, 20).key
@@ -36,7 +36,7 @@ class Trial(NamedTuple):
 
 
 class SearchJob(NamedTuple):
-    """What trials that differ in their number of epochs only have in common: they are one training on all folds."""
+    """One training on all folds, for all trials that differ only in their number of epochs."""
 
     hidden: tuple[int, ...]
     batch_size: int
@@ -49,13 +49,13 @@ class SearchJob(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name, which can be that of a file."""
+        """Name of the job, also valid as a file name."""
         widths = "-".join(map(str, self.hidden))
         return f"{widths}_batch-{self.batch_size}_rate-{self.learning_rate:.15g}"
 
 
 def all_trials(settings: GridSearchSettings) -> list[Trial]:
-    """The whole grid.
+    """All trials of the grid.
 
     Examples:
         >>> len(all_trials(GridSearchSettings()))
@@ -71,7 +71,7 @@ def all_trials(settings: GridSearchSettings) -> list[Trial]:
 
 
 def first_trials(settings: GridSearchSettings, *, seed: int) -> list[Trial]:
-    """What a search begins with: the grid, or some of it drawn without replacement; halving with few epochs."""
+    """The first trials of a search: the grid, or a random part of it; for halving with the fewest epochs."""
     trials = all_trials(settings)
     if settings.num_trials is not None and settings.num_trials < len(trials):
         chosen = random_stream(seed, "trials").choice(len(trials), settings.num_trials, replace=False)
@@ -85,8 +85,8 @@ def first_trials(settings: GridSearchSettings, *, seed: int) -> list[Trial]:
 def rungs(num_trials: int, most_epochs: int, factor: int) -> list[int]:
     """Epochs of the rounds of successive halving, ascending (Jamieson and Talwalkar 2016).
 
-    As many rounds as it takes until one trial is left; the last trains to `most_epochs`, each before it `factor` times
-    less, and at least one.
+    The number of rounds leaves one trial at the end. The last round trains to `most_epochs`, each earlier one to
+    1/`factor` of the next, and at least one epoch.
 
     Examples:
         >>> rungs(27, 27, 3)
@@ -103,12 +103,12 @@ def rungs(num_trials: int, most_epochs: int, factor: int) -> list[int]:
 
 
 def promoted(scores: Sequence[tuple[Trial, float]], next_epochs: int, factor: int) -> list[Trial]:
-    """Those of a round that go on, the best first; failed trials have no score and are not among them.
+    """The trials of a round that enter the next one, the best first; failed trials have no score.
 
     Args:
-        scores: Trials and their scores, higher is better.
-        next_epochs: Of the next round.
-        factor: One in so many goes on, and at least one.
+        scores: Trials and their scores; higher is better.
+        next_epochs: Number of epochs of the next round.
+        factor: 1/factor of the trials enters the next round, at least one.
     """
     ordered = sorted(scores, key=lambda each: each[1], reverse=True)
     kept = ordered[: max(1, len(ordered) // factor)]

@@ -1,1 +1,1 @@
-"""How a training starts: in this process, under mpirun or under srun."""
+"""Starts a training in this process, under mpirun or under srun."""

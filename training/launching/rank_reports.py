@@ -1,4 +1,4 @@
-"""Small files through which ranks and their launcher tell each other what went wrong, in the folder of the run."""
+"""Small files in the folder of a run, in which ranks and launcher report errors to each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class LaunchFiles:
     """`started`, `errors/rank-<n>.json`, `signs/rank-<n>`, `stalls/rank-<n>.json`, `losses.jsonl`.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -23,13 +23,13 @@ class LaunchFiles:
         self._losses = folder / "losses.jsonl"
 
     def clear(self) -> None:
-        """Before each attempt; the losses stay."""
+        """Remove all files except the losses, before each attempt."""
         self._started.unlink(missing_ok=True)
         shutil.rmtree(self._errors, ignore_errors=True)
         self.clear_stalls()
 
     def clear_stalls(self) -> None:
-        """Before the ranks begin to watch: a report that is there already would end them at once."""
+        """Remove the reports before the ranks begin to watch, since any report ends the job."""
         for path in (self.stalls, self.signs):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -39,11 +39,11 @@ class LaunchFiles:
 
     @property
     def has_started(self) -> bool:
-        """Whether they had."""
+        """Whether all ranks have started."""
         return self._started.exists()
 
     def report_error(self, rank: int, content: dict[str, Any]) -> None:
-        """Leave a rank's error."""
+        """Write a rank's error."""
         self._errors.mkdir(exist_ok=True)
         unfinished = self._errors / f".rank-{rank}.json"
         unfinished.write_text(json.dumps(content), encoding="utf-8")
@@ -57,12 +57,12 @@ class LaunchFiles:
         return int(reports[0].stem.removeprefix("rank-")), json.loads(reports[0].read_text(encoding="utf-8"))
 
     def note_loss(self, words: str) -> None:
-        """Remember that a rank was lost."""
+        """Record that a rank was lost."""
         with self._losses.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"what": words}) + "\n")
 
     def losses(self) -> list[str]:
-        """What was lost so far."""
+        """Sentences about the losses so far."""
         if not self._losses.exists():
             return []
         return [json.loads(line)["what"] for line in self._losses.read_text(encoding="utf-8").splitlines()]

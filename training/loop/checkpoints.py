@@ -1,7 +1,7 @@
-"""Checkpoints of a run: one file per rank, then one small file that says they are complete.
+"""Checkpoints of a run: one file per rank, then one small file that marks them as complete.
 
-checkpoints/epoch-00003-step-00000120-of-4/rank-0.pt ...   all of that rank; tensors and plain values only
-checkpoints/epoch-00003-step-00000120-of-4/complete.json   written last, by rank 0: without it there is none
+checkpoints/epoch-00003-step-00000120-of-4/rank-0.pt ...   state of that rank; tensors and plain values only
+checkpoints/epoch-00003-step-00000120-of-4/complete.json   written last, by rank 0: completes the checkpoint
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEPT: Final = 2
 _VERSION: Final = 2
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
-#: What may differ between the run that wrote a checkpoint and the one that takes it up, beside speed.
+#: Settings, in addition to those of speed, that may differ between the run that writes and the run that resumes.
 _FREE: Final = frozenset({"workers", "epochs", "device"})
 
 
@@ -37,29 +37,29 @@ class Checkpoint(NamedTuple):
     folder: Path
     epoch: int
     step: int
-    """Steps of the epoch that are done."""
+    """Number of finished steps of the epoch."""
     world_size: int
 
     def load(self, rank: int) -> dict[str, Any]:
-        """What a rank wrote; nothing in it is unpickled into code.
+        """Read the content of a rank; unpickling runs no code from it.
 
         Raises:
-            CheckpointError: It cannot be read.
+            CheckpointError: The file cannot be read.
         """
         path = self.folder / f"rank-{rank}.pt"
         try:
             return _read(path)
         except Exception as cause:
-            # What is raised for damaged bytes is of any kind.
-            raise CheckpointError(f"{path} is damaged ({cause}). Remove {self.folder} to start before it.") from cause
+            # Damaged bytes raise errors of any type.
+            raise CheckpointError(f"{path} is damaged ({cause}). Remove {self.folder} to resume before it.") from cause
 
 
 class CheckpointFolder:
     """The checkpoints of one run.
 
     Args:
-        folder: Where they are; made when the first is written.
-        digest: Of the settings, from `settings_digest`.
+        folder: Folder of the checkpoints; made with the first one.
+        digest: Digest of the settings, from `settings_digest`.
     """
 
     def __init__(self, folder: Path, digest: str) -> None:
@@ -70,7 +70,7 @@ class CheckpointFolder:
         """The newest complete checkpoint of these settings.
 
         Raises:
-            CheckpointError: It cannot be read.
+            CheckpointError: A checkpoint cannot be read.
         """
         for content, folder in self._complete():
             if content["version"] == _VERSION and content["digest"] == self._digest:
@@ -78,27 +78,27 @@ class CheckpointFolder:
         return None
 
     def await_complete(self, epoch: int, step: int, world_size: int) -> Checkpoint:
-        """A checkpoint that another rank has found; on shared storage it may take a moment until all see it.
+        """Wait for a checkpoint that another rank sees; shared storage may show it to this rank a moment later.
 
         Raises:
-            CheckpointError: It does not appear.
+            CheckpointError: The checkpoint does not appear.
         """
         folder = self._place((epoch, step), world_size)
         deadline = time.monotonic() + _SECONDS_TO_APPEAR
         while not (folder / "complete.json").exists():
             if time.monotonic() > deadline:
                 raise CheckpointError(
-                    f"rank 0 goes on from {folder}, which is not there on {platform.node()}. All ranks need the same "
+                    f"rank 0 resumes from {folder}, which does not exist on {platform.node()}. All ranks need the same "
                     f"run folder: put run_dir on storage that all hosts share."
                 )
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         return Checkpoint(folder, epoch, step, world_size)
 
     def _complete(self) -> list[tuple[dict[str, Any], Path]]:
-        """What the complete checkpoints say, and their folders, the newest first.
+        """Descriptions and folders of the complete checkpoints, the newest first.
 
-        The newest need not be the furthest: with other settings or another number of workers, a run goes back to the
-        beginning, at least of the epoch.
+        The newest may be at an earlier step than others: with other settings or another number of workers, a run
+        returns to the beginning of the training or of the epoch.
         """
         found = []
         for path in self.folder.glob("epoch-*/complete.json"):
@@ -106,16 +106,16 @@ class CheckpointFolder:
                 content = json.loads(path.read_text(encoding="utf-8"))
                 found.append((int(content["number"]), content, path.parent))
             except (ValueError, LookupError, TypeError) as cause:
-                raise CheckpointError(f"{path} is damaged. Remove {path.parent} to start before it.") from cause
+                raise CheckpointError(f"{path} is damaged. Remove {path.parent} to resume before it.") from cause
         return [(content, folder) for _, content, folder in sorted(found, key=lambda each: each[0], reverse=True)]
 
     def write_rank(self, position: tuple[int, int], world_size: int, rank: int, content: dict[str, Any]) -> None:
-        """Write one rank's part; it appears whole or not at all.
+        """Write one rank's part, atomically.
 
         Args:
-            position: Epoch, and steps of it that are done.
+            position: Epoch, and number of its finished steps.
             world_size: Number of ranks.
-            rank: Which rank.
+            rank: The rank.
             content: Tensors and plain values.
         """
         folder = self._place(position, world_size)
@@ -123,7 +123,7 @@ class CheckpointFolder:
         _write(folder / f"rank-{rank}.pt", lambda file: torch.save(content, file))
 
     def complete(self, position: tuple[int, int], world_size: int) -> None:
-        """Say that all ranks have written, and remove all but the newest checkpoints; rank 0 only."""
+        """Mark a checkpoint as complete, and remove all but the newest ones; rank 0 only."""
         folder = self._place(position, world_size)
         epoch, step = position
         before = self._complete()
@@ -147,7 +147,7 @@ class CheckpointFolder:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What torch.save wrote; torch itself does not look at the checksums in the file."""
+    """Read what torch.save wrote, with its checksums, which torch itself ignores."""
     with zipfile.ZipFile(path) as file:
         damaged = file.testzip()
     if damaged is not None:
@@ -157,7 +157,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file that appears whole or not at all."""
+    """Write a file atomically."""
     unfinished = path.with_name(f".{path.name}")
     with unfinished.open("wb") as file:
         write(file)
@@ -167,7 +167,7 @@ def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def settings_digest(model: NetworkSettings, train: TrainSettings) -> str:
-    """What a checkpoint hangs on: the network and the training, speed, workers and number of epochs apart."""
+    """Digest of the settings that a checkpoint depends on: all except speed, workers and number of epochs."""
     ignored = TrainSettings.SPEED_ONLY | _FREE
     content = {
         "model": model.to_json(),

@@ -1,4 +1,4 @@
-"""Books what a worker spends its time and bytes on, around any transport."""
+"""Measures a worker's time by kind of work, and the bytes that it sends, around any transport."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from training.transports.transport import AverageCounts, SharedVector, Transport, Vector
 
-#: One in so many all-reduces is preceded by a timed barrier: the time that it takes is waiting for others.
+#: Number of all-reduces per timed barrier; the barrier's time is the time spent waiting for others.
 _SAMPLED: Final = 16
 
 
@@ -27,13 +27,13 @@ class Meter:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.bytes = 0
         self.doing = "starting"
-        """What the worker is at, for the report of a stall."""
+        """Current activity of the worker, for the report of a stall."""
         self._waits: list[float] = []
         self._collectives = self._first_collective = 0
         self._last_wait = 0.0
 
     def restart(self) -> None:
-        """Forget everything and start now."""
+        """Reset all counters and start now."""
         self.seconds.clear()
         self.bytes = 0
         self._waits.clear()
@@ -41,22 +41,22 @@ class Meter:
         self._last = self._now()
 
     def lap(self, kind: str) -> None:
-        """Book the time since the last lap."""
+        """Book the time since the last lap under this kind."""
         now = self._now()
         self.seconds[kind] += now - self._last
         self._last = now
 
     def alive(self) -> None:
-        """Say that there is progress within something long."""
+        """Report progress within long work."""
         self._sign = self._now()
 
     @property
     def seconds_without_sign(self) -> float:
-        """Time since this worker last did anything that it books."""
+        """Time since the last booking of this worker."""
         return self._now() - max(self._last, self._sign)
 
     async def timed(self, what: str, work: Awaitable[None]) -> None:
-        """Await some communication; what came before was computation."""
+        """Await some communication, and book the time before it as computation."""
         self.lap("compute")
         before, self.doing = self.doing, what
         await work
@@ -64,12 +64,12 @@ class Meter:
         self.lap("communicate")
 
     def is_sampled(self) -> bool:
-        """Count a collective; whether it is one of those before which waiting is timed."""
+        """Count a collective operation; True if its waiting time is to be measured."""
         self._collectives += 1
         return self._collectives % _SAMPLED == 0
 
     async def wait(self, barrier: Awaitable[None]) -> None:
-        """Time how long the others take to get to a barrier."""
+        """Measure the time until all others reach a barrier."""
         self.lap("compute")
         started = self._now()
         before, self.doing = self.doing, "waiting for the others"
@@ -80,10 +80,10 @@ class Meter:
         self.lap("communicate")
 
     def wait_seconds(self, counts_wait: float) -> float:
-        """Of the communication: an estimate of the time spent waiting for others.
+        """Estimated part of the communication time spent waiting for others.
 
         Args:
-            counts_wait: Time spent waiting for locks, exactly known.
+            counts_wait: Measured time spent waiting for locks.
         """
         mean = sum(self._waits) / len(self._waits) if self._waits else self._last_wait
         sampled = mean * (self._collectives - self._first_collective)
@@ -101,7 +101,7 @@ class MeteredTransport(Transport):
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
-        """Booked are the bytes that a worker of a ring sends, the least that is possible."""
+        """Books the bytes that a worker of a ring sends: the minimum."""
         if self._meter.is_sampled():
             await self._meter.wait(self._transport.barrier())
         self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
@@ -167,7 +167,7 @@ class _MeteredVector(SharedVector):
         return averages
 
     async def average_with(self, partner: int) -> None:
-        # The partner's vector comes, its change goes.
+        # An average receives the partner's vector and sends its change.
         self._meter.bytes += 2 * self._nbytes
         await self._meter.timed(f"averaging with rank {partner}", self._shared.average_with(partner))
 

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: records of each rank, the best model, checkpoints."""
+"""The files of a run: records of each rank, the best model, checkpoints."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from training.transports.transport import Vector
 
 
 class RunFiles(Protocol):
-    """Where one worker's results go."""
+    """Storage of one worker's results."""
 
     keeps_checkpoints: bool
 
     def begin(self, history: Sequence[dict[str, Any]]) -> None:
-        """The run begins, or goes on after these records."""
+        """Begin a run, or resume it after these records."""
 
     def record(self, record: dict[str, Any]) -> None:
-        """Keep an epoch's record."""
+        """Add an epoch's record."""
 
     def keep_best(self, parameters: Vector) -> None:
-        """Keep the average model: it is the best so far."""
+        """Keep the average model, which is the best so far."""
 
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
-        """Write this worker's part of a checkpoint; position is the epoch and the steps of it that are done."""
+        """Write this worker's part of a checkpoint; position is the epoch and the number of its finished steps."""
 
     def complete_checkpoint(self, position: tuple[int, int]) -> None:
-        """All workers have written theirs."""
+        """Complete a checkpoint after all workers have written their parts."""
 
 
 class DiskFiles(RunFiles):
-    """`metrics/rank-<n>.jsonl`, one line an epoch, on disk at once; the best model; `checkpoints/`.
+    """Files on disk: `metrics/rank-<n>.jsonl` (one line per epoch, flushed at once), the best model, `checkpoints/`.
 
     Args:
         out_dir: Folder of the run.
-        rank: Which rank.
+        rank: Rank of the worker.
         world_size: Number of ranks.
-        digest: Of the settings; see `training.loop.checkpoints.settings_digest`.
+        digest: Digest of the settings; see `training.loop.checkpoints.settings_digest`.
         save_model: Writes the best model with the given parameters; called on rank 0.
-        scalars: Where rank 0 writes numbers for TensorBoard too.
+        scalars: Writes numbers of rank 0 for TensorBoard; None for none.
     """
 
     keeps_checkpoints = True
@@ -68,7 +68,7 @@ class DiskFiles(RunFiles):
 
     @override
     def begin(self, history: Sequence[dict[str, Any]]) -> None:
-        """What an interrupted run wrote beyond its checkpoint is replaced."""
+        """Write the records; they replace those that an interrupted run wrote after its checkpoint."""
         self._metrics.write_text("".join(json.dumps(record) + "\n" for record in history), encoding="utf-8")
         if self._rank == 0:
             for path in self._metrics.parent.glob("rank-*.jsonl"):
@@ -97,13 +97,13 @@ class DiskFiles(RunFiles):
             self.checkpoints.complete(position, self._world_size)
 
     def close(self) -> None:
-        """The run is over."""
+        """Close the files at the end of the run."""
         if self._scalars is not None:
             self._scalars.close()
 
 
 class MemoryFiles(RunFiles):
-    """Nothing on disk: the records and the best parameters stay in memory."""
+    """Records and best parameters in memory, without files on disk."""
 
     keeps_checkpoints = False
 

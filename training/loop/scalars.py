@@ -1,4 +1,4 @@
-"""Numbers of a run for TensorBoard."""
+"""Writes numbers of a run for TensorBoard."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SHOWN: Final = (
 
 
 class TensorBoardScalars:
-    """Writes an epoch's numbers; the file is made with the first.
+    """Writes numbers per epoch; the first ones make the file.
 
     Args:
-        folder: Where to; `tensorboard --logdir` takes it.
+        folder: Folder for `tensorboard --logdir`.
 
     Raises:
-        LaunchError: The package tensorboardX is not there.
+        LaunchError: The package tensorboardX is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +53,7 @@ class TensorBoardScalars:
         self._writer.flush()
 
     def close(self) -> None:
-        """Have everything on disk."""
+        """Flush everything to disk."""
         if self._writer is not None:
             self._writer.close()
 

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the global clock: samples seen by all workers, in epochs."""
+"""The learning rate as a function of the samples seen by all workers, counted in epochs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from training.settings import TrainSettings
 
 
 def learning_rate(settings: TrainSettings, epochs_done: float) -> float:
-    """The rate of the base optimiser once so many epochs of samples were seen by all workers together.
+    """The learning rate of the base optimiser after `epochs_done` epochs of samples, over all workers together.
 
-    Warm-up rises linearly (Goyal et al. 2017, section 2.2: from the rate of one worker where the linear rule scales it,
-    here else from 0). The clock counts the samples of the step too, so that the rate is never 0.
+    The warm-up is linear. It starts at the rate of one worker if the linear rule scales the rate (Goyal et al. 2017,
+    section 2.2), else at 0. `epochs_done` includes the samples of the current step, so that the rate is never 0.
 
     Args:
         settings: The rate, its schedule and the number of epochs.
-        epochs_done: Samples so far over samples in the training split, the present step's included.
+        epochs_done: Samples so far, the current step included, over samples in the training split.
 
     Examples:
         >>> from training.settings import ScheduleSettings

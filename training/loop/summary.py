@@ -1,4 +1,4 @@
-"""A finished run in a few numbers, from the records of its ranks."""
+"""Summarises a finished run in a few numbers, from the records of its ranks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def write_summary(
     Args:
         out_dir: Folder of the run, with the records of all ranks.
         model: The network.
-        settings: How it was trained.
-        train_rows: Events of the training split.
-        num_parameters: Of the network.
+        settings: Settings of the training.
+        train_rows: Number of events of the training split.
+        num_parameters: Number of parameters of the network.
     """
     ranks = read_records(out_dir)
     history = ranks[0]
@@ -61,7 +61,7 @@ def write_summary(
 
 
 def summary_of_rank(records: list[Record]) -> Record:
-    """One rank's run: sums over its epochs."""
+    """The summary of one rank: sums over its epochs."""
     seconds: Counter[str] = Counter()
     staleness: Counter[int] = Counter()
     for record in records:

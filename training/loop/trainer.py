@@ -1,6 +1,6 @@
 """The training loop of one worker: epochs of steps, validation of the average model, checkpoints, records.
 
-The same coroutine runs under MPI and in the simulator.
+MPI and the simulator run the same coroutine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SECONDS_BETWEEN_PROGRESS: Final = 0.2
 
 
 class Progress(NamedTuple):
-    """How far a worker is; shown by rank 0."""
+    """Progress of a worker; rank 0 shows it."""
 
     epoch: int
     num_epochs: int
@@ -38,21 +38,21 @@ class Progress(NamedTuple):
     loss: float
     samples_per_second: float
     consensus_distance: float
-    """At the end of the last epoch; not a number before."""
+    """Consensus distance at the end of the last epoch; NaN before."""
 
 
 class Trainer:
     """One worker's run.
 
     Args:
-        settings: What the user chose.
+        settings: Settings of the training.
         rows: Rows of each row group of the training split.
         work: The worker's computation.
-        algorithm: How it learns with the others.
-        transport: The others; what the algorithm does with it is booked on the meter.
+        algorithm: The algorithm that combines the workers.
+        transport: The other workers; the meter measures its use.
         meter: The worker's time and bytes.
-        files: Where records, models and checkpoints go.
-        on_progress: Called now and then; None for workers that nobody looks at.
+        files: Storage of records, models and checkpoints.
+        on_progress: Called from time to time; None for workers without a progress display.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Trainer:
         await self._checkpoint()
 
     async def _steps(self, plan: EpochPlan, started: float) -> float:
-        """All steps of the epoch that are not done yet; returns when it started, or went on from a checkpoint."""
+        """Run the remaining steps of the epoch; returns the time at which it started or resumed."""
         settings, work, algorithm, meter = self._settings, self._work, self._algorithm, self._meter
         per_step = plan.samples.tolist()
         first_step = self._step
@@ -152,16 +152,16 @@ class Trainer:
 
     @property
     def _counts_globally(self) -> bool:
-        """Whether the samples of all workers must be counted as they come: the rate hangs on it, the order varies."""
+        """Whether to count samples of all workers at run time: the rate depends on them, and their order varies."""
         return not (self._settings.schedule.is_constant or self._algorithm.synchronous)
 
     async def _see_all_samples(self) -> None:
-        """Up to here, every worker counted only what came before its own last step; nobody takes one meanwhile."""
+        """Update the count of all workers' samples to their last steps; no worker takes a step meanwhile."""
         if self._counts_globally:
             self._samples = await self._transport.count_samples(0)
 
     def _tell(self, plan: EpochPlan, started: float) -> None:
-        """Show progress, if it is time again or the epoch is over."""
+        """Report progress at regular times and at the end of an epoch."""
         if self._on_progress is None:
             return
         now = time.monotonic()
@@ -183,7 +183,7 @@ class Trainer:
         )
 
     async def _finish_epoch(self, plan: EpochPlan) -> dict[str, Any]:
-        """Validate the average model; the epoch's record."""
+        """Validate the average model; returns the epoch's record."""
         algorithm, transport, meter = self._algorithm, self._transport, self._meter
         meter.doing = "at the end of the epoch"
         await algorithm.quiesce()
@@ -230,7 +230,7 @@ class Trainer:
         return record
 
     async def _validate(self, own: Vector, mean: Vector) -> dict[str, Any]:
-        """Loss and accuracy of the average model, and at the end those of the worker's own on the whole split."""
+        """Loss and accuracy of the average model; after the last epoch also those of the worker's own model."""
         transport = self._transport
         share = ValidationShare(transport.rank, transport.world_size)
         totals = await reduce_sums(await self._work.validate(mean, share), transport)
@@ -256,7 +256,7 @@ class Trainer:
         )
 
     async def _checkpoint(self) -> None:
-        """Write this worker's state while nobody averages; all workers together."""
+        """Write this worker's state while no worker averages; all workers together."""
         if not self._files.keeps_checkpoints:
             return
         self._meter.doing = "writing a checkpoint"
@@ -282,22 +282,22 @@ class Trainer:
                 "history": self.history,
             },
         )
-        # Behind the barrier all have written, and nobody's vector was averaged meanwhile.
+        # After the barrier all workers have written, and no vector was averaged meanwhile.
         await self._transport.barrier()
         self._files.complete_checkpoint((self._epoch, self._step))
         self._meter.lap("checkpoint")
 
     async def _take_up(self, resume: Checkpoint) -> None:
-        """Go on from a checkpoint: exactly, or with another number of workers from the average model."""
+        """Resume from a checkpoint: exactly, or from the average model with another number of workers."""
         model, algorithm, transport = self._work.model, self._algorithm, self._transport
         content = resume.load(transport.rank if resume.world_size == transport.world_size else 0)
         self._epoch = resume.epoch
         if content["best"]["model"] is not None:
-            # What stands in the model's folder may come from epochs behind the checkpoint, which are done again now.
+            # The model's folder may hold a model of later epochs than the checkpoint; these epochs run again.
             self._files.keep_best(content["best"]["model"].numpy())
         self._samples, self._best, self.history = content["samples"], content["best"], content["history"]
         if transport.rank == 0 and self._counts_globally:
-            # Before anybody can take a step: start() is for all workers together.
+            # Load before any worker takes a step: start() waits for all workers.
             await transport.count_samples(self._samples)
         if resume.world_size == transport.world_size:
             model.write(content["published"].numpy())
@@ -310,12 +310,12 @@ class Trainer:
             self._sums = Sums(**content["sums"])
             self._seconds_before = content["seconds_before"]
         else:
-            # The rest of the epoch cannot be shared out anew: it starts again, and so do momentum and moments.
+            # The rest of the epoch cannot be divided anew, so the epoch restarts, and momentum and moments with it.
             parts = [resume.load(rank) for rank in range(resume.world_size)]
             models = [part["current"].numpy() for part in parts]
             model.write(np.mean(models, axis=0, dtype=np.float64).astype(models[0].dtype))
             await algorithm.start()
-            # A rank goes on as that of the same number; one that was not there has done nothing so far.
+            # A rank takes the counters of the rank with its number; an additional rank starts at 0.
             own: dict[str, Any] = (
                 parts[transport.rank] if transport.rank < len(parts) else {"history": [], "skipped": 0}
             )
@@ -323,7 +323,7 @@ class Trainer:
 
 
 async def consensus_distance(own: Vector, mean: Vector, transport: MeteredTransport) -> float:
-    """sqrt(1/m sum_i |x_i - mean|^2): how far the workers are from agreeing (Kong et al. 2021, equation 2).
+    """sqrt(1/m sum_i |x_i - mean|^2), the distance of the workers from consensus (Kong et al. 2021, equation 2).
 
     The thesis' Gamma_t (section 2.3) is m times its square.
     """

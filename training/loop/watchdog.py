@@ -1,4 +1,4 @@
-"""Notices that a worker no longer gets on, and says what it was doing."""
+"""Detects a run without progress, and reports what each rank was doing."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _GRACE_SECONDS: Final = 3.0
 
 
 class Watchdog:
-    """A thread that looks at a worker's meter; when no rank books anything for too long, all report and the job ends.
+    """A thread that checks a worker's meter; if no rank books anything for too long, all report and the job ends.
 
-    A rank that waits for slower ones books nothing either. So every rank whose meter moves touches a file, and only
-    when nobody's file moves is the run at a standstill. Reports go to `<folder>/rank-<n>.json`: what the rank was
-    doing, for how long, and its stack.
+    A rank that waits for slower ones books nothing either. So every rank with new bookings touches a file, and the run
+    is at a standstill only if no file changes. Reports go to `<folder>/rank-<n>.json`: what the rank was doing, for how
+    long, and its stack.
 
     Args:
-        folder: Where reports go; shared by all ranks.
-        signs: Where each rank touches its file; shared by all ranks.
-        rank: Which rank.
-        seconds: How long is too long.
+        folder: Folder of the reports; shared by all ranks.
+        signs: Folder of the files that ranks touch; shared by all ranks.
+        rank: Rank of the worker.
+        seconds: Time without progress that ends the run [s].
     """
 
     def __init__(self, folder: Path, signs: Path, *, rank: int, seconds: float) -> None:
@@ -42,7 +42,7 @@ class Watchdog:
         self._meter: Meter | None = None
 
     def watch(self, meter: Meter) -> None:
-        """Look at this meter from now on."""
+        """Check this meter from now on."""
         is_first = self._meter is None
         self._meter = meter
         if is_first:
@@ -61,17 +61,17 @@ class Watchdog:
             meter = self._meter
         if meter is not None:
             self._report(meter)
-        # The other ranks see the folder and report too; then this one ends the job.
+        # The other ranks see the folder and report too; then this rank ends the job.
         time.sleep(_GRACE_SECONDS)
         os._exit(1)
 
     def _is_standstill(self, meter: Meter) -> bool:
-        """Whether neither this rank nor any other got on for too long; says to the others whether this one did."""
+        """Whether no rank made progress for too long; also publishes the progress of this rank."""
         now = time.monotonic()
         if meter.seconds_without_sign < self._seconds / 4:
             self._signs.mkdir(exist_ok=True)
             (self._signs / f"rank-{self.rank}").touch()
-        # Their times may be those of another machine's clock: whether they change is what counts.
+        # File times may come from another machine's clock, so only their changes count.
         seen = {path.name: path.stat().st_mtime_ns for path in self._signs.glob("rank-*")}
         if seen != self._seen:
             self._seen, self._seen_change = seen, now
@@ -91,7 +91,7 @@ class Watchdog:
 
 
 def read_reports(folder: Path, world_size: int) -> str:
-    """What each rank said when the run stood still, a line each."""
+    """Reports of the ranks about a standstill, one line per rank."""
     lines = []
     for rank in range(world_size):
         path = folder / f"rank-{rank}.json"
@@ -100,5 +100,5 @@ def read_reports(folder: Path, world_size: int) -> str:
             where = content["stack"][-1].strip().splitlines()[0] if content["stack"] else "no stack"
             lines.append(f"  rank {rank}: {content['doing']}, for {content['seconds']:g} s ({where})")
         else:
-            lines.append(f"  rank {rank}: no word; it is stopped, or its machine is gone")
+            lines.append(f"  rank {rank}: no report; it is stopped, or its machine is gone")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Events as tensors: the rows of one or many row groups, and batches picked from them."""
+"""Events as tensors: the rows of one or many row groups, and batches of these rows."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Rows(NamedTuple):
     """
 
     inputs: tuple[Tensor, ...]
-    """As in `Batch`, but `particles` are (num_rows, 801, 19)."""
+    """The model's input columns as in `Batch`, with `particles` of shape (num_rows, 801, 19)."""
     labels: Tensor
     """(num_rows,) int64."""
     weights: Tensor
     """(num_rows,) event weight times class weight."""
     lengths: NDArray[np.int64] | None = None
-    """(num_rows,) particles of each event, in host memory; None where no particles are read."""
+    """(num_rows,) number of particles of each event, in host memory; None if no particles are read."""
 
     @property
     def num_bytes(self) -> int:
@@ -70,22 +70,22 @@ class Rows(NamedTuple):
         """The rows with these numbers, in this order, as batches of these sizes."""
         on_device = torch.from_numpy(rows).to(self.labels.device)
         if self.lengths is None:
-            # One pick for all; the batches are views of it.
+            # One copy for all batches, which are views of it.
             inputs, *others = self._take(on_device, 1)
             split = [column.split_with_sizes(list(sizes)) for column in (*inputs, *others)]
             for *columns, labels, weights in zip(*split, strict=True):
                 yield Batch(tuple(columns), labels, weights)
             return
-        # Particles are large, and each batch has its own longest event.
+        # One copy per batch: particles are large, and each batch has its own longest event.
         for start, stop in pairwise(accumulate(sizes, initial=0)):
             yield self._take(on_device[start:stop], self._longest(rows[start:stop]))
 
     def _longest(self, rows: NDArray[np.int64]) -> int:
-        """Most particles that one of these rows has, at least 1; 1 where no particles are read."""
+        """Highest number of particles in these rows, at least 1; 1 if no particles are read."""
         return 1 if self.lengths is None else int(self.lengths[rows].max(initial=1))
 
     def _take(self, rows: Tensor, longest: int) -> Batch:
-        """Rows (num_events,) that are on the device, with so many particles."""
+        """The batch of rows (num_events,) with the first `longest` particles; `rows` is on the device."""
         return Batch(
             tuple(
                 _cut(column, rows, longest) if column.dim() == 3 else column.index_select(0, rows)
@@ -96,12 +96,12 @@ class Rows(NamedTuple):
         )
 
     def copy(self, rows: NDArray[np.int64]) -> Rows:
-        """Some rows on their own, with all their padding."""
+        """A copy of some rows, with all their padding."""
         picked = self._take(torch.from_numpy(rows).to(self.labels.device), MAX_PARTICLES)
         return Rows(*picked, None if self.lengths is None else self.lengths[rows])
 
     def write(self, start: int, part: Rows) -> None:
-        """Overwrite the rows from `start` on with others."""
+        """Overwrite the rows from `start` on."""
         stop = start + len(part.labels)
         pairs = zip((*self.inputs, self.labels, self.weights), (*part.inputs, part.labels, part.weights), strict=True)
         for tensor, values in pairs:
@@ -111,7 +111,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Self:
-        """Rows of all parts, one after another."""
+        """The rows of all parts, in order."""
         columns = zip(*(part.inputs for part in parts), strict=True)
         lengths = [part.lengths for part in parts if part.lengths is not None]
         return cls(
@@ -126,15 +126,15 @@ def _cut(particles: Tensor, rows: Tensor, longest: int) -> Tensor:
     """Rows of (num_rows, 801, 19) as (num_events, longest, 19), in one copy."""
     _, most, width = particles.shape
     flat = particles.view(-1, most * width)[:, : longest * width]
-    # In host memory NumPy copies: torch first fills the result with NaN in its deterministic mode, and shares so short
-    # a copy out to threads, which costs more than it brings when the cores are busy.
+    # In host memory NumPy copies. In its deterministic mode torch first fills the result with NaN. It also splits this
+    # short copy over threads, which is slower when the cores are busy.
     picked = torch.from_numpy(flat.numpy()[rows.numpy()]) if flat.is_cpu else flat.index_select(0, rows)
     return picked.view(-1, longest, width)
 
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """Which columns a model takes, and how they become tensors."""
+    """The columns that a model takes, and their conversion to tensors."""
 
     inputs: tuple[str, ...]
     class_weights: tuple[float, ...]
@@ -145,7 +145,7 @@ class BatchLayout:
     def of(
         cls, dataset: FeatureDataset, inputs: Sequence[str], *, dtype: torch.dtype, device: torch.device | str
     ) -> Self:
-        """Args: see `training.readers.open_reader`."""
+        """The layout for some arguments of `training.readers.opening.open_reader`."""
         if unknown := set(inputs) - set(INPUT_COLUMNS):
             raise ValueError(f"the features have no model inputs {sorted(unknown)}; they have {list(INPUT_COLUMNS)}")
         return cls(tuple(inputs), tuple(dataset.class_weights), dtype, torch.device(device))
@@ -159,7 +159,7 @@ class BatchLayout:
     def val_sizes(self, num_rows: int) -> list[int]:
         """Rows of each validation batch of a row group.
 
-        A recurrent network needs ten times the memory of the particles that it is given.
+        A recurrent network needs ten times the memory of its input particles.
         """
         most = _VAL_ROWS_PARTICLES if "particles" in self.inputs else _VAL_ROWS
         sizes: list[int] = np.diff(step_bounds(num_rows, -(-num_rows // most))).tolist()
@@ -177,7 +177,7 @@ class BatchLayout:
         )
 
     def unfilled(self, num_rows: int) -> Rows:
-        """Room for so many rows. In host memory the system backs a page only when it is written."""
+        """Unwritten memory for `num_rows` rows; in host memory the system allocates a page at its first write."""
         return Rows(
             tuple(self._room((num_rows, *INPUT_COLUMNS[name].shape), self._type_of(name)) for name in self.inputs),
             self._room((num_rows,), torch.int64),
@@ -196,6 +196,6 @@ class BatchLayout:
 
     def _room(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if self.device.type == "cpu":
-            # Not torch.empty, which writes to all of it in torch's deterministic mode.
+            # torch.empty would write to all of the memory in torch's deterministic mode.
             return torch.from_numpy(np.empty(shape, dtype=_NUMPY_TYPES[dtype]))
         return torch.empty(shape, dtype=dtype, device=self.device)

@@ -1,4 +1,4 @@
-"""Batches from row groups that stay in memory once they are read."""
+"""Batches from row groups that stay in memory after their first read."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from training.readers.reader import Reader
 from training.readers.sharding import EpochPlan, share_of
 from training.readers.sources import Source
 
-#: Steps whose rows are picked at once.
+#: Number of steps whose rows are copied together.
 _STEPS_AT_ONCE: Final = 32
 
 
 class CachedReader(Reader):
-    """See `Reader`. A row group is read when it is needed first; a batch is one pick from each column.
+    """A `Reader` that reads a row group at its first use and keeps it; a batch is one copy per column.
 
     Args:
         dataset: The features dataset.
         source: Reads row groups.
-        layout: How columns become tensors, and where these are.
+        layout: Columns of the model, and the type and device of the tensors.
         seed: Seed of the run.
     """
 
@@ -41,7 +41,7 @@ class CachedReader(Reader):
 
     @property
     def cached_bytes(self) -> int:
-        """Size of the row groups that are in memory."""
+        """Size of the row groups in memory."""
         return sum(
             memory.rows.num_bytes // max(1, len(memory)) * sum(memory.group_rows[group] for group in self._there[split])
             for split, memory in self._memory.items()
@@ -68,7 +68,7 @@ class CachedReader(Reader):
     def _batches(
         self, split: str, groups: Sequence[int], order: NDArray[np.int64], sizes: Sequence[int], *, skipped: int = 0
     ) -> Iterator[Batch]:
-        """Batches of given sizes of the rows in `order`, which are those of `groups` without the first `skipped`."""
+        """Batches of the given sizes from the rows in `order`: the rows of `groups` without the first `skipped`."""
         rows = self._memory_of(split).rows
         bounds = list(accumulate(sizes, initial=0))
         arrivals = self._arrivals(split, groups)
@@ -81,7 +81,7 @@ class CachedReader(Reader):
             yield from rows.batches(order[start:stop], some)
 
     def _arrivals(self, split: str, groups: Sequence[int]) -> Iterator[int]:
-        """Rows of each row group, as soon as it is in memory."""
+        """Number of rows of each row group, as soon as it is in memory."""
         memory, there = self._memory[split], self._there[split]
         missing = [group for group in groups if group not in there]
         arriving = zip(missing, self._source.row_groups(split, missing), strict=True)

@@ -1,4 +1,4 @@
-"""Refuses datasets that petastorm would execute code from."""
+"""Refuses datasets whose code petastorm would execute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PICKLED_KEYS: Final = (b"dataset-toolkit", b"petastorm")
 
 
 def refuse_pickled_schema(dataset: FeatureDataset) -> None:
-    """Refuse a dataset that petastorm would unpickle a schema from, before petastorm sees it.
+    """Refuse a dataset with a pickled schema, before petastorm unpickles it.
 
     Raises:
         HostileDatasetError: A `_common_metadata` or `_metadata` file, or a file's own metadata, has petastorm's keys.

@@ -1,4 +1,4 @@
-"""All rows of a split as tensors, and the order in which each rank reads them."""
+"""All rows of a split as tensors, and each rank's reading order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from training.readers.sources import ArrowSource
 
 @dataclass(frozen=True, eq=False)
 class MemoryRows:
-    """The rows of a split, one row group after another.
+    """The rows of a split, in the order of the row groups.
 
     Step `s` of an epoch is `batch(order[bounds[s]:bounds[s + 1]])`, where `order = row_order(plan, ...)` and
     `bounds = step_bounds(len(order), plan.num_steps)`: the same events in the same order as from a reader.
@@ -60,7 +60,7 @@ class MemoryRows:
             inputs: Columns that the model takes.
             dtype: Floating point type of the tensors.
             seed: Seed of the run.
-            device: Where the tensors are.
+            device: Device of the tensors.
 
         Raises:
             HostileDatasetError: The dataset carries petastorm's pickled schema.
@@ -77,7 +77,7 @@ class MemoryRows:
 
     @classmethod
     def unfilled(cls, dataset: FeatureDataset, split: str, layout: BatchLayout, *, seed: int) -> Self:
-        """Room for a split; in host memory it takes what is filled.
+        """Unwritten memory for a split; in host memory only filled rows take memory.
 
         Raises:
             CacheError: The split does not fit into memory.
@@ -92,14 +92,14 @@ class MemoryRows:
         return cls(room, seed, [group.rows for group in dataset.splits[split]])
 
     def fill(self, group: int, part: Rows) -> None:
-        """Put the rows of a row group to their place."""
+        """Write the rows of a row group to their position."""
         self.rows.write(int(self._starts[group]), part)
 
     def recut(self, num_groups: int) -> Self:
-        """The same rows as so many row groups of nearly equal size, for more virtual workers than there are files.
+        """The same rows in `num_groups` row groups of nearly equal size, for more virtual workers than files.
 
         Raises:
-            ShardError: There are fewer rows.
+            ShardError: There are fewer rows than `num_groups`.
         """
         num_rows = sum(self.group_rows)
         if num_groups > num_rows:
@@ -112,26 +112,26 @@ class MemoryRows:
         """Numbers of the rows of one rank in one epoch, in reading order.
 
         Args:
-            plan: The epoch's plan, made for `group_rows`.
-            rank: Which rank.
+            plan: The epoch's plan, for `group_rows`.
+            rank: Rank of the worker.
             epoch: Number of the epoch, from 0.
         """
         return self.reading_order(plan.groups[rank].tolist(), epoch=epoch)
 
     def reading_order(self, groups: Sequence[int], *, epoch: int) -> NDArray[np.int64]:
-        """Numbers of the rows of some row groups, in the order in which an epoch reads them."""
+        """Numbers of the rows of some row groups, in the reading order of an epoch."""
         starts, rows = self._starts, self.group_rows
         parts = [starts[group] + shuffled(rows[group], seed=self.seed, epoch=epoch, group=group) for group in groups]
         return np.concatenate(parts)
 
     def in_order(self, groups: Sequence[int]) -> NDArray[np.int64]:
-        """Numbers of the rows of some row groups, in the order of the files."""
+        """Numbers of the rows of some row groups, in file order."""
         starts = self._starts
         parts = [np.arange(starts[group], starts[group] + self.group_rows[group]) for group in groups]
         return np.concatenate(parts)
 
     def batch(self, rows: NDArray[np.int64]) -> Batch:
-        """The rows with these numbers, in this order; particles cut to the longest event."""
+        """The batch of the rows with these numbers, in this order; particles are cut to the longest event."""
         return self.rows.batch(rows)
 
     @property

@@ -1,4 +1,4 @@
-"""Which readers there are."""
+"""Opens readers by name."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def open_reader(
 
     Args:
         dataset: The features dataset.
-        inputs: Columns that the model takes: of `hlf`, `particles` and `num_particles`.
-        kind: What reads the files.
-        cache: `memory` keeps every row group that was read, as tensors on `device`.
+        inputs: Columns that the model takes, from `hlf`, `particles` and `num_particles`.
+        kind: Library that reads the files.
+        cache: `memory` keeps every row group after its first read, as tensors on `device`.
         dtype: Floating point type of the tensors.
         seed: Seed of the run.
-        device: Where the batches are.
+        device: Device of the batches.
 
     Raises:
         HostileDatasetError: The dataset carries petastorm's pickled schema.

@@ -1,10 +1,10 @@
-"""Petastorm 0.12.1 on today's pyarrow, NumPy and pandas: the one place that imports it.
+"""Makes petastorm 0.12.1 work with today's pyarrow, NumPy and pandas; no other module imports it.
 
-It reads through pyarrow's legacy dataset API, which ended with pyarrow 14, and through names that NumPy 2 has dropped.
-Both are given to petastorm's own modules here; pyarrow and NumPy stay as they are. Enough for `make_batch_reader` on a
-list of local files with its thread pool; its process pool, partitions, filters, `make_reader` and hdfs do not work.
+Petastorm needs pyarrow's legacy dataset API, which ended with pyarrow 14, and names that NumPy 2 has dropped. This
+module adds both to petastorm's own modules; pyarrow and NumPy stay unchanged. This is enough for `make_batch_reader` on
+a list of local files with its thread pool; its process pool, partitions, filters, `make_reader` and hdfs do not work.
 
-No dataset has common metadata here, so petastorm finds no pickled schema to execute.
+Here no dataset has common metadata, so petastorm finds no pickled schema to execute.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from training.errors import PetastormVersionError
 
 __all__ = ["make_batch_reader"]
 
-#: What the patches below were made for.
+#: Release of petastorm that the patches below support.
 SUPPORTED: Final = "0.12.1"
 
 
 @dataclass(frozen=True)
 class ParquetDatasetPiece:
-    """A file, or one row group of it, as pyarrow's class of this name was."""
+    """A file or one of its row groups, with the interface of pyarrow's former class of this name."""
 
     path: str
     open_file_func: Callable[[str], BinaryIO]
@@ -47,14 +47,14 @@ class ParquetDatasetPiece:
         with self.open_file_func(self.path) as file:
             return pq.read_metadata(file)
 
-    def read(self, columns: Collection[str], partitions: None) -> pa.Table:  # noqa: ARG002 - petastorm gives both
-        """The row group."""
+    def read(self, columns: Collection[str], partitions: None) -> pa.Table:  # noqa: ARG002 - petastorm passes both
+        """The content of the row group."""
         with self.open_file_func(self.path) as file, pq.ParquetFile(file) as parquet:
             return parquet.read_row_group(self.row_group, columns=list(columns))
 
 
 class ParquetDataset:
-    """A list of files, as pyarrow's class of this name was before it became a view of the newer API."""
+    """A list of files, with the interface of pyarrow's class of this name before its newer API."""
 
     partitions = None
     metadata = None
@@ -67,7 +67,7 @@ class ParquetDataset:
 
 
 def _import_petastorm() -> ModuleType:
-    """Import petastorm, then give its modules what they miss.
+    """Import petastorm, then add the missing names to its modules.
 
     Raises:
         PetastormVersionError: Another release is installed.
@@ -78,7 +78,7 @@ def _import_petastorm() -> ModuleType:
             f"petastorm {found} is installed, but {__name__} patches the modules of {SUPPORTED} only. "
             f"Run `make setup`, or `pip install petastorm=={SUPPORTED}`."
         )
-    # Modules that petastorm imports names from, and uses none of them for local files.
+    # Petastorm imports names from these modules but uses none of them for local files.
     with _stand_ins(
         {
             "petastorm.hdfs.namenode": {"HdfsNamenodeResolver": None, "HdfsConnector": None},
@@ -97,7 +97,7 @@ def _import_petastorm() -> ModuleType:
         vars(modules[name])["np"] = _with(np, unicode_=np.str_, string_=np.bytes_)
     vars(modules["fs_utils"])["pyarrow"] = SimpleNamespace(localfs=LocalFileSystem())
     vars(modules["fs_utils"])["urlparse"] = _local_url
-    # It writes the traceback of an error to stderr, then raises the error where we can say it better.
+    # Petastorm writes the traceback of an error to stderr, then raises the error, for which we have a better message.
     thread_pool = importlib.import_module("petastorm.workers_pool.thread_pool")
     vars(thread_pool)["sys"] = SimpleNamespace(stderr=io.StringIO())
     return petastorm
@@ -105,7 +105,7 @@ def _import_petastorm() -> ModuleType:
 
 @contextmanager
 def _stand_ins(modules: dict[str, dict[str, Any]]) -> Iterator[None]:
-    """Let modules of these names be imported, for as long as the context lasts."""
+    """Make modules of these names importable within the context."""
     for name, content in modules.items():
         sys.modules[name] = ModuleType(name)
         vars(sys.modules[name]).update(content)

@@ -1,4 +1,4 @@
-"""What every reader does."""
+"""The interface of all readers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training.readers.sharding import EpochPlan
 
 
 class Reader(Protocol):
-    """Delivers the training and validation events of a rank, in batches.
+    """Delivers the training and validation events of a rank in batches.
 
     All readers deliver the same batches, bit by bit: the order of events depends on seed, epoch and row group only.
     """
@@ -25,9 +25,9 @@ class Reader(Protocol):
 
         Args:
             plan: The epoch's plan, from `training.readers.sharding.plan_epoch`.
-            rank: Which rank.
+            rank: Rank of the worker.
             epoch: Number of the epoch, from 0.
-            first_step: Steps that were done before; row groups that only they needed are not read.
+            first_step: Number of steps to skip; row groups for these steps only are not read.
 
         Raises:
             DamagedDatasetError: A file cannot be read.
@@ -37,10 +37,10 @@ class Reader(Protocol):
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """This rank's share of the validation split; ranks may get different numbers of batches.
 
-        A batch is one row group, or an even part of it where that would be very large.
+        A batch is one row group, or an even part of a very large one.
 
         Args:
-            rank: Which rank.
+            rank: Rank of the worker.
             world_size: Number of ranks.
 
         Raises:

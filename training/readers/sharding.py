@@ -1,6 +1,6 @@
-"""Who reads which row groups, and in how many steps: pure arithmetic, the same on every rank.
+"""Assigns row groups and numbers of steps to ranks: pure arithmetic, the same on every rank.
 
-Petastorm's own sharding is `index % shard_count` whatever the seed, so we assign row groups ourselves.
+Petastorm's own sharding is `index % shard_count` for every seed, so it is not used.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ class EpochPlan(NamedTuple):
     groups: NDArray[np.int64]
     """(world_size, groups_per_rank) row groups of each rank, in reading order."""
     left_out: NDArray[np.int64]
-    """Row groups that do not divide among the ranks; others in the next epoch."""
+    """Row groups left over by the division among the ranks; others in the next epoch."""
     num_steps: int
-    """Steps that every rank takes."""
+    """Number of steps of every rank."""
     samples: NDArray[np.int64]
-    """(num_steps,) events of all ranks together at each step."""
+    """(num_steps,) number of events per step, of all ranks together."""
 
 
 def plan_epoch(rows: Sequence[int], *, world_size: int, batch_size: int, seed: int, epoch: int) -> EpochPlan:
     """Assign the row groups of a split to ranks.
 
-    Every rank gets the same number of row groups and takes the same number of steps; a rank's rows are dealt to its
-    steps as evenly as they go, so that none is dropped. The row groups that are left out when the division leaves a
-    remainder move on from epoch to epoch.
+    Every rank gets the same number of row groups and takes the same number of steps. A rank's rows are spread evenly
+    over its steps, so that none is dropped. If the division leaves a remainder, other row groups are left out in every
+    epoch.
 
     Args:
         rows: Rows of each row group.
         world_size: Number of ranks.
-        batch_size: Most rows of a step.
+        batch_size: Highest number of rows of a step.
         seed: Seed of the run.
         epoch: Number of the epoch, from 0.
 
     Raises:
-        ShardError: Fewer row groups than ranks.
+        ShardError: There are fewer row groups than ranks.
 
     Examples:
         >>> plan = plan_epoch([10] * 5, world_size=2, batch_size=8, seed=1, epoch=0)
@@ -56,7 +56,7 @@ def plan_epoch(rows: Sequence[int], *, world_size: int, batch_size: int, seed: i
     return _plan_epoch(tuple(rows), world_size, batch_size, seed, epoch)
 
 
-# Thousands of simulated workers ask for the same plan.
+# Cached, since thousands of simulated workers need the same plan.
 @lru_cache(maxsize=4)
 def _plan_epoch(rows: tuple[int, ...], world_size: int, batch_size: int, seed: int, epoch: int) -> EpochPlan:
     num_groups = len(rows)
@@ -81,24 +81,24 @@ def _plan_epoch(rows: tuple[int, ...], world_size: int, batch_size: int, seed: i
 
 
 class EpochShare(NamedTuple):
-    """What one rank has to read in an epoch, or in the rest of it."""
+    """The rows that one rank reads in an epoch or in the rest of it."""
 
     groups: list[int]
     """Row groups, in reading order."""
     skipped: int
-    """Rows of the first of them, in their shuffled order, that went into steps before."""
+    """Number of rows of the first row group, in shuffled order, that earlier steps used."""
     sizes: list[int]
-    """Rows of each step."""
+    """Number of rows of each step."""
 
 
 def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, first_step: int = 0) -> EpochShare:
-    """What a rank reads from some step of an epoch on; row groups that are used up by then are left out.
+    """The rows that a rank reads from some step of an epoch on, without the row groups of earlier steps only.
 
     Args:
         plan: The epoch's plan.
         rows: Rows of each row group.
-        rank: Which rank.
-        first_step: Steps that were done before.
+        rank: Rank of the worker.
+        first_step: Number of steps to skip.
 
     Raises:
         ValueError: The epoch has fewer steps.
@@ -111,7 +111,7 @@ def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, first_step: int
         EpochShare(groups=[0], skipped=5, sizes=[5])
     """
     if not 0 <= first_step <= plan.num_steps:
-        raise ValueError(f"step {first_step} of an epoch of {plan.num_steps} steps")
+        raise ValueError(f"there is no step {first_step} in an epoch of {plan.num_steps} steps")
     groups = plan.groups[rank].tolist()
     ends = np.cumsum([0, *(rows[group] for group in groups)])
     bounds = step_bounds(int(ends[-1]), plan.num_steps)
@@ -121,7 +121,7 @@ def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, first_step: int
 
 
 def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.int64]:
-    """Order in which the rows of a row group are read, (num_rows,): it hangs on seed, epoch and row group only.
+    """Reading order of the rows of a row group, (num_rows,): it depends on seed, epoch and row group only.
 
     Examples:
         >>> sorted(shuffled(5, seed=1, epoch=0, group=3).tolist())
@@ -131,7 +131,7 @@ def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.
 
 
 def step_bounds(num_rows: int, num_steps: int) -> NDArray[np.int64]:
-    """First row of each step and the end: (num_steps + 1,), steps of nearly equal length.
+    """First row of each step, and the end: (num_steps + 1,), for steps of nearly equal length.
 
     Examples:
         >>> step_bounds(10, 3).tolist()

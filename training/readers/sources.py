@@ -1,4 +1,4 @@
-"""Row groups of the features Parquet as NumPy columns: through petastorm, or through pyarrow alone."""
+"""Reads row groups of the features Parquet as NumPy columns, by petastorm or by pyarrow alone."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from training.readers.petastorm_compat import make_batch_reader
 
 T = TypeVar("T")
 
-#: What petastorm, pyarrow and NumPy raise when a file is damaged or has other columns.
+#: Errors of petastorm, pyarrow and NumPy for a file that is damaged or has other columns.
 _READ_ERRORS: Final = (OSError, pa.ArrowException, KeyError, ValueError, RuntimeError, TypeError, AttributeError)
-#: So much of a column is decoded at once: it stays in the processor's cache until it is copied to its place.
+#: Bytes of a column to decode at once, so that they stay in the processor's cache until they are copied.
 _DECODED_BYTES: Final = 2 << 20
 _READ_BYTES: Final = 1 << 20
-#: Row groups without particles that are read in a go.
+#: Number of row groups without particles to read together.
 _IN_A_GO: Final = 8
 
 _OPEN_READERS: Final[WeakSet[Any]] = WeakSet()
@@ -37,36 +37,36 @@ _OPEN_READERS: Final[WeakSet[Any]] = WeakSet()
 
 @atexit.register
 def stop_open_readers() -> None:
-    """Stop petastorm's threads: one that is inside pyarrow when the interpreter ends would abort the process."""
+    """Stop petastorm's threads: a thread inside pyarrow at the end of the interpreter would abort the process."""
     for reader in list(_OPEN_READERS):
         reader.stop()
         reader.join()
 
 
 class Source(Protocol):
-    """Reads row groups one after another."""
+    """Reads row groups in order."""
 
     def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
-        """Columns of the given row groups, in the given order; valid only until the next one is asked for.
+        """Columns of the given row groups, in the given order; each is valid until the next one is requested.
 
         Args:
             split: Name of the split.
-            groups: Numbers of its row groups.
+            groups: Numbers of the row groups.
 
         Raises:
-            DamagedDatasetError: A file cannot be read, or is not what `dataset.json` says.
+            DamagedDatasetError: A file cannot be read, or differs from `dataset.json`.
         """
         ...
 
 
 class PetastormSource(Source):
-    """Reads through petastorm, the reader of record.
+    """Reads with petastorm, the reference reader.
 
-    One worker thread of petastorm reads the next row group while this one is used; one thread keeps their order. (Its
-    dummy pool keeps it too, but sleeps for a tenth of a second every few row groups.)
+    One worker thread of petastorm reads the next row group during the use of this one; a single thread keeps the order.
+    (Petastorm's dummy pool keeps it too, but sleeps for a tenth of a second every few row groups.)
 
     Args:
-        dataset: The features dataset; `refuse_pickled_schema` has let it pass.
+        dataset: The features dataset, checked by `refuse_pickled_schema`.
         fields: Columns to read.
     """
 
@@ -82,7 +82,7 @@ class PetastormSource(Source):
         rows = [group.rows for group in self._dataset.splits[split]]
         where = ""
         try:
-            # No as_uri(), since petastorm takes %20 literally; num_epochs=1, since petastorm by default never ends.
+            # No as_uri(), since petastorm takes %20 literally; num_epochs=1, since the default never ends.
             with make_batch_reader(
                 [f"file://{files[group].absolute()}" for group in groups],
                 schema_fields=self._fields,
@@ -100,18 +100,18 @@ class PetastormSource(Source):
             raise damaged(self._dataset, split, f"{where}{cause}") from cause
 
     def _checked(self, found: object, num_rows: int) -> Columns:
-        """Petastorm delivers whatever is in a file."""
+        """Check names and shapes, since petastorm delivers any content of a file."""
         columns = {name: getattr(found, name) for name in self._fields} if found is not None else {}
         for name in self._fields:
             expected = (num_rows, *_lengths(name))
             shape = columns[name].shape if columns else (0,)
             if shape != expected:
-                raise ValueError(f"{name} is of shape {shape}, dataset.json says {expected}")
+                raise ValueError(f"{name} has shape {shape}, dataset.json says {expected}")
         return columns
 
 
 class ArrowSource(Source):
-    """Reads through pyarrow alone.
+    """Reads with pyarrow alone.
 
     Args:
         dataset: The features dataset.
@@ -127,9 +127,9 @@ class ArrowSource(Source):
         yield from (self._in_parts if "particles" in self._fields else self._in_a_go)(split, groups)
 
     def _in_a_go(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
-        """Without particles: some row groups are decoded before the first is handed out.
+        """Without particles: decode several row groups before the first is used.
 
-        Decoding and shuffling throw each other out of the processor's cache, so they should not alternate too often.
+        Decoding and shuffling evict each other from the processor's cache, so they should not alternate too often.
         """
         for first in range(0, len(groups), _IN_A_GO):
             some = groups[first : first + _IN_A_GO]
@@ -143,9 +143,9 @@ class ArrowSource(Source):
                 yield columns
 
     def _in_parts(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
-        """With particles: a little is decoded at a time, into arrays that are used again for row groups to come.
+        """With particles: decode in small pieces, into arrays that later row groups reuse.
 
-        A thread reads one row group ahead: pyarrow and NumPy leave the interpreter to the training meanwhile.
+        A thread reads one row group ahead; pyarrow and NumPy release the interpreter to the training meanwhile.
         """
         rows = [group.rows for group in self._dataset.splits[split]]
         most = max((rows[group] for group in groups), default=0)
@@ -184,7 +184,7 @@ class ArrowSource(Source):
 
     @contextmanager
     def _reporting(self, split: str, group: int) -> Iterator[None]:
-        """Report what goes wrong with a row group."""
+        """Turn errors of a row group into errors of the dataset."""
         try:
             yield
         except _READ_ERRORS as cause:
@@ -193,7 +193,7 @@ class ArrowSource(Source):
 
 
 def one_ahead(work: Callable[[int], T], count: int) -> Iterator[T]:
-    """Results of `work(0)` to `work(count - 1)`, each begun by a thread when the one before is handed out.
+    """Results of `work(0)` to `work(count - 1)`; a thread begins each when the previous one is taken.
 
     Examples:
         >>> list(one_ahead(lambda number: number**2, 4))
@@ -211,7 +211,7 @@ def one_ahead(work: Callable[[int], T], count: int) -> Iterator[T]:
 
 
 def damaged(dataset: FeatureDataset, split: str, why: str) -> DamagedDatasetError:
-    """The error that says that a split cannot be read, and what to do."""
+    """The error for a split that cannot be read, with advice."""
     one_line = " ".join(why.split())
     return DamagedDatasetError(
         f"the {split} split in {dataset.folder} cannot be read ({one_line}). "
@@ -220,13 +220,13 @@ def damaged(dataset: FeatureDataset, split: str, why: str) -> DamagedDatasetErro
 
 
 def _lengths(name: str) -> tuple[int, ...]:
-    """Length of the list that a column holds for each event; none of a single number."""
+    """Length of a column's list per event, as a tuple; empty for a single number."""
     column = COLUMNS[name]
     return (column.size,) if column.shape else ()
 
 
 def _array(name: str, values: pa.Array) -> NDArray[Any]:
-    """A column without nulls; lists of the right length as rows of a matrix."""
+    """A column without nulls as an array; lists become rows of a matrix and must have the right length."""
     lengths = _lengths(name)
     if lengths:
         if (np.diff(values.offsets.to_numpy()) != lengths).any():

@@ -1,4 +1,4 @@
-"""Batches from row groups that are read in every epoch."""
+"""Batches from row groups that are read again in every epoch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from training.readers.sources import Source
 
 
 class StreamedReader(Reader):
-    """See `Reader`. Holds the row group that batches are picked from, and no other.
+    """A `Reader` that keeps only the current row group in memory.
 
     Args:
         dataset: The features dataset.
         source: Reads row groups.
-        layout: How columns become tensors, and where these are.
+        layout: Columns of the model, and the type and device of the tensors.
         seed: Seed of the run.
     """
 
@@ -33,7 +33,7 @@ class StreamedReader(Reader):
 
     @property
     def cached_bytes(self) -> int:
-        """Nothing stays in memory."""
+        """0, since nothing stays in memory."""
         return 0
 
     @override
@@ -55,7 +55,7 @@ class StreamedReader(Reader):
         return map(self._layout.rows, self._source.row_groups(split, groups))
 
     def _orders(self, share: EpochShare, epoch: int) -> Iterator[NDArray[np.int64]]:
-        """Of each row group, the rows that are read, in the order in which they are."""
+        """Rows to read of each row group, in reading order."""
         skipped = share.skipped
         for group in share.groups:
             yield shuffled(self._rows["train"][group], seed=self._seed, epoch=epoch, group=group)[skipped:]
@@ -65,11 +65,11 @@ class StreamedReader(Reader):
 def deal(pieces: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int]) -> Iterator[Batch]:
     """Batches of given sizes from a stream of row groups.
 
-    The next row group is asked for only when nothing of the one before is needed any more.
+    The next row group is requested only after the last use of the previous one.
 
     Args:
-        pieces: Rows, and the order in which they are read.
-        sizes: Rows of each batch; as many as there are, in total.
+        pieces: Rows of each row group with their reading order.
+        sizes: Number of rows of each batch; their sum is the number of all rows.
 
     Examples:
         >>> import torch
@@ -92,7 +92,7 @@ def deal(pieces: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int])
             yield Rows.joined(parts).batch(np.arange(sizes[step]))
             parts.clear()
             step += 1
-        # Steps that this row group can serve to the end.
+        # Steps that this row group completes.
         last = int(np.searchsorted(bounds, bounds[step] + len(order) - start, side="right")) - 1
         stop = start + int(bounds[last] - bounds[step])
         yield from rows.batches(order[start:stop], sizes[step:last])

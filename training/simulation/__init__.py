@@ -1,1 +1,1 @@
-"""Many virtual workers in one process, on a virtual clock: the same algorithms, deterministic, to thousands."""
+"""Simulation of thousands of workers in one process: the same algorithms on a virtual clock, deterministic."""

@@ -1,4 +1,4 @@
-"""What a simulated cluster needs to know, from the records of finished runs."""
+"""Calibrates a simulated cluster with the records of finished runs."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from training.simulation.cluster import ClusterSettings
 
 Record = dict[str, Any]
 
-#: Of the memory that ranks of one machine share; messages are so small that latency is what counts.
+#: Bandwidth of memory that ranks of one machine share; for small messages, latency matters more.
 _MEMORY_BYTES_PER_SECOND: Final = 1e10
-#: A normal distribution's standard deviation over its median absolute deviation.
+#: Ratio of standard deviation to median absolute deviation of a normal distribution.
 _DEVIATIONS: Final = 1.4826
 
 
 class _Epochs(NamedTuple):
-    """Epochs of equal batches."""
+    """Epochs with equal batch sizes."""
 
     batch: float
     seconds: list[float]
-    """Of a step, on average over each epoch."""
+    """Mean time of a step in each epoch [s]."""
     steps: float
-    """Of an epoch."""
+    """Number of steps of an epoch."""
 
 
 def calibrate(
     alone: Sequence[Sequence[Sequence[Record]]], pairs: Sequence[Sequence[Sequence[Record]]] = (), *, num_bytes: int
 ) -> ClusterSettings:
-    """A cluster of machines that compute as fast as this one, whose pairs average as fast as they did here.
+    """A cluster of machines with the speed of this one, in computing and in pairwise averages.
 
-    The first epoch of each run does not count where there are others: files are read, memory is touched first.
+    The first epoch of each run counts only if there is no other, since it includes first reads and page faults.
 
     Args:
-        alone: Runs on a core of their own, each as `training.loop.summary.read_records` gives it. With two batch
-            sizes or more, the time of a step is split into a constant and one per event; with one, all is constant.
-        pairs: Runs with pairwise averages; without, messages take as long as in the thesis' cloud.
-        num_bytes: Size of the parameters in those runs.
+        alone: Records of runs on one core each, from `training.loop.summary.read_records`. With at least two batch
+            sizes, the time of a step is split into a constant and a time per event; with one, all of it is constant.
+        pairs: Records of runs with pairwise averages; if empty, messages take as long as in the thesis' cloud.
+        num_bytes: Size of the parameters in these runs.
 
     Raises:
         ValueError: No run took a step.
@@ -67,7 +67,7 @@ def in_the_cloud(cluster: ClusterSettings) -> ClusterSettings:
 
 
 def settled(records: Sequence[Record]) -> Sequence[Record]:
-    """The epochs of a worker that count for timing: all but the first, where there are more."""
+    """The epochs of a worker that count for timing: all except the first, if there are more."""
     return records[1:] or records
 
 
@@ -77,7 +77,7 @@ def _by_batch(runs: Iterable[Sequence[Sequence[Record]]]) -> list[_Epochs]:
         for record in (record for worker in run for record in settled(worker) if record["steps"]):
             kinds = record["seconds_by_kind"]
             seconds = (kinds["compute"] + kinds.get("read", 0.0)) / record["steps"]
-            # Steps of one run differ by an event at most.
+            # Steps of one run differ by at most one event.
             batch = round(record["samples"] / record["steps"])
             found.setdefault(batch, []).append((seconds, record["steps"]))
     return [
@@ -87,7 +87,7 @@ def _by_batch(runs: Iterable[Sequence[Sequence[Record]]]) -> list[_Epochs]:
 
 
 def _line(batches: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Constant and slope, neither below 0."""
+    """Constant and slope of a fitted line, both at least 0."""
     if len(batches) == 1:
         return seconds[0], 0.0
     slope, constant = np.polyfit(batches, seconds, 1).tolist()
@@ -99,7 +99,7 @@ def _line(batches: Sequence[float], seconds: Sequence[float]) -> tuple[float, fl
 
 
 def _jitter(epochs: _Epochs) -> float:
-    """Spread of the logarithm of a step's time, from that of the means over epochs: steps vary independently."""
+    """Spread of the logarithm of a step's time, from the spread of the epoch means; steps vary independently."""
     median = float(np.median(epochs.seconds))
     if not median:
         return 0.0
@@ -108,7 +108,7 @@ def _jitter(epochs: _Epochs) -> float:
 
 
 def _network(pairs: Iterable[Sequence[Sequence[Record]]], num_bytes: int) -> dict[str, float]:
-    """An exchange is two messages; what their bytes do not take is latency."""
+    """Latency and bandwidth: an exchange is two messages, and its time beyond that of the bytes is latency."""
     averages = [
         record["exchange_seconds"] / record["averages_begun"]
         for run in pairs

@@ -1,4 +1,4 @@
-"""What the simulator knows of a cluster: how long computing and talking take."""
+"""The simulator's model of a cluster: times of computation and communication."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from training.random_streams import generator_state, random_stream, set_generato
 
 
 class ClusterSettings(BaseModel):
-    """A cluster of equal machines but for the slow ones, on a network of equal links."""
+    """A cluster of equal machines, except for slow ones, on a network of equal links."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     step_seconds: float = Field(default=1e-4, ge=0)
-    """Computing time of a step, whatever the batch."""
+    """Constant part of the computing time of a step [s]."""
     event_seconds: float = Field(default=1e-6, ge=0)
-    """Computing time of each event in the batch."""
+    """Computing time per event of the batch [s]."""
     jitter: float = Field(default=0.0, ge=0)
     """Spread of the computing time: standard deviation of the logarithm of a log-normal factor of mean 1."""
     slow_ranks: dict[int, float] = {}
-    """Stragglers: ranks, and by what factor they are slower, for example `{0: 10}`."""
+    """Stragglers: slow ranks with the factor on their computing time, for example `{0: 10}`."""
     pause_probability: float = Field(default=0.0, ge=0, le=1)
-    """Probability that a step is held up by something else on the machine."""
+    """Probability that other work on the machine interrupts a step, 0 to 1."""
     pause_seconds: float = Field(default=0.0, ge=0)
-    """For how long, on average; exponentially distributed."""
+    """Mean length of an interruption of a step, exponentially distributed [s]."""
     latency_seconds: float = Field(default=5e-5, ge=0)
-    """Of one message."""
+    """Latency of one message [s]."""
     bytes_per_second: float = Field(default=1.25e9, gt=0)
-    """Bandwidth of a link; 1.25e9 is 10 Gb/s."""
+    """Bandwidth of a link [bytes/s]; 1.25e9 is 10 Gb/s."""
 
     #: The network of the thesis' cloud: 10 Gb/s ethernet, whose latency is of the order of 50 microseconds.
     THESIS_CLOUD: ClassVar[dict[str, float]] = {"latency_seconds": 5e-5, "bytes_per_second": 1.25e9}
@@ -45,15 +45,15 @@ class ClusterSettings(BaseModel):
         return value
 
     def message_seconds(self, nbytes: int) -> float:
-        """One message from one machine to another."""
+        """Time of one message between two machines."""
         return self.latency_seconds + nbytes / self.bytes_per_second
 
     def exchange_seconds(self, nbytes: int) -> float:
-        """One pairwise exchange: the partner's vector comes, its change goes back."""
+        """Time of one pairwise exchange: receive the partner's vector, send its change."""
         return 2 * self.message_seconds(nbytes)
 
     def all_reduce_seconds(self, nbytes: int, world_size: int) -> float:
-        """An all-reduce once all are there: the faster of ring and recursive halving and doubling.
+        """Time of an all-reduce after the last worker arrives: the faster of ring and recursive halving and doubling.
 
         Ring: 2 (m-1) messages of 1/m of the vector; halving and doubling: 2 log2 m messages, the same bytes (Thakur et
         al. 2005, sections 4.3 and 4.4).
@@ -65,7 +65,7 @@ class ClusterSettings(BaseModel):
         return messages * self.latency_seconds + volume
 
     def barrier_seconds(self, world_size: int) -> float:
-        """A barrier once all are there: a round of messages for each binary digit."""
+        """Time of a barrier after the last worker arrives: a round of messages for each binary digit."""
         return math.ceil(math.log2(world_size)) * self.latency_seconds if world_size > 1 else 0.0
 
     @classmethod
@@ -75,12 +75,12 @@ class ClusterSettings(BaseModel):
 
 
 class ComputeTimes:
-    """How long each step of one worker takes; numbers are drawn in blocks.
+    """Computing times of the steps of one worker, drawn in blocks.
 
     Args:
         cluster: The cluster.
         seed: Seed of the simulation.
-        rank: Which worker.
+        rank: Rank of the worker.
     """
 
     _BLOCK: ClassVar[int] = 256
@@ -92,7 +92,7 @@ class ComputeTimes:
         self._drawn: list[tuple[float, float]] = []
 
     def draw(self, num_events: int) -> float:
-        """Seconds of the next step."""
+        """Time of the next step [s]."""
         cluster = self._cluster
         if not self._drawn:
             self._drawn = self._block()
@@ -109,10 +109,10 @@ class ComputeTimes:
         return list(zip(stretch.tolist(), pause.tolist(), strict=True))
 
     def state(self) -> dict[str, Any]:
-        """Where in its random numbers the worker is."""
+        """Position in the worker's random numbers."""
         return {"generator": generator_state(self._rng), "drawn": [list(pair) for pair in self._drawn]}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go there."""
+        """Restore a position in the worker's random numbers."""
         set_generator_state(self._rng, state["generator"])
         self._drawn = [(stretch, pause) for stretch, pause in state["drawn"]]

@@ -1,7 +1,7 @@
 """Adam and SGD on one row of parameters: the numbers of torch.optim without its overhead per step.
 
-torch.optim takes 20 to 40 microseconds per step, whatever the size of the vector: more than the gradient of a virtual
-worker; NumPy's passes over a row that is no longer in the cache take 15, one compiled pass takes 3. Real runs use
+torch.optim takes 20 to 40 microseconds per step for any size of the vector, which is more than the gradient of a
+virtual worker. NumPy's passes over a row outside the cache take 15, one compiled pass takes 3. Real runs use
 torch.optim.
 """
 
@@ -22,10 +22,10 @@ from training.transports.transport import Vector
 
 
 class RowOptimizer:
-    """What the algorithms use of `torch.optim.Optimizer`, over one vector.
+    """The part of `torch.optim.Optimizer` that the algorithms use, for one vector.
 
     Args:
-        flat: (num_parameters,) with its gradient.
+        flat: (num_parameters,) parameters with their gradient.
         settings: Names the optimiser and its constants.
     """
 
@@ -46,7 +46,7 @@ class RowOptimizer:
         self._step = state["step"].numpy()
 
     def step(self) -> None:
-        """One update."""
+        """Update the parameters."""
         gradient = self._gradient
         if self._settings.weight_decay:
             gradient = gradient + self._settings.weight_decay * self._parameters
@@ -59,7 +59,7 @@ class RowOptimizer:
     def _adam(self, gradient: Vector, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
         """Kingma and Ba 2014, Algorithm 1."""
         step = float(self._step)
-        # The bias correction of the second moment stands in the rate and in epsilon: one division per element less.
+        # The rate and epsilon contain the bias correction of the second moment, which saves a division per element.
         correction = math.sqrt(1 - beta2**step)
         rate = self.param_groups[0]["lr"] * correction / (1 - beta1**step)
         first, second = self._vectors
@@ -77,12 +77,12 @@ class RowOptimizer:
         self._parameters -= self._work
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of everything that the next step hangs on."""
+        """Copies of everything that the next step depends on."""
         state = {name: value.clone() for name, value in self.state[0].items()}
         return {"state": state, "lr": self.param_groups[0]["lr"]}
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
+        """Restore the content of `state_dict`."""
         for name, value in content["state"].items():
             self.state[0][name].copy_(value)
         self.param_groups[0]["lr"] = content["lr"]
@@ -110,6 +110,6 @@ def _adam_update(
 
 
 def make_row_optimizer(flat: nn.Parameter, settings: TrainSettings) -> Optimizer:
-    """The optimiser of one virtual worker; the algorithms take it for one of torch's."""
+    """The optimiser of one virtual worker, typed as an optimiser of torch for the algorithms."""
     optimizer: Any = RowOptimizer(flat, settings)
     return optimizer  # type: ignore[no-any-return]

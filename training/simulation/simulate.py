@@ -1,4 +1,4 @@
-"""Runs a training of many virtual workers: the trainer and the algorithms of a real run on a simulated cluster."""
+"""Trains many virtual workers: the trainer and the algorithms of a real run on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock, without_garbage_collection
 from training.topology import make_topology
 
-#: So many workers evaluate their own model too, at the end.
+#: Number of workers that also evaluate their own model at the end.
 _VALIDATE_ALONE = 16
 
 
 class Simulated(NamedTuple):
-    """What came of a simulated run."""
+    """The result of a simulated run."""
 
     records: list[list[dict[str, Any]]]
-    """Of each worker, epoch by epoch, as a real run writes them; times are virtual."""
+    """Records of each worker per epoch, in the format of a real run; times are virtual."""
     parameters: torch.Tensor
-    """(world_size, num_parameters) at the end."""
+    """(world_size, num_parameters) final parameters."""
     seconds: float
-    """Virtual time that the run took."""
+    """Virtual time of the run [s]."""
 
 
 @without_garbage_collection()
@@ -54,18 +54,18 @@ def simulate(
 ) -> Simulated:
     """Train `settings.workers` virtual workers in this process; the same seed gives the same numbers.
 
-    With fewer row groups than workers, the training rows are cut anew into one group per worker.
+    With fewer row groups than workers, the training rows are divided anew into one group per worker.
 
     Args:
         module: The network; every worker starts with its parameters.
         train: Rows of the training split.
         val: Rows of the validation split.
         settings: The training.
-        cluster: How long computing and talking take.
-        partners: Makes the partners of a rank, instead of random neighbours.
-        files: Makes the files of a rank; by default everything stays in memory.
-        resume: A checkpoint to go on from.
-        on_progress: Called now and then with the progress of rank 0, in virtual time.
+        cluster: Times of computation and communication.
+        partners: Makes the chooser of partners of a rank; None: random neighbours.
+        files: Makes the files of a rank; None: everything stays in memory.
+        resume: A checkpoint to resume from.
+        on_progress: Called from time to time with the progress of rank 0, in virtual time.
 
     Raises:
         TopologyError: The graph does not exist for this number of workers.
@@ -77,7 +77,7 @@ def simulate(
         train = train.recut(world_size)
     clock = VirtualClock()
     if resume is not None:
-        # From another starting time, rounding could let events of one instant come one after the other.
+        # With another starting time, rounding could separate simultaneous events.
         clock.now = resume.load(0)["work"]["now"]
     network = SimNetwork(clock, cluster, world_size, additive=settings.exchange == "additive")
     stacked = StackedModels(module, world_size)
@@ -110,7 +110,7 @@ def simulate(
 
 
 def samples_per_second(records: Sequence[Sequence[dict[str, Any]]]) -> float:
-    """Rate of a run, of all workers together.
+    """Samples per second of a run, of all workers together.
 
     Examples:
         >>> samples_per_second([[{"samples": 10, "seconds": 2.0}], [{"samples": 6, "seconds": 2.0}]])

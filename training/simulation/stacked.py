@@ -1,4 +1,4 @@
-"""Gradients of many virtual workers at once: stacked parameters, batched matrix products."""
+"""Computes gradients of many virtual workers together: stacked parameters, batched matrix products."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training.transports.transport import Vector
 from training.workloads.sums import Sums, sums_of, weighted_losses
 from training.workloads.work import ValidationShare, Work
 
-#: Workers whose gradients are computed in one batched product; more do not fit into the cache.
+#: Highest number of workers in one batched product; more do not fit into the cache.
 _CHUNK: Final = 512
 _VALIDATED_AT_ONCE: Final = 2048
 
@@ -41,7 +41,7 @@ class StackedModels:
         """(world_size, num_parameters)."""
         self.gradients = torch.zeros_like(self.parameters)
         """(world_size, num_parameters)."""
-        # The fused kernels of recurrent layers have no batched form: one worker after the other.
+        # The fused kernels of recurrent layers have no batched form, so compute one worker after the other.
         self._can_stack = not any(isinstance(layer, nn.RNNBase) for layer in module.modules())
         self._batched = vmap(grad(self._loss, has_aux=True))
 
@@ -53,7 +53,7 @@ class StackedModels:
         return losses.sum() * scale, (losses.detach(), logits.detach())
 
     def named(self, parameters: Tensor) -> dict[str, Tensor]:
-        """A matrix or vector of parameters as the tensors of the network, behind the same leading shape."""
+        """The network's tensors as views of a matrix or vector of parameters, with its leading shape."""
         found, start = {}, 0
         for name, shape, size in self._shapes:
             found[name] = parameters[..., start : start + size].reshape(*parameters.shape[:-1], *shape)
@@ -63,19 +63,19 @@ class StackedModels:
     def compute(
         self, ranks: list[int], inputs: tuple[Tensor, ...], labels: Tensor, weights: Tensor, sizes: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of some workers at their parameters, into `gradients`.
+        """Compute the gradients of some workers at their parameters, into `gradients`.
 
         Args:
-            ranks: k workers, in ascending order.
-            inputs: (k, batch, ...) each; batches shorter than the longest are padded.
-            labels: (k, batch).
-            weights: (k, batch), 0 for padding.
-            sizes: (k,) events of each batch.
+            ranks: Ranks of k workers, in ascending order.
+            inputs: Input columns (k, batch, ...); batches shorter than the longest are padded.
+            labels: (k, batch) classes.
+            weights: (k, batch) weights, 0 for padding.
+            sizes: (k,) number of events of each batch.
 
         Returns:
             Weighted losses (k, batch) and logits (k, batch, num_classes).
         """
-        # All workers in a row are a view, others a copy.
+        # Consecutive workers are a view, others a copy.
         in_a_row = ranks[-1] - ranks[0] == len(ranks) - 1
         index: slice | Tensor = slice(ranks[0], ranks[-1] + 1) if in_a_row else torch.tensor(ranks)
         chosen = self.named(self.parameters[index])
@@ -146,10 +146,10 @@ class RowModel(VectorModel):
 
 
 class MeanModelEvaluator:
-    """Computes the gradients of all workers that are computing, when the first of them is needed.
+    """Evaluates the gradients of all computing workers together, when the first one is needed.
 
-    A worker's parameters and batch do not change while it computes, so that it does not matter when within that time
-    the gradient is evaluated.
+    A worker's parameters and batch do not change while it computes, so the gradient may be evaluated at any time within
+    this period.
 
     Args:
         clock: The virtual clock.
@@ -166,7 +166,7 @@ class MeanModelEvaluator:
         self._pending: dict[int, Vector] = {}
         world_size = len(stacked.parameters)
         self.sums = np.zeros((world_size, 4))
-        """Of each worker: loss, weight, correct, samples."""
+        """Sums of each worker: loss, weight, correct, samples."""
 
     async def gradient(self, rank: int, rows: Vector, seconds: float) -> None:
         """Let a worker compute on some rows, for some virtual time."""
@@ -194,7 +194,7 @@ class MeanModelEvaluator:
         sizes = np.array([len(rows) for rows in pending])
         longest = int(sizes.max())
         if sizes.min() < longest:
-            # Short batches are padded with events of their own: 0 times what is not finite would be no 0.
+            # Short batches are padded with their own events, since 0 times a number that is not finite is not 0.
             pending = [np.resize(rows, longest) for rows in pending]
         rows = np.concatenate(pending).reshape(len(ranks), longest)
         batch = self.train.batch(rows.ravel())
@@ -227,11 +227,11 @@ class StackedWork(Work):
     """One virtual worker's computation.
 
     Args:
-        evaluator: Shared by all.
+        evaluator: The evaluator of all workers.
         model: This worker's rows.
-        rank: Which worker.
-        times: How long its steps take.
-        validates_alone: Whether it evaluates its own model too, at the end.
+        rank: Rank of the worker.
+        times: Computing times of its steps.
+        validates_alone: Whether it also evaluates its own model at the end.
     """
 
     model: RowModel
@@ -280,7 +280,7 @@ class StackedWork(Work):
 
     @override
     async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
-        """It takes no virtual time. Of shares, the first worker evaluates all."""
+        """Validate in no virtual time; the first worker evaluates the shares of all."""
         if share.part or (share.num_parts == 1 and not self._validates_alone):
             return Sums()
         return self._evaluator.validate(parameters)

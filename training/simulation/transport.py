@@ -13,9 +13,9 @@ from training.transports.transport import AverageCounts, SharedVector, Transport
 
 
 class _Meeting:
-    """One collective operation: it is over some time after the last worker has come.
+    """One collective operation; it ends some time after the last worker arrives.
 
-    Workers go on in the order of their ranks, not in that of their arrival: what they do next hangs on nothing before.
+    Workers continue in the order of their ranks, so that the order of their arrival does not matter.
     """
 
     __slots__ = ("_clock", "_finish", "_tasks", "_world_size", "kind")
@@ -38,11 +38,11 @@ class _Meeting:
 
 
 class SimNetwork:
-    """What all simulated workers share.
+    """The network of all simulated workers.
 
     Args:
         clock: The virtual clock.
-        cluster: How long talking takes.
+        cluster: Times of communication.
         world_size: Number of workers.
         additive: Whether pairs average without locks; see `SimVector`.
     """
@@ -56,14 +56,14 @@ class SimNetwork:
         self.additive = additive
         self.samples = 0
         self.vectors: dict[int, list[SimVector]] = {}
-        """The shared vectors of each rank, in the order in which they were made."""
+        """The shared vectors of each rank, in order of creation."""
         self._meetings: dict[int, _Meeting] = {}
         self._payloads: dict[int, dict[int, Vector]] = {}
         self._mail: dict[tuple[int, int], list[tuple[float, Vector]]] = {}
         self._expecting: dict[tuple[int, int], VirtualTask] = {}
 
     def transports(self) -> list[SimTransport]:
-        """One for each worker."""
+        """One transport for each worker."""
         return [SimTransport(self, rank) for rank in range(self.world_size)]
 
     async def meet(
@@ -72,7 +72,7 @@ class SimNetwork:
         """Take part in the collective operation of this number; all workers take part in all, in the same order.
 
         Raises:
-            AssertionError: Others are in another kind of operation: an algorithm is wrong.
+            AssertionError: Others are in another kind of operation, because of a bug in an algorithm.
         """
         payloads = self._payloads.setdefault(number, {})
         if payload is not None:
@@ -90,7 +90,7 @@ class SimNetwork:
         await suspend(lambda task: meeting.arrive(rank, task))
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:
-        """Send a message; it arrives when it has crossed the network."""
+        """Send a message; it arrives after its time on the network."""
         arrival = self.clock.now + self.cluster.message_seconds(vector.nbytes)
         key = (sender, receiver)
         self._mail.setdefault(key, []).append((arrival, vector.copy()))
@@ -116,8 +116,8 @@ class SimTransport(Transport):
     """One simulated worker's view of the network; see `training.transports.transport.Transport`.
 
     Args:
-        network: Shared by all.
-        rank: Which worker.
+        network: The network of all workers.
+        rank: Rank of the worker.
     """
 
     def __init__(self, network: SimNetwork, rank: int) -> None:
@@ -128,7 +128,7 @@ class SimTransport(Transport):
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
-        """Added up in the order of the ranks."""
+        """Sum the vectors in the order of the ranks."""
         network = self._network
 
         def add_up(payloads: dict[int, Vector]) -> float:
@@ -193,14 +193,14 @@ class SimTransport(Transport):
 class SimVector(SharedVector):
     """A simulated worker's shared vector.
 
-    Locked (as under MPI: both locks in the order of the ranks, read, change both sides, unlock) or additive (read both
-    sides, and add the differences when they have crossed the network, whatever happened meanwhile).
+    An average is locked (as under MPI: take both locks in the order of the ranks, read, change both sides, unlock) or
+    additive (read both sides, and add the differences after their time on the network, without locks).
 
     Args:
-        network: Shared by all.
-        rank: Whose vector.
-        vector: Its content at first.
-        which: Its number among the vectors of this rank.
+        network: The network of all workers.
+        rank: Rank of the owner.
+        vector: Initial content.
+        which: Number of the vector among those of this rank.
     """
 
     def __init__(self, network: SimNetwork, rank: int, vector: Vector, *, which: int) -> None:
@@ -212,7 +212,7 @@ class SimVector(SharedVector):
         self._begun = self._received = self._skipped = self._mixed = 0
         self._wait = self._busy = 0.0
         self.changes = 0
-        """Changes of any kind so far."""
+        """Number of changes of any kind so far."""
         self._under_way = False
         self._draining: VirtualTask | None = None
 
@@ -312,7 +312,7 @@ class SimVector(SharedVector):
 
 
 def half_difference(theirs: Vector, own: Vector) -> Vector:
-    """What own gains and theirs loses in an average; for integers rounded down, so that the sum is exact.
+    """Half the difference, which own gains and theirs loses in an average; rounded down for integers, to keep the sum.
 
     Examples:
         >>> half_difference(np.array([5]), np.array([0])).tolist()

@@ -1,4 +1,4 @@
-"""A clock that jumps from event to event, and coroutines that live by it."""
+"""A clock that jumps from event to event, and coroutines on this clock."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 from training.errors import StalledError
 
 Register = Callable[["VirtualTask"], None]
-"""Arranges that a suspended task is resumed one day."""
+"""Arranges that a suspended task is resumed later."""
 
 
 @types.coroutine
 def suspend(register: Register) -> Generator[Register, Any, Any]:
-    """Suspend the running task; `register` gets it, and must have it resumed."""
+    """Suspend the running task; `register` gets the task and arranges its resumption."""
     return (yield register)
 
 
@@ -33,7 +33,7 @@ class VirtualTask:
         self.done = False
 
     def resume(self) -> None:
-        """Go on until it is suspended again or ends."""
+        """Run the task until it is suspended again or ends."""
         try:
             register = self._work.send(None)
         except StopIteration:
@@ -46,7 +46,7 @@ class VirtualTask:
 
 
 class VirtualClock:
-    """Runs tasks in the order of their events; ties in the order in which they were scheduled.
+    """Runs tasks in the order of their events; simultaneous events in the order of their scheduling.
 
     Examples:
         >>> clock, seen = VirtualClock(), []
@@ -67,7 +67,7 @@ class VirtualClock:
         self._tasks: list[VirtualTask] = []
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        """Have something called at a time."""
+        """Call a function at a time."""
         self._order += 1
         heapq.heappush(self._events, (when, self._order, what))
 
@@ -76,8 +76,8 @@ class VirtualClock:
 
         Args:
             work: The coroutine.
-            name: What to call it if it fails or never ends.
-            keep: Whether `run` must see it through; short-lived ones need not be kept.
+            name: Name of the task in errors.
+            keep: Whether `run` checks that the task ends; not needed for short tasks.
         """
         task = VirtualTask(work, name)
         if keep:
@@ -86,14 +86,14 @@ class VirtualClock:
         return task
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Suspend the running task for some virtual time."""
         await suspend(lambda task: self.at(self.now + seconds, task.resume))
 
     def run(self) -> None:
         """Run until nothing more can happen.
 
         Raises:
-            StalledError: Some task never ended: it waits for something that nobody will do.
+            StalledError: A task never ended: nothing will resume it.
         """
         events = self._events
         while events:
@@ -106,7 +106,7 @@ class VirtualClock:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Looking for cycles among the suspended coroutines of thousands of workers takes a seventh of the time."""
+    """Switch the garbage collector off: its search among thousands of coroutines takes a seventh of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -117,7 +117,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 class VirtualLock:
-    """One holder at a time; others get it in the order in which they asked."""
+    """A lock on the virtual clock; waiting tasks get it in the order of their requests."""
 
     __slots__ = ("_clock", "_held", "_waiting")
 
@@ -134,7 +134,7 @@ class VirtualLock:
             self._held = True
 
     def release(self) -> None:
-        """Hand it to the next, now."""
+        """Pass the lock to the next task at once."""
         if self._waiting:
             self._clock.at(self._clock.now, self._waiting.popleft().resume)
         else:

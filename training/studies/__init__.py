@@ -1,1 +1,1 @@
-"""Comparison of optimisers on the same data: which runs, running them, their numbers, tables, figures and page."""
+"""Comparison of optimisers on the same data: plan, runs, numbers, tables, figures and page."""

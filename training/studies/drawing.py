@@ -1,4 +1,4 @@
-"""Draws all figures of a comparison, and says below each what it shows and what it does not."""
+"""Draws all figures of a comparison, each with a caption about its content and its limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from training.studies.figures import (
 from training.studies.results import Comparison, Floats
 from training.studies.variants import METHODS, Variant
 
-#: The thesis' numbers of the figures of each network.
+#: Numbers of the thesis' figures for each network.
 _CONVERGENCE: Final = {"hlf": "4.8", "particles": "4.10", "inclusive": "4.8 for the inclusive classifier"}
 _SLOWMO: Final = {"hlf": "4.9", "particles": "4.11", "inclusive": "4.9 for the inclusive classifier"}
 
@@ -31,9 +31,9 @@ class Drawn(NamedTuple):
     """A figure on disk."""
 
     stem: str
-    """Name of its PNG and PDF files, without ending."""
+    """Name of the PNG and PDF files, without extension."""
     model: str | None
-    """The network, where it is about one."""
+    """Network of the figure; None for a figure of all networks."""
     title: str
     caption: str
 
@@ -42,9 +42,9 @@ def draw(comparison: Comparison, labels: PlotLabels, folder: Path) -> list[Drawn
     """Draw all figures.
 
     Args:
-        comparison: What was found.
+        comparison: Results of the comparison.
         labels: Words on the figures.
-        folder: Where they go; made if absent.
+        folder: Folder of the figures; made if absent.
     """
     folder.mkdir(exist_ok=True)
     drawn = []

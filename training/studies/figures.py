@@ -1,4 +1,4 @@
-"""Figures of a comparison: functions of what was found that return matplotlib figures."""
+"""Figures of a comparison: functions of its results that return matplotlib figures."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _COLOUR: Final = dict(zip(METHODS, COLOURS, strict=False))
 _DASH: Final = dict(zip(TableColumn, DASHES, strict=False))
 _METHOD_DASH: Final = dict(zip(METHODS, DASHES, strict=False))
 _FEW_DECADES: Final = 300
-#: Below this ratio of the highest to the lowest, a logarithmic axis has room for one or two of its labels only.
+#: Ratio of highest to lowest value below which a logarithmic axis has room for only one or two of its labels.
 _NARROW: Final = 10
 _MARKER: Final = dict(zip(METHODS, "osD", strict=True))
 _COLUMN_COLOUR: Final = dict(zip(TableColumn, (COLOURS[4], COLOURS[3], COLOURS[5]), strict=True))
 _BAND: Final = 0.2
-#: Of the values of all curves, so many percent lie below the axis: the first epochs.
+#: Percentage of the values of all curves below the axis: the first epochs.
 _BELOW_AXIS: Final = 4
 
 
 class Times(NamedTuple):
-    """Seconds of epochs, one number each."""
+    """Times of epochs, one number per epoch [s]."""
 
     communicate: Floats
     seconds: Floats
 
 
 def plot_epoch_times(times: Mapping[AlgorithmName, Times], labels: PlotLabels) -> Figure:
-    """Figure 4.1: how long communication and whole epochs take, as boxes (quartiles; whiskers 5 and 95 %)."""
+    """Figure 4.1: times of communication and of whole epochs, as boxes (quartiles; whiskers 5 and 95 %)."""
     figure, first = new_figure(labels, panels=2)
     for axes, name, words in zip(figure.axes, Times._fields, ("communicating", "in all"), strict=True):
         for place, (method, found) in enumerate(times.items()):
@@ -111,7 +111,7 @@ def plot_scaling(measured: Sequence[dict[str, Any]], scaling: Sequence[dict[str,
 
 
 def _alone(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One worker on its own with the batches of the comparison, which are the smaller ones."""
+    """One worker alone with the batch size of the comparison, the smaller of the two measured ones."""
     return min((each for each in measured if each["workers"] == 1), key=lambda each: int(each["batch_size"]))
 
 
@@ -141,10 +141,10 @@ def plot_convergence(
     """Figures 4.8 and 4.10: validation accuracy against epochs and against time.
 
     Args:
-        comparison: What was found.
+        comparison: Results of the comparison.
         model: The network.
-        ends: When the epochs of a variant end, (num_seeds, num_epochs) or (num_epochs,) in seconds.
-        time_label: What this time is.
+        ends: Gives the end times of the epochs of a variant, (num_seeds, num_epochs) or (num_epochs,) [s].
+        time_label: Label of the time axis.
         labels: Words on the plot.
     """
     figure, first = new_figure(labels, panels=2)
@@ -165,7 +165,7 @@ def plot_convergence(
 
 
 def plot_slowmo(comparison: Comparison, model: str, labels: PlotLabels) -> Figure:
-    """Figures 4.9 and 4.11: what slow momentum does to AD-PSGD and SwarmSGD."""
+    """Figures 4.9 and 4.11: the effect of slow momentum on AD-PSGD and SwarmSGD."""
     figure, first = new_figure(labels, panels=2)
     drawn: list[Floats] = []
     for axes, method in zip(figure.axes, METHODS[1:], strict=True):
@@ -183,13 +183,13 @@ def plot_slowmo(comparison: Comparison, model: str, labels: PlotLabels) -> Figur
 
 
 def plot_consensus(comparison: Comparison, labels: PlotLabels) -> Figure:
-    """How far the workers are from agreeing at the end of each epoch; a panel for each network."""
+    """Consensus distance of the workers at the end of each epoch; one panel per network."""
     figure, first = new_figure(labels, panels=len(comparison.models))
     medians = []
     for axes, model in zip(figure.axes, comparison.models, strict=True):
         for variant in comparison.variants(model):
             found = comparison.curves(model, variant, "consensus_distance")
-            # Methods that average all gradients agree at any time: 0 has no place on a logarithmic axis.
+            # Methods that average all gradients have a distance of 0, which a logarithmic axis cannot show.
             if np.median(found) > 0:
                 medians.append(float(np.median(found)))
                 look = _Look(_COLOUR[variant.algorithm], _DASH[variant.column])
@@ -206,14 +206,14 @@ def plot_consensus(comparison: Comparison, labels: PlotLabels) -> Figure:
 
 
 class _Look(NamedTuple):
-    """Of a curve."""
+    """Colour and style of a curve."""
 
     colour: str
     dashes: Any
 
 
 def _curve(axes: Axes, across: NDArray[Any], values: Floats, variant: Variant, look: _Look) -> None:
-    """The mean over the seeds, and a band of their standard deviation."""
+    """Draw the mean over the seeds, with a band of their standard deviation."""
     mean = values.mean(axis=0)
     axes.plot(across, mean, color=look.colour, linestyle=look.dashes, linewidth=2, label=variant.title)
     if len(values) > 1:
@@ -222,7 +222,7 @@ def _curve(axes: Axes, across: NDArray[Any], values: Floats, variant: Variant, l
 
 
 def _leave_out_first_epochs(axes: Axes, drawn: Sequence[Floats]) -> None:
-    """Let the axis begin where all but the lowest values are, so that the end of the training can be seen."""
+    """Begin the axis above the lowest values, so that the end of the training is visible."""
     means = np.concatenate([values.mean(axis=0) for values in drawn])
     low, high = np.percentile(means, _BELOW_AXIS), max(values.mean(axis=0).max() for values in drawn)
     room = 0.15 * (high - low)

@@ -24,7 +24,7 @@ _TABLE: Final = {"hlf": " (thesis, table 4.2)", "particles": " (thesis, table 4.
 _THESIS: Final = (
     "Migliorini's thesis (Padova 2020, tables 4.2 and 4.3) gives, on another and larger sample and without a spread "
     "over seeds, 91.68 % for AR-SGD with the high-level features and 91.50 to 91.88 % for the six others, and 94.06 % "
-    "and 93.89 to 94.13 % with the particles. Those numbers are of other events and cannot be set beside these."
+    "and 93.89 to 94.13 % with the particles. Those numbers are of other events and cannot be compared with these."
 )
 _RULE: Final = (
     "A difference counts as distinguishable if it is larger than the binomial error of the test split, than the spread "
@@ -41,9 +41,9 @@ def render(comparison: Comparison, drawn: Sequence[Drawn], *, folder: str) -> st
     """The page.
 
     Args:
-        comparison: What was found.
+        comparison: Results of the comparison.
         drawn: The figures.
-        folder: Where they are, seen from the page.
+        folder: Folder of the figures, relative to the page.
     """
     parts = [f"# Comparison of optimisers: {comparison.name}", _about(comparison)]
     for model in comparison.models:

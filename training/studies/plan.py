@@ -1,4 +1,4 @@
-"""The runs of a comparison: what each is made of, where it goes, and which are done."""
+"""The runs of a comparison: their settings, folders and state."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ from training.studies.variants import (
     train_settings,
 )
 
-#: Changes when what a comparison keeps of its runs does.
+#: Version of the results that a comparison keeps of its runs.
 _VERSION: Final = 1
 _MADE_FROM: Final = "made_from.json"
-#: The times of a step at two batch sizes give the time per step and per event.
+#: Factor between the two batch sizes of the timing runs, which give the times per step and per event.
 _LARGER_BATCH: Final = 4
 
 
 class PlannedRun(NamedTuple):
-    """A training run, done or not."""
+    """A training run of a comparison, finished or not."""
 
     model: ModelName
     variant: Variant
     spec: RunSpec
     digest: str
-    """Of what its result hangs on."""
+    """Digest of everything the run's result depends on."""
 
     @property
     def seed(self) -> int:
-        """Of the initial weights, the order of events, the partners."""
+        """Seed of the initial weights, the order of events and the partners."""
         return self.spec.train.seed
 
     @property
     def is_done(self) -> bool:
-        """Whether its result is there, of the same settings and data."""
+        """Whether its result exists, for the same settings and data."""
         return (self.spec.out_dir / "summary.json").exists() and self.left_digest == self.digest
 
     @property
     def left_digest(self) -> str | None:
-        """The digest of what lies in its folder."""
+        """The digest of the run in its folder, None if there is none."""
         return self._made_from().get("digest")
 
     @property
     def made_with(self) -> str:
-        """The code that it was made with."""
+        """Version of the code of the run."""
         return str(self._made_from()["code"])
 
     def prepare(self, code: str) -> None:
-        """Make its folder; what is left of the same run stays, so that it goes on from its last checkpoint."""
+        """Make its folder; files of the same run stay, so that it resumes from its last checkpoint."""
         folder = self.spec.out_dir
         if self.left_digest != self.digest:
             shutil.rmtree(folder, ignore_errors=True)
@@ -69,11 +69,11 @@ class PlannedRun(NamedTuple):
         (folder / _MADE_FROM).write_text(json.dumps({"digest": self.digest, "code": code}), encoding="utf-8")
 
     def forget_checkpoints(self) -> None:
-        """Remove them: the run is done."""
+        """Remove the checkpoints of a finished run."""
         shutil.rmtree(self.spec.out_dir / "checkpoints", ignore_errors=True)
 
     def num_steps(self, dataset: FeatureDataset) -> int:
-        """Steps of every worker, all epochs together."""
+        """Number of steps of every worker over all epochs."""
         settings = self.spec.train
         rows = [group.rows for group in dataset.splits["train"]]
         per_epoch = plan_epoch(
@@ -90,32 +90,32 @@ class PlannedRun(NamedTuple):
 
 
 class StudyJob(NamedTuple):
-    """Runs that share their ranks, which are started once."""
+    """Runs that share their ranks, which start only once."""
 
     title: str
     folder: Path
-    """Of the ranks' log."""
+    """Folder of the ranks' log."""
     runs: list[PlannedRun]
 
 
 class StudyPlan(NamedTuple):
-    """All that a comparison needs."""
+    """All runs of a comparison."""
 
     name: str
     converging: list[StudyJob]
-    """Every variant with every seed, a job for each network."""
+    """Every variant with every seed, one job per network."""
     timing: list[StudyJob]
-    """Short runs of the bare methods, a job for each network and number of workers."""
+    """Short runs of the bare methods, one job per network and number of workers."""
     digest: str
-    """Of what the result hangs on."""
+    """Digest of everything the comparison's result depends on."""
 
     @property
     def jobs(self) -> list[StudyJob]:
-        """In the order in which they run."""
+        """All jobs in order of execution."""
         return [*self.timing, *self.converging]
 
     def runs(self) -> list[PlannedRun]:
-        """The runs that are compared."""
+        """The runs to compare."""
         return [run for job in self.converging for run in job.runs]
 
     def timing_runs(self, model: ModelName) -> list[PlannedRun]:
@@ -137,12 +137,12 @@ def make_plan(
 
     Args:
         name: One of `COMPARISONS`.
-        settings: What the user chose.
-        base: The section `train`: what all methods share; its seed is the first.
-        networks: The section `model`: widths.
+        settings: Settings of the comparison.
+        base: The section `train`, with the settings common to all methods and the first seed.
+        networks: The section `model`, with the widths.
         dataset: The features.
-        folder: Where the comparison goes.
-        cores: Cores of this machine: so many workers are timed at most.
+        folder: Folder of the comparison.
+        cores: Number of cores of this machine, the highest number of workers to time.
 
     Raises:
         ShardError: The dataset has too few row groups for the workers.
@@ -150,7 +150,7 @@ def make_plan(
     maker = _Maker(settings, base, networks, dataset, folder, dataset_digest(dataset.folder))
     converging = [maker.converging(name, each) for each in settings.models]
     for job in converging:
-        # Too few row groups for the workers: better said now than after the timing runs.
+        # Check the number of row groups now, before the timing runs.
         job.runs[0].num_steps(dataset)
     counts = _timed_workers(min(cores, len(dataset.splits["train"])))
     timing = [maker.alone(each) for each in settings.models]
@@ -171,7 +171,7 @@ class _Maker(NamedTuple):
     data: str
 
     def converging(self, name: str, model: ModelName) -> StudyJob:
-        """All variants with all seeds; seed by seed, so that a comparison that is ended early is one of fewer seeds."""
+        """All variants with all seeds, seed by seed, so that an interrupted comparison has fewer complete seeds."""
         settings = self.settings
         runs = []
         for seed in range(self.base.seed, self.base.seed + settings.num_seeds(model)):
@@ -181,7 +181,7 @@ class _Maker(NamedTuple):
         return StudyJob(f"{model}: {len(COMPARISONS[name])} methods", self.folder / "jobs" / model, runs)
 
     def alone(self, model: ModelName) -> StudyJob:
-        """One worker with two batch sizes."""
+        """Timing runs of one worker with two batch sizes."""
         batch = self.settings.batch_size
         runs = [
             self._timing_run(model, AlgorithmName.SGD, workers=1, batch_size=size)
@@ -190,7 +190,7 @@ class _Maker(NamedTuple):
         return StudyJob(f"{model}: time of one worker", self.folder / "jobs" / f"{model}-alone", runs)
 
     def together(self, model: ModelName, workers: int) -> StudyJob:
-        """Several workers, each on a core of its own."""
+        """Timing runs of several workers, each on its own core."""
         batch = self.settings.batch_size
         runs = [self._timing_run(model, method, workers=workers, batch_size=batch) for method in METHODS]
         return StudyJob(
@@ -217,13 +217,13 @@ class _Maker(NamedTuple):
 
 
 def dataset_digest(folder: Path) -> str:
-    """Of a features dataset: its row groups and counts, and the means and spreads of its columns."""
+    """Digest of a features dataset: of its row groups and counts, and the means and spreads of its columns."""
     content = [(folder / name).read_text(encoding="utf-8") for name in ("dataset.json", "scaler.json")]
     return _digest(content)
 
 
 def _timed_workers(most: int) -> list[int]:
-    """Numbers of workers to time: powers of 2, and as many as there are cores; at least 2, which have averages.
+    """Numbers of workers to time: powers of 2 and `most`; at least 2, since one worker makes no averages.
 
     Examples:
         >>> _timed_workers(1), _timed_workers(6)

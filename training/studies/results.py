@@ -1,4 +1,4 @@
-"""What a comparison found, as it stands in `comparison.json`: everything that tables, figures and page are made of."""
+"""Results of a comparison, as stored in `comparison.json`: the input of tables, figures and page."""
 
 from __future__ import annotations
 
@@ -19,58 +19,58 @@ from training.studies.variants import Variant
 VERSION: Final = 1
 Floats = NDArray[np.float64]
 
-#: What is kept of every epoch: of the averaged model, and of the time of the ranks.
+#: Records kept of every epoch: of the averaged model, and of the time of the ranks.
 _OF_RANK_0: Final = ("val_accuracy", "val_loss", "train_loss", "consensus_distance", "seconds")
 
 
 class Counts(NamedTuple):
-    """What the best model of a run does on the test split."""
+    """Counts of the best model of a run on the test split."""
 
     num_events: int
     correct: int
     confusion: list[list[int]]
-    """Events by true class (row) and predicted class."""
+    """Number of events by true class (row) and predicted class (column)."""
     weighted_accuracy: float
-    """By event weights."""
+    """Accuracy with event weights."""
     weighted_error: float
     only_this: int
-    """Events that it gets right and the reference of the same seed does not."""
+    """Number of events that only this model predicts correctly, not the reference of the same seed."""
     only_reference: int
-    """The other way round."""
+    """Number of events that only the reference of the same seed predicts correctly, not this model."""
 
     @property
     def accuracy(self) -> float:
-        """Share of events that are sorted into their class."""
+        """Share of correctly predicted events."""
         return self.correct / self.num_events
 
 
 class RunResult(NamedTuple):
-    """One run."""
+    """Results of one run."""
 
     model: str
     variant: str
     seed: int
     made_with: str
-    """Version of the code."""
+    """Version of the code of the run."""
     counts: Counts
     curves: dict[str, list[float]]
-    """By epoch; see `_OF_RANK_0`, and `communicate`: seconds, the mean over the ranks."""
+    """Quantities by epoch: those of `_OF_RANK_0`, and `communicate`, the mean over the ranks [s]."""
     summary: dict[str, Any]
-    """Of `summary.json`, with sums over the ranks."""
+    """Part of `summary.json`, with sums over the ranks."""
 
     @classmethod
     def of(cls, run: PlannedRun) -> Self:
-        """The result of a run that is done and counted."""
+        """The result of a finished and counted run."""
         ranks = read_records(run.spec.out_dir)
-        told = json.loads((run.spec.out_dir / "summary.json").read_text(encoding="utf-8"))
+        whole = json.loads((run.spec.out_dir / "summary.json").read_text(encoding="utf-8"))
         curves = {name: [float(record[name]) for record in ranks[0]] for name in _OF_RANK_0}
         curves["communicate"] = [
             float(np.mean([communicating(record, run.spec.train) for record in epoch]))
             for epoch in zip(*ranks, strict=True)
         ]
-        per_rank = told["per_rank"]
+        per_rank = whole["per_rank"]
         kept = ("epochs", "steps", "samples", "samples_left_out", "num_parameters", "best_epoch", "seconds")
-        summary = {name: told[name] for name in (*kept, "learning_rate_in_effect", "consensus_distance")}
+        summary = {name: whole[name] for name in (*kept, "learning_rate_in_effect", "consensus_distance")}
         summary |= {
             name: sum(rank[name] for rank in per_rank) for name in ("bytes_sent", "averages_begun", "averages_skipped")
         }
@@ -89,30 +89,30 @@ class RunResult(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Times of a network: measured on this machine, and simulated."""
+    """Times of a network, measured on this machine and simulated."""
 
     cluster: dict[str, Any]
     """The calibrated `training.simulation.cluster.ClusterSettings`, with this machine's own network."""
     measured: list[dict[str, Any]]
-    """Of each timing run `method`, `workers`, `batch_size`, `seconds_per_batch`, `samples_per_second`."""
+    """`method`, `workers`, `batch_size`, `seconds_per_batch` and `samples_per_second` of each timing run."""
     epochs: dict[str, dict[str, list[float]]]
-    """Of each variant `seconds` and `communicate` of every epoch on a simulated cluster, a machine for each worker."""
+    """`seconds` and `communicate` of every epoch by variant, on a simulated cluster with one machine per worker."""
     scaling: list[dict[str, Any]]
-    """Of each `network` lists, an entry a run: `method`, `workers`, `seconds_per_batch`, `samples_per_second`."""
+    """Lists `method`, `workers`, `seconds_per_batch`, `samples_per_second` by `network`, with one entry per run."""
 
 
 class Comparison(NamedTuple):
-    """Everything that was found."""
+    """All results of a comparison."""
 
     name: str
     digest: str
-    """Of the plan."""
+    """Digest of the plan."""
     made: dict[str, Any]
-    """Command, machine, versions."""
+    """Command, machine and versions of the comparison."""
     settings: dict[str, Any]
     """The sections `compare`, `train` and `model`."""
     data: dict[str, Any]
-    """The features: version, classes, events by class of each split."""
+    """Description of the features: version, classes, number of events by class and split."""
     runs: list[RunResult]
     timing: dict[str, Timing]
 
@@ -123,7 +123,7 @@ class Comparison(NamedTuple):
 
     @property
     def workers(self) -> int:
-        """Of every run."""
+        """Number of workers of every run."""
         return int(self.settings["compare"]["workers"])
 
     def of(self, model: str, variant: Variant) -> list[RunResult]:
@@ -136,7 +136,7 @@ class Comparison(NamedTuple):
         return np.array([run.curves[name] for run in self.of(model, variant)])
 
     def variants(self, model: str) -> list[Variant]:
-        """Those that a network was trained with, in the order of the plan."""
+        """The variants of a network's runs, in the order of the plan."""
         return [Variant.of(key) for key in dict.fromkeys(run.variant for run in self.runs if run.model == model)]
 
     def to_json(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Comparison(NamedTuple):
 
 
 def load(path: Path, digest: str) -> Comparison | None:
-    """What was found before, if it is of the same plan."""
+    """Earlier results, if they belong to the same plan, else None."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if (content["version"], content["digest"]) != (VERSION, digest):
@@ -169,12 +169,12 @@ def load(path: Path, digest: str) -> Comparison | None:
 
 
 def collect(runs: Sequence[PlannedRun]) -> list[RunResult]:
-    """The results of runs that are done and counted."""
+    """The results of finished and counted runs."""
     return [RunResult.of(run) for run in runs]
 
 
 def communicating(record: Mapping[str, Any], settings: TrainSettings) -> float:
-    """Seconds of an epoch; averages that a thread makes beside the computation count too, as in the thesis."""
+    """Communication time of an epoch [s]; averages in a thread during the computation count too, as in the thesis."""
     seconds = float(record["seconds_by_kind"].get("communicate", 0.0))
-    beside = settings.algorithm is AlgorithmName.AD_PSGD and settings.overlap == "thread"
-    return seconds + float(record["exchange_seconds"]) if beside else seconds
+    in_thread = settings.algorithm is AlgorithmName.AD_PSGD and settings.overlap == "thread"
+    return seconds + float(record["exchange_seconds"]) if in_thread else seconds

@@ -1,4 +1,4 @@
-"""Runs what a comparison has planned, as far as it is not done."""
+"""Runs the unfinished runs of a comparison."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from training.studies.variants import REFERENCE
 _COUNTS: Final = "test.json"
 
 Tell = Callable[[int, int, str], None]
-"""Gets how much is done, of how much, and a note."""
+"""Called with the finished part, the total, and a note."""
 
 
 def run_job(
     job: StudyJob, dataset: FeatureDataset, *, code: str, on_progress: Tell, on_loss: Callable[[str], None]
 ) -> None:
-    """Train the runs of a job that are not done, one after the other in the same ranks.
+    """Train the unfinished runs of a job, one after the other in the same ranks.
 
     Args:
         job: The runs.
         dataset: The features that they read.
-        code: The version of the code, to be kept with each run.
-        on_progress: Gets steps of all runs that were not done before.
-        on_loss: Gets a sentence when a rank is lost and all start again.
+        code: Version of the code, stored with each run.
+        on_progress: Called with the steps of all runs that were unfinished.
+        on_loss: Called with a sentence when a rank is lost and all restart.
 
     Raises:
-        TrainingError: A run cannot be done; the message names it.
+        TrainingError: A run failed; the message names it.
     """
     for run in job.runs:
         if run.is_done:
@@ -63,12 +63,12 @@ def run_job(
 
 
 def count_all(runs: Sequence[PlannedRun], files: Sequence[Path], on_progress: Tell) -> None:
-    """Let the model of every run predict the test split; of the predictions only counts are kept, in its folder.
+    """Predict the test split with the model of every run, and write the counts to the run's folder.
 
     Args:
-        runs: Runs that are done, those of one network with all seeds and variants.
-        files: The test split.
-        on_progress: Gets the number of runs.
+        runs: Finished runs of one network, with all seeds and variants.
+        files: Files of the test split.
+        on_progress: Called with the number of finished runs.
 
     Raises:
         SavedModelError: A model is damaged.
@@ -91,7 +91,7 @@ def count_all(runs: Sequence[PlannedRun], files: Sequence[Path], on_progress: Te
 
 
 def correct_events(run: PlannedRun, files: Sequence[Path]) -> tuple[NDArray[np.bool_], dict[str, Any]]:
-    """Which events of some files a run's model sorts into their class, (num_events,); and the counts."""
+    """Mask of the events that a run's model predicts correctly, (num_events,), and the counts."""
     model, spec = load_model(run.spec.out_dir / "model")
     predictions = predict(model, files)
     truth = np.asarray(predictions["label"].to_numpy())
@@ -112,7 +112,7 @@ def correct_events(run: PlannedRun, files: Sequence[Path]) -> tuple[NDArray[np.b
 
 
 def read_counts(run: PlannedRun) -> dict[str, Any]:
-    """What `count_all` left of a run."""
+    """The counts of a run that `count_all` wrote."""
     content: dict[str, Any] = json.loads((run.spec.out_dir / _COUNTS).read_text(encoding="utf-8"))
     return content
 

@@ -1,4 +1,4 @@
-"""What a user may choose about the comparison of optimisers."""
+"""Settings of the comparison of optimisers."""
 
 from __future__ import annotations
 
@@ -8,66 +8,66 @@ from models.networks.registry import ModelName
 
 
 class SeedSettings(BaseModel):
-    """How many seeds each network is trained with: the initial weights, the order of events, the partners."""
+    """Number of seeds per network; a seed sets the initial weights, the order of events and the partners."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     hlf: PositiveInt = 10
-    """Runs of every method with the HLF network."""
+    """Number of seeds (runs of every method) for the HLF network, at least 1."""
     particles: PositiveInt = 3
-    """Runs of every method with the particles network."""
+    """Number of seeds (runs of every method) for the particles network, at least 1."""
     inclusive: PositiveInt = 3
-    """Runs of every method with the network on both."""
+    """Number of seeds (runs of every method) for the inclusive network, at least 1."""
 
 
 class EpochSettings(BaseModel):
-    """How long each network is trained."""
+    """Length of the runs of each network."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     hlf: PositiveInt = 40
-    """Epochs of every run with the HLF network."""
+    """Number of epochs of every run with the HLF network, at least 1."""
     particles: PositiveInt = 8
-    """Epochs of every run with the particles network."""
+    """Number of epochs of every run with the particles network, at least 1."""
     inclusive: PositiveInt = 8
-    """Epochs of every run with the network on both."""
+    """Number of epochs of every run with the inclusive network, at least 1."""
 
 
 class TimingEpochSettings(BaseModel):
-    """How long the runs are that only measure time, on as many workers as there are cores or fewer."""
+    """Length of the timing runs, which only measure time, with one worker per core or fewer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     hlf: PositiveInt = 20
-    """Epochs of them with the HLF network; the first does not count."""
+    """Number of epochs of a timing run with the HLF network, at least 1; of several, the first does not count."""
     particles: PositiveInt = 3
-    """Epochs of them with the particles network; the first does not count."""
+    """Number of epochs of a timing run with the particles network, at least 1; of several, the first does not count."""
     inclusive: PositiveInt = 3
-    """Epochs of them with the network on both; the first does not count."""
+    """Number of epochs of a timing run with the inclusive network, at least 1; of several, the first does not count."""
 
 
 class CompareSettings(BaseModel):
-    """A comparison of optimisers; the optimiser of each worker, its learning rate and so on come from `train`."""
+    """A comparison of optimisers; the common settings, such as optimiser and learning rate, come from `train`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     models: list[ModelName] = Field(default=["hlf", "particles"], min_length=1)
-    """The networks that the methods are compared with; their widths come from `model`."""
+    """Networks for the comparison of the methods; their widths come from `model`."""
     workers: int = Field(default=8, ge=2)
-    """MPI ranks of every run; needs as many training row groups at least; a multiple leaves none out."""
+    """Number of workers (MPI ranks) of every run, at least 2; the training split needs at least as many row groups."""
     batch_size: PositiveInt = 16
-    """Events per worker and step."""
+    """Highest number of events per worker and step of every run, at least 1."""
     local_steps: PositiveInt = 3
-    """H: steps of `swarm-sgd` before an average."""
+    """Number H of local steps of `swarm-sgd` between two averages, at least 1."""
     tau: PositiveInt = 12
-    """Steps between two outer steps of SlowMo."""
+    """Number of steps between two outer steps of SlowMo, at least 1."""
     beta: float = Field(default=0.6, ge=0, lt=1)
-    """Slow momentum factor."""
+    """Slow momentum factor of SlowMo, at least 0 and below 1."""
     seeds: SeedSettings = SeedSettings()
     epochs: EpochSettings = EpochSettings()
     timing_epochs: TimingEpochSettings = TimingEpochSettings()
     simulated_workers: int = Field(default=1024, ge=2)
-    """The simulated curves of speed-up reach to so many workers."""
+    """Highest number of workers in the simulated speed-up curves, at least 2."""
 
     @field_validator("models")
     @classmethod
@@ -78,13 +78,13 @@ class CompareSettings(BaseModel):
         return value
 
     def num_seeds(self, model: ModelName) -> int:
-        """Seeds of a network."""
+        """Number of seeds of a network."""
         return int(getattr(self.seeds, model))
 
     def num_epochs(self, model: ModelName) -> int:
-        """Epochs of a network."""
+        """Number of epochs of a network."""
         return int(getattr(self.epochs, model))
 
     def num_timing_epochs(self, model: ModelName) -> int:
-        """Epochs of the runs that only measure time."""
+        """Number of epochs of a network's timing runs."""
         return int(getattr(self.timing_epochs, model))

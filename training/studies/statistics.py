@@ -1,4 +1,4 @@
-"""Means over seeds, their errors, and what may be said of a difference."""
+"""Means over seeds, their errors, and the significance of differences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-#: A two-sided interval of 95 % ends where so much lies below.
+#: Quantile at the upper end of a two-sided interval of 95 %.
 _BELOW: Final = 0.975
 
 
@@ -18,30 +18,30 @@ class Mean(NamedTuple):
 
     value: float
     spread: float
-    """Standard deviation over the seeds; not a number with one seed."""
+    """Standard deviation over the seeds; NaN for one seed."""
     error: float
     """Standard error of the mean."""
     num_seeds: int
 
 
 class Difference(NamedTuple):
-    """Of two methods, seed by seed, on the same test events."""
+    """Difference of two methods, seed by seed, on the same test events."""
 
     mean: Mean
     binomial_error: float
-    """Of an accuracy on this test split."""
+    """Binomial error of an accuracy on this test split."""
     spread: float
     """Standard deviation over the seeds of the method that varies more."""
 
     @property
     def why_not(self) -> list[str]:
-        """Why it cannot be told from no difference; empty if it can."""
+        """Reasons why the difference is not significant; empty if it is."""
         size, mean = abs(self.mean.value), self.mean
         reasons = []
         if size <= self.binomial_error:
             reasons.append(f"smaller than the binomial error of the test split ({points(self.binomial_error)})")
         if mean.num_seeds == 1:
-            reasons.append("one seed tells nothing of the spread")
+            reasons.append("the spread is unknown with one seed")
             return reasons
         if size <= self.spread:
             reasons.append(f"smaller than the spread over seeds ({points(self.spread)})")
@@ -56,7 +56,7 @@ class Difference(NamedTuple):
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """Mean, spread and error.
+    """Mean, spread and error of some values.
 
     Examples:
         >>> mean_of([0.9, 0.92])
@@ -68,7 +68,7 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 
 def binomial_error(accuracy: float, num_events: int) -> float:
-    """Of an accuracy that is measured on so many events.
+    """Binomial error of an accuracy on `num_events` events.
 
     Examples:
         >>> round(binomial_error(0.9, 900), 4)
@@ -78,7 +78,7 @@ def binomial_error(accuracy: float, num_events: int) -> float:
 
 
 def difference(this: Sequence[float], other: Sequence[float], num_events: int) -> Difference:
-    """Of the accuracies of two methods, given for the same seeds in the same order.
+    """Difference of the accuracies of two methods, given for the same seeds in the same order.
 
     Examples:
         >>> difference([0.95, 0.96, 0.95], [0.90, 0.91, 0.90], 10_000).why_not
@@ -93,7 +93,7 @@ def difference(this: Sequence[float], other: Sequence[float], num_events: int) -
 
 
 def student(degrees: int) -> float:
-    """How many standard errors a mean must be away from zero, at 95 %; few seeds tell little of their own spread.
+    """Student's t: number of standard errors of a 95 % interval; larger for few seeds, whose spread is uncertain.
 
     Examples:
         >>> round(student(2), 2), round(student(40), 2)

@@ -1,4 +1,4 @@
-"""Tables of a comparison in Markdown, and sentences that say what the numbers allow to say."""
+"""Tables of a comparison in Markdown, and sentences about the significance of its numbers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MODEL_NAMES: Final = {
 
 
 class Pair(NamedTuple):
-    """Two variants that are compared."""
+    """Two variants to compare."""
 
     this: Variant
     other: Variant
 
 
 def pairs(variants: Sequence[Variant]) -> list[Pair]:
-    """Every variant with the reference; slow momentum with none; without the exact average with it."""
+    """Pairs to compare: every variant with the reference, SlowMo with none, SlowMo without with exact average."""
     found = [Pair(each, REFERENCE) for each in variants if each != REFERENCE]
     slow = [each for each in variants if each.column is not TableColumn.BASELINE]
     found += [Pair(each, each.plain) for each in slow if each.plain in variants]
@@ -37,7 +37,7 @@ def pairs(variants: Sequence[Variant]) -> list[Pair]:
 
 
 def accuracy_table(comparison: Comparison, model: str) -> str:
-    """The thesis' table: methods down, slow momentum across; mean over seeds, spread, standard error."""
+    """The thesis' table, methods by slow momentum: mean over seeds, spread, standard error."""
     rows = []
     for method in METHODS:
         cells = []
@@ -49,7 +49,7 @@ def accuracy_table(comparison: Comparison, model: str) -> str:
 
 
 def difference_table(comparison: Comparison, model: str) -> str:
-    """Every variant minus the reference, seed by seed, and the events that only one of the two gets right."""
+    """Every variant minus the reference, seed by seed, and the events that only one of them predicts correctly."""
     rows = []
     for this, other in pairs(comparison.variants(model)):
         if other != REFERENCE:
@@ -71,21 +71,21 @@ def difference_table(comparison: Comparison, model: str) -> str:
 
 
 def work_table(comparison: Comparison, model: str) -> str:
-    """What the runs of each variant did beside learning: samples, messages, agreement of the workers."""
+    """Samples, messages and consensus of the workers for the runs of each variant."""
     rows = []
     for variant in comparison.variants(model):
         runs = comparison.of(model, variant)
-        told = [run.summary for run in runs]
-        per_worker = np.mean([each["bytes_sent"] for each in told]) / comparison.workers / told[0]["epochs"]
-        alone = [value for each in told for value in each["worker_val_accuracy"]]
+        summaries = [run.summary for run in runs]
+        per_worker = np.mean([each["bytes_sent"] for each in summaries]) / comparison.workers / summaries[0]["epochs"]
+        alone = [value for each in summaries for value in each["worker_val_accuracy"]]
         rows.append(
             [
                 variant.title,
-                f"{told[0]['learning_rate_in_effect']:g}",
-                f"{np.mean([each['samples'] for each in told]):,.0f}",
+                f"{summaries[0]['learning_rate_in_effect']:g}",
+                f"{np.mean([each['samples'] for each in summaries]):,.0f}",
                 f"{per_worker / 1e3:,.0f}",
-                f"{np.mean([each['averages_begun'] for each in told]):,.0f}",
-                f"{np.mean([each['consensus_distance'] for each in told]):.2g}",
+                f"{np.mean([each['averages_begun'] for each in summaries]):,.0f}",
+                f"{np.mean([each['consensus_distance'] for each in summaries]):.2g}",
                 _in_percent(mean_of([run.curves["val_accuracy"][-1] for run in runs])),
                 f"{100 * np.mean(alone):.2f} % ({100 * min(alone):.2f} to {100 * max(alone):.2f})",
                 _in_percent(mean_of([run.counts.weighted_accuracy for run in runs])),
@@ -101,13 +101,13 @@ def work_table(comparison: Comparison, model: str) -> str:
 
 
 def compare(comparison: Comparison, model: str, pair: Pair) -> Difference:
-    """Two variants, seed by seed."""
+    """Difference of two variants, seed by seed."""
     this, other = (comparison.of(model, variant) for variant in pair)
     return difference(_accuracies(this), _accuracies(other), this[0].counts.num_events)
 
 
 def sentence(comparison: Comparison, model: str, pair: Pair) -> str:
-    """What the numbers allow to say of two variants."""
+    """A sentence about the difference of two variants and its significance."""
     found = compare(comparison, model, pair)
     mean = found.mean
     number = f"{100 * mean.value:+.2f} ± {_number(100 * mean.error)} points over {mean.num_seeds} seed(s)"
@@ -123,7 +123,7 @@ def sentence(comparison: Comparison, model: str, pair: Pair) -> str:
 
 
 def binomial_note(comparison: Comparison, model: str) -> str:
-    """The error that the size of the test split sets to every accuracy of a table."""
+    """A note on the binomial error, which the size of the test split gives to every accuracy of a table."""
     runs = [run for run in comparison.runs if run.model == model]
     accuracy, num_events = float(np.mean(_accuracies(runs))), runs[0].counts.num_events
     error = binomial_error(accuracy, num_events)
@@ -135,7 +135,7 @@ def binomial_note(comparison: Comparison, model: str) -> str:
 
 
 def overall(comparison: Comparison, model: str) -> str:
-    """How many of the comparisons show a difference, in a sentence."""
+    """A sentence with the number of significant differences."""
     all_pairs = pairs(comparison.variants(model))
     seen = [pair for pair in all_pairs if not compare(comparison, model, pair).why_not]
     if not seen:
@@ -147,13 +147,13 @@ def overall(comparison: Comparison, model: str) -> str:
 
 
 def still_learning(comparison: Comparison, model: str) -> str:
-    """How many runs were best near their end, in a sentence."""
-    told = [run.summary for run in comparison.runs if run.model == model]
-    late = sum(each["best_epoch"] >= 0.75 * each["epochs"] for each in told)
+    """A sentence with the number of runs that were best near their end."""
+    summaries = [run.summary for run in comparison.runs if run.model == model]
+    late = sum(each["best_epoch"] >= 0.75 * each["epochs"] for each in summaries)
     return (
-        f"In {late} of the {len(told)} runs the validation loss was lowest in the last quarter of the epochs; the more "
-        f"there are, the more the table says how far the methods get in this number of epochs, and not how far they "
-        f"can get."
+        f"In {late} of the {len(summaries)} runs the validation loss was lowest in the last quarter of the epochs. "
+        f"Such runs may still improve: for them the table shows the result after this number of epochs, not the limit "
+        f"of the method."
     )
 
 

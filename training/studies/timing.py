@@ -1,4 +1,4 @@
-"""Times beyond this machine: its cores are calibrated with short runs, then clusters of them are simulated."""
+"""Times beyond this machine: short runs calibrate its cores, then a simulator runs clusters of them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from training.studies.variants import METHODS
 #: The two networks of the scaling study.
 THIS_MACHINE: Final = "shared memory"
 CLOUD: Final = "10 Gb/s ethernet"
-#: Steps of every worker in the scaling study, one epoch.
+#: Number of steps of every worker in the scaling study, in one epoch.
 _STEPS: Final = 48
 _FLOAT_BYTES: Final = {"float32": 4, "float64": 8}
 _STAND_IN_PARAMETERS: Final = 256
-#: The kinds of work that training consists of; validation and checkpoints are left out.
+#: Kinds of work that count as training; validation and checkpoints do not.
 _TRAINING: Final = ("read", "compute", "communicate")
 
 Tell = Callable[[int, int, str], None]
-"""Gets how much is done, of how much, and a note."""
+"""Called with the finished part, the total, and a note."""
 
 
 class _StandIn(nn.Module):
-    """A network whose gradient is 0, to simulate times with: they do not hang on what is learnt."""
+    """A network whose gradient is 0, to simulate times, which do not depend on the learnt weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,15 +55,15 @@ def time_model(
     most_workers: int | None,
     on_progress: Tell,
 ) -> Timing:
-    """Calibrate with the timing runs of a network, and simulate its runs on a machine for each worker.
+    """Calibrate with the timing runs of a network, and simulate its runs with one machine per worker.
 
     Args:
-        timed: Its timing runs, done.
+        timed: Finished timing runs of the network.
         compared: A run of each variant.
-        group_rows: Events of each row group of the training split.
-        num_parameters: Of the network.
-        most_workers: The scaling study goes up to so many; None for no such study.
-        on_progress: Gets the number of simulations.
+        group_rows: Number of events of each row group of the training split.
+        num_parameters: Number of parameters of the network.
+        most_workers: Highest number of workers of the scaling study; None for no such study.
+        on_progress: Called with the number of finished simulations.
     """
     found = [(run.spec.train, read_records(run.spec.out_dir)) for run in timed]
     num_bytes = num_parameters * _FLOAT_BYTES[timed[0].spec.train.precision]
@@ -93,13 +93,13 @@ def time_model(
 def simulate_times(
     group_rows: Sequence[int], settings: TrainSettings, cluster: ClusterSettings, *, num_bytes: int
 ) -> list[list[Record]]:
-    """The records of a run on a simulated cluster, of which only the times mean anything.
+    """The records of a run on a simulated cluster; only their times are meaningful.
 
     Args:
-        group_rows: Events of each row group.
-        settings: The run.
+        group_rows: Number of events of each row group.
+        settings: Settings of the run.
         cluster: The cluster.
-        num_bytes: Size of the parameters; a small network stands in, and the links are slower in proportion.
+        num_bytes: Size of the parameters; a small network replaces the real one, with links slower in proportion.
     """
     own_bytes = _STAND_IN_PARAMETERS * _FLOAT_BYTES["float32"]
     slower = cluster.model_copy(update={"bytes_per_second": cluster.bytes_per_second * own_bytes / num_bytes})
@@ -111,7 +111,7 @@ def simulate_times(
 
 
 def epoch_times(records: Sequence[Sequence[Record]], settings: TrainSettings) -> dict[str, list[float]]:
-    """Seconds of every epoch, and of its communication, on average over the workers."""
+    """Time of every epoch and of its communication, averaged over the workers [s]."""
     by_epoch = list(zip(*records, strict=True))
     return {
         "seconds": [float(np.mean([record["seconds"] for record in epoch])) for epoch in by_epoch],
@@ -120,9 +120,9 @@ def epoch_times(records: Sequence[Sequence[Record]], settings: TrainSettings) ->
 
 
 def rates(settings: TrainSettings, records: Sequence[Sequence[Record]]) -> dict[str, Any]:
-    """How fast a run trained, validation and checkpoints apart: the median of its epochs but the first.
+    """Speed of a run without validation and checkpoints: the median over its epochs, except the first.
 
-    Not the mean: where the machine does something else for a second, a short epoch takes five times as long.
+    The median is robust: other work on the machine for one second can make a short epoch five times longer.
 
     Examples:
         >>> record = {"steps": 4, "samples": 64, "seconds_by_kind": {"compute": 2.0, "validate": 9.0}}
@@ -152,7 +152,7 @@ _Study = tuple[str, ClusterSettings, list[TrainSettings]]
 
 
 def _studies(like: TrainSettings, cluster: ClusterSettings, most_workers: int) -> list[_Study]:
-    """The methods on growing clusters, on both networks; the first of each is one worker alone."""
+    """The methods on growing clusters, on both networks; the first entry of each is one worker alone."""
     counts = [2**power for power in range(1, most_workers.bit_length()) if 2**power <= most_workers]
     base = like.model_dump(mode="json") | {"epochs": 1}
     runs = [(AlgorithmName.SGD, 1), *((method, workers) for method in METHODS for workers in counts)]
@@ -163,5 +163,5 @@ def _studies(like: TrainSettings, cluster: ClusterSettings, most_workers: int) -
 
 
 def _columns(times: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The same with a list for each quantity."""
+    """Times as one list per quantity."""
     return {name: [each[name] for each in times] for name in times[0]}

@@ -1,4 +1,4 @@
-"""What is compared: the columns of the thesis' tables, and the training settings of each of them."""
+"""The variants of a comparison: the columns of the thesis' tables, and the training settings of each variant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from training.settings import AlgorithmName, TrainSettings
 from training.studies.settings import CompareSettings
 
-#: What a comparison takes over from the section `train`: all that is the same for every method.
+#: Keys that a comparison takes from the section `train`, the same for every method.
 _SHARED: Final = frozenset(
     {
         "optimizer", "learning_rate", "scale_learning_rate", "schedule", "momentum", "nesterov", "weight_decay",
@@ -18,7 +18,7 @@ _SHARED: Final = frozenset(
 
 
 class TableColumn(StrEnum):
-    """The columns of the tables: what stands around a method."""
+    """The columns of the tables: the kind of slow momentum around a method."""
 
     BASELINE = "baseline"
     SLOWMO = "SlowMo"
@@ -31,12 +31,12 @@ METHOD_NAMES: Final[dict[AlgorithmName, str]] = {
     AlgorithmName.AD_PSGD: "AD-PSGD",
     AlgorithmName.SWARM_SGD: "SwarmSGD",
 }
-#: The methods, in the order of rows and colours.
+#: The methods in the order of rows and colours.
 METHODS: Final = (AlgorithmName.AR_SGD, AlgorithmName.AD_PSGD, AlgorithmName.SWARM_SGD)
 
 
 class Variant(NamedTuple):
-    """A cell of the tables: a method, and whether slow momentum stands around it.
+    """A cell of the tables: a method with or without slow momentum.
 
     Examples:
         >>> Variant(AlgorithmName.AD_PSGD, TableColumn.NO_AVERAGE).key
@@ -50,13 +50,13 @@ class Variant(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name on disk."""
+        """Name of the variant on disk."""
         endings = {TableColumn.BASELINE: "", TableColumn.SLOWMO: "-slowmo", TableColumn.NO_AVERAGE: "-slowmo-no-avg"}
         return f"{self.algorithm}{endings[self.column]}"
 
     @property
     def title(self) -> str:
-        """Its name in words."""
+        """Name of the variant in words."""
         name = METHOD_NAMES[self.algorithm]
         return name if self.column is TableColumn.BASELINE else f"{name} + {self.column}"
 
@@ -83,10 +83,10 @@ COMPARISONS: Final[dict[str, tuple[Variant, ...]]] = {"thesis": ALL_VARIANTS}
 def train_settings(
     base: TrainSettings, settings: CompareSettings, variant: Variant, *, epochs: int, seed: int
 ) -> TrainSettings:
-    """How one run is trained: as `train` says where methods share it, else as the comparison says.
+    """Training settings of one run: the common ones from `train`, the others from the comparison.
 
-    Events are read by pyarrow and kept in memory, whatever `train` says: the batches are the same, the time that is
-    measured is not that of reading.
+    For every `train`, pyarrow reads the events and keeps them in memory: the batches are the same, and the measured
+    times do not include reading.
     """
     shared = base.model_dump(mode="json", include=set(_SHARED))
     slowmo = None
@@ -110,6 +110,6 @@ def train_settings(
 
 
 def timing_settings(shared: TrainSettings, method: AlgorithmName, *, workers: int, batch_size: int) -> TrainSettings:
-    """A run of a bare method that only measures time, otherwise like another run."""
+    """Settings of a timing run of a bare method, otherwise like those of another run."""
     changed = {"algorithm": method, "workers": workers, "batch_size": batch_size, "slowmo": None}
     return TrainSettings.model_validate({**shared.model_dump(mode="json"), **changed})

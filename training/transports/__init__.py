@@ -1,1 +1,1 @@
-"""The transports: what carries vectors between workers."""
+"""The transports, which carry vectors between workers."""

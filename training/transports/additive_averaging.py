@@ -1,19 +1,19 @@
-"""Pairwise averages without exclusive locks: everything done to a vector is an addition.
+"""Pairwise averages without exclusive locks: every change of a vector is an addition.
 
 An average of i and j reads both vectors, xi and xj, and adds d = (xj - xi) / 2 to one and -d to the other. MPI makes
-each element's addition atomic, so that
+each element's addition atomic. So
 
- * the sum over all ranks is conserved: whatever xi and xj were read, each d enters twice with opposite signs (integers:
+ * the sum over all ranks is conserved: for any xi and xj that were read, d enters twice with opposite signs (integers:
    d = (xj - xi) // 2, exact; floats: up to the rounding of two additions);
- * no change is lost: own changes are additions as well;
- * nobody waits for anybody.
+ * no change is lost: a rank's own changes are additions as well;
+ * no rank waits for another.
 
-What is given up: a vector may be read while another average is half done with it (some elements old, some new), and two
-averages at once may both use the same old values. Such reads are counted: each change first counts up `WRITES_BEGUN`,
-and last `WRITES_ENDED`. A reader looks at the ended ones before, at the begun ones after; if these are as many, nothing
-changed in between.
+The price: a read may see another average half done (some elements old, some new), and two simultaneous averages may use
+the same old values. Such reads are counted. Each change increments `WRITES_BEGUN` first and `WRITES_ENDED` last. A
+reader reads the number of ended changes before and of begun changes after its copy; if they are equal, nothing changed
+in between.
 
-The window is open to all ranks for its whole life (a shared lock), which is why exclusive locks must not be mixed in.
+The window is open to all ranks for its whole life (a shared lock), so exclusive locks must not be used on it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class AdditiveAveraging:
         self._copy_counts()
 
     def average(self, partner: int) -> None:
-        """Add half the difference to own, and take it from partner's."""
+        """Add half the difference to this rank's vector, and subtract it from the partner's."""
         own, window = self._rank, self._window
         self._read([(own, self._own), (partner, self._theirs)])
         plus, minus = self._own.vector, self._theirs.vector
@@ -113,12 +113,12 @@ class AdditiveAveraging:
         self._copy_counts()
 
     def free(self) -> None:
-        """Give the window back, all ranks together."""
+        """Free the window, all ranks together."""
         self._window.Unlock_all()
         self._memory.free()
 
     def _read(self, copies: list[tuple[int, _Copy]]) -> None:
-        """Vectors of several ranks, each between two readings of its header; counts the mixed ones."""
+        """Read vectors of several ranks, each between two reads of its header; counts the mixed reads."""
         window = self._window
         for rank, copy in copies:
             window.Get_accumulate(self._nothing, copy.before, rank, self._in_header, self._no_op)
@@ -146,12 +146,12 @@ class _Copy:
         self.after = np.zeros(HEADER_WORDS, np.int64)
 
     def is_mixed(self) -> bool:
-        """Whether the vector changed while it was copied: more changes had begun after than had ended before."""
+        """Whether the vector changed during the copy: more changes begun after it than ended before it."""
         return self.after.item(WRITES_BEGUN) != self.before.item(WRITES_ENDED)
 
 
 def _ones(*words: int) -> Vector:
-    """A header that counts up these words of another."""
+    """A header that increments these words of another header."""
     header = np.zeros(HEADER_WORDS, np.int64)
     header[list(words)] = 1
     return header

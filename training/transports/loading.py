@@ -1,4 +1,4 @@
-"""Importing MPI: that alone initialises it, which only processes that are ranks may do."""
+"""Imports MPI. The import initialises MPI, so only ranks may do it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from types import ModuleType
 
 
 def load_mpi() -> ModuleType:
-    """The module `mpi4py.MPI`, initialised for several threads that take turns.
+    """The module `mpi4py.MPI`, initialised for threads that take turns ("serialized").
 
-    "Multiple", mpi4py's default, makes some implementations refuse windows or take slower paths.
+    With "multiple", mpi4py's default, some implementations refuse windows or take slower paths.
     """
     import mpi4py  # noqa: PLC0415 - see above
 

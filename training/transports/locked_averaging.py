@@ -1,16 +1,15 @@
-"""Pairwise averages under exclusive locks: a partner's vector is seen whole, never half changed.
+"""Pairwise averages under exclusive locks: a read never sees a half-changed vector.
 
-An average of i and j locks both windows, the lower rank first, reads the partner's, replaces both vectors by their
-average, and unlocks. Nobody else reads or writes either of them meanwhile, so that
+An average of i and j locks both windows, the lower rank first, reads the partner's vector, replaces both vectors by
+their average, and unlocks. No other rank reads or writes them meanwhile. So
 
- * the sum over all ranks is conserved: xi + xj becomes twice (xi + xj) / 2, whatever happens to other vectors (for
-   floats up to the rounding of that one addition). Integers get d = (xj - xi) // 2 added on one side and subtracted on
-   the other, which is exact;
- * no change is lost: own changes are made under the lock of the own window;
- * nobody waits for ever: who holds a lock waits only for locks of higher ranks, so that the holder of the highest one
-   never waits, and gives it back within one copy. MPI may put off locking until the lock is needed, so the first one is
-   used, by reading the vector, before the second is asked for. (The own lock is never put off: the standard demands
-   that, since it guards memory which is used without MPI.)
+ * the sum over all ranks is conserved: xi + xj becomes twice (xi + xj) / 2 (for floats up to the rounding of one
+   addition). For integers, d = (xj - xi) // 2 is added on one side and subtracted on the other, which is exact;
+ * no change is lost: a rank makes its own changes under the lock of its own window;
+ * there is no deadlock: the holder of a lock waits only for locks of higher ranks, so the holder of the highest lock
+   never waits, and releases it within one copy. MPI may delay locking until the first use of a lock, so the first lock
+   is used, by a read of the vector, before the second is requested. (MPI never delays the lock of a rank's own window,
+   as the standard demands, since it guards memory that is used without MPI.)
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ class LockedAveraging:
         self._memory = WindowMemory(comm, vector)
         self._window = self._memory.window
         self._shared = mpi.LOCK_SHARED
-        #: Where the partner's header and vector go to, and come from.
+        #: Buffer of the partner's header and vector, to receive and to send.
         region = np.zeros(self.message_bytes, np.uint8)
         self._message = (region, region.size, mpi.BYTE)
         self._their_header = region.data[:HEADER_BYTES].cast("q")
         self._their_bytes = region.data[HEADER_BYTES:]
         self._theirs: Vector = region[HEADER_BYTES:].view(vector.dtype)
         self._is_float = vector.dtype.kind == "f"
-        #: An array and not a scalar: numpy multiplies by it faster.
+        #: An array, since numpy multiplies by it faster than by a scalar.
         self._half = np.array(0.5 if self._is_float else 0, vector.dtype)
 
     def read(self, out: Vector) -> None:
@@ -69,7 +68,7 @@ class LockedAveraging:
         self._window.Unlock(self._rank)
 
     def average(self, partner: int) -> None:
-        """Replace own and partner's vector by their average."""
+        """Replace the vectors of this rank and its partner by their average."""
         own, window = self._rank, self._window
         started = perf_counter()
         if own < partner:
@@ -97,11 +96,11 @@ class LockedAveraging:
         self._window.Unlock(self._rank)
 
     def free(self) -> None:
-        """Give the window back, all ranks together."""
+        """Free the window, all ranks together."""
         self._memory.free()
 
     def _take_average(self) -> None:
-        """Of what is in the window and in the message, into both; counts it in both headers."""
+        """Write the average of window and message into both, and count it in both headers."""
         own, theirs = self._memory.vector, self._theirs
         if self._is_float:
             np.add(own, theirs, theirs)

@@ -1,4 +1,4 @@
-"""Workers as ranks of MPI."""
+"""The transport between workers that are ranks of MPI."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _PROTOCOLS: Final[dict[str, type[LockedAveraging | AdditiveAveraging]]] = {
     "locked": LockedAveraging,
     "additive": AdditiveAveraging,
 }
-#: A thread that comes back from MPI waits so long for Python's lock while the other computes; the default is 5 ms.
+#: Time after which a thread that returns from MPI gets Python's lock from a computing thread [s]; the default is 5 ms.
 _SWITCH_SECONDS: Final = 5e-5
-#: How long to wait for the other thread's MPI call before ending all ranks without it.
+#: Time to wait for the other thread's MPI call before all ranks are ended without it [s].
 _GRACE_SECONDS: Final = 1.0
 
 
 class MpiTransport(Transport):
-    """See `training.transports.transport.Transport`. Its coroutines block and never suspend: see `run_now`."""
+    """A transport over MPI; its coroutines block and never suspend (see `run_now`)."""
 
     def __init__(
         self,
@@ -43,25 +43,25 @@ class MpiTransport(Transport):
         protocol: Literal["locked", "additive"] = "locked",
         overlap: Literal["thread", "inline"] = "thread",
     ) -> None:
-        """All ranks together.
+        """Connect the ranks, all together.
 
         Args:
-            comm: The ranks; all of the job by default.
-            protocol: How vectors are averaged: see `locked_averaging` and `additive_averaging`.
-            overlap: Whether averages that are begun go on in a thread beside the computation, or are made at once.
+            comm: The ranks; None: all ranks of the job.
+            protocol: Protocol of the averages; see `locked_averaging` and `additive_averaging`.
+            overlap: Whether a thread makes averages during the computation; else they are made at once.
 
         Raises:
-            LaunchError: MPI cannot do what is asked.
+            LaunchError: This MPI lacks a needed feature.
         """
         self._mpi = load_mpi()
         if overlap == "thread" and self._mpi.Query_thread() < self._mpi.THREAD_SERIALIZED:
             raise LaunchError(
-                "this MPI allows one thread only (no MPI_THREAD_SERIALIZED), so no average can go on beside the "
+                "this MPI allows one thread only (no MPI_THREAD_SERIALIZED), so averages cannot overlap with the "
                 "computation; set train.overlap to inline"
             )
         self.protocol = protocol
         self.overlap = overlap
-        # Messages of ours never meet those of others.
+        # A communicator of our own keeps our messages apart from others.
         self.comm: MPI.Intracomm = (comm or self._mpi.COMM_WORLD).Dup()
         self.rank = self.comm.rank
         self.world_size = self.comm.size
@@ -83,12 +83,12 @@ class MpiTransport(Transport):
 
     @override
     async def barrier(self) -> None:
-        """Unlike MPI's own it leaves the core to those that are waited for."""
+        """Wait for all ranks; unlike MPI's own barrier, this leaves the core to slower ranks."""
         self.process.wait_for_all()
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        """The messages travel from now on."""
+        """Start to send and receive at once."""
         theirs = [np.empty_like(vector) for _ in neighbours]
         with self._turn:
             receives = [self.comm.Irecv(each, rank) for each, rank in zip(theirs, neighbours, strict=True)]
@@ -100,7 +100,7 @@ class MpiTransport(Transport):
     ) -> list[Vector]:
         with self._turn:
             try:
-                # Not the sends with them: if a rank is lost, Open MPI ends all others for a send that was given up.
+                # Do not wait for the sends too: if a rank is lost, Open MPI ends all others for a cancelled send.
                 self._mpi.Request.Waitall(receives)
                 self._mpi.Request.Waitall(sends)
             except self._mpi.Exception as error:
@@ -108,7 +108,7 @@ class MpiTransport(Transport):
         return theirs
 
     async def share(self, vector: Vector) -> MpiSharedVector:
-        """Map the vector of every rank.
+        """Make the vectors of all ranks accessible to each other.
 
         Raises:
             LaunchError: One-sided communication does not work.
@@ -143,12 +143,12 @@ class MpiTransport(Transport):
 
     def abort(self) -> None:
         """End all ranks now."""
-        # Not for ever: the other thread may itself wait for a rank that is gone.
+        # Wait for a limited time: the other thread may wait for a lost rank.
         self._turn.acquire(timeout=_GRACE_SECONDS)
         self.comm.Abort(1)
 
     def close(self) -> None:
-        """Give everything back, all ranks together, when their shared vectors are closed."""
+        """Free everything, all ranks together, after their shared vectors are closed."""
         self.process.wait_for_all()
         with self._turn:
             self._samples.free()
@@ -156,7 +156,7 @@ class MpiTransport(Transport):
 
 
 class _SampleCounter:
-    """A number on rank 0 that all ranks add to, at any time and without its help."""
+    """A number on rank 0 to which all ranks add at any time, without the help of rank 0."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._sum = load_mpi().SUM
@@ -164,7 +164,7 @@ class _SampleCounter:
         np.frombuffer(own_memory(self._window), np.int64, count=1)[:] = 0
         comm.Barrier()
         self._own, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
-        # Nothing but additions happens here, so that no rank ever needs it for itself.
+        # All accesses are atomic additions, so a shared lock is enough.
         self._window.Lock_all()
 
     def add(self, number: int) -> int:

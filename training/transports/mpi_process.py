@@ -1,4 +1,4 @@
-"""What the transport and its shared vectors have in common: the communicator, and one MPI call at a time."""
+"""The common part of the MPI transport and its shared vectors: the communicator, and one MPI call at a time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from training.transports.loading import load_mpi
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: A worker that waits for others looks this often; a core is left to them meanwhile.
+#: Interval of the checks of a waiting worker, which leaves its core to others in between [s].
 _LONGEST_NAP: Final = 1e-3
 _FIRST_NAP: Final = 1e-5
-#: Seconds for what takes a tenth of one.
+#: Time limit for operations that normally take a tenth of a second [s].
 _PATIENCE: Final = 60.0
 
 
 @contextmanager
 def end_job_if_stuck(comm: MPI.Intracomm, *, doing: str, advice: str) -> Iterator[None]:
-    """End all ranks, in words, if the block takes a minute: MPI that does not work often just waits."""
+    """End all ranks with a message if the block takes a minute, since a broken MPI often just waits."""
 
     def end() -> None:
         sys.stderr.write(f"{doing} took more than {_PATIENCE:.0f} seconds on rank {comm.rank}; giving up. {advice}\n")
@@ -40,11 +40,11 @@ def end_job_if_stuck(comm: MPI.Intracomm, *, doing: str, advice: str) -> Iterato
 
 
 class MpiProcess:
-    """This process among the ranks of a communicator.
+    """This process as a rank of a communicator.
 
-    MPI is initialised for threads that take turns, so that whoever calls it holds `turn`. A thread takes its turn
-    before any lock of a window and returns it after the last, never the other way round: waiting for a turn, it holds
-    nothing that another rank could wait for.
+    MPI is initialised for threads that take turns, so every caller of MPI holds `turn`. A thread takes its turn before
+    the first lock of a window and returns it after the last. So a thread that waits for its turn holds nothing that
+    another rank could wait for.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -53,8 +53,8 @@ class MpiProcess:
         self.turn = threading.Lock()
 
     def num_lost(self) -> int:
-        """How many ranks are gone, as far as is known here; 0 where MPI would not survive it anyway."""
-        # News of a loss arrive within a call.
+        """Number of ranks known to be lost; 0 for an MPI that does not survive a loss."""
+        # MPI notices a loss only within a call.
         self.poke()
         try:
             failed = self.comm.Get_failed()
@@ -66,18 +66,18 @@ class MpiProcess:
             failed.Free()
 
     def raise_named(self, error: MPI.Exception) -> NoReturn:
-        """Raise an error that may come from the loss of a rank without saying so."""
+        """Raise an error, as the loss of a rank if that is its cause."""
         if self.num_lost():
             raise self._mpi.Exception(self._mpi.ERR_PROC_FAILED) from error
         raise error
 
     def poke(self) -> None:
-        """Let MPI work off what partners ask of this rank; some implementations do that only within a call."""
-        # From itself: from any rank would raise once one is lost.
+        """Let MPI serve requests of partners to this rank; some implementations do so only within a call."""
+        # Probe for messages from this rank itself, since a probe for any rank raises after a loss.
         self.comm.Iprobe(self.comm.rank)
 
     def wait_for_all(self) -> None:
-        """A barrier that leaves the core, and the turn, to others meanwhile, and goes on serving partners."""
+        """A barrier that leaves the core and the turn to others meanwhile, and continues to serve partners."""
         with self.turn:
             request = self.comm.Ibarrier()
         nap = _FIRST_NAP

@@ -1,4 +1,4 @@
-"""A worker's shared vector over MPI windows, and the thread that averages it beside the computation."""
+"""A worker's shared vector in MPI windows, and the thread that averages it during the computation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing_extensions import override
 from training.transports.mpi_process import MpiProcess
 from training.transports.transport import AverageCounts, SharedVector, Vector
 
-#: The thread looks this often after what partners ask, where MPI answers them only within a call.
+#: Interval at which the thread serves partners, if MPI does so only within a call [s].
 _POKE_SECONDS: Final = 1e-3
 
 
@@ -20,7 +20,7 @@ class Averaging(Protocol):
     """A protocol of pairwise averages: `LockedAveraging` or `AdditiveAveraging`."""
 
     message_bytes: int
-    """Size of the header and vector."""
+    """Size of header and vector."""
     received: int
     begun: int
     mixed_reads: int
@@ -33,31 +33,31 @@ class Averaging(Protocol):
         """Add to the vector."""
 
     def average(self, partner: int) -> None:
-        """Replace own and partner's vector by their average."""
+        """Replace the vectors of this rank and its partner by their average."""
 
     def take_counts(self) -> None:
-        """Bring `received` and `begun` up to date, as all of the above do as well."""
+        """Update `received` and `begun`, as all methods above also do."""
 
     def free(self) -> None:
-        """Give the window back, all ranks together."""
+        """Free the window, all ranks together."""
 
 
 class MpiSharedVector(SharedVector):
     """A shared vector in the windows of MPI ranks.
 
-    No deadlock: this rank's turn at MPI is taken before any window is locked, and windows are locked in the order of
-    ranks (or not at all, protocol `additive`); in that common order nobody who holds something waits for what comes
-    earlier. `read` and `add` wait for at most the one average of the thread.
+    There is no deadlock: a rank takes its turn at MPI before it locks any window, and locks windows in the order of
+    ranks (or not at all, protocol `additive`). In this common order, no holder waits for an earlier lock. `read` and
+    `add` wait for at most one average of the thread.
     """
 
     def __init__(self, process: MpiProcess, averaging: Averaging, *, with_thread: bool, poke: bool) -> None:
-        """Make one of a window.
+        """Make a shared vector from a window.
 
         Args:
             process: This rank.
             averaging: The window and its protocol.
-            with_thread: Whether averages go on beside the computation.
-            poke: Whether partners need this rank to enter MPI now and then.
+            with_thread: Whether a thread makes averages during the computation.
+            poke: Whether partners need this rank to enter MPI regularly.
         """
         self._process = process
         self._turn = process.turn
@@ -77,7 +77,7 @@ class MpiSharedVector(SharedVector):
     @property
     @override
     def counts(self) -> AverageCounts:
-        """Of partners' averages, those that were seen at the last call."""
+        """Counters so far; averages by partners as of the last call."""
         averaging = self._averaging
         return AverageCounts(
             averaging.begun,
@@ -90,7 +90,7 @@ class MpiSharedVector(SharedVector):
 
     @property
     def message_bytes(self) -> int:
-        """Bytes that an average sends, and as many that it receives."""
+        """Number of bytes that an average sends, equal to the number that it receives."""
         return self._averaging.message_bytes
 
     @override
@@ -119,7 +119,7 @@ class MpiSharedVector(SharedVector):
 
     @override
     def begin_average_with(self, partner: int) -> None:
-        """At once if there is no thread."""
+        """Begin an average in the thread; without a thread, make it at once."""
         self._raise_error_of_thread()
         self._refuse_non_partner(partner)
         if not self._with_thread:
@@ -140,7 +140,7 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def close(self) -> None:
-        """Who comes early serves the others until all are here."""
+        """Close the vector; ranks that come early serve the others until all are here."""
         if self._thread is not None:
             self._partners.put(None)
             self._thread.join()
@@ -167,12 +167,12 @@ class MpiSharedVector(SharedVector):
             raise error
 
     def _start_thread(self) -> None:
-        # A daemon: where training fails, nobody is left to stop it.
+        # A daemon, since nothing stops the thread after a failed training.
         self._thread = threading.Thread(target=self._serve, name="averages", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
-        """The thread: averages as asked for, until None is."""
+        """Main loop of the thread: make the requested averages until the request is None."""
         while (partner := self._next_partner()) is not None:
             try:
                 self._average(partner)

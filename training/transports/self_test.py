@@ -1,4 +1,4 @@
-"""A test of MPI's one-sided communication: what the averages need, on every neighbour, in a tenth of a second.
+"""A test of the one-sided MPI operations that averages need, on both neighbours, in a tenth of a second.
 
 `mpirun -n 2 python -m training.transports.self_test` prints the result as one line of JSON.
 """
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 _REPEATS: Final = 20
 _NAP: Final = 0.03
-#: The words of the test's window.
+#: Words of the test's window.
 _COUNTED, _ACCUMULATED, _FETCHED, _STAMP, _WORDS = range(5)
 _STAMP_OF_RANK_0: Final = 4711
 
 
 class SelfTest(NamedTuple):
-    """What came out, the same on all ranks."""
+    """Result of the test, the same on all ranks."""
 
     problems: list[str]
-    """Empty if all is well."""
+    """Sentences about failed checks; empty if all passed."""
     library: str
     """Name and version of the MPI library."""
     seconds: float
-    """Median time to lock a neighbour's window, read it, write it and unlock it."""
+    """Median time to lock a neighbour's window, read it, write it and unlock it [s]."""
     target_must_help: bool
-    """Whether a locked window is reached only when its owner enters MPI."""
+    """Whether access to a locked window has to wait until its owner enters MPI."""
 
 
 def self_test(comm: MPI.Intracomm) -> SelfTest:
     """Try locks, put, get, accumulate and fetch-and-op on both neighbours of a ring, all ranks together.
 
     Raises:
-        LaunchError: MPI gives no window.
+        LaunchError: MPI cannot make a window.
     """
     mpi = load_mpi()
     window = allocate(comm, 8 * _WORDS)
@@ -69,12 +69,12 @@ class _Findings:
         self.seconds = 0.0
 
     def problems(self) -> list[str]:
-        """Run the checks; what went wrong, in words."""
+        """Run the checks; returns sentences about the failed ones."""
         self._own[:] = 0
         self._own[_STAMP] = _STAMP_OF_RANK_0 + self._comm.rank
         words: list[str] = []
         for check in (self._lock, self._accumulate):
-            # Outside the check: an error inside it must not leave the other ranks waiting.
+            # The barrier is outside the check, so that an error in it does not leave the other ranks waiting.
             self._comm.Barrier()
             try:
                 words += check()
@@ -91,7 +91,7 @@ class _Findings:
         return words
 
     def target_must_help(self) -> bool:
-        """Whether a neighbour that sleeps keeps this rank waiting. Half of the ranks sleep, then the other half."""
+        """Whether a sleeping neighbour keeps this rank waiting. Half of the ranks sleep first, then the others."""
         waited = 0.0
         for phase in (0, 1):
             self._comm.Barrier()
@@ -118,7 +118,7 @@ class _Findings:
         return words
 
     def _count_up(self, rank: int) -> int:
-        """Read and write under a lock; returns the stamp that was read."""
+        """Read and write under a lock; returns the stamp from the read."""
         words = np.zeros(_WORDS, np.int64)
         self._window.Lock(rank)
         self._window.Get(words, rank)

@@ -1,7 +1,7 @@
-"""How workers talk: the algorithms see these interfaces and nothing of MPI or of the simulator.
+"""Communication of workers: the interfaces between the algorithms and MPI or the simulator.
 
 Methods are coroutines so that the same algorithm runs on both: under MPI they block and never suspend (see `run_now`),
-in the simulator they suspend until the virtual clock has passed.
+in the simulator they suspend until the virtual clock has advanced.
 """
 
 from __future__ import annotations
@@ -19,54 +19,54 @@ T = TypeVar("T")
 
 
 class AverageCounts(NamedTuple):
-    """What happened to one worker's shared vector so far."""
+    """Counters of one worker's shared vector so far."""
 
     begun: int = 0
-    """Averages that this worker began and finished."""
+    """Number of averages that this worker began and finished."""
     received: int = 0
-    """Averages that partners made with it."""
+    """Number of averages that partners made with this vector."""
     skipped: int = 0
-    """Averages not begun, since the one before was still under way."""
+    """Number of averages not begun because the previous one was still running."""
     mixed_reads: int = 0
-    """Reads of a vector that changed meanwhile (protocol `additive` only)."""
+    """Number of reads of a vector that changed meanwhile (protocol `additive` only)."""
     wait_seconds: float = 0.0
-    """Time spent waiting for locks."""
+    """Time spent waiting for locks [s]."""
     exchange_seconds: float = 0.0
-    """Time that the averages took, waiting included; beside the computation if they ran beside it."""
+    """Time of the averages, waiting included [s]; it may overlap with the computation."""
 
 
 class SharedVector(Protocol):
-    """A vector of one worker that its partners may average with theirs, at any time and without its help.
+    """A vector of one worker; partners may average it with theirs at any time, without the worker's help.
 
-    Whatever the interleaving, an average adds to one side what it takes from the other: the sum over all workers
-    is conserved, and no change made by `add` is lost.
+    In any interleaving, an average adds to one side what it takes from the other. So the sum over all workers is
+    conserved, and no change by `add` is lost.
     """
 
     @property
     def counts(self) -> AverageCounts:
-        """What happened to it so far."""
+        """Counters so far."""
 
     async def read(self, out: Vector) -> int:
-        """Copy the vector into `out`; returns how many averages, own and partners', it has been through."""
+        """Copy the vector into `out`; returns the number of its averages so far, by this worker and by partners."""
 
     async def add(self, change: Vector) -> int:
-        """Add to the vector; returns how many averages it has been through."""
+        """Add to the vector; returns the number of its averages so far, by this worker and by partners."""
 
     async def average_with(self, partner: int) -> None:
-        """Replace own and partner's vector by their average, and wait for it."""
+        """Replace this vector and the partner's by their average, and wait for the end."""
 
     def begin_average_with(self, partner: int) -> None:
-        """The same beside the computation; skipped and counted if the one before is still under way."""
+        """Begin an average without waiting for its end; skip and count it if the previous one is still running."""
 
     async def drain(self) -> None:
-        """Wait until no average that this worker began is under way."""
+        """Wait for the end of all averages that this worker began."""
 
     async def close(self) -> None:
-        """Give it back; all workers together, none averages any more."""
+        """Free the vector; all workers together, after the last average."""
 
 
 class Transport(Protocol):
-    """The other workers, as one of them sees them."""
+    """One worker's connection to the other workers."""
 
     rank: int
     world_size: int
@@ -81,23 +81,23 @@ class Transport(Protocol):
         """Wait for all workers."""
 
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        """Send the vector to neighbours, which all do the same; await the result for theirs, in the order given.
+        """Send the vector to neighbours, which all do the same; the result gives their vectors, in the given order.
 
-        The vector must not change before the result is there.
+        The vector must not change before the result is awaited.
         """
 
     async def share(self, vector: Vector) -> SharedVector:
         """A shared vector with this content; all workers together."""
 
     async def count_samples(self, num_samples: int) -> int:
-        """Add to the samples of all workers, the global clock; returns the sum so far."""
+        """Add to the number of samples of all workers, the global clock; returns the sum so far."""
 
     def now(self) -> float:
         """Seconds on this transport's clock."""
 
 
 class SingleTransport(Transport):
-    """One worker on its own."""
+    """The transport of a single worker."""
 
     rank = 0
     world_size = 1
@@ -109,19 +109,19 @@ class SingleTransport(Transport):
         """The sum over one worker is the vector itself."""
 
     async def broadcast(self, vector: Vector) -> None:
-        """Rank 0 has it already."""
+        """Do nothing: rank 0 is the only rank."""
 
     async def barrier(self) -> None:
-        """Nobody to wait for."""
+        """Do nothing: there is no other worker."""
 
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:  # noqa: ARG002
-        """There are no neighbours."""
+        """Refuse neighbours, since there are none."""
         if neighbours:
             raise AssertionError(f"a single worker has no neighbours {neighbours}")
         return _at_once([])
 
     async def share(self, vector: Vector) -> SharedVector:
-        """A vector that nobody else sees."""
+        """A vector without partners."""
         return _OwnVector(vector)
 
     @override
@@ -166,10 +166,10 @@ class _OwnVector(SharedVector):
 
 
 def run_now(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, as all are that talk through MPI or to nobody.
+    """Run a coroutine that never suspends, such as all coroutines over MPI or of a single worker.
 
     Raises:
-        AssertionError: It did suspend: it belongs into the simulator.
+        AssertionError: The coroutine suspended, so it needs the simulator.
 
     Examples:
         >>> run_now(SingleTransport().count_samples(3))

@@ -1,20 +1,21 @@
-"""Going on without the ranks that were lost: MPI's user-level failure mitigation (`mpirun --with-ft ulfm`).
+"""Continues without lost ranks: MPI's user-level failure mitigation (`mpirun --with-ft ulfm`).
 
-Where a rank dies, calls of the others on that communicator raise, or would wait for ever; one that has noticed revokes
-it, so that all notice, and those that are left make a new, smaller one. Measured with Open MPI 5.0.11 on one host, one
-of four ranks killed at a random moment while all did nothing else:
+When a rank dies, calls of the others on that communicator raise or wait for ever. The first rank that notices revokes
+the communicator, so that all notice, and the survivors make a new, smaller one. Measured with Open MPI 5.0.11 on one
+host; one of four ranks was killed at a random moment while all repeated one kind of call:
 
- * `all_reduce_sum`, `barrier` and exchanges raised in all of 60 cases (`broadcast` in 8 of 8), and `survivors` went on;
- * with three such jobs at once on two cores, so that ranks wait for a core, Open MPI ended a second rank in 2 of 180
-   jobs of exchanges ("Send error after request freed": a message that was given up), and the others waited for ever;
-   with synchronous sends it was 7 of 240, with half a second of waiting before revoking 1 of 180, which tells little.
-   `train.stall_seconds` ends such a job;
- * averages under the protocol `locked` hung for ever in all of 20: a lock of a dead rank is never given back;
- * averages under the protocol `additive` went on in 39 of 40, without any error: what is sent to the lost rank is lost
-   with it, `num_lost` tells, and the next collective call raises. In the other one they hung, for Open MPI guards each
-   accumulation by a lock as well. So ranks that average need a watchdog, whatever the protocol;
- * MPI_Finalize hung in 3 of 48 jobs that had lost a rank, in 7 of 20 that had windows. So `leave` ends the process
-   without it, which was well in 99 of 99.
+ * `all_reduce_sum`, `barrier` and exchanges raised in 60 of 60 cases (`broadcast` in 8 of 8), and the survivors
+   continued;
+ * with three such jobs together on two cores, so that ranks wait for a core, Open MPI ended a second rank in 2 of 180
+   jobs of exchanges ("Send error after request freed", about an abandoned message), and the others waited for ever.
+   With synchronous sends this happened in 7 of 240 jobs, with half a second of waiting before the revocation in 1 of
+   180, which says little. `train.stall_seconds` ends such a job;
+ * averages under the protocol `locked` waited for ever in 20 of 20 cases: the lock of a dead rank is never released;
+ * averages under the protocol `additive` continued in 39 of 40 cases, without any error: messages to the lost rank are
+   lost, `num_lost` counts it, and the next collective call raises. In one case they waited for ever, since Open MPI
+   also guards each accumulation by a lock. So ranks that average need a watchdog under both protocols;
+ * MPI_Finalize waited for ever in 3 of 48 jobs with a lost rank, and in 7 of 20 with windows. So `leave` ends the
+   process without it, which worked in 99 of 99 cases.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def is_rank_loss(error: BaseException) -> bool:
-    """Whether an error of a transport says that another rank is gone."""
+    """Whether an error of a transport means the loss of another rank."""
     mpi = load_mpi()
     return isinstance(error, mpi.Exception) and error.Get_error_class() in {
         mpi.ERR_PROC_FAILED,
@@ -41,16 +42,16 @@ def is_rank_loss(error: BaseException) -> bool:
 
 
 def num_lost(transport: MpiTransport) -> int:
-    """How many ranks are gone, as far as is known here."""
+    """Number of ranks known to be lost."""
     with transport.process.turn:
         return transport.process.num_lost()
 
 
 def survivors(transport: MpiTransport) -> MpiTransport:
-    """A transport of those that are left, with ranks from 0 again; all of them together.
+    """A transport of the surviving ranks, renumbered from 0; all of them call it together.
 
-    The old transport, its shared vectors and its global clock must not be used any more; they are never given back,
-    since that takes all ranks. If one more is lost meanwhile, the new transport raises as the old one did.
+    The old transport, its shared vectors and its global clock must not be used any more. They are never freed, since
+    that needs all ranks. If another rank is lost meanwhile, the new transport raises as the old one did.
     """
     with transport.process.turn:
         if not transport.comm.Is_revoked():
@@ -60,7 +61,7 @@ def survivors(transport: MpiTransport) -> MpiTransport:
 
 
 def leave(transport: MpiTransport) -> NoReturn:
-    """End this process with success, when all survivors are ready to."""
+    """End this process with success when all survivors are ready."""
     transport.process.wait_for_all()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""The memory that partners reach: in each rank one window, a header of counters and the vector behind it.
+"""The memory that partners access: one window per rank, with a header of counters and then the vector.
 
-One window and not one per tensor: the messages are so small that their number is what costs. `Win.Allocate` and not
-`Win.Create`: only memory that MPI itself allocates is shared between the ranks of a host.
+There is one window for all tensors, since the number of such small messages determines their cost. `Win.Allocate` makes
+the window, since only memory that MPI itself allocates is shared between the ranks of a host.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from training.transports.transport import Vector
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: A cache line: the vector begins on a line of its own, and so does what lies behind it.
+#: Size of a cache line [bytes]; the vector begins and ends at the border of a line.
 _ALIGNMENT: Final = 64
-#: Where MPI keeps the memory, and what makes Open MPI keep it elsewhere.
-_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - not a file of ours
+#: Folder of MPI's shared memory, and the variable that makes Open MPI use another one.
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - MPI makes files there
 _OTHER_FOLDER: Final = "OMPI_MCA_osc_sm_backing_directory"
 HEADER_BYTES: Final = _ALIGNMENT
 HEADER_WORDS: Final = HEADER_BYTES // 8
-#: The words of the header, int64 each: averages that partners made with this vector, averages that its owner made, ...
+#: Words of the header, int64 each: averages that partners made with this vector, averages that its owner made, ...
 RECEIVED: Final = 0
 BEGUN: Final = 1
-#: ... and, under the protocol `additive`, changes of the vector that have begun and that have ended.
+#: ... and, under the protocol `additive`, the numbers of begun and of ended changes of the vector.
 WRITES_BEGUN: Final = 2
 WRITES_ENDED: Final = 3
 
@@ -42,10 +42,10 @@ ADVICE: Final = (
 
 
 class WindowMemory:
-    """This rank's window, and views of it."""
+    """This rank's window, with views of its parts."""
 
     def __init__(self, comm: MPI.Intracomm, vector: Vector) -> None:
-        """All ranks together, with vectors of one length and type.
+        """Make the windows, all ranks together, with vectors of the same length and type.
 
         Raises:
             LaunchError: MPI refuses the window.
@@ -58,23 +58,23 @@ class WindowMemory:
         self.vector_bytes = region[HEADER_BYTES : HEADER_BYTES + vector.nbytes]
         self.vector: Vector = np.frombuffer(self.vector_bytes, vector.dtype)
         self.vector[:] = vector
-        # Nobody may read before everybody has written.
+        # No rank may read before all have written.
         comm.Barrier()
 
     def free(self) -> None:
-        """Give it back, all ranks together."""
-        # A view of freed memory would crash the process instead of raising.
+        """Free the window, all ranks together."""
+        # Access to a view of freed memory would crash the process, so remove the views.
         self.vector = np.empty(0, self.vector.dtype)
         self.header = self.vector_bytes = memoryview(b"")
         self.window.Free()
 
 
 def allocate(comm: MPI.Intracomm, num_bytes: int) -> MPI.Win:
-    """A window of at least so many bytes in each rank, all ranks together.
+    """Make a window of at least `num_bytes` bytes in each rank, all ranks together.
 
     Raises:
-        LaunchError: There is no room for it, or MPI refuses it. A rank that gets this must end the job: others may
-            already wait for it inside MPI, for ever.
+        LaunchError: There is no room for the window, or MPI refuses it. The rank must then end the job, since others
+            may already wait for it inside MPI for ever.
     """
     mpi = load_mpi()
     _refuse_without_room(comm, num_bytes)
@@ -91,7 +91,7 @@ def allocate(comm: MPI.Intracomm, num_bytes: int) -> MPI.Win:
 
 
 def _refuse_without_room(comm: MPI.Intracomm, num_bytes: int) -> None:
-    """Before MPI notices: Open MPI then fails on one rank and lets the others wait for ever, or crashes later."""
+    """Check the free memory first: without room, Open MPI fails on one rank while others wait, or crashes later."""
     mpi = load_mpi()
     folder = Path(os.environ.get(_OTHER_FOLDER, _SHARED_MEMORY))
     if not folder.exists() and str(folder) == _SHARED_MEMORY:
@@ -109,13 +109,13 @@ def _refuse_without_room(comm: MPI.Intracomm, num_bytes: int) -> None:
 
 def own_memory(window: MPI.Win) -> memoryview[int]:
     """This rank's part of a window, as bytes."""
-    # mpi4py's own type is a buffer, but does not say so to the type checker.
+    # mpi4py's own type is a buffer, but its type stubs do not declare it.
     memory: Any = window.tomemory()
     return memoryview(memory)
 
 
 def _refuse_different(comm: MPI.Intracomm, vector: Vector) -> None:
-    """A partner with a longer vector would write beyond the end of ours."""
+    """Refuse different vectors: a partner with a longer vector would write beyond the end of this one."""
     kinds = sorted(set(comm.allgather((vector.dtype.str, vector.shape))))
     if len(kinds) > 1 or vector.ndim != 1 or vector.dtype.kind not in "fi":
         raise AssertionError(f"workers share vectors of one length and one float or signed type, not {kinds}")

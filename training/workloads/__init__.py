@@ -1,1 +1,1 @@
-"""What is trained: batches, gradients, losses, validation."""
+"""The computation of a worker: batches, gradients, losses and validation."""

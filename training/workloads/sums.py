@@ -1,4 +1,4 @@
-"""Weighted sums over events: losses and correct predictions, which add up over batches and workers."""
+"""Weighted sums of losses and correct predictions, which add up over batches and workers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Sums(NamedTuple):
 
     @property
     def mean_loss(self) -> float:
-        """Weighted mean loss; not a number without events."""
+        """Weighted mean loss; NaN without events."""
         return self.loss / self.weight if self.weight else float("nan")
 
     @property
     def accuracy(self) -> float:
-        """Weighted share of correct predictions; not a number without events."""
+        """Weighted share of correct predictions; NaN without events."""
         return self.correct / self.weight if self.weight else float("nan")
 
 
@@ -46,7 +46,7 @@ def weighted_losses(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
 
 
 def sums_of(logits: Tensor, labels: Tensor, weights: Tensor) -> Sums:
-    """The sums over some events; their losses are computed here."""
+    """Compute the losses of some events, and the sums over them."""
     losses = weighted_losses(logits, labels, weights)
     correct = (logits.argmax(dim=1) == labels) * weights
     totals = torch.stack([values.double().sum() for values in (losses, weights, correct)])

@@ -1,4 +1,4 @@
-"""What one worker computes: batches, gradients, validation. The training loop sees this and no reader or network."""
+"""The computation of one worker, as the training loop sees it: batches, gradients, validation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from training.readers.sharding import EpochPlan
 from training.transports.transport import Vector
 from training.workloads.sums import Sums, sums_of, weighted_losses
 
-#: Steps whose outputs are kept before they are summed up: many at once are cheaper than each alone.
+#: Number of steps whose outputs are summed together, which is cheaper than step by step.
 _STEPS_KEPT: Final = 64
 
 
 class ValidationShare(NamedTuple):
-    """Which part of the validation split a worker evaluates."""
+    """The part of the validation split that a worker evaluates."""
 
     part: int
     num_parts: int
@@ -30,32 +30,32 @@ class ValidationShare(NamedTuple):
 class Work(Protocol):
     """The computation of one worker."""
 
-    #: The model that batches and gradients are for.
+    #: The model of the gradients.
     model: VectorModel
 
     def begin_epoch(self, plan: EpochPlan, *, epoch: int, first_step: int) -> None:
         """Go to a step of an epoch."""
 
     def next_batch(self) -> int:
-        """Read the next step's batch; returns its number of events, which may be 0."""
+        """Read the batch of the next step; returns its number of events, which may be 0."""
 
     async def compute_gradient(self) -> None:
-        """The gradient of the batch's mean weighted loss, into the model."""
+        """Compute the gradient of the batch's mean weighted loss, into the model."""
 
     def take_sums(self) -> Sums:
-        """Sums over the batches since the last call, before their updates."""
+        """Sums over the batches since the last call, computed before their updates; resets them."""
 
     def sums_so_far(self) -> Sums:
         """Running sums; reading them does not reset them."""
 
     async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
-        """Sums over a share of the validation split, of a model with these parameters."""
+        """Sums over a share of the validation split, for a model with these parameters."""
 
     def state(self) -> dict[str, Any]:
-        """What the next steps depend on beside epoch and step; plain values."""
+        """State of the next steps in addition to epoch and step; plain values."""
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take over what `state` gave."""
+        """Restore the content of `state`."""
 
 
 class ReaderWork(Work):
@@ -64,8 +64,8 @@ class ReaderWork(Work):
     Args:
         model: The worker's network.
         reader: Delivers the batches.
-        rank: Which worker.
-        alive: Called within long work, to say that it goes on.
+        rank: Rank of the worker.
+        alive: Called within long work to report progress.
     """
 
     model: FlatModel
@@ -100,7 +100,7 @@ class ReaderWork(Work):
         self.model.zero_gradient()
         logits = self.model.module(*batch.inputs)
         losses = weighted_losses(logits, batch.labels, batch.weights)
-        # Divided by the number of events, not by their weights: these are 1 on average, and may add up to 0 in a batch.
+        # Divide by the number of events: the weights are 1 on average, but may add up to 0 in a batch.
         (losses.sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
         self._kept.append((logits.detach(), batch.labels, batch.weights))
         if len(self._kept) == _STEPS_KEPT:
@@ -139,8 +139,8 @@ class ReaderWork(Work):
         return sums
 
     def state(self) -> dict[str, Any]:
-        """The order of events hangs on seed, epoch and row group only."""
+        """Empty: the order of events depends on seed, epoch and row group only."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """There is nothing to take over."""
+        """Do nothing: there is no state."""

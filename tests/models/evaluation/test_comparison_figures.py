@@ -22,7 +22,7 @@ Plot = Callable[[Curves, str, PlotLabels], Figure]
 
 
 def made_curve(separation: float, *, lightest: float = 1.0, background: int = 300) -> EfficiencyCurve:
-    """Of events whose signal lies so many widths above the background."""
+    """Curves of events whose signal lies a number of widths above the background."""
     rng = np.random.default_rng(1)
     labels = np.repeat([0, 1], [background, 300])
     weights = np.where(rng.random(len(labels)) < 0.1, lightest, 1.0)

@@ -159,7 +159,7 @@ def test_what_has_no_curve_is_said() -> None:
         background_curve(np.zeros(3, dtype=int), scores, ones, signal=1)
     with pytest.raises(UndefinedMetricError, match="not finite"):
         background_curve(np.array([0, 1, 1]), np.array([0.2, np.nan, 0.4]), ones, signal=1)
-    with pytest.raises(ValueError, match="signal and background at once"):
+    with pytest.raises(ValueError, match="signal and background at the same time"):
         background_curve(np.array([0, 1, 1]), scores, ones, signal=1, background=[0, 1])
 
 
@@ -190,7 +190,7 @@ def test_the_auc_of_two_classes_is_that_of_scikit_learn_on_their_events() -> Non
 def test_the_auc_of_a_class_that_is_not_there_is_undefined() -> None:
     labels, scores = np.array([0, 0, 1]), np.array([0.1, 0.2, 0.3])
     for signal, background in ((2, 0), (0, 2)):
-        with pytest.raises(UndefinedMetricError, match="class 2 cannot be told"):
+        with pytest.raises(UndefinedMetricError, match="class 2 cannot be separated"):
             auc_of_two(labels, scores, np.ones(3), signal=signal, background=background)
     with pytest.raises(UndefinedMetricError, match="not finite"):
         auc_of_two(labels, np.array([0.1, np.inf, 0.2]), np.ones(3), signal=1, background=0)
@@ -248,7 +248,7 @@ def test_what_cannot_be_calibrated_is_said() -> None:
     with pytest.raises(UndefinedMetricError, match="no bin"):
         calibration_error(calibration(np.array([True]), np.array([0.5]), np.zeros(1)))
     for wrong in (-0.1, 1.1, np.nan):
-        with pytest.raises(UndefinedMetricError, match="no probability"):
+        with pytest.raises(UndefinedMetricError, match="outside 0 to 1"):
             calibration(np.array([True]), np.array([wrong]), np.ones(1))
 
 

@@ -113,7 +113,7 @@ def test_a_point_with_few_failing_events_is_not_measurable() -> None:
 def test_what_cannot_be_a_working_point_is_said() -> None:
     labels, scores, ones = np.array([0, 1]), np.array([0.2, 0.8]), np.ones(2)
     for wanted in (0.0, -0.1, 1.1, float("nan")):
-        with pytest.raises(ValueError, match="above 0 and is at most 1"):
+        with pytest.raises(ValueError, match="must be above 0 and at most 1"):
             working_point(labels, scores, ones, signal=1, classes=[0, 1], wanted=wanted)
     with pytest.raises(UndefinedMetricError, match="not finite"):
         working_point(labels, np.array([0.2, np.nan]), ones, signal=1, classes=[0, 1], wanted=0.9)

@@ -231,7 +231,7 @@ def test_a_class_that_cannot_be_measured_is_named(kind: str, split: str) -> None
 
 def test_importance_is_the_area_that_is_lost() -> None:
     class OneFeature:
-        """Looks at one feature and no other."""
+        """Uses one feature only."""
 
         inputs = ("hlf",)
 

@@ -103,7 +103,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\xff\xfe\x00", b"{}", b"\x08\x08"])
 def test_files_that_are_no_onnx_are_refused(path: Path, content: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     path.write_bytes(content)
-    with pytest.raises(SavedModelError, match=r"model\.onnx holds no ONNX that can be run .*Export the model again"):
+    with pytest.raises(SavedModelError, match=r"model\.onnx cannot be run as an ONNX model .*Export the model again"):
         OnnxClassifier.load(path)
     assert capfd.readouterr() == ("", "")
 
@@ -118,13 +118,13 @@ def test_files_that_were_cut_off_are_refused(path: Path, share: float) -> None:
 
 def test_files_of_others_are_refused(path: Path) -> None:
     change_metadata(path, format_version=None)
-    with pytest.raises(SavedModelError, match="is ONNX, but not of a network of this project"):
+    with pytest.raises(SavedModelError, match="is an ONNX file of another project"):
         OnnxClassifier.load(path)
 
 
 def test_another_version_is_refused(path: Path) -> None:
     change_metadata(path, format_version=str(FORMAT_VERSION + 1))
-    with pytest.raises(SavedModelError, match=f"version {FORMAT_VERSION + 1}, this code reads {FORMAT_VERSION}"):
+    with pytest.raises(SavedModelError, match=f"version {FORMAT_VERSION + 1}; this code reads {FORMAT_VERSION}"):
         OnnxClassifier.load(path)
 
 
@@ -157,7 +157,7 @@ def test_other_features_or_units_are_refused(path: Path, column: str, what: str)
 def test_metadata_of_another_network_are_refused(path: Path, tmp_path: Path) -> None:
     export_onnx(made_network("hlf"), made_spec("hlf"), tmp_path / "hlf.onnx")
     change_metadata(path, **{each.key: each.value for each in onnx.load(tmp_path / "hlf.onnx").metadata_props})
-    with pytest.raises(SavedModelError, match="not what its metadata say, a network 'hlf'"):
+    with pytest.raises(SavedModelError, match="but its metadata describe a network 'hlf'"):
         OnnxClassifier.load(path)
 
 

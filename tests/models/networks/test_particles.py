@@ -96,7 +96,7 @@ def test_a_list_shorter_than_its_events_is_refused() -> None:
 
 
 def reach(gru: nn.GRU, num_steps: int) -> float:
-    """How much the first of so many average steps moves the last state, compared to the last step."""
+    """How much the first of a number of average steps moves the last state, compared to the last step."""
     x = torch.zeros(1, num_steps, NUM_PARTICLE_FEATURES, requires_grad=True)
     gru(x)[0][0, -1].sum().backward()
     assert x.grad is not None

@@ -166,9 +166,9 @@ def truncated(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (of_another_program, "is ONNX, but not of a network of this project"),
-        (random_bytes, "holds no ONNX that can be run"),
-        (truncated, "holds no ONNX that can be run"),
+        (of_another_program, "is an ONNX file of another project"),
+        (random_bytes, "cannot be run as an ONNX model"),
+        (truncated, "cannot be run as an ONNX model"),
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )

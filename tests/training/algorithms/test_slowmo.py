@@ -128,13 +128,13 @@ def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_slow_momentum_does_not_hang_on_the_learning_rate(exact: bool) -> None:
-    # Gradients that do not hang on the model; the rate changes between outer steps.
+    # Gradients that do not depend on the model; the rate changes between outer steps.
     seen = []
     for before in (set_rate, lambda *_: None):
         watcher, momenta = Watcher(), []
 
         def watch(rank: int, step: int, algorithm: Algorithm) -> None:
-            watcher(rank, step, algorithm)  # noqa: B023 - called before the loop goes on
+            watcher(rank, step, algorithm)  # noqa: B023 - called before the loop continues
             before(rank, step, algorithm)  # noqa: B023
             if rank == 0 and step % 6 == 0:
                 momenta.append(algorithm.state()["momentum"].numpy())  # noqa: B023

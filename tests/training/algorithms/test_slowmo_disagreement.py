@@ -80,7 +80,7 @@ def test_noise_drives_workers_apart_by_the_known_factor(beta: float, expected: f
 
 
 #: Spread after 60 outer steps without gradients; averages begun by each worker per outer step; bounds around the values
-#: of a simulation by hand, which hang on the pairs drawn.
+#: of a simulation by hand, which depend on the pairs drawn.
 STILL = [
     (0.0, 1, 0.0, 1e-12),
     (0.5, 1, 1e-8, 1e-3),

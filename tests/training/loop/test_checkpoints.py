@@ -34,7 +34,7 @@ class PowerCutError(Exception):
 
 
 def training(out: Path, *, stop: Callable[[Progress], None] = lambda _: None, workers: int = WORKERS) -> Simulated:
-    """Three epochs of five steps; a checkpoint after three steps of each and at its end. Goes on where it can."""
+    """Three epochs of five steps; a checkpoint after three steps of each and at its end. Resumes where it can."""
     out.mkdir(exist_ok=True)
     files = [
         DiskFiles(out, rank=rank, world_size=workers, digest="d", save_model=lambda _: None) for rank in range(workers)
@@ -195,7 +195,7 @@ def test_a_damaged_part_is_said_with_its_path(tmp_path: Path) -> None:
             assert loaded["value"].tolist() == [1.0] * 100
             assert loaded["name"] == "x"
     path.unlink()
-    with pytest.raises(CheckpointError, match=r"rank-1\.pt is damaged.*Remove .* to start before it"):
+    with pytest.raises(CheckpointError, match=r"rank-1\.pt is damaged.*Remove .* to resume before it"):
         found.load(1)
     assert found.load(0)["name"] == "x"
 
@@ -251,7 +251,7 @@ def test_a_checkpoint_that_storage_shows_late_is_waited_for(tmp_path: Path) -> N
 
 def test_a_checkpoint_that_only_rank_0_sees_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.loop.checkpoints._SECONDS_TO_APPEAR", 0.1)
-    with pytest.raises(CheckpointError, match=r"rank 0 goes on from .*epoch-00002.*storage that all hosts share"):
+    with pytest.raises(CheckpointError, match=r"rank 0 resumes from .*epoch-00002.*storage that all hosts share"):
         CheckpointFolder(tmp_path, "d").await_complete(2, 0, 2)
 
 

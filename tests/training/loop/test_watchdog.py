@@ -1,4 +1,4 @@
-"""The watchdog ends a run when nobody gets on, and not before."""
+"""The watchdog ends a run when no rank makes progress, and not before."""
 
 from __future__ import annotations
 

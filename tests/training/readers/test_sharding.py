@@ -70,7 +70,7 @@ def test_the_rest_of_an_epoch_is_the_end_of_the_whole(
 @pytest.mark.parametrize("first_step", [-1, 4])
 def test_a_step_outside_of_the_epoch_is_refused(first_step: int) -> None:
     plan = plan_epoch([10, 10], world_size=1, batch_size=8, seed=1, epoch=0)
-    with pytest.raises(ValueError, match=f"step {first_step} of an epoch of 3 steps"):
+    with pytest.raises(ValueError, match=f"step {first_step} in an epoch of 3 steps"):
         share_of(plan, [10, 10], rank=0, first_step=first_step)
 
 

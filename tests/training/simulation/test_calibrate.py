@@ -34,7 +34,7 @@ def test_the_cluster_of_simulated_runs_is_found_again() -> None:
 
 
 def made(batch: int, seconds: list[float]) -> list[list[dict[str, Any]]]:
-    """The epochs of one worker, of 10 steps each, that take so long."""
+    """The epochs of one worker, with 10 steps each, that take these times."""
     return [[{"steps": 10, "samples": 10 * batch, "seconds_by_kind": {"compute": 10 * each}} for each in seconds]]
 
 

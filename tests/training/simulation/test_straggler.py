@@ -1,4 +1,4 @@
-"""One worker in four is ten times slower: gossip goes on at the pace of the others, all-reduce at that of the slow."""
+"""One worker in four is ten times slower: gossip runs at the pace of the others, all-reduce at the slow one's."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_the_error_of_a_mean_is_the_spread_over_the_root_of_the_number() -> None
 def test_one_seed_has_no_spread_and_shows_no_difference() -> None:
     assert math.isnan(mean_of([0.9]).spread)
     found = difference([0.99], [0.50], MANY_EVENTS)
-    assert found.why_not == ["one seed tells nothing of the spread"]
+    assert found.why_not == ["the spread is unknown with one seed"]
 
 
 def test_pairs_cancel_what_seeds_have_in_common() -> None:
