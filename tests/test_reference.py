@@ -45,7 +45,7 @@ def test_every_key_has_its_default_values_and_meaning(reference: ModuleType) -> 
     assert rows["samples[].label"][1] == "required"
     assert rows["train.slowmo"][1] == "not set"
     assert rows["train.slowmo.tau"][1] == "`12`"
-    assert "`downsample`: Events of the larger classes are dropped" in rows["features.balance"][3]
+    assert "`downsample`: Drop events of the larger classes" in rows["features.balance"][3]
     assert rows["train.schedule.decay"][2] == "`constant`, `step`, `cosine`"
     assert "model.particles.gru_width" in rows
     assert [key for key, row in rows.items() if len(row) < 4 or not row[3]] == []

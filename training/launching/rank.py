@@ -46,7 +46,7 @@ class RunSpec(NamedTuple):
     """Folder of the model that gives the initial weights and scaling; None for fresh weights."""
 
     def save(self, path: Path) -> None:
-        """Write the spec as JSON with paths relative to its folder, which may be moved; without `train.launcher_args`."""
+        """Write the spec as JSON, with paths relative to its folder, and without `train.launcher_args`."""
 
         def seen_from_there(folder: Path) -> str:
             return os.path.relpath(folder, path.parent)
