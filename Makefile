@@ -26,7 +26,7 @@ export HEP_PIPELINE_NETWORK := $(value NETWORK)
 unexport CONFIG SET NETWORK
 STAGES := ingest features gridsearch train evaluate export report
 COMMANDS := config validate plan status promote track clean
-# A file of tests is run by one process; so many files at once.
+# Number of test processes; one process runs all tests of a file.
 TEST_PROCESSES ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
 

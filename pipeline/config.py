@@ -70,13 +70,13 @@ class EvaluateSettings(BaseModel):
     signal: str | None = None
     """The class that working points keep; by default ttbar where there is such a class, else the second."""
     working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.90, 0.95, 0.99], min_length=1)
-    """Signal efficiencies at which backgrounds and rates are told; plots against kinematics are at the first."""
+    """Signal efficiencies at which backgrounds and rates are reported; plots against kinematics use the first."""
     luminosity: float = Field(default=2e34, gt=0)
     """Instantaneous luminosity [1/(cm2 s)] for rates, where all samples have a cross-section."""
     reference: bool = True
     """Gradient-boosted trees on the high-level features beside the networks."""
     train_events: PositiveInt = 20_000
-    """Scores are compared with those of at most so many training events."""
+    """Highest number of training events whose scores are compared with those of the test split."""
 
 
 class PromoteSettings(BaseModel):
@@ -85,7 +85,7 @@ class PromoteSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     min_sigma: float = Field(default=1.0, ge=0)
-    """Its mean cross-entropy on the test split is lower by more than so many standard errors of the difference."""
+    """Standard errors of the difference by which the mean cross-entropy on the test split must be lower."""
 
 
 class MlflowSettings(BaseModel):

@@ -135,7 +135,7 @@ class Runner:
                 found = plan.stage.find_inputs(self.config, current, self.console)
                 fingerprint = self._fingerprint(plan.stage, found, self.run_folder.upstream(plan.stage, mixed=True))
                 accepted = {"when": now(), "reasons": plan.reasons}
-                # What may be taken over into later versions hangs on how this one was made, not on what was accepted.
+                # What may be taken over into later versions depends on how this one was made, not on what was accepted.
                 changes = {"fingerprint": fingerprint.to_json(), "accepted": accepted, "made_from": current.made_from}
                 manifests.append(current.manifest | changes)
             for (plan, current), manifest in zip(stale, manifests, strict=True):

@@ -12,7 +12,7 @@ processes say what to run; all have defaults:
     HEP_PIPELINE_TIMEOUT_HOURS  a task that takes longer is ended and tried again; default: 12
     HEP_PIPELINE_RETRY_MINUTES  until a task is tried again; default: 5
     HEP_PIPELINE_TRACK          "yes": log each training to MLflow, see `track`; default: no
-    HEP_PIPELINE_KEEP           remove all but so many versions of each stage in the end; default: none is removed
+    HEP_PIPELINE_KEEP           number of versions of each stage to keep at the end; default: all
 
 A run takes the files that were there at the end of its data interval. All tasks are idempotent: a stage that is up to
 date does nothing, one that was killed finishes the work. So there is no sensor for new files: a night without any costs

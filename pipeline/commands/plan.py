@@ -16,7 +16,7 @@ def plan(run_folder: RunFolder, *, until: str | None = None, force: bool = False
 
     Args:
         run_folder: The run folder.
-        until: The last stage to look at.
+        until: The last stage to plan.
         force: Those that are up to date would run too.
     """
     runner = Runner(run_folder)

@@ -46,7 +46,7 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Verdict]:
 
     Raises:
         MissingInputError: There is no trained model, or it does not belong to the current features.
-        PromotionError: A candidate cannot be read or promoted; the other networks were looked at all the same.
+        PromotionError: A candidate cannot be read or promoted; the other networks were compared nevertheless.
     """
     with run_folder.locked():
         upstream = run_folder.upstream(Evaluate())
@@ -105,7 +105,7 @@ def _promote(run_folder: RunFolder, network: str, trained: Version, dataset: Fea
 
 
 def _decide(found: Estimate, current: Version, num_events: int, needed: float) -> tuple[bool, str]:
-    """Whether an improvement is so many standard errors, and the words for it."""
+    """Whether an improvement exceeds the asked number of standard errors, and the words for it."""
     how = "lower" if found.value >= 0 else "higher"
     return found.value > needed * found.error, (
         f"its mean cross-entropy on {num_events} test events is {how} than that of {current.name} "

@@ -103,7 +103,7 @@ def render(findings: Sequence[Finding], needs: Collection[Need] = tuple(Need)) -
 def check_java(machine: Machine) -> Finding | None:
     """A Java that Spark 4.0 runs on: 17 or 21.
 
-    Spark looks at JAVA_HOME alone if that is set, whatever is on the PATH. Seen: with JAVA_HOME at nothing,
+    Spark uses JAVA_HOME alone if that is set, whatever is on the PATH. Seen: with JAVA_HOME at nothing,
     pyspark says only "Java gateway process exited before sending its port number"; with Java 25, the session
     fails in a stack trace on "getSubject is not supported". Older ones cannot load Spark's classes.
     """

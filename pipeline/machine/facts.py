@@ -25,7 +25,7 @@ _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - OpenMPI's own default; 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the checks look at. Tests make one by hand; `read_machine` makes the real one.
+    """What the checks use. Tests make one by hand; `read_machine` makes the real one.
 
     Attributes:
         env: The environment variables.
@@ -156,7 +156,7 @@ def java_major(answer: str) -> int | None:
 def mpi_temp_dir(env: Mapping[str, str]) -> Path:
     """The folder below which OpenMPI 5 makes its session folder.
 
-    Not `tempfile.gettempdir()`: that goes on to the next candidate when a folder cannot be used, mpirun does
+    Not `tempfile.gettempdir()`: that continues with the next candidate when a folder cannot be used, mpirun does
     not. The order TMPDIR, TEMP, TMP was seen with the mpirun of OpenMPI 5.0.11.
     """
     return Path(next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), "/tmp"))  # noqa: S108

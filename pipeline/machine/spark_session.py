@@ -62,7 +62,7 @@ class SparkProvider:
         return self._context
 
     def num_tasks(self, work_items: int) -> int:
-        """Tasks for so many pieces of work: few, since a Spark task costs a third of a second; at most 8 pieces each.
+        """Number of tasks: few, since a Spark task costs a third of a second, and at most 8 pieces of work each.
 
         A retried task repeats all its pieces, hence the limit.
         """
@@ -115,7 +115,7 @@ def _advice(cause: str) -> str:
     """What to do about a failure of Spark."""
     if says_out_of_room(cause):
         return "Check space and permissions of the run folder, and of spark.local.dir, where Spark keeps what it mixes."
-    return "If executors were lost, look at their memory and logs; --debug shows all that Spark says."
+    return "If executors were lost, check their memory and logs; --debug shows all that Spark says."
 
 
 def _start(settings: SparkSettings) -> SparkContext:

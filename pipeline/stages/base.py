@@ -111,9 +111,9 @@ class Stage(ABC):
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Stages whose output it reads, and patterns of the files there; see `pipeline.runs.outputs.content_digest`."""
     optional_upstream: ClassVar[tuple[str, ...]] = ()
-    """Stages whose output it reads if it is there and was made from the same as the rest."""
+    """Stages whose output it reads if it exists and belongs to the same inputs as the rest."""
     needs: ClassVar[tuple[Need, ...]] = ()
-    """What `doctor` looks at before it starts."""
+    """What `doctor` checks before it starts."""
 
     def is_wanted(self, config: Config) -> bool:  # noqa: ARG002
         """Whether `run` includes it."""

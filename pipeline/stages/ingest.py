@@ -61,7 +61,7 @@ class Ingest(Stage):
         return StageInputs(_identities(found.infos, found.bad), found)
 
     def remembered(self, found: StageInputs) -> list[dict[str, Any]] | None:
-        """The files with the places and times at which they now are, so that they need not be looked at again."""
+        """The files with the places and times at which they now are, so that they need no second check."""
         return [info._asdict() for info in found.details.infos]
 
     def taken_over(self, context: Context) -> list[Path]:
@@ -140,7 +140,7 @@ def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFil
         infos = [FileInfo.from_json(each) for each in current.manifest["inputs"]]
         return infos, [BadFile(**each) for each in current.manifest["counters"]["bad_files"]]
     except (KeyError, TypeError, RunFolderError):
-        # Written by other code, which makes the stage stale anyway: all files are looked at anew.
+        # Written by other code, which makes the stage stale anyway: all files are checked again.
         return [], []
 
 

@@ -125,7 +125,7 @@ def _explain(error: BaseException) -> Exit:
         # Whatever comes now must not end the process otherwise.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        err.print("\ninterrupted; finished stages stay, the same command goes on from there")
+        err.print("\ninterrupted; finished stages stay; the same command resumes there")
         return Exit.INTERRUPTED
     if isinstance(error, USER_ERRORS):
         err.print(f"[bold red]error:[/] {escape(str(error))}")

@@ -69,7 +69,7 @@ def events(first: int, *, count: int = 40) -> list[Row]:
 
 
 def write(path: Path, rows: list[Row], *, identity: str = "") -> Path:
-    """A file that is the same every time (the UUID hangs on `identity`, by default its name), and not compressed."""
+    """A file that is the same every time (the UUID depends on `identity`, by default its name), and not compressed."""
     uuid = uuid5(NAMESPACE_URL, identity or path.name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(uproot, "recreate", partial(uproot.recreate, compression=None, uuid_function=lambda: uuid))
