@@ -56,7 +56,7 @@ class GridSearch(Stage):
 
     def can_continue(self, folder: Path) -> bool:
         """Whether trainings have ended in there."""
-        return any((folder / _TRAININGS).glob("*.json"))
+        return any((folder / _TRAININGS).glob("[!.]*.json"))
 
     def run(self, context: Context) -> Result:
         """Search; write `best.json`, `search.json`, `plots/` and, in `trainings/`, the curves of each training."""

@@ -166,7 +166,7 @@ class Undisturbed:
 
     def assert_nothing_left(self) -> None:
         """No temporary file, and within half a minute no process."""
-        hidden = [str(path) for path in self.run_dir.rglob(".*") if path.name != ".lock"]
+        hidden = [str(path) for path in self.run_dir.rglob(".*") if not path.name.endswith(".lock")]
         assert hidden == []
         assert [path for path in self.run_dir.rglob("*.new") if path.is_file()] == []
         wait_until(lambda: not self.processes(), what="all processes are gone")

@@ -96,8 +96,12 @@ def run_job(search: Search, job: SearchJob, epochs: int, folder: Path) -> JobRes
         error = f"{type(problem).__name__}: {problem}"
     result = JobResult(job, epochs, num_parameters, folds, time.perf_counter() - started, error)
     unfinished = folder / f".{job.key}.json"
-    unfinished.write_text(json.dumps(result.to_json()), encoding="utf-8")
-    unfinished.replace(folder / f"{job.key}.json")
+    try:
+        unfinished.write_text(json.dumps(result.to_json()), encoding="utf-8")
+        unfinished.replace(folder / f"{job.key}.json")
+    finally:
+        # Half a file on a full disk would look like work that can be continued.
+        unfinished.unlink(missing_ok=True)
     return result
 
 
