@@ -119,10 +119,12 @@ def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) 
 
 
 LAUNCHER = """
-import sys
+import signal, sys
 from pathlib import Path
 from training.launching.launcher import launch
 from training.launching.rank import RunSpec
+# A shell that starts tests in the background has them ignore interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 launch(RunSpec.load(Path(sys.argv[1])), on_progress=lambda progress: None)
 """
 

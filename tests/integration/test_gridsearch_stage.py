@@ -236,7 +236,7 @@ def test_a_search_in_which_no_setting_works_says_why(provider: SparkProvider, tm
         ("learning_rate=[-0.1]", "'gridsearch.learning_rate.0'"),
         ("epochs=[0]", "'gridsearch.epochs.0'"),
         ("batch_size=[x]", "'gridsearch.batch_size.0'"),
-        ("search=halving", "gridsearch: search: halving raises the epochs by itself"),
+        ("search=halving", "gridsearch: search: halving raises the epochs itself"),
         ("serach=grid", "unknown key 'gridsearch.serach'. Did you mean 'search'?"),
     ],
 )

@@ -96,7 +96,9 @@ def test_a_cutflow_fits_and_a_file_has_all_columns_side_by_side() -> None:
     assert len(as_text(steps).splitlines()) == 3
 
 
-def test_a_log_file_gets_whole_lines_and_no_control_characters() -> None:
+def test_a_log_file_gets_whole_lines_and_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Test processes have a width.
+    monkeypatch.delenv("COLUMNS", raising=False)
     file = io.StringIO()
     console = SafeConsole(file=file, highlight=False, soft_wrap=True)
     console.print("[bold]x[/] " + "word " * 50 + "a\x1b[2Jfile\r")
