@@ -298,14 +298,15 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     """
     path = find_config(name)
     content = _content_of(path)
+    # Before its paths are used.
+    _refuse_half_characters(path, content)
     if not is_shipped(path):
         count_from_folder(path, content)
     given = [read_override(each, Config) for each in overrides]
     whole = copy.deepcopy(content)
     for override in given:
         put(whole, override, Config)
-    for where in not_text(whole, ""):
-        raise ConfigError(f"{path}: {short(where)} holds half a character (a surrogate), which no file can hold.")
+    _refuse_half_characters(path, whole)
     try:
         config = Config.model_validate(whole)
     except ValidationError as cause:
@@ -325,6 +326,11 @@ def _content_of(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold keys and values, such as `run_dir: runs/mine`.")
     return content
+
+
+def _refuse_half_characters(path: Path, content: dict[str, Any]) -> None:
+    for where in not_text(content, ""):
+        raise ConfigError(f"{path}: {short(where)} holds half a character (a surrogate), which no file can hold.")
 
 
 def _mistakes(content: dict[str, Any]) -> ValidationError | None:
