@@ -26,6 +26,8 @@ def chunk_edges(boundaries: Sequence[int], start: int, stop: int, chunk: int) ->
     Examples:
         >>> chunk_edges([0, 3, 6, 9, 12], 0, 12, 7)
         [0, 6, 12]
+        >>> chunk_edges([0, 3, 6, 9, 12], 0, 12, 6)
+        [0, 6, 12]
         >>> chunk_edges([0, 20], 0, 20, 7)
         [0, 20]
         >>> chunk_edges([0, 100], 0, 100, 10)
