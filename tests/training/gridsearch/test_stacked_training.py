@@ -89,6 +89,7 @@ def members_of(rows: Rows, *, num_folds: int = 4, seeds: tuple[int, ...] = (1, 2
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.slow
 def test_each_member_gets_the_numbers_that_it_gets_alone(name: str) -> None:
     # 203 events in folds of 50 and 51: batches of some members are longer than those of others.
     rows = make_rows(203)
