@@ -21,6 +21,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import numba
+from numba.core import entrypoints
+
+# Kernels take plain arrays. So numba need not import its extensions for awkward and vector, which takes a second.
+entrypoints._already_initialized = True
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 

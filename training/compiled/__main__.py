@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from training.compiled.optimizer import Constants
+from training.compiled.optimizer import Constants, update
 from training.compiled.perceptron import Events, Perceptron, perceptron_epoch, perceptron_gradients, perceptron_sums
 
 
@@ -14,12 +14,13 @@ def compile_all() -> None:
         order, bounds, sums = np.arange(2), np.array([0, 2]), np.zeros((1, 4))
         network = Perceptron(np.array([2, 2]), np.zeros(2, real), np.ones(2, real))
         events = Events(np.ones((2, 2), real), np.zeros(2, np.int64), np.ones(2, real))
-        vectors = np.zeros((4, 1, 6), real)
-        parameters, gradients, _, _ = vectors
-        perceptron_gradients(parameters, gradients, np.zeros(1, np.int64), network, events, order, bounds, sums)
+        parameters, gradient, first, second = np.zeros((4, 1, 6), real)
+        step, adam = np.zeros(1, np.float32), Constants(True, 0.0)
+        perceptron_gradients(parameters, gradient, np.zeros(1, np.int64), network, events, order, bounds, sums)
         perceptron_epoch(
-            *vectors[:, 0], np.zeros(1, np.float32), 0.1, Constants(True, 0.0), network, events, order, bounds, sums[0]
+            parameters[0], gradient[0], first[0], second[0], step, 0.1, adam, network, events, order, bounds, sums[0]
         )
+        update(parameters[0], gradient[0], first[0], second[0], step, 0.1, adam)
         perceptron_sums(parameters[0], network, events, order, sums[0])
 
 
