@@ -15,21 +15,43 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import numba
+from numba.core import entrypoints
+
+# Kernels take plain arrays. So numba need not import its extensions for awkward and vector, which takes a second.
+entrypoints._already_initialized = True
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
-def compiled(function: Kernel, *, error_model: Literal["python", "numpy"] = "python") -> Kernel:
-    """Compile a loop over arrays; a division by zero is an error, or, as `numpy`, infinite."""
-    return cast("Kernel", numba.njit(cache=True, error_model=error_model)(function))
+def compiled(
+    function: Kernel,
+    *,
+    error_model: Literal["python", "numpy"] = "python",
+    nogil: bool = False,
+    fastmath: bool | AbstractSet[str] = False,
+) -> Kernel:
+    """Compile a loop over arrays at its first call.
+
+    Args:
+        function: The loop; its signature stays.
+        error_model: A division by zero is an error, or, as `numpy`, infinite.
+        nogil: Whether other Python threads run during a call.
+        fastmath: LLVM's flags for transformations that are not exact.
+    """
+    _choose_cache_folder(Path(function.__code__.co_filename).parent)
+    flags = set(fastmath) if isinstance(fastmath, AbstractSet) else fastmath
+    return cast("Kernel", numba.njit(cache=True, error_model=error_model, nogil=nogil, fastmath=flags)(function))
 
 
 def compiled_ufunc(function: Callable[..., float]) -> Any:
     """Compile a formula of scalars to a NumPy ufunc of scalars and arrays, which other kernels can call too."""
+    _choose_cache_folder(Path(function.__code__.co_filename).parent)
     return numba.vectorize(cache=True)(function)  # type: ignore[no-untyped-call]
 
 
@@ -59,9 +81,14 @@ def _can_be_written(folder: Path) -> bool:
         return False
 
 
-def _choose_cache_folder() -> None:
-    """Set numba's cache folder for this source: next to it, or elsewhere for an archive or a read-only checkout."""
-    package = Path(__file__).parent
+def _choose_cache_folder(package: Path) -> None:
+    """Set numba's cache folder for the kernels that are defined next."""
+    numba.config.CACHE_DIR = str(_cache_of(package))  # type: ignore[attr-defined]
+
+
+@cache
+def _cache_of(package: Path) -> Path:
+    """The cache for this source: next to it, or elsewhere for an archive or a read-only checkout."""
     source = hashlib.sha256()
     # An archive has no files to list; numba then notices what changes.
     for file in sorted(package.glob("*.py")):
@@ -70,7 +97,4 @@ def _choose_cache_folder() -> None:
     with contextlib.suppress(RuntimeError):
         # A user of a container may have none.
         places.append(Path.home() / ".cache" / "hep-pipeline")
-    numba.config.CACHE_DIR = str(cache_folder(f"kernels-{source.hexdigest()[:16]}", places))  # type: ignore[attr-defined]
-
-
-_choose_cache_folder()
+    return cache_folder(f"kernels-{source.hexdigest()[:16]}", places)

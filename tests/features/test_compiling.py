@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
-import numba
 import pytest
 
 from features import compiling
@@ -26,9 +26,26 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_it_lies_beside_the_source() -> None:
-    package = Path(str(compiling.__file__)).parent
-    assert Path(numba.config.CACHE_DIR).parent == package / "__pycache__"  # type: ignore[attr-defined]
+def result(package: Path, inner: str) -> tuple[int, int]:
+    """Result of a kernel that calls one of another file, and how often it is compiled, as in a new process."""
+    package.mkdir(exist_ok=True)
+    (package / "inner.py").write_text(f"def inner(x):\n    return {inner}\n")
+    (package / "outer.py").write_text("def outer(x):\n    return inner(x)\n")
+    compiling._cache_of.cache_clear()
+    found: dict[str, Any] = {}
+    for name in ("inner", "outer"):
+        file = package / f"{name}.py"
+        exec(compile(file.read_text(), str(file), "exec"), found)  # noqa: S102 - our own code
+        found[name] = compiling.compiled(found[name])
+    return found["outer"](3), sum(found["outer"].stats.cache_misses.values())
+
+
+def test_it_lies_beside_the_source_and_is_used_until_any_file_of_the_package_changes(tmp_path: Path) -> None:
+    package = tmp_path / "kernels"
+    assert result(package, "x + 1") == (4, 1)
+    assert [each.name[:8] for each in (package / "__pycache__").iterdir()] == ["kernels-"]
+    assert result(package, "x + 1") == (4, 0)
+    assert result(package, "x + 2") == (5, 1)
 
 
 def test_the_first_place_that_can_be_written_is_taken(tmp_path: Path) -> None:

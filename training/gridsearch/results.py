@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from training.gridsearch.stacked_training import Curves
+from training.gridsearch.folds import Curves
 from training.gridsearch.trials import Trial
 
 

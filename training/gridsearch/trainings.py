@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import torch
-from torch import nn
-from torch.optim import SGD, Adam, Optimizer
 
 from features.dataset import FeatureDataset
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.saved_model import ModelSpec, model_spec
+from training.compiled.optimizer import constants_of
 from training.determinism import be_deterministic
 from training.errors import TrainingError
+from training.gridsearch.folds import Curves, Member, make_folds, steps_per_epoch, train_member
 from training.gridsearch.settings import GridSearchSettings
-from training.gridsearch.stacked_training import Curves, Member, make_folds, steps_per_epoch, train_stacked
 from training.gridsearch.trials import SearchJob
 from training.readers.memory_rows import MemoryRows
-from training.settings import OptimizerName, TrainSettings
+from training.settings import TrainSettings
 
 _INPUTS: Final = ("hlf",)
 
@@ -116,15 +115,19 @@ def _train(search: Search, job: SearchJob, epochs: int) -> tuple[int, list[Curve
     def make_network() -> HlfClassifier:
         return HlfClassifier(job.hidden, spec.scalers, len(spec.classes))
 
-    curves = train_stacked(
-        make_network,
-        _optimizer(train, job.learning_rate),
-        rows.rows,
-        [Member(fold, train.seed) for fold in folds],
-        num_steps=steps_per_epoch(folds, job.batch_size),
-        epochs=epochs,
-        patience=settings.patience,
-    )
+    curves = [
+        train_member(
+            make_network,
+            constants_of(train),
+            job.learning_rate,
+            rows.rows,
+            Member(fold, train.seed),
+            num_steps=steps_per_epoch(folds, job.batch_size),
+            epochs=epochs,
+            patience=settings.patience,
+        )
+        for fold in folds
+    ]
     return sum(parameter.numel() for parameter in make_network().parameters()), curves
 
 
@@ -133,21 +136,6 @@ def _load(dataset: Path, seed: int) -> tuple[MemoryRows, ModelSpec]:
     """The high-level features of the training split, and the network's scaling; loaded once per process."""
     features = FeatureDataset.load(dataset)
     return MemoryRows.load(features, "train", _INPUTS, seed=seed), model_spec(HlfSettings(), features)
-
-
-def _optimizer(train: TrainSettings, learning_rate: float) -> Callable[[list[nn.Parameter]], Optimizer]:
-    def make(parameters: list[nn.Parameter]) -> Optimizer:
-        if train.optimizer is OptimizerName.ADAM:
-            return Adam(parameters, lr=learning_rate, weight_decay=train.weight_decay)
-        return SGD(
-            parameters,
-            lr=learning_rate,
-            momentum=train.momentum,
-            nesterov=train.nesterov,
-            weight_decay=train.weight_decay,
-        )
-
-    return make
 
 
 class GridSearchError(TrainingError):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from training.gridsearch.folds import Curves
 from training.gridsearch.results import Score, latency, pareto_front, ranked, score
-from training.gridsearch.stacked_training import Curves
 from training.gridsearch.trials import Trial
 
 TRIAL = Trial((5, 4), 16, 0.01, 3)
