@@ -73,7 +73,10 @@ class Analysis:
 
     def scores(self) -> list[dict[str, Any]]:
         """Of the search, but for the measured times, by setting."""
-        kept = [{key: value for key, value in each.items() if key != "latency"} for each in self.found()["scores"]]
+        kept = [
+            {key: value for key, value in each.items() if not key.startswith("latency")}
+            for each in self.found()["scores"]
+        ]
         return sorted(kept, key=lambda each: str(each["trial"]))
 
     @contextmanager
