@@ -43,7 +43,8 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
 
     What it writes, all in `<run_dir>/compare/<name>/`:
         comparison.json, comparison.md, figures/    the result
-        runs/<network>/<method>/seed-<n>/           each run, as `train` leaves it, and `test.json`
+        runs/<network>/<method>/rate-times-<f>/seed-<n>/
+                                                    each run, as `train` leaves it, and `test_events.json`
         timing/<network>/...                        short runs that measure time
         jobs/                                       logs of the ranks
 

@@ -142,7 +142,7 @@ class Word(StrEnum):
     UNDECIDED = "undecided"
 
 
-class Verdict(NamedTuple):
+class Judgement(NamedTuple):
     """The verdict on a difference, with the probabilities corrected for the number of comparisons in its table."""
 
     difference: Difference
@@ -156,7 +156,7 @@ class Verdict(NamedTuple):
         return f"{self.word} (needs {self.needed})" if self.needed else str(self.word)
 
 
-def verdicts(differences: Sequence[Difference]) -> list[Verdict]:
+def verdicts(differences: Sequence[Difference]) -> list[Judgement]:
     """The verdicts on all comparisons of a table.
 
     Examples:
@@ -172,7 +172,7 @@ def verdicts(differences: Sequence[Difference]) -> list[Verdict]:
         if p < LEVEL:
             word = Word.BETTER if each.value > 0 else Word.WORSE
         needed = each.needed(len(differences)) if word is Word.UNDECIDED else ""
-        found.append(Verdict(each, word, float(p), float(q), needed))
+        found.append(Judgement(each, word, float(p), float(q), needed))
     return found
 
 

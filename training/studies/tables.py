@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from training.studies.results import Comparison, RunResult, lowest_loss
-from training.studies.statistics import Difference, Mean, Verdict, Word, binomial_error, mean_of, points, verdicts
+from training.studies.statistics import Difference, Judgement, Mean, Word, binomial_error, mean_of, points, verdicts
 from training.studies.variants import ALL_METHODS, METHOD_NAMES, REFERENCE, TableColumn, Variant
 
 MODEL_NAMES: Final = {
@@ -55,7 +55,7 @@ def accuracy_table(comparison: Comparison, model: str) -> str:
     return markdown_table(["Test accuracy", *(str(column) for column in TableColumn)], rows)
 
 
-def judged(comparison: Comparison, model: str) -> dict[Pair, Verdict]:
+def judged(comparison: Comparison, model: str) -> dict[Pair, Judgement]:
     """The verdict on every pair of a network, from the seeds that both have."""
     found = {}
     for pair in pairs(comparison.variants(model)):
@@ -64,7 +64,7 @@ def judged(comparison: Comparison, model: str) -> dict[Pair, Verdict]:
     return dict(zip(found, verdicts(list(found.values())), strict=True))
 
 
-def verdict_table(judgements: Mapping[Pair, Verdict]) -> str:
+def verdict_table(judgements: Mapping[Pair, Judgement]) -> str:
     """Every comparison: the difference seed by seed and event by event, its interval, and the verdict."""
     rows = []
     for (this, other), verdict in judgements.items():
@@ -76,7 +76,7 @@ def verdict_table(judgements: Mapping[Pair, Verdict]) -> str:
     return markdown_table(header, rows)
 
 
-def overall(judgements: Mapping[Pair, Verdict]) -> str:
+def overall(judgements: Mapping[Pair, Judgement]) -> str:
     """A sentence with the number of each verdict.
 
     Examples:
@@ -135,7 +135,7 @@ def work_table(comparison: Comparison, model: str) -> str:
 
 def binomial_note(comparison: Comparison, model: str) -> str:
     """A note on the binomial error, which the size of the test split gives to every accuracy of a table."""
-    runs = [run for run in comparison.runs if run.model == model]
+    runs = _shown(comparison, model)
     accuracy, num_events = float(np.mean(_accuracies(runs))), runs[0].counts.num_events
     error = binomial_error(accuracy, num_events)
     return (
@@ -147,7 +147,7 @@ def binomial_note(comparison: Comparison, model: str) -> str:
 
 def still_learning(comparison: Comparison, model: str) -> str:
     """A sentence with the number of runs that were best near their end."""
-    summaries = [run.summary for run in comparison.runs if run.model == model]
+    summaries = [run.summary for run in _shown(comparison, model)]
     late = sum(each["best_epoch"] >= 0.75 * each["epochs"] for each in summaries)
     return (
         f"In {late} of the {len(summaries)} runs the validation loss was lowest in the last quarter of the epochs. "
@@ -168,6 +168,11 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     lines = [header, *rows]
     body = ["| " + " | ".join(map(str, line)) + " |" for line in lines]
     return "\n".join([body[0], "|" + "---|" * len(header), *body[1:]])
+
+
+def _shown(comparison: Comparison, model: str) -> list[RunResult]:
+    """The runs of a network at the best learning rates."""
+    return [run for variant in comparison.variants(model) for run in comparison.of(model, variant)]
 
 
 def _accuracies(runs: Sequence[RunResult]) -> list[float]:

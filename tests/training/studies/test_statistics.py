@@ -77,6 +77,12 @@ def test_a_true_difference_of_0_3_points_is_found_where_there_is_enough(seeds: i
     assert (found.p_different < LEVEL / 12).mean() >= power - 0.3
 
 
+def test_methods_are_called_equivalent_where_they_are_and_not_at_the_margin() -> None:
+    noise = 0.05 * np.random.default_rng(4).standard_normal((200, 8, 1500), dtype=np.float32)
+    assert (Difference.of(noise + MARGIN).p_equivalent < LEVEL).mean() < LEVEL + 0.045
+    assert (Difference.of(noise).p_equivalent < LEVEL).mean() > 0.2
+
+
 def test_few_seeds_do_not_make_a_false_alarm_of_equal_spreads() -> None:
     table = np.zeros((2, 1000))
     table[:, :2] = 1
