@@ -132,8 +132,7 @@ def _searched(after: str) -> dict[str, Any]:
         "behind": 0.012,
         "behind_error": 0.004,
         "loss": 0.399,
-        "latency": 7.8,
-        "latency_error": 0.2,
+        "latency": {"value": 7.8, "error": 0.2},
     }
     return {
         "search": f"grid{after}",

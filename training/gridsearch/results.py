@@ -82,8 +82,7 @@ class Score(NamedTuple):
         return {
             **self._asdict(),
             "trial": self.trial._asdict(),
-            "latency": self.latency.value,
-            "latency_error": self.latency.error,
+            "latency": self.latency._asdict(),
             "accuracy": self.accuracy,
             "behind": behind.value,
             "behind_error": behind.error,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.runs.outputs import digest_of
 from training.gridsearch.results import Cost, Lead, Score, chosen, latency, num_parameters, pareto_front, ranked, score
 from training.gridsearch.stacked_training import Curves
 from training.gridsearch.trials import Trial
@@ -123,3 +124,10 @@ def test_the_front_is_what_no_other_beats(cost: str, points: list[tuple[int, int
 
 def test_what_a_setting_costs_is_not_known_before_it_is_measured() -> None:
     assert math.isnan(made(9, [0.7]).latency.value)
+
+
+def test_another_time_is_the_same_result() -> None:
+    quick, slow = (made(9, [0.7, 0.8], latency=Cost(time, time / 10)) for time in (3.0, 4.0))
+    assert (
+        digest_of(quick.to_json(quick)) == digest_of(slow.to_json(slow)) != digest_of(made(9, [0.7, 0.7]).to_json(slow))
+    )
