@@ -132,7 +132,7 @@ def test_times_are_told(searched: Searched) -> None:
     found = searched.found()
     assert (found["slots"], found["trainings_taken_over"], found["train_events"]) == (2, 0, 100)
     assert found["speed_up"] == pytest.approx(found["training_seconds"] / found["seconds"])
-    times = {(tuple(each["trial"]["hidden"]), each["latency"]) for each in found["scores"]}
+    times = {(tuple(each["trial"]["hidden"]), each["latency"]["value"]) for each in found["scores"]}
     assert len(times) == len({hidden for hidden, _ in times}) == 4
     assert all(time > 0 for _, time in times)
 

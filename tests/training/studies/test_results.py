@@ -58,7 +58,7 @@ def test_the_page_embeds_every_figure_and_says_how_it_was_made(tmp_path: Path) -
         "seeds: hlf 1 to 2; particles 1 to 2",
         "| sample | technical sample |",
         "| code of the runs | commit 1 |",
-        "learning rate 0.001, the same for every method",
+        "learning rate 0.001, each for every method",
     ):
         assert words in page, words
 
