@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -70,10 +69,6 @@ class AirflowHome:
     def command(self, *words: str, seconds: float = 240) -> str:
         """`airflow ...` to its end; returns what it said."""
         return self._finished([str(self.python.parent / "airflow"), *words], seconds)
-
-    def script(self, path: Path, *words: str, seconds: float = 120) -> Any:
-        """The JSON that a Python script prints last in Airflow's interpreter."""
-        return json.loads(self._finished([str(self.python), str(path), *words], seconds).splitlines()[-1])
 
     def start_standalone(self) -> subprocess.Popen[bytes]:
         """`airflow standalone`, which is all of Airflow: end it with `end`."""
