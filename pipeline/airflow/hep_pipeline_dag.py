@@ -19,7 +19,6 @@ have defaults, and none changes the graph:
     HEP_PIPELINE_TRACK          default of the parameter `track`, yes or no; default: no
     HEP_PIPELINE_KEEP           default of the parameter `keep`; default: none, so that nothing is removed
     HEP_PIPELINE_SCHEDULE       cron expression or preset, in UTC; default: @daily; "none" for runs by hand only
-    HEP_PIPELINE_START          first day of the schedule, YYYY-MM-DD; default: long ago, but nothing is caught up
     HEP_PIPELINE_TIMEOUT_HOURS  a command that takes longer is ended and tried again; default: 12
     HEP_PIPELINE_RETRY_MINUTES  until a task is tried again; default: 5
     HEP_PIPELINE_POKE_SECONDS   between two looks of a task that waits; default: 60
@@ -321,7 +320,8 @@ with DAG(
     description="ROOT files to trained, evaluated and promoted trigger classifiers",
     doc_md=__doc__,
     schedule=_schedule(),
-    start_date=dt.datetime.fromisoformat(os.environ.get("HEP_PIPELINE_START", "2000-01-01")).replace(tzinfo=dt.UTC),
+    # Long ago, but nothing is caught up. Of a run of before it Airflow makes no tasks, and calls it a success.
+    start_date=dt.datetime(2000, 1, 1, tzinfo=dt.UTC),
     catchup=False,
     max_active_runs=1,
     params=_params(),

@@ -68,7 +68,7 @@ def about(task: Any) -> dict[str, Any]:
         "retries": task.retries,
         "retry_seconds": task.retry_delay.total_seconds(),
         "timeout_hours": task.execution_timeout.total_seconds() / 3600,
-        "reschedules": task.reschedule,
+        "reschedules": getattr(task, "reschedule", False),
         "rule": task.trigger_rule.value,
         "pool": task.pool,
         "together": task.max_active_tis_per_dag,

@@ -63,7 +63,9 @@ class Site:
         assert self._airflow.stdin is not None
         assert self._airflow.stdout is not None
         print(json.dumps({"env": self._env, "runs": runs}), file=self._airflow.stdin, flush=True)
-        return json.loads(self._airflow.stdout.readline())
+        answer = self._airflow.stdout.readline()
+        assert answer, "Airflow's interpreter has ended"
+        return json.loads(answer)
 
     def ends(self, *runs: dict[str, Any]) -> list[str]:
         """How tasks end, in words."""
