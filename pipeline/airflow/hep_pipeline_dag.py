@@ -133,10 +133,10 @@ class StageTask(BaseSensorOperator):
         """
         params, until = context["params"], _until(context)
         words = self._words(params, until=until)
-        run_dir = _run_dir(params["config"])
         if until is not None:
-            run_dir = run_dir.with_name(f"{run_dir.name}-until") / until.strftime("%Y-%m-%dT%H%M%SZ")
-            words += ["--set", f"run_dir={run_dir}", "--set", f"ingest.until={until.isoformat()}"]
+            run_dir = _run_dir(params["config"])
+            own = run_dir.with_name(f"{run_dir.name}-until") / until.strftime("%Y-%m-%dT%H%M%SZ")
+            words += ["--set", f"run_dir={own}", "--set", f"ingest.until={until.isoformat()}"]
         result = self._run(words)
         if result.output.startswith("report: "):
             self.report = DIR / result.output.removeprefix("report: ")
@@ -144,10 +144,7 @@ class StageTask(BaseSensorOperator):
             return PokeReturnValue(is_done=False)
         self._refuse(result.exit_code)
         if self.task.product and until is None:
-            place = run_dir / (self.task.folder or self.task.name)
-            context["outlet_events"][AssetAlias(self.task.product)].add(
-                Asset(place.as_uri()), extra={"config": params["config"], "run_dir": str(run_dir)}
-            )
+            self._announce(context["outlet_events"][AssetAlias(self.task.product)], params["config"])
         return PokeReturnValue(is_done=True, xcom_value=str(self.report) if self.report else None)
 
     def on_kill(self) -> None:
@@ -155,6 +152,12 @@ class StageTask(BaseSensorOperator):
         process = self._hook.sub_process if self._hook else None
         if self._hook is not None and process is not None and process.poll() is None:
             self._hook.send_sigterm()
+
+    def _announce(self, events: Any, config: str) -> None:
+        """Say what is new, and where."""
+        run_dir = _run_dir(config)
+        asset = Asset((run_dir / (self.task.folder or self.task.name)).as_uri())
+        events.add(asset, extra={"config": config, "run_dir": str(run_dir)})
 
     def _words(self, params: Any, *, until: dt.datetime | None) -> list[str]:
         """The command line, without what a bounded run adds.
