@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -185,6 +186,14 @@ def test_the_environment_sets_values_and_never_the_graph(make_site: MakeSite, de
     assert each_task(found, "together") == {None}
     assert each_task(default, "together") == {1}
     assert each_task(default, "pool") == {"default_pool"}
+
+
+def test_all_that_a_site_can_set_is_documented(default: Any, tmp_path: Path) -> None:
+    documented = (ROOT / "docs" / "operations.md").read_text()
+    of_ports = ("AIRFLOW__API__", "AIRFLOW__CORE__EXECUTION", "AIRFLOW__LOGGING__")
+    needed = {name for name in AirflowHome(tmp_path).env if name.startswith(of_ports)}
+    needed |= set(re.findall(r"HEP_PIPELINE_[A-Z_]+", DAG_FILE.read_text())) | set(default["params"])
+    assert {name for name in needed if name not in documented} == set()
 
 
 @pytest.mark.parametrize(("word", "meaning"), [("false", False), ("0", False), ("True", True), ("maybe", None)])
