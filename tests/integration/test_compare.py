@@ -190,7 +190,7 @@ def test_its_command_is_kept_without_secrets(tmp_path: Path, monkeypatch: pytest
 
 def test_without_features_the_stage_to_run_is_named(tmp_path: Path) -> None:
     done = invoke("compare", "thesis", "--config", config_of(tmp_path, tmp_path / "run"))
-    assert done.exit_code == Exit.USER_ERROR
+    assert done.exit_code == Exit.NOT_THERE_YET
     assert "Run `python -m pipeline features` first" in done.output
 
 

@@ -195,7 +195,7 @@ def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searc
 
 def test_training_that_waits_for_a_search_says_so(provider: SparkProvider, tmp_path: Path) -> None:
     result = Analysis(provider, tmp_path / "new").run("train", "--set", "model.hlf.from_gridsearch=true")
-    assert result.exit_code == Exit.USER_ERROR
+    assert result.exit_code == Exit.NOT_THERE_YET
     assert "train needs the output of gridsearch" in result.stderr
 
 
