@@ -15,7 +15,7 @@ from pipeline.machine.doctor import Finding, Need, Severity, examine, render
 from pipeline.machine.facts import read_machine
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Fingerprint
-from pipeline.runs.lock import locked
+from pipeline.runs.lock import locked, reading
 from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.space import LEAST_BYTES
@@ -47,7 +47,8 @@ class RunFolder:
         """Hold it; see `pipeline.runs.lock`.
 
         Args:
-            job: A job that only reads versions and has an output of its own: it holds that, and runs beside all others.
+            job: A job that only reads versions and has its own output: it holds that output, and runs beside all
+                others. `clean` keeps what was in use when the job began.
 
         Raises:
             RunFolderError: It cannot be written, or another command holds it for longer than this one waits.
@@ -61,6 +62,8 @@ class RunFolder:
         )
         with ExitStack() as held:
             tries(lambda: held.enter_context(locked(self.config.run_dir, f".{job}.lock" if job else ".lock")))
+            if job:
+                held.enter_context(reading(each.folder for each in map(_in_use, self.stores()) if each))
             yield
 
     def _say_that_it_waits(self, state: tenacity.RetryCallState) -> None:
@@ -70,6 +73,10 @@ class RunFolder:
     def store(self, stage: str) -> StageStore:
         """The versions of a stage."""
         return StageStore(self.config.run_dir, stage)
+
+    def stores(self) -> list[StageStore]:
+        """The versions of all stages, and the models of each network that were promoted."""
+        return [*(self.store(stage.name) for stage in STAGES), *Registry.all_of(self.config.run_dir)]
 
     def upstream(self, stage: Stage, *, mixed: bool = False) -> dict[str, Version]:
         """Current versions of what a stage reads from.
@@ -110,9 +117,8 @@ class RunFolder:
 
     def write_metrics(self, *, failed: str | None) -> None:
         """Replace `metrics.prom`; see `RunLog.write_metrics`."""
-        in_use = {each.stage: _manifest_in_use(each) for each in Registry.all_of(self.config.run_dir)}
-        stages = {stage.name: _manifest_in_use(self.store(stage.name)) for stage in STAGES}
-        self.log.write_metrics(stages, in_use, failed=failed)
+        stages = _manifests_in_use(map(self.store, STAGE_OF))
+        self.log.write_metrics(stages, _manifests_in_use(Registry.all_of(self.config.run_dir)), failed=failed)
 
     def examine(
         self, needs: Collection[Need], *, workers: int | None = None, min_free_bytes: int = LEAST_BYTES
@@ -158,13 +164,17 @@ class RunFolder:
         self.console.print(words, highlight=False, markup=False)
 
 
-def _manifest_in_use(store: StageStore) -> dict[str, Any] | None:
+def _manifests_in_use(stores: Iterable[StageStore]) -> dict[str, dict[str, Any] | None]:
+    found = {store.stage: _in_use(store) for store in stores}
+    return {name: None if version is None else version.manifest for name, version in found.items()}
+
+
+def _in_use(store: StageStore) -> Version | None:
     """None too where it is damaged: the command that needs it says so."""
     try:
-        current = store.current()
+        return store.current()
     except RunFolderError:
         return None
-    return current.manifest if current else None
 
 
 def _refuse_mixed_versions(stage: Stage, versions: dict[str, Version]) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
-from pipeline.runs import own_folders
+from pipeline.runs.lock import is_read
 from pipeline.runs.model_registry import REGISTRY, Registry
 from pipeline.runs.store import MANIFEST, StageStore
-from pipeline.stages.table import STAGES
+from training import own_folders
 
 
 class Removable(NamedTuple):
@@ -24,8 +24,9 @@ class Removable(NamedTuple):
 
 
 def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Removable]:
-    """Remove all versions but the newest `keep` of each stage, those in use, and what these were made from.
+    """Remove all versions but the newest `keep` of each stage, those in use or read, and what these were made from.
 
+    A version is read by a job that runs beside this command, such as `compare`, and was in use when the job began.
     Of each network in the registry the newest `keep` that were not withdrawn stay too, so that a rollback has
     somewhere to go, and of the one in use the training, features and events that it came from. Interrupted work goes,
     also what could be continued; results of `evaluate-files` and `compare` are the user's. What this code has not made,
@@ -56,11 +57,10 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
 
 
 def _removable(run_folder: RunFolder, keep: int) -> list[Removable]:
-    stores = [run_folder.store(stage.name) for stage in STAGES]
-    networks = Registry.all_of(run_folder.config.run_dir)
-    needed = _needed(run_folder, [*stores, *networks])
+    stores = run_folder.stores()
+    needed = _needed(run_folder, stores)
     found = []
-    for store in (*stores, *networks):
+    for store in stores:
         old = store.unfinished()
         # Withdrawn models do not count: a rollback goes to one of the others.
         worth_keeping = store.promoted() if isinstance(store, Registry) else store.complete()
@@ -79,9 +79,10 @@ def _removable(run_folder: RunFolder, keep: int) -> list[Removable]:
     return found
 
 
-def _needed(run_folder: RunFolder, stores: Iterable[StageStore]) -> set[tuple[Path, str]]:
-    """Versions in use, and those that they were made from, all the way up."""
+def _needed(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[tuple[Path, str]]:
+    """Versions in use or read by a running job, and those that they were made from, all the way up."""
     waiting = [(store.folder, current.name) for store in stores if (current := store.current())]
+    waiting += [(store.folder, name) for store in stores for name in store.complete() if is_read(store.folder / name)]
     needed: set[tuple[Path, str]] = set()
     while waiting:
         folder, name = waiting.pop()

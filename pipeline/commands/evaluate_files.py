@@ -22,7 +22,6 @@ from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cann
 from pipeline.local_folder import chosen_folder
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
-from pipeline.runs import own_folders
 from pipeline.runs.models_on_disk import (
     FoundModel,
     find_models,
@@ -35,6 +34,7 @@ from pipeline.runs.store import write_atomically
 from pipeline.stages.evaluate import make_task
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
+from training import own_folders
 
 _FOLDER: Final = "evaluations"
 _FEATURES: Final = "features"

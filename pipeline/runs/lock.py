@@ -1,4 +1,4 @@
-"""One run at a time in a run folder."""
+"""One run at a time in a run folder, and which versions the jobs beside it read."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, TextIO
 
 import psutil
 
 from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
+from training.own_folders import MARKER
 
 _SECONDS_FOR_A_NAME: Final = 1.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.02
@@ -52,6 +53,29 @@ def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
         finally:
             file.truncate(0)
             _remove_unused(path, made)
+
+
+@contextmanager
+def reading(folders: Iterable[Path]) -> Iterator[None]:
+    """Claim version folders that a job reads, so that `clean` keeps them; the claim ends with the process."""
+    with ExitStack() as held:
+        for folder in folders:
+            # A folder without the marker is never removed.
+            with contextlib.suppress(FileNotFoundError):
+                fcntl.flock(held.enter_context((folder / MARKER).open()), fcntl.LOCK_SH)
+        yield
+
+
+def is_read(folder: Path) -> bool:
+    """Whether a running job has claimed a version folder."""
+    try:
+        with (folder / MARKER).open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _held(path: Path) -> TextIO:

@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from ingestion.secrets import redact_all
 from pipeline.errors import RunFolderError, cannot_write
-from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import OutputFile, flush_folder, written_files
+from training import own_folders
 
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"

@@ -11,7 +11,7 @@ from feature_datasets import write_dataset
 from features.dataset import FeatureDataset
 from models.networks.hlf_settings import HlfSettings
 from models.networks.registry import NetworksSettings
-from training.errors import ShardError
+from training.errors import ShardError, StudyError
 from training.settings import TrainSettings
 from training.studies.plan import StudyPlan, make_plan
 from training.studies.settings import CompareSettings
@@ -78,6 +78,16 @@ def test_what_other_settings_left_is_removed_and_what_the_same_left_is_kept(
     assert left.exists()
     planned(dataset, tmp_path, tau=3, batch_size=4).runs()[0].prepare("commit 2")
     assert not left.exists()
+
+
+def test_a_folder_of_others_at_the_place_of_a_run_is_refused(dataset: FeatureDataset, tmp_path: Path) -> None:
+    run = planned(dataset, tmp_path).runs()[0]
+    notes = run.spec.out_dir / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    with pytest.raises(StudyError, match=r"seed-1 holds files .*made-by-hep-pipeline.*Move"):
+        run.prepare("commit 1")
+    assert notes.read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""Folders that this code made are told from all others, and only they are removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from training import own_folders
+from training.own_folders import MARKER
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    folder = tmp_path / "ours"
+    own_folders.make(folder)
+    (folder / "data").write_text("ours")
+    (folder / "below").mkdir()
+    (folder / "below" / "more").write_text("ours")
+    return folder
+
+
+def test_what_was_made_is_removed_whole(ours: Path) -> None:
+    assert own_folders.is_ours(ours)
+    own_folders.remove(ours)
+    assert not ours.exists()
+
+
+def test_a_folder_without_the_marker_stays(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "notes").write_text("mine")
+    assert not own_folders.is_ours(theirs)
+    own_folders.remove(theirs)
+    assert (theirs / "notes").read_text() == "mine"
+
+
+def test_what_a_kill_left_just_as_it_was_made_is_ours_as_it_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    own_folders.remove(tmp_path / "empty")
+    assert not (tmp_path / "empty").exists()
+
+
+def test_links_are_not_followed(tmp_path: Path, ours: Path) -> None:
+    link, outside = tmp_path / "link", tmp_path / "outside"
+    link.symlink_to(ours)
+    assert not own_folders.is_ours(link)
+    own_folders.remove(link)
+    assert link.is_symlink()
+    assert (ours / "data").exists()
+
+    outside.mkdir()
+    (outside / "notes").write_text("mine")
+    (ours / "to-folder").symlink_to(outside)
+    (ours / "to-file").symlink_to(outside / "notes")
+    own_folders.remove(ours)
+    assert not ours.exists()
+    assert (outside / "notes").read_text() == "mine"
+
+
+def test_what_an_interrupted_removal_leaves_is_still_ours(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink = Path.unlink
+
+    def interrupted(path: Path, **options: bool) -> None:
+        if path.name == MARKER:
+            raise KeyboardInterrupt
+        unlink(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            own_folders.remove(ours)
+    assert [path.name for path in ours.iterdir()] == [MARKER]
+    own_folders.remove(ours)
+    assert not ours.exists()
+
+
+def test_nothing_is_no_folder_of_ours(tmp_path: Path) -> None:
+    own_folders.remove(tmp_path / "gone")
+    assert not own_folders.is_ours(tmp_path / "gone")
