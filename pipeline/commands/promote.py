@@ -23,6 +23,7 @@ from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version
 from pipeline.stages.evaluate import Evaluate
+from pipeline.terminal.progress import Bar
 
 
 class Verdict(NamedTuple):
@@ -64,7 +65,8 @@ def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, for
     failed: list[str] = []
     for network in trained.manifest["counters"]["networks"]:
         try:
-            verdict = _promote(run_folder, network, trained, dataset, force=force)
+            with Bar(run_folder.console, f"promote {network}", "events") as bar:
+                verdict = _promote(run_folder, network, trained, dataset, bar, force=force)
         except USER_ERRORS as error:
             failed.append(f"{network}: {error}")
             run_folder.log.event("promotion failed", network=network, train=trained.name, message=str(error))
@@ -76,7 +78,9 @@ def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, for
         raise PromotionError("\n".join(failed))
 
 
-def _promote(run_folder: RunFolder, network: str, trained: Version, dataset: FeatureDataset, *, force: bool) -> Verdict:
+def _promote(
+    run_folder: RunFolder, network: str, trained: Version, dataset: FeatureDataset, bar: Bar, *, force: bool
+) -> Verdict:
     (candidate,) = find_models([f"{network}={trained.folder / network}"], dataset.classes)
     refuse_other_features([candidate], dataset.definitions)
     _refuse_seen_events(candidate, dataset, force=force)
@@ -92,7 +96,7 @@ def _promote(run_folder: RunFolder, network: str, trained: Version, dataset: Fea
         is_better, reason = True, "there was none in use"
     else:
         try:
-            found = _compare(candidate, current, dataset)
+            found = _compare(candidate, current, dataset, bar)
         except (ModelError, FeatureError) as error:
             is_better, reason = False, f"it cannot be compared with {current.name}: {error}"
         else:
@@ -113,13 +117,22 @@ def _decide(found: Estimate, current: Version, num_events: int, needed: float) -
     )
 
 
-def _compare(candidate: FoundModel, current: Version, dataset: FeatureDataset) -> Estimate:
+def _compare(candidate: FoundModel, current: Version, dataset: FeatureDataset, bar: Bar) -> Estimate:
     """How much better a candidate is than the model in use."""
     (old,) = find_models([f"in-use={current.folder}"], dataset.classes)
     refuse_other_features([old], dataset.definitions)
     _refuse_seen_events(old, dataset)
-    files = dataset.files("test")
-    before, after = (ScoredEvents.of(predict(each.candidate.model, files, also=["hlf"])) for each in (old, candidate))
+    total, done = 2 * dataset.num_rows("test"), 0
+
+    def count(events: int) -> None:
+        nonlocal done
+        done += events
+        bar(done, total)
+
+    before, after = (
+        ScoredEvents.of(predict(each.candidate.model, dataset.files("test"), also=["hlf"], on_events=count))
+        for each in (old, candidate)
+    )
     return improvement(after.labels, after.weights, before.probabilities, after.probabilities)
 
 

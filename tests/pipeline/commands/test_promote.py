@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pipeline.errors import MissingInputError, PromotionError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.log import METRICS
 from pipeline.runs.seen_events import dataset_of
+from pipeline.terminal import progress
 
 
 @pytest.fixture
@@ -54,6 +56,17 @@ def test_a_better_model_takes_the_place_and_a_worse_one_does_not(nights: Trained
     # The improvement is kept with the model.
     kept = nights.registry.current().manifest["improvement"]  # type: ignore[union-attr]
     assert kept["value"] > kept["error"] > 0
+
+
+def test_promotion_shows_its_progress(nights: TrainedNights, monkeypatch: pytest.MonkeyPatch) -> None:
+    nights.train(5)
+    nights.promote()
+    nights.train(20)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    shown = StringIO()
+    list(promote(RunFolder(nights.run_folder.config, Console(file=shown, width=200))))
+    lines = [line.strip().partition(" events")[0] for line in shown.getvalue().splitlines()]
+    assert lines == [f"promote hlf: {done}/600" for done in (256, 300, 556, 600)]
 
 
 def test_forced_a_worse_model_is_put_in_use_and_it_is_said(nights: TrainedNights) -> None:
