@@ -30,6 +30,8 @@ _SECONDS_BEFORE_AGAIN: Final = 0.05
 #: Errors of the system that come from a name or from permissions.
 _OF_THE_MACHINE: Final = frozenset({errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
 _WIDTH_OF_FILES: Final = 1000
+#: With these, help and tracebacks have colours in files too.
+_FORCING_COLOURS: Final = ("FORCE_COLOR", "PY_COLORS")
 #: What moves the cursor or changes colours, as names of files may.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -39,7 +41,12 @@ def _in_letters(control: re.Match[str]) -> str:
 
 
 class SafeConsole(Console):
-    """A console that shows no secrets and no control characters, and cuts no line of a file."""
+    """A console that shows no secrets and no control characters, cuts no line of a file, and colours terminals only."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it writes to a terminal; FORCE_COLOR makes none of a file."""
+        return super().is_terminal and not self.file.closed and self.file.isatty()
 
     @property  # type: ignore[misc]
     def size(self) -> ConsoleDimensions:
@@ -75,8 +82,10 @@ class Exit(IntEnum):
 def with_exit_code(command_line: Callable[[], None]) -> None:
     """Run a command line; the process ends with its exit code, after an interrupt too.
 
-    Letters that the terminal's encoding lacks are shown as escapes.
+    Letters that the terminal's encoding lacks are shown as escapes. Files, such as logs of ranks, get no colours.
     """
+    for name in _FORCING_COLOURS:
+        os.environ.pop(name, None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
