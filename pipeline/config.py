@@ -40,18 +40,19 @@ SHIPPED: Final = Path(__file__).parent / "configs"
 
 
 class SparkSettings(BaseModel):
-    """Where Spark runs."""
+    """Spark: where it runs, its memory and its properties."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     master: str = "local[*]"
-    """`local[*]` (all cores of this machine), or a cluster such as `spark://host:7077`."""
+    """Spark master: `local[*]` for all cores of this machine, or a cluster such as `spark://host:7077`."""
     driver_memory: str = Field(default="1g", pattern=r"^[0-9]+[kmgt]$")
-    """Memory of the driver's JVM; the data itself never go through it."""
+    """Memory of the driver's JVM, for example `512m` or `4g`. The driver needs 22 bytes for each
+    selected event; the event data stay on the executors."""
     executor_python: str | None = None
-    """Python on the executors of a cluster; by default the path of this one."""
+    """Path of Python on the executors of a cluster; null for the path of the driver's Python."""
     conf: dict[str, Property] = {}
-    """Any further Spark properties. Those that Spark or Hadoop hold secret are shown nowhere."""
+    """Further Spark properties. Values that Spark or Hadoop treat as secret are hidden in all outputs."""
 
     @field_validator("conf", mode="before")
     @classmethod
@@ -63,81 +64,93 @@ class SparkSettings(BaseModel):
 
 
 class EvaluateSettings(BaseModel):
-    """What is asked of an evaluation."""
+    """The evaluation on the test split."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     signal: str | None = None
-    """The class that working points keep; by default ttbar where there is such a class, else the second."""
+    """Signal class of the working points; null for `ttbar` if that is a class, else the second class."""
     working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.90, 0.95, 0.99], min_length=1)
-    """Signal efficiencies at which backgrounds and rates are reported; plots against kinematics use the first."""
+    """Signal efficiencies at which backgrounds and rates are reported, between 0 and 1. Plots of the efficiency against
+    kinematic variables use the first."""
     luminosity: float = Field(default=2e34, gt=0)
-    """Instantaneous luminosity [1/(cm2 s)] for rates, where all samples have a cross-section."""
+    """Instantaneous luminosity for trigger rates [1/(cm2 s)]. Rates need the cross-sections of all samples."""
     reference: bool = True
-    """Gradient-boosted trees on the high-level features beside the networks."""
+    """Whether to evaluate gradient-boosted trees on the high-level features as a reference for the networks."""
     train_events: PositiveInt = 20_000
-    """Highest number of training events whose scores are compared with those of the test split."""
+    """Highest number of training events in the comparison of training and test scores, at least 1."""
 
 
 class PromoteSettings(BaseModel):
-    """When a new model takes the place of the one in use."""
+    """The condition under which `promote` replaces the model in use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     min_sigma: float = Field(default=1.0, ge=0)
-    """Standard errors of the difference by which the mean cross-entropy on the test split must be lower."""
+    """Improvement that a new model needs to replace the model in use: the decrease of the mean cross-entropy on the
+    test split, in standard errors of the difference; at least 0."""
 
 
 class MlflowSettings(BaseModel):
-    """Where `track` copies the record of a training to."""
+    """The MLflow server to which `track` logs trainings (needs the extra `mlflow`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     uri: str | None = None
-    """Of the tracking server, such as `https://mlflow.site:5000`; not set: what MLFLOW_TRACKING_URI says."""
+    """Address of the MLflow tracking server, for example `https://mlflow.site:5000`; null for the value of
+    MLFLOW_TRACKING_URI."""
     experiment: str = Field(default="hep-pipeline", min_length=1)
-    """Name of the experiment that the runs belong to."""
+    """Name of the MLflow experiment that holds the runs."""
 
 
 class ReportSettings(BaseModel):
-    """Words on plots and in the report."""
+    """Text of the report and of the plots."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     title: str = "HEP event classifier"
     """Title of the report."""
     experiment: str = ""
-    """Name of the experiment, upper left on plots."""
+    """Name of the experiment, in the upper left corner of plots."""
     sample_note: str = "Simulation"
-    """What the events are, beside the experiment."""
+    """Kind of events, after the name of the experiment on plots."""
     energy_tev: float = Field(default=13, gt=0)
-    """Centre-of-mass energy [TeV]."""
+    """Centre-of-mass energy on plots and in the report, greater than 0 [TeV]."""
 
 
 class Config(BaseModel):
-    """Everything that a user may choose."""
+    """All settings of a run folder."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
-    run_dir: Path
-    """Local folder that everything is written to; `~` is the home folder."""
+    run_dir: Path = Field(examples=["runs/full"])
+    """Local folder for all outputs; `~` is the home folder. Relative paths in a config file start at the folder of the
+    file; relative paths in a shipped config or in `--set` start at the current folder."""
     classes: list[str] = Field(default=["QCD", "ttbar", "W+jets"], min_length=2, max_length=100)
-    """Names of the classes; a sample's label is an index into this list."""
-    samples: list[SampleSettings] = Field(min_length=1)
-    """The input files by physics process."""
+    """Names of the classes, at least 2; the label of a sample is an index into this list."""
+    samples: list[SampleSettings] = Field(
+        min_length=1,
+        examples=[
+            [
+                {"name": name, "label": label, "files": [f"data/{name}_*.root"]}
+                for label, name in enumerate(("qcd", "ttbar", "wjets"))
+            ]
+        ],
+    )
+    """Samples: the input files of each physics process."""
     ingest: IngestSettings = IngestSettings()
     features: FeatureSettings = FeatureSettings()
     gridsearch: GridSearchSettings = GridSearchSettings()
     model: NetworksSettings = NetworksSettings()
     train: TrainSettings = TrainSettings()
     train_by_network: dict[ModelName, dict[str, Any]] = {}
-    """Keys of `train` that are different for one network."""
+    """Values of `train` that differ for one network, for example `{particles: {epochs: 10}}`."""
     compare: CompareSettings = CompareSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     promote: PromoteSettings = PromoteSettings()
     mlflow: MlflowSettings = MlflowSettings()
     allow_load_test: bool = False
-    """Train and evaluate on a load-test sample too, whose events are copies of few: for timing only."""
+    """Whether to train and evaluate on a load-test sample, whose events are copies of a few: for timing only."""
     report: ReportSettings = ReportSettings()
     spark: SparkSettings = SparkSettings()
 
@@ -170,7 +183,7 @@ class Config(BaseModel):
 
     @property
     def signal(self) -> str:
-        """Name of the class that working points keep."""
+        """Name of the signal class of the working points."""
         return self.evaluate.signal or ("ttbar" if "ttbar" in self.classes else self.classes[1])
 
     @field_validator("run_dir", mode="before")

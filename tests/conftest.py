@@ -26,7 +26,9 @@ settings.load_profile("any machine")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The switch that writes golden files anew."""
-    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew instead of comparing")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write tests/golden and full.yaml instead of comparing them"
+    )
 
 
 @pytest.fixture

@@ -56,6 +56,13 @@ def test_every_key_of_the_config_that_lists_all_is_there(reference: ModuleType) 
     assert keys_in(full) - {row[0].strip("`") for row in rows_of(reference.config_page())} == set()
 
 
+def test_full_yaml_is_generated_from_the_settings(reference: ModuleType, update_golden: bool) -> None:
+    path = CHECKOUT / "pipeline" / "configs" / "full.yaml"
+    if update_golden:
+        path.write_text(reference.full_config(), encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == reference.full_config(), "pytest --update-golden tests/test_reference.py"
+
+
 def test_every_command_and_its_own_options(reference: ModuleType) -> None:
     page = reference.commands_page()
     names = {each.name or each.callback.__name__.replace("_", "-") for each in app.registered_commands}
