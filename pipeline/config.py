@@ -195,7 +195,7 @@ class Config(BaseModel):
     def _run_dir_holds_no_code(self) -> Self:
         folder = self.run_dir.resolve()
         if folder in {ROOT, *ROOT.parents} or any(folder.is_relative_to(ROOT / name) for name in PACKAGES):
-            raise ValueError(f"run_dir: '{self.run_dir}' holds the code of the pipeline; choose a folder of its own")
+            raise ValueError(f"run_dir: '{self.run_dir}' holds the code of the pipeline; choose another folder")
         return self
 
     @model_validator(mode="after")
@@ -203,7 +203,7 @@ class Config(BaseModel):
         if self.features.min_lepton_pt < self.ingest.min_lepton_pt:
             raise ValueError(
                 f"features.min_lepton_pt ({self.features.min_lepton_pt:g}) is below ingest.min_lepton_pt "
-                f"({self.ingest.min_lepton_pt:g}): events between the two are already gone; lower the latter"
+                f"({self.ingest.min_lepton_pt:g}): ingest has already dropped the events in between; lower the latter"
             )
         return self
 
@@ -239,41 +239,41 @@ class Config(BaseModel):
         return self
 
     def refuse_load_test(self, is_load_test: bool) -> None:
-        """Copies of few events are good for timing; a model or a figure of them would look like one of many events.
+        """Refuse a load-test sample: its events are copies of a few, and good for timing only.
 
         Args:
             is_load_test: Whether the events are of a load-test sample.
 
         Raises:
-            LoadTestError: They are, and `allow_load_test` is not set.
+            LoadTestError: They are of a load-test sample, and `allow_load_test` is not set.
         """
         if is_load_test and not self.allow_load_test:
             raise LoadTestError(
-                "these events are of a load-test sample: copies of few events, turned and mirrored. A model or a "
-                "metric of them means nothing. To time it all the same, set allow_load_test: true."
+                "these events are of a load-test sample: copies of a few events, turned and mirrored. A model or a "
+                "metric of them means nothing. To measure times with them, set allow_load_test: true."
             )
 
     def training_of(self, name: ModelName) -> TrainSettings:
-        """How a network is trained, but for what a grid search decides."""
+        """The training settings of a network, before the results of a grid search replace some."""
         return TrainSettings.model_validate(
             {**self.train.model_dump(exclude_unset=True), **self.train_by_network.get(name, {})}
         )
 
 
 class LoadedConfig(NamedTuple):
-    """A config, and where its values come from."""
+    """A config, and the sources of its values."""
 
     config: Config
     path: Path
     content: dict[str, Any]
-    """What the file says."""
+    """Content of the file."""
     overrides: list[Override]
 
     def source(self, keys: Keys) -> str:
-        """Where the value at a place comes from: the last `--set` that gives it or a part of it, the file, or neither.
+        """The source of a value: the last `--set` that gives it or a part of it, the file, or the default.
 
         Args:
-            keys: The place.
+            keys: Keys of the value, from the outermost.
         """
         for override in self.overrides[::-1]:
             is_around = override.concerns(keys)
@@ -307,11 +307,11 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
         overrides: `a.b=c` each; c is read as YAML.
 
     Raises:
-        ConfigError: The file is not there, no YAML, or something in it is wrong; all mistakes are listed.
+        ConfigError: The file is missing, is no YAML, or has mistakes; the message lists all.
     """
     path = find_config(name)
     content = _content_of(path)
-    # Before its paths are used.
+    # Before the paths are used.
     _refuse_half_characters(path, content)
     if not is_shipped(path):
         count_from_folder(path, content)
@@ -355,7 +355,7 @@ def _mistakes(content: dict[str, Any]) -> ValidationError | None:
 
 
 def find_config(name: str) -> Path:
-    """The file of a config given by path or by the name of a shipped one.
+    """The file of a config, given by path or by the name of a shipped config.
 
     Raises:
         ConfigError: There is neither.
@@ -366,17 +366,17 @@ def find_config(name: str) -> Path:
     if name in shipped:
         return shipped[name]
     raise ConfigError(
-        f"there is no config file '{Path(name).absolute()}', and none of that name is shipped.{nearest(name, shipped)}"
+        f"there is no config file '{Path(name).absolute()}', and no shipped config '{name}'.{nearest(name, shipped)}"
     )
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether a config comes with the code; paths in it count from the current folder, else from its own."""
+    """Whether a config comes with the code. Its relative paths then start at the current folder."""
     return path.resolve().parent == SHIPPED.resolve()
 
 
 def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:
-    """Dotted keys and JSON values of a section of the config, without those that only change speed.
+    """Dotted keys and JSON values of a section of the config, without keys that only change speed.
 
     Examples:
         >>> flat_items(ReportSettings(title="A run"), "report")["report.title"]

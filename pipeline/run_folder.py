@@ -1,4 +1,4 @@
-"""What every command has in hand: a config, its run folder, and where to speak."""
+"""The run folder of a config, with the console for messages: every command gets one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SECONDS_BETWEEN_TRIES: Final = 0.5
 
 
 class RunFolder:
-    """The run folder of one config; nothing is written before a command asks for it.
+    """The run folder of a config; making this object writes nothing.
 
     Args:
         config: The config.
-        console: Where progress and notes are shown.
-        wait: Seconds to wait where another command holds it.
+        console: Console for progress and notes.
+        wait: Seconds to wait while another command holds the run folder.
     """
 
     def __init__(self, config: Config, console: Console, *, wait: float = 0.0) -> None:
@@ -44,14 +44,14 @@ class RunFolder:
 
     @contextmanager
     def locked(self, job: str = "") -> Iterator[None]:
-        """Hold it; see `pipeline.runs.lock`.
+        """Hold the run folder; see `pipeline.runs.lock`.
 
         Args:
-            job: A job that only reads versions and has its own output: it holds that output, and runs beside all
-                others. `clean` keeps what was in use when the job began.
+            job: Name of a job that only reads versions and has its own output: it locks that output, and runs beside
+                all other commands. `clean` keeps the versions that were in use when the job began.
 
         Raises:
-            RunFolderError: It cannot be written, or another command holds it for longer than this one waits.
+            RunFolderError: It cannot be written, or another command holds it longer than the time to wait.
         """
         tries = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(FolderInUseError),
@@ -79,14 +79,14 @@ class RunFolder:
         return [*(self.store(stage.name) for stage in STAGES), *Registry.all_of(self.config.run_dir)]
 
     def upstream(self, stage: Stage, *, mixed: bool = False) -> dict[str, Version]:
-        """Current versions of what a stage reads from.
+        """Current versions of the stages that a stage reads.
 
         Args:
             stage: The stage.
-            mixed: Whether they may have been made from others than each other.
+            mixed: Whether they may have been made from other versions than these.
 
         Raises:
-            MissingInputError: One is not there, or they do not belong together.
+            MissingInputError: One is missing, or they do not belong together.
         """
         self.refuse_missing_upstream([stage])
         found = {name: self.store(name).current() for name in stage.upstream_of(self.config)}
@@ -100,10 +100,13 @@ class RunFolder:
         return versions
 
     def refuse_missing_upstream(self, stages: Iterable[Stage]) -> None:
-        """Refuse stages, to be run in this order, that read what is not there and none of them makes.
+        """Refuse stages whose input neither exists nor is made by an earlier stage of the list.
+
+        Args:
+            stages: The stages to run, in order.
 
         Raises:
-            MissingInputError: One does.
+            MissingInputError: The input of a stage is missing.
         """
         made: set[str] = set()
         for stage in stages:
@@ -123,12 +126,12 @@ class RunFolder:
     def examine(
         self, needs: Collection[Need], *, workers: int | None = None, min_free_bytes: int = LEAST_BYTES
     ) -> list[Finding]:
-        """What is wrong with this machine.
+        """Problems of this machine.
 
         Args:
-            needs: What is going to run.
-            workers: MPI ranks; None: those of the training.
-            min_free_bytes: Space for what is going to be written.
+            needs: What the command needs.
+            workers: Number of MPI ranks; None for that of the training.
+            min_free_bytes: Disk space for the output.
         """
         train = self.config.train
         return examine(
@@ -149,10 +152,10 @@ class RunFolder:
         workers: int | None = None,
         min_free_bytes: int = LEAST_BYTES,
     ) -> None:
-        """Raise where `examine` finds an error; warnings are for `doctor`.
+        """Raise if `examine` finds an error; warnings are for `doctor`.
 
         Raises:
-            MachineError: `what` cannot be done; all errors and their fixes.
+            MachineError: The machine has errors; the message lists them with their fixes.
         """
         findings = self.examine(needs, workers=workers, min_free_bytes=min_free_bytes)
         errors = [each for each in findings if each.severity is Severity.ERROR]
@@ -160,7 +163,7 @@ class RunFolder:
             raise MachineError(f"{what} on this machine:\n{render(errors)}")
 
     def say(self, words: str) -> None:
-        """Print a line as it is."""
+        """Print a line without markup."""
         self.console.print(words, highlight=False, markup=False)
 
 
@@ -170,7 +173,7 @@ def _manifests_in_use(stores: Iterable[StageStore]) -> dict[str, dict[str, Any] 
 
 
 def _in_use(store: StageStore) -> Version | None:
-    """None too where it is damaged: the command that needs it says so."""
+    """The version in use; None if it is damaged: the command that needs it says so."""
     try:
         return store.current()
     except RunFolderError:
@@ -178,21 +181,21 @@ def _in_use(store: StageStore) -> Version | None:
 
 
 def _refuse_mixed_versions(stage: Stage, versions: dict[str, Version]) -> None:
-    """Refuse inputs that do not belong together: a model trained on one split and evaluated on another, say.
+    """Refuse inputs that do not belong together, such as a model and another split than it was trained on.
 
     A test event of new features may have been a training event of the old.
     """
     for name, version in versions.items():
         for source in _made_from_others(STAGE_OF[name], version, versions):
             raise MissingInputError(
-                f"{stage.name} cannot use {name} {version.name}: that was made from other {source} than "
-                f"{versions[source].name}, which is there now. Run `python -m pipeline {name}` first, or "
+                f"{stage.name} cannot use {name} {version.name}: it was made from other {source} than "
+                f"{versions[source].name}, which is current. Run `python -m pipeline {name}` first, or "
                 f"`python -m pipeline run` for all."
             )
 
 
 def _made_from_others(stage: Stage, version: Version, versions: dict[str, Version]) -> list[str]:
-    """Stages of which a version was made from other content than the given versions have."""
+    """Stages whose content in the given versions differs from the content that a version was made from."""
     whole = Fingerprint.from_json(version.manifest["fingerprint"])
     used = [item for each in (whole, *whole.parts.values()) for item in each.inputs.items()]
     return [

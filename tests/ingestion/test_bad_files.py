@@ -245,7 +245,7 @@ def test_bad_files_of_earlier_are_not_read_again_when_a_file_is_added(three_bad:
     bad = three_bad.counters["bad_files"]
     write_good(three_bad.data / "qcd_1.root")
     shown = three_bad.ingest(on_bad_file="skip")
-    assert "1 files read, 3 as before; 3 bad files skipped" in shown
+    assert "1 files read, 3 reused; 3 bad files skipped" in shown
     assert three_bad.counters["files_read"] == 1
     assert sorted(three_bad.counters["bad_files"], key=str) == sorted(bad, key=str)
 

@@ -298,7 +298,7 @@ def test_a_training_killed_in_the_second_network_ends_as_if_undisturbed(
     assert (folder / "hlf" / "summary.json").exists()
     assert not (second / "summary.json").exists()
     said = killed.done("train")
-    assert "particles: an interrupted run left a checkpoint, training continues from there" in said
+    assert "particles: training continues from the checkpoint of an interrupted run" in said
     assert weights(killed) == weights(networks)
 
 

@@ -216,7 +216,7 @@ def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(analys
     added = add_file(analysis)
     shown = analysis.run("ingest")
     assert f"input added: {added}" in shown
-    assert "1 files read, 3 as before" in shown
+    assert "1 files read, 3 reused" in shown
     assert analysis.counters("ingest")["files_read"] == 1
     parts, inodes = analysis.parts(), analysis.inodes("ingest", "events")
     assert {name: parts[name] for name in old_parts} == old_parts
@@ -232,7 +232,7 @@ def test_features_of_old_parts_are_taken_over_and_the_result_is_that_of_a_fresh_
     splits, kernels = analysis.splits(), analysis.inodes("features", "kernels")
     add_file(analysis)
     shown = analysis.run()
-    assert "kernels of 3 of 4 parts as before" in shown
+    assert "kernels of 3 of 4 parts reused" in shown
     assert analysis.counters("features")["kernel_outputs_taken_over"] == 3
     after = analysis.inodes("features", "kernels")
     assert {name: after[name] for name in kernels} == kernels

@@ -149,7 +149,7 @@ def disturbed(folder: Path, provider: SparkProvider) -> Week:
 
     week.arrives(LATER["ttbar"])
     said = week.runs()
-    assert "1 files read, 3 as before" in said
+    assert "1 files read, 3 reused" in said
 
     week.arrives(LATER["qcd"], share=0.5)
     assert "1 bad files skipped" in week.runs()
@@ -171,7 +171,7 @@ def disturbed(folder: Path, provider: SparkProvider) -> Week:
     assert "may still be being written" in said
 
     week.arrives(LATER["wjets"])
-    assert "1 files read, 5 as before" in week.runs()
+    assert "1 files read, 5 reused" in week.runs()
     return week
 
 

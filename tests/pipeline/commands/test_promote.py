@@ -116,7 +116,7 @@ def test_a_model_in_use_that_cannot_be_compared_stays_until_it_is_forced(
     assert not promoted
     assert reason.startswith("it cannot be compared with 0001-")
     assert why in reason
-    assert reason.endswith("`promote --force` puts it in use all the same.")
+    assert reason.endswith("`promote --force` puts it in use anyway.")
     promoted, reason = nights.promote(force=True)
     assert promoted
     assert why in reason
@@ -178,7 +178,7 @@ def test_what_was_promoted_and_withdrawn_is_in_the_log_of_the_run(nights: Traine
 def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(nights: TrainedNights) -> None:
     nights.train(5)
     (nights.run_dir / "train" / nights.made["train"] / "hlf" / "run.json").unlink()
-    with pytest.raises(PromotionError, match=r"hlf: .*not known which events.*promote --force"):
+    with pytest.raises(PromotionError, match=r"hlf: the training events of hlf are unknown.*promote --force"):
         nights.promote()
     assert nights.in_use() is None
     assert nights.promote(force=True)[0]
@@ -186,7 +186,7 @@ def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(n
     promoted, reason = nights.promote()
     assert not promoted
     assert "cannot be compared with 0001" in reason
-    assert "not known which events in-use was trained on" in reason
+    assert "the training events of in-use are unknown" in reason
 
 
 def test_after_a_move_of_the_run_folder_the_model_in_use_knows_what_it_saw(

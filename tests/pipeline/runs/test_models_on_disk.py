@@ -140,10 +140,10 @@ def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_run_without_a_model_says_what_is_in_there(tmp_path: Path) -> None:
     (tmp_path / "hlf" / "checkpoints" / "0000-0010").mkdir(parents=True)
-    with pytest.raises(MissingInputError, match=r"has not got through an epoch.*In it: checkpoints\."):
+    with pytest.raises(MissingInputError, match=r"writes it after the first epoch.*It holds: checkpoints\."):
         names(tmp_path / "hlf")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(MissingInputError, match=r"In it: nothing\."):
+    with pytest.raises(MissingInputError, match=r"It holds: nothing\."):
         names(tmp_path / "empty")
 
 
