@@ -197,7 +197,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and why (like `plan`).")] = False,
     force: ForceOption = False,
 ) -> None:
-    """Run all stages, as far as they are stale."""
+    """Run all stages that are stale."""
     if dry_run:
         from pipeline.commands.plan import lines, plan
 
@@ -287,7 +287,7 @@ def compare(
 @command
 def promote(
     asked: Asked,
-    force: Annotated[bool, typer.Option("--force", help="Promote whatever the comparison says.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Promote independent of the comparison.")] = False,
 ) -> None:
     """Put the trained networks in use, if they are better than those in use."""
     from pipeline.commands.promote import promote

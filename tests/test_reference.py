@@ -1,4 +1,4 @@
-"""The generated reference: nothing that a user may type or read about is missing."""
+"""The generated reference and `full.yaml` are complete."""
 
 from __future__ import annotations
 

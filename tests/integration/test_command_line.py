@@ -126,7 +126,7 @@ def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
         ("ingest.entries_per_task=7", "", ()),
     ],
 )
-def test_a_changed_key_makes_only_what_hangs_on_it_stale(
+def test_a_changed_key_makes_only_its_dependents_stale(
     finished: Finished, change: str, reason: str, stale: tuple[str, ...]
 ) -> None:
     plan = finished.plan("--set", change)

@@ -1,4 +1,4 @@
-"""`train.warm_start`: from the model in use where that is honest, else from fresh weights, and it is said."""
+"""`train.warm_start`: from the model in use if that has seen no test event, else from fresh weights, with a message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OTHER_SPLIT = [f"features.split.{name}={share}" for name, share in (("train", 0.
 
 
 def train(undisturbed: Undisturbed, *options: str) -> tuple[str, str | None]:
-    """What is said of the beginning, and the weights that the ranks were told to begin with."""
+    """The message about the start, and the initial weights that the ranks got."""
     done = undisturbed.run("train", *WARM, *options)
     assert done.returncode == 0, done.stderr
     (said,) = [line.strip() for line in done.stderr.splitlines() if "model in use" in line]

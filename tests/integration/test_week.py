@@ -79,7 +79,7 @@ class Week:
         """Like the start of a night, up to a `kill -9` of the process group in the middle of `train`."""
         for stage in ("ingest", "features"):
             assert command(self.provider, stage, "--config", self.config).exit_code == 0
-        # Many epochs, so that there is time; the next run has other settings, and does not go on from there.
+        # Many epochs, so that there is time; the next run has other settings and does not continue from there.
         arguments = ["train", "--config", str(self.config), "--set", "train.epochs=2000"]
         process = subprocess.Popen(
             [sys.executable, "-m", "pipeline", *arguments],

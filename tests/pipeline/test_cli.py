@@ -1,4 +1,4 @@
-"""What every command has in common, and what is said of options that have moved."""
+"""The options that all commands share, and errors for moved options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`full.yaml` is the reference of all keys: it must hold each one, with the default of the code."""
+"""`full.yaml` holds every key with the default of the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share: versions upstream that belong together, and the look at the machine."""
+"""The run folder: versions upstream that belong together, and the check of the machine."""
 
 from __future__ import annotations
 

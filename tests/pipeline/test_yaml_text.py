@@ -1,4 +1,4 @@
-"""What users write as YAML, and what of it is refused."""
+"""YAML of users: values by YAML 1.2, and refused mistakes."""
 
 from __future__ import annotations
 

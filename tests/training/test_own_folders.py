@@ -1,4 +1,4 @@
-"""Folders that this code made are told from all others, and only they are removed."""
+"""Only folders that this code made are removed."""
 
 from __future__ import annotations
 

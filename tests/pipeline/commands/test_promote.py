@@ -1,4 +1,4 @@
-"""Which model is in use: better ones take the place, and worse ones do not."""
+"""The model in use: better models replace it, worse ones do not."""
 
 from __future__ import annotations
 

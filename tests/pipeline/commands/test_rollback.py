@@ -1,4 +1,4 @@
-"""There is a way back to the model that was in use before."""
+"""Rollback to the previous model."""
 
 from __future__ import annotations
 

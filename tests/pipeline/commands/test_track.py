@@ -1,4 +1,4 @@
-"""What MLflow learns of a training is what the training recorded, read back from the files of its store."""
+"""MLflow gets the records of a training; the tests read them from the files of its store."""
 
 from __future__ import annotations
 

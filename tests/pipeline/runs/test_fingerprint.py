@@ -1,4 +1,4 @@
-"""Why a stage is stale."""
+"""The reasons for a stale stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of errors, on terminals that have few letters too."""
+"""Messages of errors, also on terminals with few characters, and files without colours."""
 
 from __future__ import annotations
 

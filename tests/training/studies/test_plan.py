@@ -1,4 +1,4 @@
-"""Which runs there are, where they go, and which count as done."""
+"""The runs of a comparison, their folders and their state."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_folder_of_others_at_the_place_of_a_run_is_refused(dataset: FeatureDat
         ({"seeds": {"hlf": 3}}, False),
     ],
 )
-def test_the_result_hangs_on_what_matters_and_nothing_else(
+def test_the_digest_depends_on_settings_that_change_the_result_only(
     dataset: FeatureDataset, tmp_path: Path, changes: dict[str, Any], is_same: bool
 ) -> None:
     before = planned(dataset, tmp_path)
