@@ -15,8 +15,8 @@ _URL: Final = re.compile(r"://(?P<rest>(?:[\w.+-]+://)?(?:(?!://)\S)+)")
 #: `user:password@` or `token@`. An S3 key as a password may hold `/`, `?`, `#` and `@`. Digits after a colon are a
 #: port, except in S3 URLs, which name a bucket.
 _USERINFO: Final = re.compile(
-    r"[^/?#@:\['\"]*:(?!\d{1,5}(?:[/?#'\",;)\]}]|$)).*@|[^/?#'\"]*@"
-    r"|(?:(?<=\bs3://)|(?<=\bs3[an]://))[^/?#@:\['\"]*:.*@",
+    r"(?:(?<=\bs3://)|(?<=\bs3[an]://))[^/?#@:\['\"]*:.*@"
+    r"|[^/?#@:\['\"]*:(?!\d{1,5}(?:[/?#'\",;)\]}]|$)).*@|[^/?#'\"]*@",
     re.IGNORECASE,
 )
 #: Parameters whose values are credentials, by the names that their stores document: S3 (signature versions 4 and 2),

@@ -121,6 +121,7 @@ def test_what_is_around_a_secret_stays_readable(text: str, shown: str) -> None:
 
 @given(st.text(st.sampled_from("ab0/+=?#@&;,"), max_size=40))
 @example("12345/")
+@example("0;@#")
 def test_passwords_of_urls_may_hold_anything_but_blanks(password: str) -> None:
     assert redact(f"s3://AKIA:{password}{SECRET}@bucket/f.root") == "s3://***@bucket/f.root"
 
