@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from pipeline.config import LoadedConfig, load, load_config
-from pipeline.credentials import shown_command
+from pipeline.configuration.credentials import shown_command
 from pipeline.errors import ConfigError
 from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
 

@@ -23,14 +23,14 @@ from features.settings import FeatureSettings
 from ingestion.secrets import keep_secret
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
-from pipeline.config_mistakes import explain
-from pipeline.config_paths import count_from_folder
-from pipeline.credentials import Property, holds_credential, variables_with_credentials
+from pipeline.configuration.credentials import Property, holds_credential, variables_with_credentials
+from pipeline.configuration.local_folder import local_folder
+from pipeline.configuration.mistakes import explain
+from pipeline.configuration.overrides import Keys, Override, put, read_override, value_at
+from pipeline.configuration.relative_paths import count_from_folder
+from pipeline.configuration.yaml_text import about_yaml, not_text, read_yaml
 from pipeline.errors import ConfigError, LoadTestError, nearest, short
-from pipeline.local_folder import local_folder
-from pipeline.overrides import Keys, Override, put, read_override, value_at
 from pipeline.runs.code_meaning import PACKAGES, ROOT
-from pipeline.yaml_text import about_yaml, not_text, read_yaml
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import TrainSettings
 from training.studies.settings import CompareSettings

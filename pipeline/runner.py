@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from rich.markup import escape
 
 from ingestion.secrets import redact_all
-from pipeline.credentials import shown_command
+from pipeline.configuration.credentials import shown_command
 from pipeline.errors import CheckFailedError, RunFolderError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.code_meaning import code_digests

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.configuration.local_folder import chosen_folder
+from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import RunFolderError, cannot_write
-from pipeline.local_folder import chosen_folder
 from pipeline.run_folder import RunFolder
 from pipeline.terminal.progress import Bar
-from pipeline.yaml_text import write_yaml
 
 
 def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int) -> str:

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting.card import CAPTIONS
 from pipeline.reporting.cutflow import StepEfficiency, as_json, cutflow
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
-from pipeline.yaml_text import write_yaml
 
 _HERE: Final = Path(__file__).parent
 _BUNDLED: Final = ROOT / "samples"

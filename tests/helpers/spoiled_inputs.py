@@ -13,7 +13,7 @@ import uproot
 from numpy.random import Generator
 from ruamel.yaml.error import YAMLError
 
-from pipeline.yaml_text import read_yaml, write_yaml
+from pipeline.configuration.yaml_text import read_yaml, write_yaml
 
 SAMPLES: Final = Path(__file__).resolve().parents[2] / "samples"
 CONFIGS: Final = Path(__file__).resolve().parents[2] / "pipeline" / "configs"

@@ -13,9 +13,9 @@ from ingestion.files import expand
 from ingestion.secrets import redact
 from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, Config, find_config, flat_items, load, load_config
+from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
-from pipeline.yaml_text import write_yaml
 from training.settings import TrainSettings
 
 MINIMAL: dict[str, Any] = {

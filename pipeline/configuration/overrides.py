@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from pydantic import BaseModel
 from ruamel.yaml.error import YAMLError
 
-from pipeline.credentials import Property, shown
+from pipeline.configuration.credentials import Property, shown
+from pipeline.configuration.yaml_text import about_yaml, read_yaml
 from pipeline.errors import ConfigError, short
-from pipeline.yaml_text import about_yaml, read_yaml
 
 Keys = tuple[str | int, ...]
 

@@ -16,7 +16,7 @@ from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.tag import Tag
 
 from ingestion.secrets import redact
-from pipeline.credentials import holds_credential
+from pipeline.configuration.credentials import holds_credential
 from pipeline.errors import short
 
 #: Highest number of values in a config, with repetitions by aliases: ten lines of nested aliases give a billion values.

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ingestion.secrets import HIDDEN, redact_all
-from pipeline.credentials import shown
+from pipeline.configuration.credentials import shown
+from pipeline.configuration.overrides import Override
 from pipeline.errors import nearest, short
-from pipeline.overrides import Override
 
 _MISTAKES_SHOWN: Final = 20
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ruamel.yaml.error import YAMLError
 
-from pipeline.yaml_text import read_yaml, write_yaml
+from pipeline.configuration.yaml_text import read_yaml, write_yaml
 
 
 @pytest.mark.parametrize(
