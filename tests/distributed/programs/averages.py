@@ -107,10 +107,10 @@ def read_others(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
         if transport.rank:
             run_now(vector.add(one))
             continue
-        for rank in last:
+        for rank, before in last.items():
             run_now(vector.read_of(rank, found))
             torn += found.min() != found.max()
-            grows = grows and last[rank] <= found[0]
+            grows = grows and before <= found[0]
             last[rank] = float(found[0])
     run_now(transport.barrier())
     run_now(vector.read_of(transport.rank, found))
