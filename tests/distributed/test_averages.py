@@ -40,7 +40,14 @@ def test_the_sum_over_all_ranks_is_conserved_and_no_change_is_lost(
         # The answer of a partner, or its lock, comes when it gets a core: milliseconds.
         averages //= 10
     results = results_of(
-        mpi, ranks, "averages:conserve", tmp_path / "ranks", protocol=protocol, overlap=overlap, averages=averages
+        mpi,
+        ranks,
+        "averages:conserve",
+        tmp_path / "ranks",
+        seconds=150,
+        protocol=protocol,
+        overlap=overlap,
+        averages=averages,
     )
     for result in results:
         assert set(result["difference"]) == {0}
@@ -66,7 +73,7 @@ def test_other_types_are_averaged_too(tmp_path: Path, mpi: Mpi, protocol: str, d
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_half_changed_vector_is_never_seen_or_at_least_counted(tmp_path: Path, mpi: Mpi, protocol: str) -> None:
-    results = results_of(mpi, 4, "averages:stamps", tmp_path / "ranks", protocol=protocol, seconds=1.0, size=20_000)
+    results = results_of(mpi, 4, "averages:stamps", tmp_path / "ranks", protocol=protocol, duration=1.0, size=20_000)
     for result in results[:2]:
         assert min(result["reads"], result["received"]) > 20
         assert result["unnoticed"] == 0
@@ -76,7 +83,7 @@ def test_a_half_changed_vector_is_never_seen_or_at_least_counted(tmp_path: Path,
 
 def test_the_vector_of_another_rank_is_read_whole_without_its_help(tmp_path: Path, mpi: Mpi) -> None:
     reader, *others = results_of(
-        mpi, 3, "averages:read_others", tmp_path / "r", protocol="sockets", seconds=0.5, size=20_000
+        mpi, 3, "averages:read_others", tmp_path / "r", protocol="sockets", duration=0.5, size=20_000
     )
     assert reader["grows"]
     assert reader["torn"] == 0

@@ -106,7 +106,6 @@ def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
             assert rank["averages_begun"] + rank["averages_skipped"] == rank["steps"]
         assert rank["bytes_sent"] > 0
         assert rank["seconds_by_kind"]["communicate"] > 0
-    print("RATIO", told["consensus_distance"] / distance_alone)
     assert told["consensus_distance"] < 0.5 * distance_alone
 
 

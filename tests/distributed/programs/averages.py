@@ -61,7 +61,7 @@ def conserve(protocol: Any, overlap: Any, averages: int, size: int = 33, dtype: 
     return result
 
 
-def stamps(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
+def stamps(protocol: Any, duration: float, size: int) -> dict[str, Any]:
     """All elements of a vector stay the same number, unless a change is seen half done.
 
     The first half of the ranks only read, again and again; the others average with them meanwhile.
@@ -73,7 +73,7 @@ def stamps(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
     found, change = np.empty(size), np.empty(size)
     torn = unnoticed = reads = 0
     run_now(transport.barrier())
-    end = time.monotonic() + seconds
+    end = time.monotonic() + duration
     while time.monotonic() < end:
         if transport.rank >= num_readers:
             change.fill(rng.integers(10))
@@ -93,7 +93,7 @@ def stamps(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
     return result
 
 
-def read_others(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
+def read_others(protocol: Any, duration: float, size: int) -> dict[str, Any]:
     """The first rank reads the vectors of the others, which add to them meanwhile."""
     transport = MpiTransport(protocol=protocol, overlap="inline")
     vector = run_now(transport.share(np.full(size, transport.rank, np.float32)))
@@ -101,7 +101,7 @@ def read_others(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
     torn = 0
     last = {rank: float(rank) for rank in range(1, transport.world_size)}
     run_now(transport.barrier())
-    end = time.monotonic() + seconds
+    end = time.monotonic() + duration
     grows = True
     while time.monotonic() < end:
         if transport.rank:
