@@ -71,6 +71,21 @@ def test_other_types_are_averaged_too(tmp_path: Path, mpi: Mpi, protocol: str, d
     check_counts(results)
 
 
+def test_vectors_larger_than_the_buffers_of_the_network_are_averaged_too(tmp_path: Path) -> None:
+    results = results_of(
+        IMPLEMENTATIONS[0],
+        2,
+        "averages:conserve",
+        tmp_path / "ranks",
+        protocol="sockets",
+        overlap="thread",
+        averages=5,
+        size=1_000_000,
+    )
+    assert all(result["difference"] == [0] for result in results)
+    check_counts(results)
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_half_changed_vector_is_never_seen_or_at_least_counted(tmp_path: Path, mpi: Mpi, protocol: str) -> None:
     results = results_of(mpi, 4, "averages:stamps", tmp_path / "ranks", protocol=protocol, duration=1.0, size=20_000)

@@ -50,7 +50,7 @@ def conserve(protocol: Any, overlap: Any, averages: int, size: int = 33, dtype: 
     versions.append(run_now(vector.read(found)))
     counts = vector.counts
     result = {
-        "difference": (summed(transport, found) - summed(transport, start + added)).tolist(),
+        "difference": np.unique(summed(transport, found) - summed(transport, start + added)).tolist(),
         "counts": counts._asdict(),
         "last_version": versions[-1],
         "versions_grow": versions == sorted(versions),
