@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 from typing import Any
 
@@ -61,10 +60,10 @@ def conserve(protocol: Any, overlap: Any, averages: int, size: int = 33, dtype: 
     return result
 
 
-def stamps(protocol: Any, duration: float, size: int) -> dict[str, Any]:
+def stamps(protocol: Any, averages: int, size: int) -> dict[str, Any]:
     """All elements of a vector stay the same number, unless a change is seen half done.
 
-    The first half of the ranks only read, again and again; the others average with them meanwhile.
+    The first half of the ranks only read, again and again, until the others have averaged with them.
     """
     transport = MpiTransport(protocol=protocol, overlap="inline")
     rng = np.random.default_rng([transport.rank, 2])
@@ -72,21 +71,19 @@ def stamps(protocol: Any, duration: float, size: int) -> dict[str, Any]:
     num_readers = transport.world_size // 2
     found, change = np.empty(size), np.empty(size)
     torn = unnoticed = reads = 0
-    run_now(transport.barrier())
-    end = time.monotonic() + duration
-    while time.monotonic() < end:
-        if transport.rank >= num_readers:
+    if transport.rank >= num_readers:
+        for number in range(averages):
             change.fill(rng.integers(10))
             run_now(vector.add(change))
-            run_now(vector.average_with(int(rng.integers(num_readers))))
-            continue
+            run_now(vector.average_with(number % num_readers))
+    writers_are_done = transport.comm.Ibarrier()
+    while not writers_are_done.Test():
         noticed = vector.counts.mixed_reads
         run_now(vector.read(found))
         reads += 1
         if found.min() != found.max():
             torn += 1
             unnoticed += vector.counts.mixed_reads == noticed
-    run_now(transport.barrier())
     result = {"torn": torn, "unnoticed": unnoticed, "reads": reads, **vector.counts._asdict()}
     run_now(vector.close())
     transport.close()
@@ -243,22 +240,22 @@ def skip(protocol: Any) -> dict[str, Any]:
 
 
 def skip_beside_sockets(transport: MpiTransport) -> dict[str, Any]:
-    """The same, where the partner's thread waits for the lock of its vector."""
+    """The same, while the partner's thread waits for the lock of its vector."""
     vector = run_now(transport.share(np.zeros(3)))
-    mutex = ctypes.c_void_p(vector._served._mutex.ctypes.data)
-    partner = 1 - transport.rank
-    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+    served, partner, library = vector._served, 1 - transport.rank, ctypes.CDLL(None)
+    own = served._mutex
     run_now(transport.barrier())
-    threading.Timer(0.3, ctypes.CDLL(None).pthread_mutex_unlock, [mutex]).start()
-    # The call itself takes the lock too, so that it is made here without it.
-    served = vector._served
-    free = np.zeros_like(served._mutex)
-    own, served._mutex = served._mutex, free
+    library.pthread_mutex_lock(ctypes.c_void_p(own.ctypes.data))
+    # The owner takes this lock too; here it does without.
+    served._mutex = np.zeros_like(own)
+    run_now(transport.barrier())
     for _ in range(3):
         vector.begin_average_with(partner)
+    run_now(transport.barrier())
+    library.pthread_mutex_unlock(ctypes.c_void_p(own.ctypes.data))
+    served._mutex = own
     run_now(vector.drain())
     vector.begin_average_with(partner)
-    served._mutex = own
     run_now(vector.close())
     transport.close()
     return vector.counts._asdict()
