@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -32,8 +34,11 @@ class Averaging(Protocol):
     def add(self, change: Vector) -> None:
         """Add to the vector."""
 
-    def average(self, partner: int) -> None:
-        """Replace the vectors of this rank and its partner by their average."""
+    def average(self, partner: int) -> bool:
+        """Replace the vectors of this rank and its partner by their average; False: one of them is not finite."""
+
+    def read_of(self, rank: int, out: Vector) -> None:
+        """Copy the vector of any rank into `out`."""
 
     def take_counts(self) -> None:
         """Update `received` and `begun`, as all methods above also do."""
@@ -95,27 +100,26 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def read(self, out: Vector) -> int:
-        self._raise_error_of_thread()
-        with self._turn:
-            if self._poke:
-                self._process.poke()
+        with self._own_turn():
             self._averaging.read(out)
             return self._averaging.begun + self._averaging.received
 
     @override
     async def add(self, change: Vector) -> int:
-        self._raise_error_of_thread()
-        with self._turn:
-            if self._poke:
-                self._process.poke()
+        with self._own_turn():
             self._averaging.add(change)
             return self._averaging.begun + self._averaging.received
 
     @override
+    async def read_of(self, rank: int, out: Vector) -> None:
+        with self._own_turn():
+            self._averaging.read_of(rank, out)
+
+    @override
     async def average_with(self, partner: int) -> None:
-        self._raise_error_of_thread()
         self._refuse_non_partner(partner)
-        self._average(partner)
+        with self._own_turn():
+            self._average(partner)
 
     @override
     def begin_average_with(self, partner: int) -> None:
@@ -123,7 +127,8 @@ class MpiSharedVector(SharedVector):
         self._raise_error_of_thread()
         self._refuse_non_partner(partner)
         if not self._with_thread:
-            self._average(partner)
+            with self._own_turn():
+                self._average(partner)
         elif self._under_way.acquire(blocking=False):
             if self._thread is None:
                 self._start_thread()
@@ -133,9 +138,10 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def drain(self) -> None:
+        started = perf_counter()
         with self._under_way:
-            self._raise_error_of_thread()
-        with self._turn:
+            self.waited += perf_counter() - started
+        with self._own_turn():
             self._averaging.take_counts()
 
     @override
@@ -144,17 +150,33 @@ class MpiSharedVector(SharedVector):
         if self._thread is not None:
             self._partners.put(None)
             self._thread.join()
+        started = perf_counter()
         self._process.wait_for_all()
+        self.waited += perf_counter() - started
         with self._turn:
             self._averaging.take_counts()
             self._averaging.free()
         self._raise_error_of_thread()
 
-    def _average(self, partner: int) -> None:
+    @contextmanager
+    def _own_turn(self) -> Iterator[None]:
+        """The turn of the owner's thread at MPI; counts its waiting, for the other thread and for locks."""
+        self._raise_error_of_thread()
+        started = perf_counter()
         with self._turn:
-            started = perf_counter()
-            self._averaging.average(partner)
-            self._exchange_seconds += perf_counter() - started
+            self.waited += perf_counter() - started
+            before = self._averaging.wait_seconds
+            if self._poke:
+                self._process.poke()
+            yield
+            self.waited += self._averaging.wait_seconds - before
+
+    def _average(self, partner: int) -> None:
+        """Make an average; the caller has the turn."""
+        started = perf_counter()
+        if not self._averaging.average(partner):
+            self._skipped += 1
+        self._exchange_seconds += perf_counter() - started
 
     def _refuse_non_partner(self, partner: int) -> None:
         comm = self._process.comm
@@ -175,7 +197,8 @@ class MpiSharedVector(SharedVector):
         """Main loop of the thread: make the requested averages until the request is None."""
         while (partner := self._next_partner()) is not None:
             try:
-                self._average(partner)
+                with self._turn:
+                    self._average(partner)
             except BaseException as error:  # noqa: BLE001 - it is raised where the result would have been used
                 self._error = error
             finally:

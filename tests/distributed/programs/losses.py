@@ -32,7 +32,7 @@ def lose(finish: Callable[[object], None], doing: str, victims: list[int], proto
     shared = run_now(transport.share(vector))
     for _ in range(100):
         run_now(shared.average_with((transport.rank + 1) % transport.world_size))
-    run_now(transport.count_samples(1))
+    run_now(transport.count("samples", 1))
     run_now(transport.barrier())
     finish(
         {
@@ -41,7 +41,7 @@ def lose(finish: Callable[[object], None], doing: str, victims: list[int], proto
             "world": transport.world_size,
             "losses": losses,
             "sum": float(vector[0]),
-            "samples": run_now(transport.count_samples(0)),
+            "samples": run_now(transport.count("samples", 0)),
         }
     )
     ulfm.leave(transport)
