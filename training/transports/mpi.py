@@ -109,8 +109,9 @@ class MpiTransport(Transport):
             try:
                 # Do not wait for the sends too: if a rank is lost, Open MPI ends all others for a cancelled send.
                 self._mpi.Request.Waitall(receives)
-                self.waited += perf_counter() - started
                 self._mpi.Request.Waitall(sends)
+                # A large message leaves only when the neighbour is ready for it, so this is waiting too.
+                self.waited += perf_counter() - started
             except self._mpi.Exception as error:
                 self.process.raise_named(error)
         return theirs
