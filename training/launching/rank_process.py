@@ -59,6 +59,7 @@ def main(argv: list[str]) -> int:
             transport.close()
             transport = _transport(run)
             _train_with_survivors(run, transport, files, watchdog)
+        transport.close()
     except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
         if not is_rank_loss(error):
             # The launcher knows of a lost rank anyway, and the loss is no error of this rank.

@@ -257,8 +257,8 @@ class SocketSharedVector(SharedVector):
     async def read(self, out: Vector) -> int:
         return self._served.read(out)
 
+    @override
     async def read_of(self, rank: int, out: Vector) -> None:
-        """Copy another worker's vector, as it is now, into `out`, without its help."""
         self._served.read_of(rank, out)
 
     @override
@@ -281,13 +281,17 @@ class SocketSharedVector(SharedVector):
 
     @override
     async def drain(self) -> None:
+        started = perf_counter()
         self._served.drain()
+        self.waited += perf_counter() - started
 
     @override
     async def close(self) -> None:
         """Close the vector; ranks that come early serve the others until all are here."""
+        started = perf_counter()
         self._served.drain()
         self._process.wait_for_all()
+        self.waited += perf_counter() - started
         self._served.close()
 
 

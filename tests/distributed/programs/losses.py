@@ -34,7 +34,7 @@ def lose(finish: Callable[[object], None], doing: str, victims: list[int], proto
     shared = run_now(transport.share(vector))
     for _ in range(100):
         run_now(shared.average_with((transport.rank + 1) % transport.world_size))
-    run_now(transport.count_samples(1))
+    run_now(transport.count("samples", 1))
     run_now(transport.barrier())
     finish(
         {
@@ -44,7 +44,7 @@ def lose(finish: Callable[[object], None], doing: str, victims: list[int], proto
             "losses": losses,
             "averages_lost": averages_lost,
             "sum": float(vector[0]),
-            "samples": run_now(transport.count_samples(0)),
+            "samples": run_now(transport.count("samples", 0)),
         }
     )
     ulfm.leave(transport)
