@@ -106,7 +106,7 @@ def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
             assert rank["averages_begun"] + rank["averages_skipped"] == rank["steps"]
         assert rank["bytes_sent"] > 0
         assert rank["seconds_by_kind"]["communicate"] > 0
-    assert told["consensus_distance"] < 0.5 * distance_alone
+    assert told["consensus_distance"] < 0.25 * distance_alone
 
 
 def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(dataset: FeatureDataset, tmp_path: Path) -> None:
