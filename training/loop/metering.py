@@ -18,7 +18,7 @@ from training.transports.transport import AverageCounts, CounterName, SharedVect
 T = TypeVar("T")
 
 
-class _Waiting(Protocol):
+class _WaitCounter(Protocol):
     """Something that knows how long its owner has waited in its calls."""
 
     waited: float
@@ -64,7 +64,7 @@ class Meter:
         """Time of all kinds."""
         return sum(self.seconds.values())
 
-    async def timed(self, what: str, work: Awaitable[T], waiting: _Waiting) -> T:
+    async def timed(self, what: str, work: Awaitable[T], waiting: _WaitCounter) -> T:
         """Await some communication; books the time before it as computation, and the part spent waiting apart."""
         self.lap("compute")
         doing, self.doing = self.doing, what
