@@ -1,4 +1,4 @@
-"""`python -m training.compiled` compiles the kernels before the first run (about half a minute) and caches the code."""
+"""`python -m training.compiled` compiles the kernels before the first run (about a minute) and caches the code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from training.compiled.optimizer import Constants, update
 from training.compiled.perceptron import Events, Perceptron, perceptron_epoch, perceptron_gradients, perceptron_sums
+from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient
 
 
 def compile_all() -> None:
@@ -22,6 +23,12 @@ def compile_all() -> None:
         )
         update(parameters[0], gradient[0], first[0], second[0], step, 0.1, adam)
         perceptron_sums(parameters[0], network, events, order, sums[0])
+        none, particles = np.empty(0, real), np.ones((2, 1, 2), real)
+        recurrent = Recurrent(1, np.zeros(2, real), np.ones(2, real), Perceptron(np.array([1, 2]), none, none))
+        sequences = ParticleEvents(none.reshape(0, 0), particles, np.ones(2, np.int64), events.labels, events.weights)
+        size = 3 * (2 + 1 + 2) + 2 + 2
+        vectors, work = np.zeros((2, size), real), np.empty(2 * (5 + 2), real)
+        recurrent_gradient(vectors[0], vectors[1], recurrent, sequences, order, work, sums[0])
 
 
 if __name__ == "__main__":

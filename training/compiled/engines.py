@@ -9,9 +9,12 @@ import numpy as np
 from torch import Tensor, nn
 
 from models.networks.hlf import HlfClassifier
+from models.networks.inclusive import InclusiveClassifier
+from models.networks.particles import ParticleEncoder, ParticlesClassifier
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, Integers
 from training.compiled.perceptron import Events, Perceptron, perceptron_gradients
+from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient
 
 
 class Rows(Protocol):
@@ -86,6 +89,53 @@ class PerceptronEngine(Engine):
         perceptron_gradients(parameters, gradients, members, self.network, events_of(rows), order, bounds, sums)
 
 
+class RecurrentEngine(Engine):
+    """Networks with a GRU over particles.
+
+    Args:
+        encoder: Scaling and GRU.
+        further: Scaling of the features that join the GRU's last state, if there are any.
+        layers: Linear layers with ReLU between them.
+    """
+
+    def __init__(self, encoder: ParticleEncoder, further: Standardize | None, layers: Sequence[nn.Module]) -> None:
+        head = PerceptronEngine(layers).network
+        mean: Array = encoder.scaling.mean.numpy()
+        joined = (mean[:0], mean[:0]) if further is None else (further.mean.numpy(), further.inverse_std.numpy())
+        self._network = Recurrent(
+            encoder.gru.hidden_size, mean, encoder.scaling.inverse_std.numpy(), Perceptron(head.widths, *joined)
+        )
+        self._work = mean[:0]
+
+    def gradients(
+        self,
+        parameters: Array,
+        gradients: Array,
+        members: Integers,
+        rows: Rows,
+        order: Integers,
+        bounds: Integers,
+        sums: Array,
+    ) -> None:
+        """See `Engine`."""
+        *further, particles, numbers = [column.numpy() for column in rows.inputs]
+        none = np.empty((len(numbers), 0), particles.dtype)
+        events = ParticleEvents(*(further or [none]), particles, numbers, rows.labels.numpy(), rows.weights.numpy())
+        for place, member in enumerate(members):
+            batch = order[bounds[place] : bounds[place + 1]]
+            work = self._room(numbers[batch], particles.shape[1])
+            recurrent_gradient(parameters[member], gradients[member], self._network, events, batch, work, sums[member])
+
+    def _room(self, numbers: Integers, longest: int) -> Array:
+        """Memory for a batch, kept from step to step: new memory takes the system a tenth of a step to give."""
+        if numbers.max() > longest:
+            raise IndexError(f"an event has {numbers.max()} particles in an array for {longest}")
+        size = int(np.maximum(numbers, 1).sum()) * (5 * self._network.width + len(self._network.mean))
+        if len(self._work) < size:
+            self._work = np.empty(size, self._work.dtype)
+        return self._work
+
+
 def events_of(rows: Rows) -> Events:
     """The arrays of some events with one input column."""
     return Events(rows.inputs[0].numpy(), rows.labels.numpy(), rows.weights.numpy())
@@ -104,6 +154,10 @@ def compiled_engine(module: nn.Module) -> Engine | None:
         return None
     if type(module) is HlfClassifier:
         return PerceptronEngine([module.scaling, *module.layers])
+    if type(module) is ParticlesClassifier:
+        return RecurrentEngine(module.encoder, None, [module.output])
+    if type(module) is InclusiveClassifier:
+        return RecurrentEngine(module.encoder, module.scaling, list(module.layers))
     if type(module) is nn.Sequential and _is_perceptron(list(module)):
         return PerceptronEngine(list(module))
     return None
