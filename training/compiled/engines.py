@@ -14,7 +14,7 @@ from models.networks.particles import ParticleEncoder, ParticlesClassifier
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, Integers
 from training.compiled.perceptron import Events, Perceptron, perceptron_gradients
-from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient
+from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
 
 
 class Rows(Protocol):
@@ -118,19 +118,20 @@ class RecurrentEngine(Engine):
         sums: Array,
     ) -> None:
         """See `Engine`."""
-        *further, particles, numbers = [column.numpy() for column in rows.inputs]
-        none = np.empty((len(numbers), 0), particles.dtype)
-        events = ParticleEvents(*(further or [none]), particles, numbers, rows.labels.numpy(), rows.weights.numpy())
+        particles, numbers = (column.numpy() for column in rows.inputs[-2:])
+        further = rows.inputs[0].numpy() if len(rows.inputs) > 2 else np.empty((len(numbers), 0), particles.dtype)
+        events = ParticleEvents(further, particles, numbers, rows.labels.numpy(), rows.weights.numpy())
         for place, member in enumerate(members):
             batch = order[bounds[place] : bounds[place + 1]]
-            work = self._room(numbers[batch], particles.shape[1])
-            recurrent_gradient(parameters[member], gradients[member], self._network, events, batch, work, sums[member])
+            longest = numbers[batch].max()
+            if longest > particles.shape[1]:
+                raise IndexError(f"an event has {longest} particles in an array for {particles.shape[1]}")
+            steps = steps_of(batch, numbers[batch])
+            work = self._room(steps.num_particles * (5 * self._network.width + len(self._network.mean)))
+            recurrent_gradient(parameters[member], gradients[member], self._network, events, steps, work, sums[member])
 
-    def _room(self, numbers: Integers, longest: int) -> Array:
-        """Memory for a batch, kept from step to step: new memory takes the system a tenth of a step to give."""
-        if numbers.max() > longest:
-            raise IndexError(f"an event has {numbers.max()} particles in an array for {longest}")
-        size = int(np.maximum(numbers, 1).sum()) * (5 * self._network.width + len(self._network.mean))
+    def _room(self, size: int) -> Array:
+        """Memory that is kept from step to step: new memory takes the system a tenth of a step to give."""
         if len(self._work) < size:
             self._work = np.empty(size, self._work.dtype)
         return self._work

@@ -47,8 +47,8 @@ class ParticleEvents(NamedTuple):
     """(num_rows,) weights of the events."""
 
 
-class _Steps(NamedTuple):
-    """The steps of a batch, and what its forward pass leaves for the backward pass."""
+class Steps(NamedTuple):
+    """The steps of a batch."""
 
     rows: Integers
     """Numbers of the events' rows, the longest event first."""
@@ -57,11 +57,32 @@ class _Steps(NamedTuple):
     starts: Integers
     """(num_steps + 1,) number of particles before each step."""
     blocks: Integers
-    """First step of each block, and the number of steps: a block has about `_AT_ONCE` particles."""
-    kept: Array
-    """For each step (5 width, count): reset, update, the state's part of new, new, and the state before the step."""
-    scaled: Array
-    """For each block of steps the scaled particles (num_features, particles of the block)."""
+    """First step of each block of steps, and the number of steps. A block's particles fit into the cache."""
+
+    @property
+    def num_particles(self) -> int:
+        """Number of particles of all events, at least one for each."""
+        return int(self.starts[-1])
+
+
+def steps_of(rows: Integers, numbers: Integers) -> Steps:
+    """Order a batch by length. An event without particles counts as one particle, whose features are all 0.
+
+    Args:
+        rows: Numbers of the rows of the batch.
+        numbers: (num_rows,) number of particles of each event.
+
+    Examples:
+        >>> steps = steps_of(np.array([7, 8, 9]), np.array([0, 3, 2]))
+        >>> [values.tolist() for values in steps]
+        [[8, 9, 7], [3, 2, 1, 0], [0, 3, 5, 6], [0, 3]]
+    """
+    lengths = np.maximum(numbers, 1)
+    order = np.argsort(-lengths, kind="stable")
+    counts = len(rows) - np.searchsorted(lengths[order[::-1]], np.arange(lengths.max() + 1), side="right")
+    starts = np.concatenate([[0], np.cumsum(counts[:-1])])
+    cuts = np.searchsorted(starts, np.arange(0, starts[-1], _AT_ONCE))
+    return Steps(rows[order], counts, starts, np.unique([*cuts, len(counts) - 1]))
 
 
 @kernel
@@ -70,7 +91,7 @@ def recurrent_gradient(
     gradient: Array,
     network: Recurrent,
     events: ParticleEvents,
-    rows: Integers,
+    steps: Steps,
     work: Array,
     sums: Array,
 ) -> None:
@@ -81,16 +102,17 @@ def recurrent_gradient(
         gradient: (num_parameters,).
         network: Shape and scaling.
         events: The rows to pick from.
-        rows: Numbers of the rows of the batch.
-        work: Room for (5 width + num_features) numbers for each particle, of at least one particle for each event.
+        steps: The batch, from `steps_of`.
+        work: Room for (5 width + num_features) numbers for each particle.
         sums: (4,) loss, weight, correct, samples; those of the batch are added.
     """
-    width, head, num_rows = network.width, network.head, len(rows)
+    width, head, num_rows = network.width, network.head, len(steps.rows)
     size = 3 * width * (len(network.mean) + width + 2)
-    steps = _steps(network, events, rows, work)
+    split = 5 * width * steps.starts[-1]
+    kept, scaled_particles = work[:split], work[split:]
     values = np.empty(head.widths.sum() * num_rows, parameters.dtype)
     states = values[: width * num_rows].reshape(width, num_rows)
-    _forward(parameters, network, events, steps, states)
+    _forward(parameters, network, events, steps, kept, scaled_particles, states)
     for i in range(num_rows):
         for j in range(len(head.mean)):
             scaled = (events.further[steps.rows[i], j] - head.mean[j]) * head.inverse_std[j]
@@ -98,50 +120,31 @@ def recurrent_gradient(
     logits = dense_forward(parameters[size:], head.widths, values, num_rows)
     add_losses(logits, events.labels[steps.rows], events.weights[steps.rows], sums)
     dense_backward(parameters[size:], gradient[size:], head.widths, values, num_rows, True)
-    _backward(parameters, gradient[:size], network, steps, states)
+    _backward(parameters, gradient[:size], network, steps, kept, scaled_particles, states)
 
 
 @kernel
-def _steps(network: Recurrent, events: ParticleEvents, rows: Integers, work: Array) -> _Steps:
-    """Order a batch by length. An event without particles counts as one particle, whose features are all 0."""
-    lengths = np.maximum(events.numbers[rows], 1)
-    order = np.argsort(-lengths, kind="mergesort")
-    counts = np.zeros(lengths.max() + 1, np.int64)
-    for length in lengths:
-        counts[:length] += 1
-    starts = np.zeros(len(counts), np.int64)
-    starts[1:] = np.cumsum(counts[:-1])
-    split, stop = 5 * network.width * starts[-1], (5 * network.width + len(network.mean)) * starts[-1]
-    return _Steps(rows[order], counts, starts, _blocks(starts), work[:split], work[split:stop])
+def _of_step(kept: Array, steps: Steps, width: int, step: int) -> Array:
+    """What the forward pass leaves of a step for the backward pass, (5, width, count).
 
-
-@kernel
-def _blocks(starts: Integers) -> Integers:
-    """Cut the steps, which begin at some `starts`, into blocks."""
-    found, num_blocks = np.zeros(len(starts) + 1, np.int64), 0
-    for step in range(1, len(starts)):
-        if starts[step] - starts[found[num_blocks]] > _AT_ONCE and found[num_blocks] < step - 1:
-            num_blocks += 1
-            found[num_blocks] = step - 1
-    found[num_blocks + 1] = len(starts) - 1
-    return found[: num_blocks + 2]
-
-
-@kernel
-def _kept(steps: _Steps, width: int, step: int) -> Array:
-    """(5, width, count) of a step."""
+    It is reset, update, the state's part of new, new, and the state before the step.
+    """
     count = steps.counts[step]
     start = 5 * width * steps.starts[step]
-    return steps.kept[start : start + 5 * width * count].reshape(5, width, count)
+    return kept[start : start + 5 * width * count].reshape(5, width, count)
 
 
 @kernel
-def _scaled(network: Recurrent, events: ParticleEvents, steps: _Steps, first: int, last: int) -> Array:
-    """Scale the particles of a block of steps, (num_features, particles of the block); padding is 0."""
+def _of_block(scaled: Array, steps: Steps, num_features: int, first: int, last: int) -> Array:
+    """The scaled particles of a block of steps, (num_features, particles of the block)."""
+    start, stop = steps.starts[first], steps.starts[last]
+    return scaled[num_features * start : num_features * stop].reshape(num_features, stop - start)
+
+
+@kernel
+def _scale(network: Recurrent, events: ParticleEvents, steps: Steps, first: int, last: int, block: Array) -> None:
+    """Scale the particles of a block of steps; padding is 0."""
     num_features, start = len(network.mean), steps.starts[first]
-    num_particles = steps.starts[last] - start
-    block = steps.scaled[num_features * start : num_features * (start + num_particles)]
-    block = block.reshape(num_features, num_particles)
     for step in range(first, last):
         place = steps.starts[step] - start
         for i in range(steps.counts[step]):
@@ -150,11 +153,18 @@ def _scaled(network: Recurrent, events: ParticleEvents, steps: _Steps, first: in
             for j in range(num_features):
                 value = (events.particles[row, step, j] - network.mean[j]) * network.inverse_std[j]
                 block[j, place + i] = value if is_valid else 0
-    return block
 
 
 @kernel
-def _forward(parameters: Array, network: Recurrent, events: ParticleEvents, steps: _Steps, states: Array) -> None:
+def _forward(
+    parameters: Array,
+    network: Recurrent,
+    events: ParticleEvents,
+    steps: Steps,
+    kept: Array,
+    scaled: Array,
+    states: Array,
+) -> None:
     """Run the GRU; `states` (width, num_rows) gets the state of each event after its last particle."""
     width, num_features = network.width, len(network.mean)
     of_inputs = 3 * width * num_features
@@ -162,20 +172,21 @@ def _forward(parameters: Array, network: Recurrent, events: ParticleEvents, step
     weights_inputs = parameters[:of_inputs].reshape(3 * width, num_features)
     weights_states = parameters[of_inputs:of_both].reshape(3 * width, width)
     biases = parameters[of_both : of_both + 6 * width].reshape(2, 3, width)
-    _kept(steps, width, 0)[4] = 0
+    kept[4 * width * steps.counts[0] : 5 * width * steps.counts[0]] = 0
     for block in range(len(steps.blocks) - 1):
         first, last = steps.blocks[block], steps.blocks[block + 1]
-        from_inputs = np.dot(weights_inputs, _scaled(network, events, steps, first, last))
-        from_inputs_ = from_inputs.reshape(3, width, from_inputs.shape[1])
+        particles = _of_block(scaled, steps, num_features, first, last)
+        _scale(network, events, steps, first, last, particles)
+        from_inputs = np.dot(weights_inputs, particles).reshape(3, width, particles.shape[1])
         for step in range(first, last):
-            kept, count = _kept(steps, width, step), steps.counts[step]
-            np.dot(weights_states, kept[4], kept[:3].reshape(3 * width, count))
+            gates, count = _of_step(kept, steps, width, step), steps.counts[step]
+            np.dot(weights_states, gates[4], gates[:3].reshape(3 * width, count))
             place = steps.starts[step] - steps.starts[first]
             staying = steps.counts[step + 1]
-            following = _kept(steps, width, step + 1)[4] if staying else kept[4]
+            following = _of_step(kept, steps, width, step + 1)[4] if staying else gates[4]
             for i in range(width):
-                _gates(kept, from_inputs_, biases, i, place, count)
-                new, update, before = kept[3, i], kept[1, i], kept[4, i]
+                _gates(gates, from_inputs, biases, i, place, count)
+                new, update, before = gates[3, i], gates[1, i], gates[4, i]
                 after = following[i]
                 for j in range(staying):
                     after[j] = new[j] + update[j] * (before[j] - new[j])
@@ -203,56 +214,57 @@ def _gates(kept: Array, from_inputs: Array, biases: Array, i: int, place: int, c
 
 
 @kernel
-def _backward(parameters: Array, gradient: Array, network: Recurrent, steps: _Steps, from_head: Array) -> None:
+def _backward(
+    parameters: Array, gradient: Array, network: Recurrent, steps: Steps, kept: Array, scaled: Array, from_head: Array
+) -> None:
     """Overwrite the GRU's gradient, from the derivatives by the last states, (width, num_rows)."""
     width, num_features = network.width, len(network.mean)
     of_inputs = 3 * width * num_features
     of_both = of_inputs + 3 * width * width
     weights_states = parameters[of_inputs:of_both].reshape(3 * width, width)
     gradient[:] = 0
-    by_inputs = gradient[:of_inputs].reshape(3, width, num_features)
-    by_states = gradient[of_inputs:of_both].reshape(3 * width, width)
-    by_biases = gradient[of_both:].reshape(2, 3, width)
     derivatives = np.empty((width, 0), parameters.dtype)
     for number in range(len(steps.blocks) - 2, -1, -1):
         first, last = steps.blocks[number], steps.blocks[number + 1]
         start, num_particles = steps.starts[first], steps.starts[last] - steps.starts[first]
         # Derivatives by new's part from the inputs, reset, update, and new's part from the state.
-        block = np.empty((4, width, num_particles), parameters.dtype)
+        block = np.empty((4 * width, num_particles), parameters.dtype)
         before = np.empty((width, num_particles), parameters.dtype)
         for step in range(last - 1, first - 1, -1):
             count, place = steps.counts[step], steps.starts[step] - start
-            kept = _kept(steps, width, step)
-            joined = np.empty((width, count), parameters.dtype)
-            joined[:, : derivatives.shape[1]] = derivatives
-            joined[:, derivatives.shape[1] :] = from_head[:, derivatives.shape[1] : count]
-            of_gates = np.empty((3, width, count), parameters.dtype)
+            gates, joined = _of_step(kept, steps, width, step), np.empty((width, count), parameters.dtype)
+            of_gates = np.empty((3 * width, count), parameters.dtype)
             for i in range(width):
-                _gates_backward(kept, joined, of_gates, block, i, place)
-                before[i, place : place + count] = kept[4, i]
-            derivatives = np.dot(weights_states.T, of_gates.reshape(3 * width, count))
-            derivatives += joined
-        by_states += np.dot(block[1:].reshape(3 * width, num_particles), before.T)
-        scaled = steps.scaled[num_features * start : num_features * (start + num_particles)]
-        scaled = scaled.reshape(num_features, num_particles)
-        products = np.dot(block[:3].reshape(3 * width, num_particles), scaled.T).reshape(3, width, num_features)
-        by_inputs[2] += products[0]
-        by_inputs[:2] += products[1:]
-        total = np.empty(4 * width, parameters.dtype)
-        sum_over_events(block.reshape(4 * width, num_particles), total)
-        totals = total.reshape(4, width)
-        by_biases[0, 2] += totals[0]
-        by_biases[0, :2] += totals[1:3]
-        by_biases[1] += totals[1:]
+                for j in range(count):
+                    joined[i, j] = derivatives[i, j] if j < derivatives.shape[1] else from_head[i, j]
+                    before[i, place + j] = gates[4, i, j]
+                _gates_backward(gates, joined, of_gates, block, i, place)
+            derivatives = np.dot(weights_states.T, of_gates)
+            for i in range(width):
+                for j in range(count):
+                    derivatives[i, j] += joined[i, j]
+        by_states = np.dot(block[width:], before.T)
+        by_inputs = np.dot(block[: 3 * width], _of_block(scaled, steps, num_features, first, last).T)
+        totals = np.empty(4 * width, parameters.dtype)
+        sum_over_events(block, totals)
+        for i in range(3 * width):
+            # The block begins with new, torch with reset and update.
+            own = i + width if i < 2 * width else i - 2 * width
+            for j in range(num_features):
+                gradient[i * num_features + j] += by_inputs[own, j]
+            for j in range(width):
+                gradient[of_inputs + i * width + j] += by_states[i, j]
+            gradient[of_both + i] += totals[own]
+            gradient[of_both + 3 * width + i] += totals[width + i]
 
 
 @kernel
 def _gates_backward(kept: Array, derivatives: Array, of_gates: Array, block: Array, i: int, place: int) -> None:
     """Derivatives by the gates of one unit at one step; those by its state are multiplied by the update gate."""
-    one, count = kept.dtype.type(1), derivatives.shape[1]
+    one, width, count = kept.dtype.type(1), len(derivatives), derivatives.shape[1]
     reset, update, from_states, new, before = kept[0, i], kept[1, i], kept[2, i], kept[3, i], kept[4, i]
-    state, of_reset, of_update, of_new = derivatives[i], of_gates[0, i], of_gates[1, i], of_gates[2, i]
-    of_inputs = block[0, i, place : place + count]
+    state, of_reset, of_update, of_new = derivatives[i], of_gates[i], of_gates[width + i], of_gates[2 * width + i]
+    of_inputs = block[i, place : place + count]
     for j in range(count):
         of_update[j] = state[j] * (before[j] - new[j]) * update[j] * (one - update[j])
     for j in range(count):
@@ -264,4 +276,6 @@ def _gates_backward(kept: Array, derivatives: Array, of_gates: Array, block: Arr
     for j in range(count):
         state[j] *= update[j]
     for gate in range(3):
-        block[1 + gate, i, place : place + count] = of_gates[gate, i]
+        source, target = of_gates[gate * width + i], block[(1 + gate) * width + i]
+        for j in range(count):
+            target[place + j] = source[j]
