@@ -115,7 +115,7 @@ browser:
 test: setup browser ## Run all tests but those of Airflow
 	$(PYTEST) -m "not airflow"
 
-test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (seven minutes)
+test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (minutes)
 	$(BIN)/python -m pytest -m airflow
 
 test-fast: setup ## Run the tests that start no JVM, no MPI and no command line, and the examples in docstrings

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,8 @@ import pytest
 
 from features import compiling
 from features.compiling import cache_folder
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def unwritable(folder: Path) -> Path:
@@ -69,3 +75,40 @@ def test_machine_code_that_others_may_write_is_not_run(tmp_path: Path, temporary
     found = cache_folder("kernels-1", places)
     assert found.parent != shared
     assert found.is_relative_to(temporary)
+
+
+KERNEL = """
+from features.compiling import compiled
+
+@compiled
+def twice(x):
+    return 2 * x
+"""
+
+
+def shipped(folder: Path, *, source: str = KERNEL) -> Path:
+    """An archive with a kernel, as an application ships it."""
+    archive = folder / "shipped.zip"
+    folder.mkdir()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("shipped_kernels/__init__.py", "")
+        file.writestr("shipped_kernels/kernel.py", source)
+    return archive
+
+
+def run_shipped(archive: Path, home: Path) -> tuple[int, int]:
+    """Result of the kernel in another process, and how often it was compiled."""
+    program = "from shipped_kernels.kernel import twice; r = twice(3); print(r, sum(twice.stats.cache_misses.values()))"
+    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": os.pathsep.join([str(archive), str(ROOT)])}
+    out = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+    result, compiled = out.stdout.split()
+    return int(result), int(compiled)
+
+
+@pytest.mark.slow
+def test_kernels_of_an_archive_are_compiled_once_whatever_its_path(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    assert run_shipped(shipped(tmp_path / "first"), home) == (6, 1)
+    assert run_shipped(shipped(tmp_path / "second"), home) == (6, 0)
+    assert run_shipped(shipped(tmp_path / "edited", source=KERNEL.replace("2 *", "3 *")), home) == (9, 1)
