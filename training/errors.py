@@ -47,5 +47,9 @@ class StalledError(TrainingError):
     """No worker has made progress for too long."""
 
 
+class StudyError(TrainingError):
+    """A run of a comparison cannot have its folder."""
+
+
 class WarmStartError(TrainingError):
     """A training cannot start from the configured model."""

@@ -199,7 +199,7 @@ class TrainSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _survivors_can_go_on(self) -> Self:
+    def _survivors_can_continue(self) -> Self:
         if self.on_rank_loss != "shrink":
             return self
         if self.launcher == "srun":

@@ -121,7 +121,7 @@ def through(reader: Reader, case: Case, *, epoch: int = 0) -> Iterable[Batch]:
 
 
 def consume(batches: Iterable[Batch]) -> None:
-    """Look at every batch, and do nothing with it."""
+    """Read every batch without using it."""
     for _ in batches:
         pass
 

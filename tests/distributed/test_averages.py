@@ -1,4 +1,4 @@
-"""Shared vectors on real MPI ranks: nothing is lost, torn or stuck, whoever averages with whom at whatever time."""
+"""Shared vectors on real MPI ranks: nothing is lost, torn or stuck, for any pairs at any time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_other_types_are_averaged_too(tmp_path: Path, mpi: Mpi, protocol: str, d
     allowed = {"float64": 1e-6, "float32": 1e3, "int32": 0}[dtype]
     for result in results:
         assert max(map(abs, result["difference"])) <= allowed
-        # They began a million apart; changes of up to a thousand go on coming.
+        # They began a million apart; changes of up to a thousand follow.
         assert result["distance"] < 20_000
     check_counts(results)
 
@@ -100,7 +100,7 @@ def test_a_rank_that_sleeps_keeps_nobody_waiting(tmp_path: Path, mpi: Mpi, proto
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_who_is_done_early_goes_on_serving_the_others(tmp_path: Path, mpi: Mpi, protocol: str, overlap: str) -> None:
+def test_who_is_done_early_continues_to_serve_the_others(tmp_path: Path, mpi: Mpi, protocol: str, overlap: str) -> None:
     early, *others = results_of(
         mpi, 4, "averages:finish_early", tmp_path / "ranks", protocol=protocol, overlap=overlap, averages=200
     )

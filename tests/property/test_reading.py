@@ -1,4 +1,4 @@
-"""Whatever the row groups, the ranks and the batches: the readers deliver the planned rows, in the planned order."""
+"""For any row groups, ranks and batches, the readers deliver the planned rows in the planned order."""
 
 from __future__ import annotations
 

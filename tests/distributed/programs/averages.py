@@ -126,7 +126,7 @@ def straggle(protocol: Any, overlap: Any, nap: float, averages: int) -> dict[str
 
 
 def finish_early(protocol: Any, overlap: Any, averages: int) -> dict[str, Any]:
-    """Rank 0 is done at once and gives its vector back; the others go on averaging with it."""
+    """Rank 0 ends at once and frees its vector; the others continue to average with it."""
     transport = MpiTransport(protocol=protocol, overlap=overlap)
     vector = run_now(transport.share(np.arange(100.0) * transport.rank))
     if transport.rank:

@@ -19,7 +19,7 @@ from training.transports.transport import Vector, run_now
 
 
 def lose(finish: Callable[[object], None], doing: str, victims: list[int], protocol: Any = "additive") -> NoReturn:
-    """Do something again and again, while ranks are killed one after the other; go on without them."""
+    """Repeat an action while ranks are killed one after the other; continue without them."""
     transport = MpiTransport(protocol=protocol, overlap="inline")
     world_rank, losses = transport.rank, []
     vector = np.full(2013, float(transport.rank), np.float32)
@@ -48,7 +48,7 @@ def lose(finish: Callable[[object], None], doing: str, victims: list[int], proto
 
 
 def until_lost(transport: MpiTransport, shared: MpiSharedVector, doing: str, vector: Vector, *, dies: bool) -> str:
-    """Go on until the loss of a rank shows, and how it did."""
+    """Continue until the loss of a rank shows; return how it did."""
     rank, ranks = transport.rank, transport.world_size
     neighbours = sorted({(rank + 1) % ranks, (rank - 1) % ranks})
     out = np.empty_like(vector)

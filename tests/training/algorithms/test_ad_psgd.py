@@ -1,4 +1,4 @@
-"""AD-PSGD by hand: x = average - rate * gradient at the snapshot, whatever came meanwhile; and what is counted."""
+"""AD-PSGD by hand: x = average - rate * gradient at the snapshot, after any changes meanwhile; and the counters."""
 
 from __future__ import annotations
 

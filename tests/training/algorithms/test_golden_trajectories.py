@@ -1,4 +1,4 @@
-"""Twenty steps of each method, as they were when last reviewed; `pytest --update-golden` writes them anew."""
+"""Twenty steps of each method equal the reviewed ones; `pytest --update-golden` replaces these."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_trajectories_are_the_golden_ones(update_golden: bool) -> None:
     found = {method: trajectory(method) for method in ALL}
     if update_golden:
         GOLDEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        pytest.skip(f"{GOLDEN.name} was written anew; review the difference before you commit it")
+        pytest.skip(f"{GOLDEN.name} was replaced; review the difference before you commit it")
     expected = json.loads(GOLDEN.read_text(encoding="utf-8"))
     assert found.keys() == expected.keys()
     for method, golden in expected.items():

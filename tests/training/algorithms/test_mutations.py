@@ -1,4 +1,4 @@
-"""The tests would notice: each of them fails when the line that it is there for is wrong."""
+"""The tests can fail: each fails if the line that it tests is wrong."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ SAME_MEAN = (
     "training/algorithms/test_slowmo_disagreement.py"
     "::test_the_mean_moves_as_with_the_exact_average_though_workers_differ"
 )
-RESUME = "training/simulation/test_resume.py::test_every_method_goes_on_from_a_checkpoint_bit_by_bit"
-CLOCK = "training/simulation/test_resume.py::test_the_clock_of_the_learning_rate_goes_on"
+RESUME = "training/simulation/test_resume.py::test_every_method_continues_from_a_checkpoint_bit_by_bit"
+CLOCK = "training/simulation/test_resume.py::test_the_clock_of_the_learning_rate_continues"
 RING = {"base": {"algorithm": "d-psgd", "topology": "ring"}, "beta": 0.6}
 BY_HAND = {"overlap": "inline", "exchange": "locked"}
 #: Batches that differ in size between workers.
@@ -111,7 +111,7 @@ MUTATIONS = {
     ),
     "gradients that are not finite": Mutation(
         Algorithm.has_gradient, "self.model.gradient_is_finite()", "True",
-        "training/algorithms/test_nan_guard.py::test_the_other_workers_go_on",
+        "training/algorithms/test_nan_guard.py::test_the_other_workers_continue",
         {"method": "d-psgd", "slow": {}, "bad": float("nan")},
     ),
     "locks in the order of the ranks": Mutation(

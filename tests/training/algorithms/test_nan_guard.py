@@ -17,7 +17,7 @@ SLOWMO = {"slowmo": {"tau": 4, "beta": 0.5}}
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
 @pytest.mark.parametrize("slow", [{}, SLOWMO], ids=["plain", "slowmo"])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_other_workers_go_on(method: str, slow: dict[str, Any], bad: float) -> None:
+def test_the_other_workers_continue(method: str, slow: dict[str, Any], bad: float) -> None:
     problem = LinearGradients(workers=4, steps=15, seed=1)
     problem.pulls[2, 3:6] = bad
     watcher = Watcher()

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: complete or not there, of these settings only, and damage is said."""
+"""Checkpoints on disk: complete or absent, for these settings only; damage is an error."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
     return training(tmp_path_factory.mktemp("whole"))
 
 
-def assert_goes_on(out: Path, whole: Simulated, position: tuple[int, int]) -> None:
+def assert_continues(out: Path, whole: Simulated, position: tuple[int, int]) -> None:
     latest = CheckpointFolder(out / "checkpoints", "d").latest()
     assert latest is not None
     assert (latest.epoch, latest.step, latest.world_size) == (*position, WORKERS)
@@ -81,14 +81,14 @@ def assert_goes_on(out: Path, whole: Simulated, position: tuple[int, int]) -> No
         assert epochs_on_disk(out, rank) == [0, 1, 2]
 
 
-def test_a_run_that_was_interrupted_goes_on_from_its_last_checkpoint(tmp_path: Path, whole: Simulated) -> None:
+def test_a_run_that_was_interrupted_continues_from_its_last_checkpoint(tmp_path: Path, whole: Simulated) -> None:
     def stop(progress: Progress) -> None:
         if (progress.epoch, progress.step) == (2, 5):
             raise PowerCutError
 
     with pytest.raises(PowerCutError):
         training(tmp_path, stop=stop)
-    assert_goes_on(tmp_path, whole, (1, 3))
+    assert_continues(tmp_path, whole, (1, 3))
 
 
 @pytest.mark.parametrize("crash", ["before rank 2 writes", "while rank 2 writes", "before it is complete"])
@@ -122,10 +122,10 @@ def test_a_crash_during_a_checkpoint_leaves_the_one_before(
     monkeypatch.undo()
     assert torch.save is save
     assert (tmp_path / "checkpoints" / "epoch-00001-step-00000003-of-3").is_dir()
-    assert_goes_on(tmp_path, whole, (1, 0))
+    assert_continues(tmp_path, whole, (1, 0))
 
 
-def test_fewer_workers_go_on_and_leave_no_records_of_those_who_are_gone(tmp_path: Path) -> None:
+def test_fewer_workers_continue_and_leave_no_records_of_those_who_are_gone(tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
         if (progress.epoch, progress.step) == (2, 5):
             raise PowerCutError
@@ -222,7 +222,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "executed").exists()
 
 
-def test_the_digest_is_of_everything_that_the_numbers_hang_on() -> None:
+def test_the_digest_is_of_everything_that_the_numbers_depend_on() -> None:
     def digest(model: dict[str, Any] | None = None, **train: Any) -> str:
         return settings_digest(HlfSettings(**(model or {})), settings(**train))
 
@@ -268,7 +268,7 @@ class _Rank1(SingleTransport):
         vector[:] = self._sent
 
 
-def test_all_ranks_go_on_from_the_checkpoint_that_rank_0_found(tmp_path: Path) -> None:
+def test_all_ranks_continue_from_the_checkpoint_that_rank_0_found(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, "d")
     first, second = written(folder, (1, 0)), written(folder, (2, 0))
     assert agreed_checkpoint(folder, SingleTransport()) == second

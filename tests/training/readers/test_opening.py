@@ -142,7 +142,7 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(dataset: FeatureDa
     assert len(longest) > 3
 
 
-def test_the_order_hangs_on_seed_and_epoch_and_differs_between_them(dataset: FeatureDataset) -> None:
+def test_the_order_depends_on_seed_and_epoch_and_differs_between_them(dataset: FeatureDataset) -> None:
     def epoch_rows(*, seed: int, epoch: int) -> list[tuple[float, ...]]:
         reader = open_reader(dataset, ["hlf"], kind="arrow", seed=seed)
         plan = made_plan(world_size=1, seed=seed, epoch=epoch)

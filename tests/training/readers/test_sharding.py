@@ -38,7 +38,7 @@ def test_what_is_left_out_moves_on_until_every_group_had_its_turn() -> None:
     assert sorted(group for groups in left_out for group in groups) == list(range(7))
 
 
-def test_the_plan_hangs_on_seed_and_epoch_only() -> None:
+def test_the_plan_depends_on_seed_and_epoch_only() -> None:
     def groups(seed: int, epoch: int) -> list[list[int]]:
         return plan_epoch([10] * 12, world_size=3, batch_size=10, seed=seed, epoch=epoch).groups.tolist()
 

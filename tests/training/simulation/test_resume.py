@@ -1,4 +1,4 @@
-"""A run that is taken up from a checkpoint gives the same numbers, to the last bit, as one without interruption."""
+"""A run resumed from a checkpoint is bit-identical to an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def assert_same(found: Simulated, expected: Simulated, taken_up: tuple[int, int]
 
 @pytest.mark.parametrize(("method", "optimizer", "slowmo"), CASES)
 @pytest.mark.slow
-def test_every_method_goes_on_from_a_checkpoint_bit_by_bit(method: str, optimizer: str, slowmo: str) -> None:
+def test_every_method_continues_from_a_checkpoint_bit_by_bit(method: str, optimizer: str, slowmo: str) -> None:
     chosen = METHODS[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
     kept = KeptCheckpoints()
     whole = training(kept, **chosen)
@@ -81,7 +81,7 @@ def test_what_happens_at_the_same_instant_happens_in_the_same_order(method: str,
 
 
 @pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
-def test_the_clock_of_the_learning_rate_goes_on(method: str) -> None:
+def test_the_clock_of_the_learning_rate_continues(method: str) -> None:
     # Rank 0 is ahead of the others: it has not seen all samples when it stops for a checkpoint.
     chosen = METHODS[method] | {
         "cluster": CLUSTER.model_copy(update={"slow_ranks": {2: 3.0}}),
@@ -132,7 +132,7 @@ def test_checkpoints_change_no_numbers_of_a_synchronous_method_and_cost_no_time(
 @pytest.mark.parametrize("workers", [2, 5])
 @pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
 @pytest.mark.slow
-def test_another_number_of_workers_goes_on_from_the_average_model(
+def test_another_number_of_workers_continues_from_the_average_model(
     method: str, workers: int, position: tuple[int, int]
 ) -> None:
     chosen = METHODS[method] | SLOWMO["slowmo"]
