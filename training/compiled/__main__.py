@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from training.compiled.optimizer import Constants, update
+from training.compiled.optimizer import Constants, is_finite, update
 from training.compiled.perceptron import Events, Perceptron, perceptron_epoch, perceptron_gradients, perceptron_sums
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
 
@@ -24,6 +24,7 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
         parameters[0], gradient[0], first[0], second[0], step, 0.1, adam, network, events, order, bounds, sums[0]
     )
     update(parameters[0], gradient[0], first[0], second[0], step, 0.1, adam)
+    is_finite(gradient[0])
     perceptron_sums(parameters[0], network, events, order, sums[0])
     none, ones = np.empty(0, real), np.ones(2, np.int64)
     recurrent = Recurrent(1, np.zeros(2, real), np.ones(2, real), True, Perceptron(np.array([1, 2]), none, none))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final
@@ -13,6 +12,7 @@ from torch import nn
 from typing_extensions import override
 
 from training.compiled.engines import compiled_engine
+from training.compiled.optimizer import is_finite
 from training.flat_model import FlatModel, VectorModel
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
@@ -100,8 +100,7 @@ class RowModel(VectorModel):
 
     @override
     def gradient_is_finite(self) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return math.isfinite(np.dot(self._host_gradient, self._host_gradient))
+        return is_finite(self._host_gradient)
 
 
 class MeanModelEvaluator:
