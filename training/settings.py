@@ -112,6 +112,7 @@ class TrainSettings(BaseModel):
             "reader",
             "stall_seconds",
             "tensorboard",
+            "threads",
         }
     )
 
@@ -119,6 +120,9 @@ class TrainSettings(BaseModel):
     """Algorithm: `sgd` on one worker; `ar-sgd`, `local-sgd`, `d-psgd`, `ad-psgd` or `swarm-sgd` on any number."""
     workers: int = Field(default=1, ge=1)
     """Number of workers (MPI ranks), at least 1; each reads its own row groups."""
+    threads: int = Field(default=1, ge=1)
+    """Number of threads of torch, OpenMP and BLAS in each worker, each task of the grid search, and the evaluation, at
+    least 1. More slow a busy machine down."""
     epochs: int = Field(default=20, ge=1)
     """Number of passes over the training split, at least 1."""
     batch_size: int = Field(default=128, ge=1)

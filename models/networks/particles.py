@@ -18,8 +18,8 @@ from models.networks.scaling_layer import Scaler, Standardize
 class ParticleEncoder(nn.Module):
     """Particle lists to one vector per event: the state of a GRU (Cho et al. 2014) after all valid particles.
 
-    The GRU runs over all L rows, and each event takes the state after its number of valid rows. This is 70 times faster on
-    the CPU, forward and backward, than packed sequences. The length and the content of the padding do not change the
+    The GRU runs over all L rows, and each event takes the state after its number of valid rows. This is 70 times faster
+    on the CPU, forward and backward, than packed sequences. The length and the content of the padding do not change the
     result. An event without particles counts as one particle with the mean of every feature.
 
     Args:
@@ -54,7 +54,8 @@ def remember_long(gru: nn.GRU, longest: int) -> None:
 
     A unit whose update gate has the bias b remembers about exp(b) steps. Tallec and Ollivier (2018) spread them evenly
     on a linear scale, which suits short lists less. With torch's default the gradient shrinks by 10^12 within 60
-    particles of about 700: the network only uses the particles that it reads last. Such small gradients are also denormal numbers, which make a CPU several times slower.
+    particles of about 700: the network only uses the particles that it reads last, and memorises its training events.
+    Such small gradients are also denormal numbers, which make a CPU several times slower.
 
     Args:
         gru: A GRU with one layer and one direction.
@@ -79,9 +80,7 @@ class ParticlesClassifier(Classifier):
 
     inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
 
-    def __init__(
-        self, gru_width: int, read_from: ReadFrom, scalers: Mapping[str, Scaler], num_classes: int
-    ) -> None:
+    def __init__(self, gru_width: int, read_from: ReadFrom, scalers: Mapping[str, Scaler], num_classes: int) -> None:
         super().__init__()
         self.encoder = ParticleEncoder(scalers["particles"], gru_width, read_from)
         self.output = nn.Linear(gru_width, num_classes)
