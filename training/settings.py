@@ -125,11 +125,11 @@ class TrainSettings(BaseModel):
     least 1. More slow a busy machine down."""
     epochs: int = Field(default=20, ge=1)
     """Number of passes over the training split, at least 1."""
-    batch_size: int = Field(default=128, ge=1)
+    batch_size: int = Field(default=32, ge=1)
     """Highest number of events per worker and step; all steps of an epoch have nearly equal size."""
     optimizer: OptimizerName = OptimizerName.ADAM
     """Base optimiser of each worker: `adam` or `sgd`."""
-    learning_rate: float = Field(default=1e-3, gt=0)
+    learning_rate: float = Field(default=3e-3, gt=0)
     """Learning rate of one worker, greater than 0."""
     scale_learning_rate: bool = True
     """Whether `ar-sgd` with `sgd` multiplies the learning rate by the number of workers (linear rule)."""
