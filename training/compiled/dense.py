@@ -60,12 +60,17 @@ def add_losses(logits: Array, labels: Integers, weights: Array, sums: Array) -> 
         labels: (num_rows,) classes.
         weights: (num_rows,) weights of the events.
         sums: (4,) loss, weight, correct, samples.
+
+    Raises:
+        IndexError: There is no such class.
     """
     num_classes, num_rows = logits.shape
     real = logits.dtype.type
     scale = real(1) / real(num_rows)
     for i in range(num_rows):
         label, weight = labels[i], weights[i]
+        if not 0 <= label < num_classes:
+            raise IndexError("a label is not the number of a class")
         best, highest = 0, logits[0, i]
         for k in range(1, num_classes):
             best = k if logits[k, i] > highest else best

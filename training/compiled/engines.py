@@ -87,7 +87,10 @@ class PerceptronEngine(Engine):
         sums: Array,
     ) -> None:
         """See `Engine`."""
-        perceptron_gradients(parameters, gradients, members, self.network, events_of(rows), order, bounds, sums)
+        events = events_of(rows)
+        if events.inputs.shape[1] != len(self.network.mean):
+            raise ValueError(f"the network takes {len(self.network.mean)} features, not {events.inputs.shape[1]}")
+        perceptron_gradients(parameters, gradients, members, self.network, events, order, bounds, sums)
 
 
 class RecurrentEngine(Engine):

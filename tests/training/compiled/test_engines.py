@@ -184,6 +184,22 @@ def test_single_precision_is_as_exact_as_torchs() -> None:
     assert errors[1] < 3 * errors[0] + 1e-7
 
 
+@pytest.mark.parametrize("label", [3, -1])
+def test_a_label_without_a_class_is_refused(label: int) -> None:
+    batch = batch_of(20, seed=1)
+    batch.labels[7] = label
+    with pytest.raises(IndexError, match="label"):
+        gradients_of(in_double(HlfClassifier, [5], SCALERS, 3)).compute(batch)
+
+
+def test_another_number_of_features_is_refused() -> None:
+    batch = batch_of(20, seed=1)
+    with pytest.raises(ValueError, match="takes 14 features, not 13"):
+        gradients_of(in_double(HlfClassifier, [5], SCALERS, 3)).compute(
+            Batch((batch.inputs[0][:, 1:],), batch.labels, batch.weights)
+        )
+
+
 def test_other_networks_take_backpropagation() -> None:
     linear = nn.Linear(4, 3)
     others = [
