@@ -37,6 +37,7 @@ _METHODS_OF: Final = {
     "local_steps_law": (AlgorithmName.SWARM_SGD,),
     "topology": (AlgorithmName.D_PSGD, *GOSSIP),
     "exchange": GOSSIP,
+    "network": GOSSIP,
     "overlap": (AlgorithmName.AD_PSGD,),
 }
 
@@ -106,6 +107,7 @@ class TrainSettings(BaseModel):
             "cache",
             "checkpoint_steps",
             "max_restarts",
+            "network",
             "launcher",
             "launcher_args",
             "on_rank_loss",
@@ -152,15 +154,22 @@ class TrainSettings(BaseModel):
     """Number of local steps of `swarm-sgd`: always `local_steps`, or geometrically distributed with this mean."""
     topology: TopologyName | None = None
     """Communication graph; null: `ring` for `d-psgd`, `complete` for `ad-psgd` and `swarm-sgd`."""
-    exchange: Literal["locked", "additive"] = "locked"
-    """How pairs average: under locks, or by adding differences without locks (reads may then mix old and new)."""
-    overlap: Literal["thread", "inline"] = "inline"
+    exchange: Literal["auto", "locked", "additive", "sockets"] = "auto"
+    """How pairs average: in shared memory under locks, or by adding differences without locks (reads may then mix old
+    and new), or through TCP `sockets`; `auto`: `locked` if all workers share memory, else `sockets`."""
+    network: str | None = None
+    """Network of `exchange: sockets`, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects
+    all workers."""
+    overlap: Literal["thread", "inline"] = "thread"
     """When `ad-psgd` averages: in a thread during the gradient, or just before it (the gradient is the same)."""
     slowmo: SlowMoSettings | None = None
     """Slow momentum around the algorithm; null for none."""
     optimizer_state: StatePolicy | None = None
     """Treatment of momentum and moments at exact averages: `keep`, `average` or `reset`. Null: SlowMo resets those of
     `sgd`, all others are kept."""
+    sharding: Literal["global", "static"] | None = None
+    """How events come to workers: `global`: each draws the next work unit when it is ready, so nobody waits; `static`:
+    equal shares per epoch. Null: global where workers do not wait for each other (`ad-psgd`, `swarm-sgd`)."""
     reader: Literal["petastorm", "arrow"] = "petastorm"
     """Reader of the features: `petastorm`, or the faster `arrow`; both give the same batches."""
     cache: Literal["none", "memory"] = "none"
@@ -168,7 +177,7 @@ class TrainSettings(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the network; `auto`: a GPU if there is one. Ranks of a machine take its GPUs in turn."""
     checkpoint_steps: int | None = Field(default=None, ge=1)
-    """Number of steps between checkpoints within an epoch; null: only at the end of every epoch."""
+    """Number of steps of a worker between checkpoints within an epoch; null: only at the end of every epoch."""
     on_rank_loss: Literal["restart", "shrink", "stop"] = "restart"
     """Reaction to a lost rank: `restart` all from the last checkpoint, `shrink` to the survivors (needs a
     fault-tolerant mpirun; `ad-psgd` and `swarm-sgd` restart instead), or `stop`."""

@@ -23,6 +23,7 @@ NOT_CONTENT: Final = frozenset(
         "consensus_distance",
         "events_per_second",
         "exchange_seconds",
+        "hidden_seconds",
         "files_read",
         "kernel_outputs_taken_over",
         "latency",

@@ -144,8 +144,8 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
 
 def _write_scalars(config: Config, network: ModelName, version: Path, console: Console) -> None:
     """Write missing TensorBoard scalars of a finished training from its records, if the config asks for them."""
+    from training.loop.records import read_records
     from training.loop.scalars import FOLDER, write_all
-    from training.loop.summary import read_records
 
     folder = version / network / FOLDER
     if config.training_of(network).tensorboard and not folder.exists():

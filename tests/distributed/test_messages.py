@@ -47,7 +47,7 @@ def test_samples_of_all_ranks_are_counted_exactly(tmp_path: Path, mpi: Mpi) -> N
 
 
 @pytest.mark.parametrize("overlap", ["inline", "thread"])
-@pytest.mark.parametrize("protocol", ["locked", "additive"])
+@pytest.mark.parametrize("protocol", ["locked", "additive", "sockets"])
 @pytest.mark.parametrize("ranks", [0, 1], ids=["without mpirun", "one rank"])
 def test_a_world_of_one(tmp_path: Path, mpi: Mpi, ranks: int, protocol: str, overlap: str) -> None:
     (result,) = results_of(mpi, ranks, "messages:alone", tmp_path / "ranks", protocol=protocol, overlap=overlap)

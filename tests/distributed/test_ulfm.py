@@ -47,9 +47,13 @@ def test_survivors_of_calls_of_all_continue_together(tmp_path: Path, doing: str,
         assert result["losses"] == ["error"] * len(victims)
 
 
-def test_additive_averages_do_not_notice_but_can_ask(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["additive", "sockets"])
+def test_averages_do_not_notice_but_can_ask(tmp_path: Path, protocol: str) -> None:
     # A rank that dies in the middle of an accumulation blocks the others, so averages here are few and far between.
-    outcome = lose(4, tmp_path, doing="average", victims=[1])
+    outcome = lose(4, tmp_path, doing="average", victims=[1], protocol=protocol)
     assert sorted(outcome.results) == [0, 2, 3], outcome.output
     assert {result["losses"][0] for result in outcome.results.values()} <= {"num_lost", "error"}
     assert all(result["world"] == result["samples"] == 3 for result in outcome.results.values())
+    # Ranks 0 and 2 average with the lost one.
+    counted = [outcome.results[rank]["averages_lost"] > 0 for rank in (0, 2, 3)]
+    assert counted == ([True, True, False] if protocol == "sockets" else [False, False, False])

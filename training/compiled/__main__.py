@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from training.compiled.optimizer import Constants, is_finite, update
-from training.compiled.perceptron import Events, Perceptron, perceptron_epoch, perceptron_gradients, perceptron_sums
+from training.compiled.perceptron import Perceptron, RowArrays, perceptron_epoch, perceptron_gradients, perceptron_sums
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
 
 
@@ -16,7 +16,7 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
     """Call every kernel once, in a precision."""
     order, bounds, sums = np.arange(2), np.array([0, 2]), np.zeros((1, 4))
     network = Perceptron(np.array([2, 2]), np.zeros(2, real), np.ones(2, real))
-    events = Events(np.ones((2, 2), real), np.zeros(2, np.int64), np.ones(2, real))
+    events = RowArrays(np.ones((2, 2), real), np.zeros(2, np.int64), np.ones(2, real))
     parameters, gradient, first, second = np.zeros((4, 1, 6), real)
     step, adam = np.zeros(1, np.float32), Constants(True, 0.0)
     perceptron_gradients(parameters, gradient, np.zeros(1, np.int64), network, events, order, bounds, sums)

@@ -14,11 +14,11 @@ from models.networks.network_settings import ReadFrom
 from models.networks.particles import ParticleEncoder, ParticlesClassifier
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, Integers
-from training.compiled.perceptron import Events, Perceptron, perceptron_gradients
+from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
 
 
-class Rows(Protocol):
+class EventTensors(Protocol):
     """Some events in host memory."""
 
     @property
@@ -42,7 +42,7 @@ class Engine(Protocol):
         parameters: Array,
         gradients: Array,
         members: Integers,
-        rows: Rows,
+        rows: EventTensors,
         order: Integers,
         bounds: Integers,
         sums: Array,
@@ -81,7 +81,7 @@ class PerceptronEngine(Engine):
         parameters: Array,
         gradients: Array,
         members: Integers,
-        rows: Rows,
+        rows: EventTensors,
         order: Integers,
         bounds: Integers,
         sums: Array,
@@ -120,7 +120,7 @@ class RecurrentEngine(Engine):
         parameters: Array,
         gradients: Array,
         members: Integers,
-        rows: Rows,
+        rows: EventTensors,
         order: Integers,
         bounds: Integers,
         sums: Array,
@@ -145,9 +145,9 @@ class RecurrentEngine(Engine):
         return self._work
 
 
-def events_of(rows: Rows) -> Events:
+def events_of(rows: EventTensors) -> RowArrays:
     """The arrays of some events with one input column."""
-    return Events(rows.inputs[0].numpy(), rows.labels.numpy(), rows.weights.numpy())
+    return RowArrays(rows.inputs[0].numpy(), rows.labels.numpy(), rows.weights.numpy())
 
 
 def compiled_engine(module: nn.Module) -> Engine | None:

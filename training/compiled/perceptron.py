@@ -22,7 +22,7 @@ class Perceptron(NamedTuple):
     """(num_inputs,) of the scaling."""
 
 
-class Events(NamedTuple):
+class RowArrays(NamedTuple):
     """Rows to pick batches from."""
 
     inputs: Array
@@ -39,7 +39,7 @@ def perceptron_gradients(
     gradients: Array,
     members: Integers,
     network: Perceptron,
-    events: Events,
+    events: RowArrays,
     order: Integers,
     bounds: Integers,
     sums: Array,
@@ -72,7 +72,7 @@ def perceptron_epoch(
     rate: float,
     constants: Constants,
     network: Perceptron,
-    events: Events,
+    events: RowArrays,
     order: Integers,
     bounds: Integers,
     sums: Array,
@@ -88,7 +88,7 @@ def perceptron_epoch(
 def perceptron_sums(
     parameters: Array,
     network: Perceptron,
-    events: Events,
+    events: RowArrays,
     order: Integers,
     sums: Array,
 ) -> None:
@@ -102,7 +102,7 @@ def perceptron_sums(
 
 @kernel
 def _gradient(
-    parameters: Array, gradient: Array, network: Perceptron, events: Events, rows: Integers, sums: Array
+    parameters: Array, gradient: Array, network: Perceptron, events: RowArrays, rows: Integers, sums: Array
 ) -> None:
     """Overwrite `gradient` by the gradient of one network on one batch."""
     # Together, since rows of different places in memory are waited for together.

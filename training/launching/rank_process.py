@@ -56,6 +56,7 @@ def main(argv: list[str]) -> int:
             transport.close()
             transport = _transport(run)
             _train_with_survivors(run, transport, files, watchdog)
+        transport.close()
     except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
         if not is_rank_loss(error):
             # The launcher knows of a lost rank anyway, and the loss is no error of this rank.
@@ -85,7 +86,7 @@ def _specs(path: Path) -> list[_Run]:
 def _transport(run: _Run) -> MpiTransport:
     """Connect to the other ranks, and announce the run."""
     settings = run.spec.train
-    transport = MpiTransport(protocol=settings.exchange, overlap=settings.overlap)
+    transport = MpiTransport(protocol=settings.exchange, overlap=settings.overlap, network=settings.network)
     if run.number is not None and transport.rank == 0:
         _print({"run": run.number})
     return transport

@@ -13,7 +13,7 @@ from training.algorithms.registry import make_algorithm
 from training.determinism import be_deterministic
 from training.loop.checkpoints import Checkpoint
 from training.loop.metering import Meter, MeteredTransport
-from training.loop.records import MemoryFiles, RunFiles
+from training.loop.records import MemoryFiles, RunFiles, merged
 from training.loop.trainer import Progress, Trainer
 from training.readers.memory_rows import MemoryRows
 from training.settings import AlgorithmName, TrainSettings
@@ -80,7 +80,7 @@ def simulate(
     if resume is not None:
         # With another starting time, rounding could separate simultaneous events.
         clock.now = resume.load(0)["work"]["now"]
-    network = SimNetwork(clock, cluster, world_size, additive=settings.exchange == "additive")
+    network = SimNetwork(clock, cluster, world_size, additive=settings.exchange in {"additive", "sockets"})
     stacked = StackedModels(module, world_size)
     evaluator = MeanModelEvaluator(clock, stacked, train, val)
     paired = settings.algorithm not in (AlgorithmName.SGD, AlgorithmName.AR_SGD, AlgorithmName.LOCAL_SGD)
@@ -106,7 +106,7 @@ def simulate(
         clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
     clock.run()
-    return Simulated([trainer.history for trainer in trainers], stacked.parameters, clock.now)
+    return Simulated(merged([trainer.history for trainer in trainers]), stacked.parameters, clock.now)
 
 
 def samples_per_second(records: Sequence[Sequence[dict[str, Any]]]) -> float:

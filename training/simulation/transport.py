@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
 from training.simulation.cluster import ClusterSettings
 from training.simulation.virtual_time import VirtualClock, VirtualLock, VirtualTask, suspend
-from training.transports.transport import AverageCounts, SharedVector, Transport, Vector
+from training.transports.transport import AverageCounts, CounterName, SharedVector, Transport, Vector, is_finite
 
 
 class _Meeting:
@@ -18,7 +20,7 @@ class _Meeting:
     Workers continue in the order of their ranks, so that the order of their arrival does not matter.
     """
 
-    __slots__ = ("_clock", "_finish", "_tasks", "_world_size", "kind")
+    __slots__ = ("_clock", "_finish", "_tasks", "_world_size", "complete", "kind")
 
     def __init__(self, kind: str, world_size: int, clock: VirtualClock, finish: Callable[[], float]) -> None:
         self.kind = kind
@@ -26,15 +28,24 @@ class _Meeting:
         self._world_size = world_size
         self._clock = clock
         self._finish = finish
+        self.complete = 0.0
+        """Time at which the last worker arrived so far."""
 
     def arrive(self, rank: int, task: VirtualTask) -> None:
         self._tasks[rank] = task
+        self.complete = self._clock.now
         if len(self._tasks) == self._world_size:
             self._clock.at(self._clock.now + self._finish(), self._resume_all)
 
     def _resume_all(self) -> None:
         for rank in range(self._world_size):
             self._tasks[rank].resume()
+
+
+class _Message(NamedTuple):
+    sent: float
+    arrival: float
+    vector: Vector
 
 
 class SimNetwork:
@@ -54,12 +65,12 @@ class SimNetwork:
         self.cluster = cluster
         self.world_size = world_size
         self.additive = additive
-        self.samples = 0
+        self.counters: Counter[str] = Counter()
         self.vectors: dict[int, list[SimVector]] = {}
         """The shared vectors of each rank, in order of creation."""
         self._meetings: dict[int, _Meeting] = {}
         self._payloads: dict[int, dict[int, Vector]] = {}
-        self._mail: dict[tuple[int, int], list[tuple[float, Vector]]] = {}
+        self._mail: dict[tuple[int, int], list[_Message]] = {}
         self._expecting: dict[tuple[int, int], VirtualTask] = {}
 
     def transports(self) -> list[SimTransport]:
@@ -68,8 +79,11 @@ class SimNetwork:
 
     async def meet(
         self, rank: int, number: int, kind: str, payload: Vector | None, finish: Callable[..., float]
-    ) -> None:
+    ) -> float:
         """Take part in the collective operation of this number; all workers take part in all, in the same order.
+
+        Returns:
+            The time until the last worker arrived [s].
 
         Raises:
             AssertionError: Others are in another kind of operation, because of a bug in an algorithm.
@@ -87,29 +101,33 @@ class SimNetwork:
         meeting = self._meetings[number]
         if meeting.kind != kind:
             raise AssertionError(f"rank {rank} is in {kind}, others are in {meeting.kind}")
+        arrived = self.clock.now
         await suspend(lambda task: meeting.arrive(rank, task))
+        return meeting.complete - arrived
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:
         """Send a message; it arrives after its time on the network."""
         arrival = self.clock.now + self.cluster.message_seconds(vector.nbytes)
         key = (sender, receiver)
-        self._mail.setdefault(key, []).append((arrival, vector.copy()))
+        self._mail.setdefault(key, []).append(_Message(self.clock.now, arrival, vector.copy()))
         waiting = self._expecting.pop(key, None)
         if waiting is not None:
             self.clock.at(arrival, waiting.resume)
 
-    async def fetch(self, sender: int, receiver: int) -> Vector:
-        """Wait for the next message on a link."""
+    async def fetch(self, sender: int, receiver: int) -> tuple[Vector, float]:
+        """Wait for the next message on a link; returns it, and the time until it was sent [s]."""
         key = (sender, receiver)
+        started = self.clock.now
 
         def expect(task: VirtualTask) -> None:
             if self._mail.get(key):
-                self.clock.at(max(self._mail[key][0][0], self.clock.now), task.resume)
+                self.clock.at(max(self._mail[key][0].arrival, self.clock.now), task.resume)
             else:
                 self._expecting[key] = task
 
         await suspend(expect)
-        return self._mail[key].pop(0)[1]
+        message = self._mail[key].pop(0)
+        return message.vector, max(0.0, message.sent - started)
 
 
 class SimTransport(Transport):
@@ -139,7 +157,7 @@ class SimTransport(Transport):
                 each[...] = total
             return network.cluster.all_reduce_seconds(vector.nbytes, network.world_size)
 
-        await network.meet(self.rank, self._next(), "an all-reduce", vector, add_up)
+        self.waited += await network.meet(self.rank, self._next(), "an all-reduce", vector, add_up)
 
     @override
     async def broadcast(self, vector: Vector) -> None:
@@ -150,14 +168,13 @@ class SimTransport(Transport):
                 each[...] = payloads[0]
             return network.cluster.barrier_seconds(network.world_size)
 
-        await network.meet(self.rank, self._next(), "a broadcast", vector, spread)
+        self.waited += await network.meet(self.rank, self._next(), "a broadcast", vector, spread)
 
     @override
     async def barrier(self) -> None:
         network = self._network
-        await network.meet(
-            self.rank, self._next(), "a barrier", None, lambda _: network.cluster.barrier_seconds(network.world_size)
-        )
+        seconds = network.cluster.barrier_seconds(network.world_size)
+        self.waited += await network.meet(self.rank, self._next(), "a barrier", None, lambda _: seconds)
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
@@ -166,7 +183,12 @@ class SimTransport(Transport):
         return self._receive(neighbours)
 
     async def _receive(self, neighbours: Sequence[int]) -> list[Vector]:
-        return [await self._network.fetch(neighbour, self.rank) for neighbour in neighbours]
+        found = []
+        for neighbour in neighbours:
+            vector, waited = await self._network.fetch(neighbour, self.rank)
+            self.waited += waited
+            found.append(vector)
+        return found
 
     @override
     async def share(self, vector: Vector) -> SharedVector:
@@ -177,9 +199,14 @@ class SimTransport(Transport):
         return mine
 
     @override
-    async def count_samples(self, num_samples: int) -> int:
-        self._network.samples += num_samples
-        return self._network.samples
+    async def count(self, counter: CounterName, number: int) -> int:
+        """A ticket takes a message there and back; the samples are counted beside the computation."""
+        network = self._network
+        network.counters[counter] += number
+        found = network.counters[counter]
+        if counter == "tickets":
+            await network.clock.sleep(2 * network.cluster.message_seconds(8))
+        return found
 
     def now(self) -> float:
         """Seconds on the virtual clock."""
@@ -209,7 +236,7 @@ class SimVector(SharedVector):
         self._which = which
         self.values = vector.copy()
         self.lock = VirtualLock(network.clock)
-        self._begun = self._received = self._skipped = self._mixed = 0
+        self._begun = self._received = self._skipped = self._mixed = self._refused = 0
         self._wait = self._busy = 0.0
         self.changes = 0
         """Number of changes of any kind so far."""
@@ -219,7 +246,9 @@ class SimVector(SharedVector):
     @property
     @override
     def counts(self) -> AverageCounts:
-        return AverageCounts(self._begun, self._received, self._skipped, self._mixed, self._wait, self._busy)
+        return AverageCounts(
+            self._begun, self._received, self._skipped, self._mixed, self._wait, self._busy, refused=self._refused
+        )
 
     @override
     async def read(self, out: Vector) -> int:
@@ -239,22 +268,43 @@ class SimVector(SharedVector):
             self.lock.release()
         return self._begun + self._received
 
-    async def _locked(self) -> None:
+    async def _locked(self, vector: SimVector | None = None) -> None:
         started = self._network.clock.now
-        await self.lock.acquire()
-        self._wait += self._network.clock.now - started
+        await (vector or self).lock.acquire()
+        waited = self._network.clock.now - started
+        self._wait += waited
+        self.waited += waited
+
+    @override
+    async def read_of(self, rank: int, out: Vector) -> None:
+        network = self._network
+        theirs = network.vectors[rank][self._which]
+        if not network.additive:
+            await self._locked(theirs)
+        if rank != self._rank:
+            await network.clock.sleep(network.cluster.message_seconds(out.nbytes))
+        np.copyto(out, theirs.values)
+        if not network.additive:
+            theirs.lock.release()
 
     @override
     async def average_with(self, partner: int) -> None:
+        waited = self._wait
+        await self._average(partner)
+        self.waited += self._wait - waited
+
+    async def _average(self, partner: int) -> None:
         clock = self._network.clock
         started = clock.now
         theirs = self._network.vectors[partner][self._which]
-        await (self._average_adding(theirs) if self._network.additive else self._average_locked(theirs))
-        self._begun += 1
-        theirs._received += 1
+        if await (self._average_adding(theirs) if self._network.additive else self._average_locked(theirs)):
+            self._begun += 1
+            theirs._received += 1
+        else:
+            self._refused += 1
         self._busy += clock.now - started
 
-    async def _average_locked(self, theirs: SimVector) -> None:
+    async def _average_locked(self, theirs: SimVector) -> bool:
         network = self._network
         first, second = (self, theirs) if self._rank < theirs._rank else (theirs, self)
         started = network.clock.now
@@ -262,12 +312,12 @@ class SimVector(SharedVector):
         await second.lock.acquire()
         self._wait += network.clock.now - started
         await network.clock.sleep(network.cluster.exchange_seconds(self.values.nbytes))
-        difference = half_difference(theirs.values, self.values)
-        self._apply(theirs, difference)
+        is_made = self._apply(theirs, half_difference(theirs.values, self.values))
         second.lock.release()
         first.lock.release()
+        return is_made
 
-    async def _average_adding(self, theirs: SimVector) -> None:
+    async def _average_adding(self, theirs: SimVector) -> bool:
         network = self._network
         seconds = network.cluster.exchange_seconds(self.values.nbytes) / 2
         await network.clock.sleep(seconds)
@@ -275,13 +325,17 @@ class SimVector(SharedVector):
         before = self.changes + theirs.changes
         await network.clock.sleep(seconds)
         self._mixed += self.changes + theirs.changes != before
-        self._apply(theirs, difference)
+        return self._apply(theirs, difference)
 
-    def _apply(self, theirs: SimVector, difference: Vector) -> None:
+    def _apply(self, theirs: SimVector, difference: Vector) -> bool:
+        """Change both vectors, unless one of them is not finite, which must not reach the other."""
+        if difference.dtype.kind == "f" and not is_finite(difference):
+            return False
         self.values += difference
         theirs.values -= difference
         self.changes += 1
         theirs.changes += 1
+        return True
 
     @override
     def begin_average_with(self, partner: int) -> None:
@@ -292,7 +346,7 @@ class SimVector(SharedVector):
         self._network.clock.spawn(self._average_beside(partner), f"average of rank {self._rank}", keep=False)
 
     async def _average_beside(self, partner: int) -> None:
-        await self.average_with(partner)
+        await self._average(partner)
         self._under_way = False
         if self._draining is not None:
             self._network.clock.at(self._network.clock.now, self._draining.resume)
@@ -305,7 +359,9 @@ class SimVector(SharedVector):
             def wait(task: VirtualTask) -> None:
                 self._draining = task
 
+            started = self._network.clock.now
             await suspend(wait)
+            self.waited += self._network.clock.now - started
 
     @override
     async def close(self) -> None: ...

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.loop.summary import read_records
+from training.loop.records import read_records
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import AlgorithmName, TrainSettings
@@ -28,7 +28,7 @@ _STEPS: Final = 48
 _FLOAT_BYTES: Final = {"float32": 4, "float64": 8}
 _STAND_IN_PARAMETERS: Final = 256
 #: Kinds of work that count as training; validation and checkpoints do not.
-_TRAINING: Final = ("read", "compute", "communicate")
+_TRAINING: Final = ("read", "compute", "communicate", "wait")
 
 Tell = Callable[[int, int, str], None]
 """Called with the finished part, the total, and a note."""
@@ -137,7 +137,7 @@ def rates(settings: TrainSettings, records: Sequence[Sequence[Record]]) -> dict[
             for epoch in epochs
         ]
     )
-    steps = np.array([epoch[0]["steps"] for epoch in epochs])
+    steps = np.array([np.mean([record["steps"] for record in epoch]) for epoch in epochs])
     samples = np.array([sum(record["samples"] for record in epoch) for epoch in epochs])
     return {
         "method": str(settings.algorithm),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Awaitable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Literal
@@ -17,12 +18,14 @@ from training.transports.locked_averaging import LockedAveraging
 from training.transports.mpi_process import MpiProcess, end_job_if_stuck
 from training.transports.mpi_shared_vector import Averaging, MpiSharedVector
 from training.transports.self_test import SelfTest, self_test
-from training.transports.transport import Transport, Vector
+from training.transports.socket_shared_vector import SocketCounters, SocketSharedVector
+from training.transports.transport import COUNTERS, CounterName, Transport, Vector
 from training.transports.window_memory import ADVICE, allocate, own_memory
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+Protocol = Literal["auto", "locked", "additive", "sockets"]
 _PROTOCOLS: Final[dict[str, type[LockedAveraging | AdditiveAveraging]]] = {
     "locked": LockedAveraging,
     "additive": AdditiveAveraging,
@@ -40,41 +43,47 @@ class MpiTransport(Transport):
         self,
         comm: MPI.Intracomm | None = None,
         *,
-        protocol: Literal["locked", "additive"] = "locked",
+        protocol: Protocol = "auto",
         overlap: Literal["thread", "inline"] = "thread",
+        network: str | None = None,
     ) -> None:
         """Connect the ranks, all together.
 
         Args:
             comm: The ranks; None: all ranks of the job.
-            protocol: Protocol of the averages; see `locked_averaging` and `additive_averaging`.
+            protocol: Protocol of the averages; see `locked_averaging`, `additive_averaging` and `socket_shared_vector`.
+                `auto`: `locked` if all ranks share memory, else `sockets`.
             overlap: Whether a thread makes averages during the computation; else they are made at once.
+            network: Network of the sockets; see `peers.connect`.
 
         Raises:
             LaunchError: This MPI lacks a needed feature.
         """
         self._mpi = load_mpi()
-        if overlap == "thread" and self._mpi.Query_thread() < self._mpi.THREAD_SERIALIZED:
-            raise LaunchError(
-                "this MPI allows one thread only (no MPI_THREAD_SERIALIZED), so averages cannot overlap with the "
-                "computation; set train.overlap to inline"
-            )
-        self.protocol = protocol
-        self.overlap = overlap
+        self.overlap, self.network = overlap, network
         # A communicator of our own keeps our messages apart from others.
         self.comm: MPI.Intracomm = (comm or self._mpi.COMM_WORLD).Dup()
+        self.protocol = _chosen(protocol, self.comm)
+        one_thread = self._mpi.Query_thread() < self._mpi.THREAD_SERIALIZED
+        if overlap == "thread" and self.protocol != "sockets" and one_thread:
+            raise LaunchError(
+                "this MPI allows one thread only (no MPI_THREAD_SERIALIZED), so averages in its windows cannot overlap "
+                "with the computation; set train.exchange to sockets or train.overlap to inline"
+            )
         self.rank = self.comm.rank
         self.world_size = self.comm.size
         self.process = MpiProcess(self.comm)
         self._turn = self.process.turn
-        with end_job_if_stuck(self.comm, doing="Allocating memory that ranks share", advice=ADVICE):
-            self._samples = _SampleCounter(self.comm)
+        self._counters = self._make_counters()
+        self._waits = _CollectiveWaits(self.comm, self._turn)
         self._tested: SelfTest | None = None
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
+        started = perf_counter()
         with self._turn:
             self.comm.Allreduce(self._mpi.IN_PLACE, vector)
+        self.waited += self._waits.of(perf_counter() - started)
 
     @override
     async def broadcast(self, vector: Vector) -> None:
@@ -84,7 +93,9 @@ class MpiTransport(Transport):
     @override
     async def barrier(self) -> None:
         """Wait for all ranks; unlike MPI's own barrier, this leaves the core to slower ranks."""
+        started = perf_counter()
         self.process.wait_for_all()
+        self.waited += perf_counter() - started
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
@@ -98,21 +109,31 @@ class MpiTransport(Transport):
     async def _finish_exchange(
         self, receives: list[MPI.Request], sends: list[MPI.Request], theirs: list[Vector]
     ) -> list[Vector]:
+        started = perf_counter()
         with self._turn:
             try:
                 # Do not wait for the sends too: if a rank is lost, Open MPI ends all others for a cancelled send.
                 self._mpi.Request.Waitall(receives)
                 self._mpi.Request.Waitall(sends)
+                # A large message leaves only when the neighbour is ready for it, so this is waiting too.
+                self.waited += perf_counter() - started
             except self._mpi.Exception as error:
                 self.process.raise_named(error)
         return theirs
 
-    async def share(self, vector: Vector) -> MpiSharedVector:
+    async def share(self, vector: Vector) -> MpiSharedVector | SocketSharedVector:
         """Make the vectors of all ranks accessible to each other.
 
         Raises:
-            LaunchError: One-sided communication does not work.
+            LaunchError: One-sided communication does not work, or no network connects the ranks.
         """
+        # Ranks may come minutes apart, which is no fault.
+        self.process.wait_for_all()
+        if self.protocol == "sockets":
+            with self._turn:
+                return SocketSharedVector(
+                    self.process, vector, network=self.network, with_thread=self.overlap == "thread"
+                )
         with self._turn:
             with end_job_if_stuck(self.comm, doing="Testing memory that ranks share", advice=ADVICE):
                 tested = self._test()
@@ -121,6 +142,13 @@ class MpiTransport(Transport):
         if with_thread:
             sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         return MpiSharedVector(self.process, averaging, with_thread=with_thread, poke=tested.target_must_help)
+
+    def _make_counters(self) -> _Counters | SocketCounters:
+        self.process.wait_for_all()
+        if self.protocol == "sockets":
+            return SocketCounters(self.comm, len(COUNTERS), network=self.network)
+        with end_job_if_stuck(self.comm, doing="Allocating memory that ranks share", advice=ADVICE):
+            return _Counters(self.comm)
 
     def _test(self) -> SelfTest:
         if self._tested is None:
@@ -133,9 +161,9 @@ class MpiTransport(Transport):
         return self._tested
 
     @override
-    async def count_samples(self, num_samples: int) -> int:
+    async def count(self, counter: CounterName, number: int) -> int:
         with self._turn:
-            return self._samples.add(num_samples)
+            return self._counters.add(COUNTERS.index(counter), number)
 
     @override
     def now(self) -> float:
@@ -151,25 +179,68 @@ class MpiTransport(Transport):
         """Free everything, all ranks together, after their shared vectors are closed."""
         self.process.wait_for_all()
         with self._turn:
-            self._samples.free()
+            self._counters.free()
             self.comm.Free()
 
 
-class _SampleCounter:
-    """A number on rank 0 to which all ranks add at any time, without the help of rank 0."""
+def _chosen(protocol: Protocol, comm: MPI.Intracomm) -> Protocol:
+    """The protocol; `auto` becomes `locked` if all ranks share memory, else `sockets`."""
+    if protocol != "auto":
+        return protocol
+    host = comm.Split_type(load_mpi().COMM_TYPE_SHARED)
+    is_one_host = host.size == comm.size
+    host.Free()
+    return "locked" if is_one_host else "sockets"
+
+
+class _CollectiveWaits:
+    """How much of the time of an all-reduce is waiting for the last rank.
+
+    Ranks leave an all-reduce together, and the last to enter waits for nobody. So the shortest of its times is that of
+    the communication, and the rest of a longer one is waiting. The ranks compare their times after one all-reduce in
+    `_EVERY` (a barrier before it would change what is measured), and the others are taken to have the same share.
+    """
+
+    _EVERY: Final = 16
+    _FADING: Final = 0.95
+
+    def __init__(self, comm: MPI.Intracomm, turn: threading.Lock) -> None:
+        self._comm, self._turn = comm, turn
+        self._min = load_mpi().MIN
+        self._own, self._least = np.zeros(1), np.zeros(1)
+        self._count = 0
+        self._seconds = self._waited = 0.0
+
+    def of(self, seconds: float) -> float:
+        """The time spent waiting in an all-reduce that took `seconds`; all ranks call it after each."""
+        self._count += 1
+        if self._count > self._EVERY and self._count % self._EVERY:
+            return seconds * self._waited / self._seconds
+        self._own[0] = seconds
+        with self._turn:
+            self._comm.Allreduce(self._own, self._least, self._min)
+        waited: float = seconds - self._least.item()
+        self._seconds = self._FADING * self._seconds + seconds
+        self._waited = self._FADING * self._waited + waited
+        return waited
+
+
+class _Counters:
+    """Numbers on rank 0 to which all ranks add at any time, without the help of rank 0."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._sum = load_mpi().SUM
-        self._window = allocate(comm, np.dtype(np.int64).itemsize)
-        np.frombuffer(own_memory(self._window), np.int64, count=1)[:] = 0
+        self._window = allocate(comm, len(COUNTERS) * np.dtype(np.int64).itemsize)
+        np.frombuffer(own_memory(self._window), np.int64, count=len(COUNTERS))[:] = 0
         comm.Barrier()
         self._own, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
         # All accesses are atomic additions, so a shared lock is enough.
         self._window.Lock_all()
 
-    def add(self, number: int) -> int:
+    def add(self, place: int, number: int) -> int:
+        """Add to a counter; returns its sum so far."""
         self._own[0] = number
-        self._window.Fetch_and_op(self._own, self._before, 0, 0, self._sum)
+        self._window.Fetch_and_op(self._own, self._before, 0, place * self._own.itemsize, self._sum)
         self._window.Flush(0)
         return self._before.item() + number
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -32,8 +34,11 @@ class Averaging(Protocol):
     def add(self, change: Vector) -> None:
         """Add to the vector."""
 
-    def average(self, partner: int) -> None:
-        """Replace the vectors of this rank and its partner by their average."""
+    def average(self, partner: int) -> bool:
+        """Replace the vectors of this rank and its partner by their average; False: one of them is not finite."""
+
+    def read_of(self, rank: int, out: Vector) -> None:
+        """Copy the vector of any rank into `out`."""
 
     def take_counts(self) -> None:
         """Update `received` and `begun`, as all methods above also do."""
@@ -64,8 +69,8 @@ class MpiSharedVector(SharedVector):
         self._averaging = averaging
         self._with_thread = with_thread
         self._poke = poke
-        self._exchange_seconds = 0.0
-        self._skipped = 0
+        self._exchange_seconds = self._beside_seconds = self._blocked_seconds = 0.0
+        self._skipped = self._refused = 0
         #: Held while the thread has an average to make.
         self._under_way = threading.Lock()
         self._partners: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -86,6 +91,8 @@ class MpiSharedVector(SharedVector):
             averaging.mixed_reads,
             averaging.wait_seconds,
             self._exchange_seconds,
+            max(0.0, self._beside_seconds - self._blocked_seconds),
+            self._refused,
         )
 
     @property
@@ -95,35 +102,35 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def read(self, out: Vector) -> int:
-        self._raise_error_of_thread()
-        with self._turn:
-            if self._poke:
-                self._process.poke()
+        with self._own_turn():
             self._averaging.read(out)
             return self._averaging.begun + self._averaging.received
 
     @override
     async def add(self, change: Vector) -> int:
-        self._raise_error_of_thread()
-        with self._turn:
-            if self._poke:
-                self._process.poke()
+        with self._own_turn():
             self._averaging.add(change)
             return self._averaging.begun + self._averaging.received
 
     @override
+    async def read_of(self, rank: int, out: Vector) -> None:
+        with self._own_turn():
+            self._averaging.read_of(rank, out)
+
+    @override
     async def average_with(self, partner: int) -> None:
-        self._raise_error_of_thread()
-        self._refuse_non_partner(partner)
-        self._average(partner)
+        self._process.refuse_non_partner(partner)
+        with self._own_turn():
+            self._average(partner)
 
     @override
     def begin_average_with(self, partner: int) -> None:
         """Begin an average in the thread; without a thread, make it at once."""
         self._raise_error_of_thread()
-        self._refuse_non_partner(partner)
+        self._process.refuse_non_partner(partner)
         if not self._with_thread:
-            self._average(partner)
+            with self._own_turn():
+                self._average(partner)
         elif self._under_way.acquire(blocking=False):
             if self._thread is None:
                 self._start_thread()
@@ -133,9 +140,12 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def drain(self) -> None:
+        started = perf_counter()
         with self._under_way:
-            self._raise_error_of_thread()
-        with self._turn:
+            blocked = perf_counter() - started
+            self._blocked_seconds += blocked
+            self.waited += blocked
+        with self._own_turn():
             self._averaging.take_counts()
 
     @override
@@ -144,22 +154,37 @@ class MpiSharedVector(SharedVector):
         if self._thread is not None:
             self._partners.put(None)
             self._thread.join()
+        started = perf_counter()
         self._process.wait_for_all()
+        self.waited += perf_counter() - started
         with self._turn:
             self._averaging.take_counts()
             self._averaging.free()
         self._raise_error_of_thread()
 
-    def _average(self, partner: int) -> None:
+    @contextmanager
+    def _own_turn(self) -> Iterator[None]:
+        """The turn of the owner's thread at MPI; counts its waiting, for the other thread and for locks."""
+        self._raise_error_of_thread()
+        started = perf_counter()
         with self._turn:
-            started = perf_counter()
-            self._averaging.average(partner)
-            self._exchange_seconds += perf_counter() - started
+            blocked = perf_counter() - started
+            self._blocked_seconds += blocked
+            self.waited += blocked
+            before = self._averaging.wait_seconds
+            if self._poke:
+                self._process.poke()
+            yield
+            self.waited += self._averaging.wait_seconds - before
 
-    def _refuse_non_partner(self, partner: int) -> None:
-        comm = self._process.comm
-        if partner == comm.rank or not 0 <= partner < comm.size:
-            raise AssertionError(f"rank {comm.rank} of {comm.size} cannot average with rank {partner}")
+    def _average(self, partner: int) -> float:
+        """Make an average; the caller has the turn. Returns its duration [s]."""
+        started = perf_counter()
+        if not self._averaging.average(partner):
+            self._refused += 1
+        seconds = perf_counter() - started
+        self._exchange_seconds += seconds
+        return seconds
 
     def _raise_error_of_thread(self) -> None:
         if self._error is not None:
@@ -175,7 +200,8 @@ class MpiSharedVector(SharedVector):
         """Main loop of the thread: make the requested averages until the request is None."""
         while (partner := self._next_partner()) is not None:
             try:
-                self._average(partner)
+                with self._turn:
+                    self._beside_seconds += self._average(partner)
             except BaseException as error:  # noqa: BLE001 - it is raised where the result would have been used
                 self._error = error
             finally:

@@ -27,7 +27,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.store import StageStore
 from training.gridsearch.choice import Choice
-from training.loop.summary import read_records
+from training.loop.records import read_records
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

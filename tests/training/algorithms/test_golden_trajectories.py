@@ -17,7 +17,11 @@ SLOWMO: dict[str, dict[str, Any]] = {
     for kind, exact in (("exact slowmo", True), ("slowmo", False))
     if exact or method not in ("ar-sgd", "local-sgd")
 }
-ALL = METHODS | SLOWMO
+UNITS = {
+    "ad-psgd by work units": METHODS["ad-psgd"],
+    "swarm-sgd with slowmo by work units": METHODS["swarm-sgd"] | {"slowmo": {"tau": 4, "beta": 0.6}},
+}
+ALL = METHODS | SLOWMO | UNITS
 KEYS = (
     "train_loss",
     "val_loss",
@@ -38,6 +42,7 @@ def trajectory(method: str) -> dict[str, Any]:
         optimizer="adam",
         cluster=ROUGH,
         schedule={"warmup_epochs": 1, "decay": "cosine"},
+        sharding=None if method in UNITS else "static",
     )
     parameters = models(simulated)
     waves = np.cos(np.outer(np.arange(4), np.arange(parameters.shape[1])))

@@ -21,6 +21,7 @@ from training.algorithms.slowmo import SlowMo
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
 from training.compiled.optimizer import VectorOptimizer
 from training.errors import StalledError
+from training.loop import worker_state
 from training.loop.trainer import Trainer
 from training.simulation.stacked import StackedWork
 from training.simulation.transport import SimVector, half_difference
@@ -85,7 +86,7 @@ MUTATIONS = {
     "local steps before the average": Mutation(
         SwarmSgd.step, "await self._publish()", "pass", SWARM_BY_HAND, {"exchange": "locked"}
     ),
-    "the mean of local models": Mutation(mean_over_workers, "/= transport.world_size", "/= 4", LOCAL_BY_HAND),
+    "the mean of local models": Mutation(mean_over_workers, "message[-1] = 1", "message[-1] = 2", LOCAL_BY_HAND),
     "gradients weighted by samples": Mutation(
         ArSgd.step, "gradient *= num_samples", "num_samples = 1", AR_IS_SEQUENTIAL, UNEVEN
     ),
@@ -145,10 +146,10 @@ MUTATIONS = {
         StackedWork.load_state, 'self._times.load_state(state["times"])', "pass", RESUME, resumed("ad-psgd")
     ),
     "the optimizer in a checkpoint": Mutation(
-        Trainer._take_up, 'algorithm.optimizer.load_state_dict(content["optimizer"])', "pass", RESUME, resumed("ar-sgd")
+        worker_state.start, 'algorithm.optimizer.load_state_dict(own["optimizer"])', "pass", RESUME, resumed("ar-sgd")
     ),
     "samples of all workers in a checkpoint": Mutation(
-        Trainer._see_all_samples, "if self._counts_globally:", "if False:", CLOCK, {"method": "ad-psgd"}
+        Trainer._epochs_together, "done=done, counted", "done=0, counted", CLOCK, {"method": "ad-psgd"}
     ),
 }  # fmt: skip
 
