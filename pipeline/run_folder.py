@@ -138,6 +138,7 @@ class RunFolder:
             read_machine(run_dir=self.config.run_dir),
             needs,
             workers=workers or train.workers,
+            threads=train.threads,
             spark_master=self.config.spark.master,
             min_free_bytes=min_free_bytes,
             launcher=train.launcher,

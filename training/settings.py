@@ -114,6 +114,7 @@ class TrainSettings(BaseModel):
             "reader",
             "stall_seconds",
             "tensorboard",
+            "threads",
         }
     )
 
@@ -121,13 +122,16 @@ class TrainSettings(BaseModel):
     """Algorithm: `sgd` on one worker; `ar-sgd`, `local-sgd`, `d-psgd`, `ad-psgd` or `swarm-sgd` on any number."""
     workers: int = Field(default=1, ge=1)
     """Number of workers (MPI ranks), at least 1; each reads its own row groups."""
+    threads: int = Field(default=1, ge=1)
+    """Number of threads of torch, OpenMP and BLAS in each worker, each task of the grid search, and the evaluation, at
+    least 1. More slow a busy machine down."""
     epochs: int = Field(default=20, ge=1)
     """Number of passes over the training split, at least 1."""
-    batch_size: int = Field(default=128, ge=1)
+    batch_size: int = Field(default=32, ge=1)
     """Highest number of events per worker and step; all steps of an epoch have nearly equal size."""
     optimizer: OptimizerName = OptimizerName.ADAM
     """Base optimiser of each worker: `adam` or `sgd`."""
-    learning_rate: float = Field(default=1e-3, gt=0)
+    learning_rate: float = Field(default=3e-3, gt=0)
     """Learning rate of one worker, greater than 0."""
     scale_learning_rate: bool = True
     """Whether `ar-sgd` with `sgd` multiplies the learning rate by the number of workers (linear rule)."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from features.columns import NUM_HLF
 from models.networks.classifier import Classifier
+from models.networks.network_settings import ReadFrom
 from models.networks.particles import ParticleEncoder
 from models.networks.scaling_layer import Scaler, Standardize
 
@@ -21,16 +22,23 @@ class InclusiveClassifier(Classifier):
 
     Examples:
         >>> scalers = {"hlf": Scaler([0.0] * NUM_HLF, [1.0] * NUM_HLF), "particles": Scaler([0.0] * 19, [1.0] * 19)}
-        >>> model = InclusiveClassifier(50, 25, scalers, num_classes=3)
+        >>> model = InclusiveClassifier(50, 25, ReadFrom.END, scalers, num_classes=3)
         >>> model(torch.zeros(2, NUM_HLF), torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
         torch.Size([2, 3])
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("hlf", "particles", "num_particles")
 
-    def __init__(self, gru_width: int, dense_width: int, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+    def __init__(
+        self,
+        gru_width: int,
+        dense_width: int,
+        read_from: ReadFrom,
+        scalers: Mapping[str, Scaler],
+        num_classes: int,
+    ) -> None:
         super().__init__()
-        self.encoder = ParticleEncoder(scalers["particles"], gru_width)
+        self.encoder = ParticleEncoder(scalers["particles"], gru_width, read_from)
         self.scaling = Standardize(*scalers["hlf"])
         self.layers = nn.Sequential(
             nn.Linear(gru_width + NUM_HLF, dense_width),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import PositiveInt
 from typing_extensions import override
 
-from models.networks.network_settings import NetworkSettings
+from models.networks.network_settings import NetworkSettings, ReadFrom
 
 if TYPE_CHECKING:
     from models.networks.classifier import Classifier
@@ -20,14 +20,17 @@ class InclusiveSettings(NetworkSettings):
 
     name: ClassVar[str] = "inclusive"
     inputs: ClassVar[tuple[str, ...]] = ("hlf", "particles", "num_particles")
+    before: ClassVar[Mapping[str, Any]] = {"read_from": ReadFrom.START}
 
     gru_width: PositiveInt = 50
     """Width of the GRU's state, which summarises the particle list; at least 1."""
     dense_width: PositiveInt = 25
     """Width of the hidden layer on top of the GRU's state and the high-level features; at least 1."""
+    read_from: ReadFrom = ReadFrom.END
+    """End of the particle list at which the GRU starts: `end` (its last state is that after the lepton) or `start`."""
 
     @override
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
         from models.networks.inclusive import InclusiveClassifier
 
-        return InclusiveClassifier(self.gru_width, self.dense_width, scalers, num_classes)
+        return InclusiveClassifier(self.gru_width, self.dense_width, self.read_from, scalers, num_classes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -10,6 +11,15 @@ from pydantic import BaseModel, ConfigDict
 if TYPE_CHECKING:
     from models.networks.classifier import Classifier
     from models.networks.scaling_layer import Scaler
+
+
+class ReadFrom(StrEnum):
+    """The end of the particle list at which a recurrent network starts."""
+
+    START = "start"
+    """The first particle first, the last one last."""
+    END = "end"
+    """The last valid particle first, the first one last."""
 
 
 class NetworkSettings(BaseModel):
@@ -23,6 +33,8 @@ class NetworkSettings(BaseModel):
     """Columns of the features Parquet that the network takes, in the order of its `forward`."""
     not_built: ClassVar[frozenset[str]] = frozenset()
     """Fields that do not change the network, such as `from_gridsearch`."""
+    before: ClassVar[Mapping[str, Any]] = {}
+    """Fields that files of earlier versions lack, with the values of these versions."""
 
     @property
     def is_searched(self) -> bool:

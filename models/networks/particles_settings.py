@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import PositiveInt
 from typing_extensions import override
 
-from models.networks.network_settings import NetworkSettings
+from models.networks.network_settings import NetworkSettings, ReadFrom
 
 if TYPE_CHECKING:
     from models.networks.classifier import Classifier
@@ -20,12 +20,15 @@ class ParticlesSettings(NetworkSettings):
 
     name: ClassVar[str] = "particles"
     inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
+    before: ClassVar[Mapping[str, Any]] = {"read_from": ReadFrom.START}
 
     gru_width: PositiveInt = 50
     """Width of the GRU's state, which summarises the particle list; at least 1."""
+    read_from: ReadFrom = ReadFrom.END
+    """End of the particle list at which the GRU starts: `end` (its last state is that after the lepton) or `start`."""
 
     @override
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
         from models.networks.particles import ParticlesClassifier
 
-        return ParticlesClassifier(self.gru_width, scalers, num_classes)
+        return ParticlesClassifier(self.gru_width, self.read_from, scalers, num_classes)

@@ -29,14 +29,16 @@ else:
 def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
     """Read the settings that `NetworkSettings.to_json` wrote.
 
-    Keys of other networks, which files of earlier versions also hold, are ignored.
+    Keys of other networks, which files of earlier versions also hold, are ignored. A key that they lack has the value
+    that it had then.
 
     Raises:
         KeyError: The name is missing, or there is no network of that name.
         ValueError: A value is invalid.
     """
     kind = NETWORKS[content["name"]]
-    return kind.model_validate({key: value for key, value in content.items() if key in kind.model_fields})
+    own = {key: value for key, value in content.items() if key in kind.model_fields}
+    return kind.model_validate({**kind.before, **own})
 
 
 class _Names(BaseModel):

@@ -29,6 +29,7 @@ from training.studies.runs import count_all, run_job
 from training.studies.statistics import mean_of
 from training.studies.timing import time_model
 from training.studies.variants import ALL_METHODS, COMPARISONS, METHOD_NAMES, TableColumn, Variant
+from training.threads import use_threads
 
 _FOLDER: Final = "compare"
 _RESULT: Final = "comparison.json"
@@ -65,6 +66,7 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
     """
     if name not in COMPARISONS:
         raise ConfigError(f"compare {name}: there is no such comparison.{nearest(name, COMPARISONS)}")
+    use_threads(run_folder.config.train.threads)
     with run_folder.locked("compare"):
         upstream = run_folder.upstream(Train())
         Runner(run_folder).say_what_is_stale(Train(), upstream)

@@ -15,6 +15,7 @@ class Diagnosis(NamedTuple):
     """Findings, and without errors the result of a test of the ranks."""
 
     findings: list[Finding]
+    threads: str | None = None
     devices: str | None = None
     ranks: str | None = None
     """Message of the test of the ranks."""
@@ -49,7 +50,9 @@ def _try(found: Diagnosis, settings: TrainSettings, say: Callable[[str], None]) 
     from training.errors import LaunchError
     from training.launching.probing import describe_devices, probe_mpi
 
-    found = found._replace(devices=describe_devices())
+    threads = f"threads: {settings.threads} in each of {settings.workers} worker(s) (train.threads)"
+    found = found._replace(threads=threads, devices=describe_devices())
+    say(threads)
     say(str(found.devices))
     if settings.workers == 1:
         return found

@@ -35,6 +35,7 @@ from pipeline.stages.evaluate import make_task
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
 from training import own_folders
+from training.threads import use_threads
 
 _FOLDER: Final = "evaluations"
 _FEATURES: Final = "features"
@@ -70,6 +71,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
         RunFolderError: The folder exists already or cannot be written.
         ModelError: A model cannot be read, has other features or classes, or has seen the events.
     """
+    use_threads(run_folder.config.train.threads)
     with run_folder.locked("evaluate-files"):
         try:
             return _evaluate(run_folder, models, inputs, out)

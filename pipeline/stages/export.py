@@ -33,6 +33,9 @@ class Export(Stage):
 
     def run(self, context: Context) -> Result:
         """Write `<network>/model.onnx`, `<network>/model.pt2` and `export.json`."""
+        from training.threads import use_threads
+
+        use_threads(context.config.train.threads)
         trained = context.upstream["train"]
         networks = list(trained.manifest["counters"]["networks"])
         found = {}

@@ -34,6 +34,16 @@ def test_counts_in_the_readme_are_those_of_the_demo(counters: dict[str, Any]) ->
     assert f"has {entries} simulated events, of which {selected} pass the selection and {tested} are tested on" in words
 
 
+def test_accuracies_in_the_output_that_the_readme_shows_are_those_of_the_demo(counters: dict[str, Any]) -> None:
+    line = re.search(r"accuracy (hlf .*)", README)
+    assert line
+    shown = {name: float(value) for name, value in re.findall(r"([\w-]+) ([\d.]+) \+-", line[1])}
+    runs = {name: run["accuracy"] for name, run in counters["evaluate"]["runs"].items()}
+    assert shown.keys() == runs.keys()
+    for name, accuracy in runs.items():
+        assert accuracy["value"] == pytest.approx(shown[name], abs=accuracy["error"])
+
+
 def test_accuracy_and_areas_in_the_readme_are_those_of_the_demo(counters: dict[str, Any]) -> None:
     # Within their errors: other processors round otherwise, and the grid search may choose other layers there.
     found = re.search(

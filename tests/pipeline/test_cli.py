@@ -165,7 +165,7 @@ def test_config_shows_every_value_with_its_source_and_no_secret(tmp_path: Path) 
     assert done.exit_code == Exit.OK
     assert "  epochs: 7                                  # --set train.epochs=7\n" in done.output
     assert f"  batch_size: 16                             # {path}\n" in done.output
-    assert "  learning_rate: 0.001                       # default\n" in done.output
+    assert "  learning_rate: 0.003                       # default\n" in done.output
     assert "hush" not in done.output
     # It is a config itself.
     config = Asked(str(path), ["train.epochs=7", "spark.conf.my.token='***'", "report.title=2"]).run_folder().config

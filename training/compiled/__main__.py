@@ -27,7 +27,7 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
     is_finite(gradient[0])
     perceptron_sums(parameters[0], network, events, order, sums[0])
     none, ones = np.empty(0, real), np.ones(2, np.int64)
-    recurrent = Recurrent(1, np.zeros(2, real), np.ones(2, real), Perceptron(np.array([1, 2]), none, none))
+    recurrent = Recurrent(1, np.zeros(2, real), np.ones(2, real), True, Perceptron(np.array([1, 2]), none, none))
     lists = ParticleEvents(np.empty((2, 0), real), np.ones((2, 1, 2), real), ones, events.labels, events.weights)
     parameters, gradient = np.zeros((2, 19), real)
     recurrent_gradient(parameters, gradient, recurrent, lists, steps_of(order, ones), np.empty(14, real), sums[0])

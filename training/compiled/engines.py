@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from models.networks.hlf import HlfClassifier
 from models.networks.inclusive import InclusiveClassifier
+from models.networks.network_settings import ReadFrom
 from models.networks.particles import ParticleEncoder, ParticlesClassifier
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, Integers
@@ -106,7 +107,11 @@ class RecurrentEngine(Engine):
         mean: Array = encoder.scaling.mean.numpy()
         joined = (mean[:0], mean[:0]) if further is None else (further.mean.numpy(), further.inverse_std.numpy())
         self._network = Recurrent(
-            encoder.gru.hidden_size, mean, encoder.scaling.inverse_std.numpy(), Perceptron(head.widths, *joined)
+            encoder.gru.hidden_size,
+            mean,
+            encoder.scaling.inverse_std.numpy(),
+            encoder.read_from is ReadFrom.END,
+            Perceptron(head.widths, *joined),
         )
         self._work = mean[:0]
 

@@ -28,6 +28,8 @@ class Recurrent(NamedTuple):
     """(num_features,) of the scaling of particles."""
     inverse_std: Array
     """(num_features,) of the scaling of particles."""
+    from_end: bool
+    """Whether the last valid particle of an event is read first."""
     head: Perceptron
     """The dense layers over the GRU's state and the further features; its scaling is that of the latter."""
 
@@ -150,8 +152,10 @@ def _scale(network: Recurrent, events: ParticleEvents, steps: Steps, first: int,
         for i in range(steps.counts[step]):
             row = steps.rows[i]
             is_valid = step < events.numbers[row]
+            # Where this is below 0, it is the padding of an event without particles.
+            particle = events.numbers[row] - 1 - step if network.from_end else step
             for j in range(num_features):
-                value = (events.particles[row, step, j] - network.mean[j]) * network.inverse_std[j]
+                value = (events.particles[row, particle, j] - network.mean[j]) * network.inverse_std[j]
                 block[j, place + i] = value if is_valid else 0
 
 

@@ -25,6 +25,7 @@ from training.gridsearch.trials import SearchJob
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
+from training.threads import use_threads
 
 _INPUTS: Final = ("hlf",)
 
@@ -108,9 +109,9 @@ def run_job(search: Search, job: SearchJob, epochs: int, folder: Path) -> JobRes
 
 def _train(search: Search, job: SearchJob, epochs: int) -> tuple[int, list[Curves]]:
     """Number of parameters, and the curves of each fold."""
-    torch.set_num_threads(1)
-    be_deterministic()
     train, settings = search.train, search.settings
+    use_threads(train.threads)
+    be_deterministic()
     rows, classes = _load(search.dataset, train.seed)
     folds = make_folds(rows.labels.numpy(), settings.folds, seed=train.seed)
     curves: list[Curves] = []

@@ -21,6 +21,7 @@ from training.loop.trainer import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
 from training.settings import GOSSIP, TrainSettings
+from training.threads import VARIABLES, thread_variables
 from training.topology import make_topology
 from training.transports.transport import SingleTransport
 
@@ -28,8 +29,6 @@ _GRACE_SECONDS: Final = 10
 _LAST_WORDS: Final = 2000
 #: Message of mpirun when a killed mpirun with the same process id left its files; it then removes them.
 _FILES_OF_ANOTHER: Final = "PMIx server's listener thread failed to start"
-#: One thread per rank, so that ranks do not compete for the cores.
-_THREADS: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def launch(
@@ -210,7 +209,7 @@ def _run_ranks(job: _Job, log_path: Path, on_progress: _Tell) -> int:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=rank_environment(),
+            env=rank_environment(threads=job.settings.threads),
         ) as process,
     ):
         try:
@@ -253,7 +252,7 @@ def rank_command(settings: TrainSettings, spec_path: Path) -> list[str]:
         "none",
         *as_root,
         *(["--with-ft", "ulfm"] if shrinks else []),
-        *(word for name in _THREADS for word in ("-x", name)),
+        *(word for name in VARIABLES for word in ("-x", name)),
         "-x",
         "PYTHONPATH",
         *settings.launcher_args,
@@ -270,11 +269,11 @@ def find_mpirun() -> Path | None:
     return Path(found) if found else None
 
 
-def rank_environment() -> dict[str, str]:
+def rank_environment(*, threads: int = 1) -> dict[str, str]:
     """Environment of the ranks: number of threads, this checkout on the path, no start-up message of UCX."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-    return {**_THREADS, "OMPI_MCA_osc": "^ucx", **os.environ, "PYTHONPATH": path}
+    return {"OMPI_MCA_osc": "^ucx", **os.environ, **thread_variables(threads), "PYTHONPATH": path}
 
 
 def _follow(process: subprocess.Popen[str], on_progress: _Tell) -> None:

@@ -32,7 +32,7 @@ def probe_mpi(settings: TrainSettings) -> str:
     try:
         done = subprocess.run(
             [*launcher, sys.executable, "-m", "training.transports.self_test"],
-            env=rank_environment(),
+            env=rank_environment(threads=settings.threads),
             capture_output=True,
             text=True,
             check=False,

@@ -29,6 +29,7 @@ from training.loop.summary import write_summary
 from training.loop.trainer import Progress, Trainer
 from training.readers.opening import open_reader
 from training.settings import TrainSettings
+from training.threads import use_threads
 from training.transports.transport import Transport, Vector, run_now
 from training.workloads.work import ReaderWork
 
@@ -111,6 +112,7 @@ def train(
     """
     settings = spec.train
     device = choose_device(settings.device)
+    use_threads(settings.threads)
     be_deterministic()
     dataset = FeatureDataset.load(spec.dataset)
     described = model_spec(spec.model, dataset)

@@ -16,8 +16,6 @@ import traceback
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import torch
-
 from features.errors import FeatureError
 from models.errors import ModelError
 from training.errors import LaunchError, TrainingError
@@ -43,7 +41,6 @@ def main(argv: list[str]) -> int:
     threading.Thread(target=_exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
     if world.rank == 0 and "--launched" in argv:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
-    torch.set_num_threads(1)
     try:
         first, *others = _specs(spec_path)
         transport = _transport(first)

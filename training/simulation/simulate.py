@@ -21,6 +21,7 @@ from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.stacked import MeanModelEvaluator, RowModel, StackedModels, StackedWork
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock, without_garbage_collection
+from training.threads import use_threads
 from training.topology import make_topology
 
 #: Number of workers that also evaluate their own model at the end.
@@ -71,6 +72,7 @@ def simulate(
         DivergedError: The loss is no longer finite.
     """
     world_size = settings.workers
+    use_threads(settings.threads)
     be_deterministic()
     if len(train.group_rows) < world_size:
         train = train.recut(world_size)

@@ -29,9 +29,9 @@ class EpochSettings(BaseModel):
 
     hlf: PositiveInt = 40
     """Number of epochs of every run with the HLF network, at least 1."""
-    particles: PositiveInt = 8
+    particles: PositiveInt = 16
     """Number of epochs of every run with the particles network, at least 1."""
-    inclusive: PositiveInt = 8
+    inclusive: PositiveInt = 16
     """Number of epochs of every run with the inclusive network, at least 1."""
 
 

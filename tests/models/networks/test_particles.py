@@ -37,14 +37,29 @@ def by_hand(model: Classifier, event: np.ndarray) -> np.ndarray:
     return p["output.weight"] @ state + p["output.bias"]
 
 
-@given(lengths_of_events.map(lambda lengths: [max(1, length) for length in lengths]))
-def test_the_network_is_a_gru_over_the_valid_particles(lengths: list[int]) -> None:
-    model, events = made_network("particles"), random_events(lengths)
+@pytest.mark.parametrize(("read_from", "step"), [("start", 1), ("end", -1)])
+@given(lengths=lengths_of_events.map(lambda lengths: [max(1, length) for length in lengths]))
+def test_the_network_is_a_gru_over_the_valid_particles(read_from: str, step: int, lengths: list[int]) -> None:
+    model, events = made_network("particles", read_from=read_from), random_events(lengths)
     found = run(model, events).detach().numpy()
     for event, length, logits in zip(events["particles"].numpy(), lengths, found, strict=True):
-        np.testing.assert_allclose(logits, by_hand(model, event[:length]), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(logits, by_hand(model, event[:length][::step]), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["particles", "inclusive"])
+@given(lengths=lengths_of_events)
+def test_reading_from_the_end_is_reading_the_reversed_valid_particles(name: str, lengths: list[int]) -> None:
+    events = random_events(lengths)
+    reversed_lists = events["particles"].clone()
+    for event, length in enumerate(lengths):
+        reversed_lists[event, :length] = events["particles"][event, :length].flip(0)
+    from_start, from_end = (made_network(name, read_from=read_from) for read_from in ("start", "end"))
+    torch.testing.assert_close(
+        run(from_end, events), run(from_start, events | {"particles": reversed_lists}), rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("read_from", ["start", "end"])
 @pytest.mark.parametrize("name", ["particles", "inclusive"])
 @given(
     lengths=lengths_of_events,
@@ -52,8 +67,10 @@ def test_the_network_is_a_gru_over_the_valid_particles(lengths: list[int]) -> No
     padding=st.sampled_from([0.0, 1.0, 1e30, -1e300, math.inf, math.nan]),
 )
 @pytest.mark.slow
-def test_padding_changes_neither_logits_nor_gradients(name: str, lengths: list[int], more: int, padding: float) -> None:
-    model, events = made_network(name), random_events(lengths)
+def test_padding_changes_neither_logits_nor_gradients(
+    name: str, read_from: str, lengths: list[int], more: int, padding: float
+) -> None:
+    model, events = made_network(name, read_from=read_from), random_events(lengths)
     rows = events["particles"].shape[1] + more
     padded = torch.full((len(lengths), rows, NUM_PARTICLE_FEATURES), padding, dtype=torch.float64)
     for event, length in enumerate(lengths):
@@ -64,9 +81,10 @@ def test_padding_changes_neither_logits_nor_gradients(name: str, lengths: list[i
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("read_from", ["start", "end"])
 @pytest.mark.parametrize("name", ["particles", "inclusive"])
-def test_an_event_without_particles_counts_as_one_average_particle(name: str) -> None:
-    model, events = made_network(name), random_events([0, 3])
+def test_an_event_without_particles_counts_as_one_average_particle(name: str, read_from: str) -> None:
+    model, events = made_network(name, read_from=read_from), random_events([0, 3])
     average = {column: values.clone() for column, values in events.items()}
     average["particles"][0, 0] = torch.tensor(SCALERS["particles"].mean, dtype=torch.float64)
     average["num_particles"][0] = 1
@@ -90,10 +108,11 @@ def test_the_order_of_particles_matters() -> None:
     assert not torch.allclose(run(model, backwards), run(model, events), rtol=1e-3)
 
 
-def test_a_list_shorter_than_its_events_is_refused() -> None:
+@pytest.mark.parametrize("read_from", ["start", "end"])
+def test_a_list_shorter_than_its_events_is_refused(read_from: str) -> None:
     events = random_events([3, 2]) | {"num_particles": torch.tensor([4, 2])}
     with pytest.raises(RuntimeError, match="out of bounds"):
-        run(made_network("particles"), events)
+        run(made_network("particles", read_from=read_from), events)
 
 
 def reach(gru: nn.GRU, num_steps: int) -> float:

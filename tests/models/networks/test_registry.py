@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from models.networks.hlf_settings import HlfSettings
 from models.networks.inclusive_settings import InclusiveSettings
+from models.networks.network_settings import NetworkSettings
+from models.networks.particles_settings import ParticlesSettings
 from models.networks.registry import NETWORKS, NetworksSettings, settings_from_json
 
 
@@ -45,7 +47,13 @@ def test_where_the_widths_come_from_is_not_kept() -> None:
 
 def test_settings_of_earlier_versions_hold_the_widths_of_all_networks() -> None:
     old = {"name": "inclusive", "hidden": [50, 20, 10], "gru_width": 7, "dense_width": 5}
-    assert settings_from_json(old) == InclusiveSettings(gru_width=7, dense_width=5)
+    assert settings_from_json(old) == InclusiveSettings(gru_width=7, dense_width=5, read_from="start")
+
+
+@pytest.mark.parametrize("kind", [ParticlesSettings, InclusiveSettings])
+def test_networks_of_earlier_versions_read_from_the_start_as_they_were_trained(kind: type[NetworkSettings]) -> None:
+    old = {key: value for key, value in kind().to_json().items() if key != "read_from"}
+    assert settings_from_json(old) == kind(read_from="start") != kind()
 
 
 @pytest.mark.parametrize("module", ["models.networks.registry", "pipeline.config", "pipeline.cli"])

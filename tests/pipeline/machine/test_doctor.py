@@ -178,6 +178,15 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str, Severity, str, str]]
     ),
     ("no mpirun", {"mpirun": None}, TWO, "mpirun", Severity.ERROR, "2 workers", "make setup"),
     ("too few cores", {"cores": 3}, {"workers": 4}, "slots", Severity.WARNING, "3 core(s)", "--workers 3"),
+    (
+        "too few cores for the threads",
+        {"cores": 5},
+        {"workers": 2, "threads": 3},
+        "slots",
+        Severity.WARNING,
+        "of 3 threads share 5 core(s)",
+        "`train.threads` to 2",
+    ),
     ("root", {"is_root": True}, TWO, "root", Severity.WARNING, "--allow-run-as-root", "ordinary user"),
     *(
         (

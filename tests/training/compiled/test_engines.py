@@ -13,6 +13,7 @@ from features.columns import NUM_HLF
 from models.networks.classifier import Classifier
 from models.networks.hlf import HlfClassifier
 from models.networks.inclusive import InclusiveClassifier
+from models.networks.network_settings import ReadFrom
 from models.networks.particles import ParticlesClassifier
 from models.networks.scaling_layer import Scaler
 from training.compiled.engines import compiled_engine
@@ -83,16 +84,16 @@ def test_a_perceptron_learns_as_by_autograd(hidden: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "widths"),
+    ("make", "settings"),
     [
-        (ParticlesClassifier, (1,)),
-        (ParticlesClassifier, (50,)),
-        (InclusiveClassifier, (7, 5)),
-        (InclusiveClassifier, (50, 25)),
+        (ParticlesClassifier, (1, ReadFrom.END)),
+        (ParticlesClassifier, (50, ReadFrom.START)),
+        (InclusiveClassifier, (7, 5, ReadFrom.START)),
+        (InclusiveClassifier, (50, 25, ReadFrom.END)),
     ],
 )
-def test_a_recurrent_network_learns_as_by_autograd(make: type[Classifier], widths: tuple[int, ...]) -> None:
-    models = [in_double(make, *widths, SCALERS, 3) for _ in range(2)]
+def test_a_recurrent_network_learns_as_by_autograd(make: type[Classifier], settings: tuple[object, ...]) -> None:
+    models = [in_double(make, *settings, SCALERS, 3) for _ in range(2)]
     with_hlf = make is InclusiveClassifier
     # 70 events of up to 40 particles are more than one block of steps.
     shapes = ((1, 1), (3, 9), (70, 40), (16, 25))
@@ -102,7 +103,7 @@ def test_a_recurrent_network_learns_as_by_autograd(make: type[Classifier], width
 
 
 def test_vanishing_gradients_are_those_of_autograd() -> None:
-    models = [in_double(ParticlesClassifier, 4, SCALERS, 3) for _ in range(2)]
+    models = [in_double(ParticlesClassifier, 4, ReadFrom.END, SCALERS, 3) for _ in range(2)]
     for model in models:
         # Update gates near 0 forget within a few steps, so that the gradient becomes denormal.
         model.flat.detach()[3 * 4 * 23 + 4 : 3 * 4 * 23 + 8] = -30.0
@@ -113,7 +114,7 @@ def test_vanishing_gradients_are_those_of_autograd() -> None:
 
 
 def test_padding_does_not_count() -> None:
-    model = in_double(ParticlesClassifier, 4, SCALERS, 3)
+    model = in_double(ParticlesClassifier, 4, ReadFrom.END, SCALERS, 3)
     batch, gradients = particles_of(20, longest=30, seed=4, with_hlf=False), gradients_of(model)
     gradients.compute(batch)
     before = model.gradient.clone()
@@ -127,7 +128,7 @@ def test_more_particles_than_there_is_room_for_are_refused() -> None:
     batch = particles_of(5, longest=30, seed=4, with_hlf=False)
     batch.inputs[1][2] = 31
     with pytest.raises(IndexError, match="31 particles in an array for 30"):
-        gradients_of(in_double(ParticlesClassifier, 4, SCALERS, 3)).compute(batch)
+        gradients_of(in_double(ParticlesClassifier, 4, ReadFrom.END, SCALERS, 3)).compute(batch)
 
 
 @pytest.mark.parametrize("flushed", [False, True])

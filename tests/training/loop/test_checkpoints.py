@@ -275,7 +275,7 @@ def test_the_digest_is_of_everything_that_the_numbers_depend_on() -> None:
 
     same = digest()
     assert digest(workers=2) == digest(epochs=9) == digest(device="cpu") == same
-    assert digest(checkpoint_steps=5, stall_seconds=9, reader="arrow", cache="memory") == same
+    assert digest(checkpoint_steps=5, stall_seconds=9, reader="arrow", cache="memory", threads=2) == same
     others = [
         digest(learning_rate=0.2),
         digest(algorithm="d-psgd"),

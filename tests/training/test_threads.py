@@ -1,0 +1,116 @@
+"""Every process computes with `train.threads` threads, one by default, whatever the libraries would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from command_line import SAMPLES, small_config
+from feature_datasets import write_dataset
+from rich.console import Console
+from threadpoolctl import threadpool_info
+from training_runs import make_spec
+
+from features.dataset import FeatureDataset
+from pipeline.commands.compare import compare
+from pipeline.commands.evaluate_files import evaluate_files
+from pipeline.commands.promote import promote
+from pipeline.config import load_config
+from pipeline.errors import PipelineError
+from pipeline.run_folder import RunFolder
+from pipeline.stages.evaluate import Evaluate
+from pipeline.stages.export import Export
+from training.gridsearch.settings import GridSearchSettings
+from training.gridsearch.trainings import Search, run_job
+from training.gridsearch.trials import SearchJob
+from training.launching.launcher import launch, rank_command, rank_environment
+from training.settings import TrainSettings
+from training.threads import VARIABLES, use_threads
+
+#: Neither the default nor what is asked for below.
+BEFORE = 3
+
+
+@pytest.fixture(autouse=True)
+def many_threads() -> Iterator[None]:
+    """What the libraries take by themselves on a machine with that many cores."""
+    use_threads(BEFORE)
+    yield
+    use_threads(1)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    rows = {"train": [20, 20, 20], "val": [10], "test": [10]}
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=rows)
+
+
+def threads() -> set[int]:
+    """Numbers of threads of all libraries of this process."""
+    return {torch.get_num_threads(), *(library["num_threads"] for library in threadpool_info())}
+
+
+def test_all_libraries_have_the_number_that_is_asked_for() -> None:
+    assert "openblas" in {library["internal_api"] for library in threadpool_info()}
+    for number in (2, 1):
+        use_threads(number)
+        assert threads() == {number}
+
+
+@pytest.mark.parametrize(("train", "expected"), [({}, 1), ({"threads": 2}, 2)], ids=str)
+def test_a_worker_has_the_threads_of_the_config(
+    dataset: FeatureDataset, tmp_path: Path, train: dict[str, Any], expected: int
+) -> None:
+    launch(make_spec(dataset, tmp_path / "out", workers=1, epochs=1, **train), on_progress=lambda _: None)
+    assert threads() == {expected}
+
+
+@pytest.mark.parametrize(("train", "expected"), [({}, 1), ({"threads": 2}, 2)], ids=str)
+def test_a_task_of_the_grid_search_has_the_threads_of_the_config(
+    dataset: FeatureDataset, tmp_path: Path, train: dict[str, Any], expected: int
+) -> None:
+    search = Search(dataset.folder, GridSearchSettings(folds=2), TrainSettings(**train))
+    assert run_job(search, SearchJob((4,), 16, 0.01), 1, tmp_path).error == ""
+    assert threads() == {expected}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_ranks_start_with_the_threads_of_the_config(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "7")
+    environment = rank_environment(threads=number)
+    assert {environment[name] for name in VARIABLES} == {str(number)}
+    command = rank_command(TrainSettings(workers=2, threads=number), Path("run.json"))
+    assert {command[place + 1] for place, word in enumerate(command) if word == "-x"} >= set(VARIABLES)
+
+
+def in_stage(stage: type[Evaluate | Export], folder: RunFolder) -> None:
+    """Run a stage up to its first look for what is not there."""
+    with suppress(KeyError):
+        stage().run(SimpleNamespace(config=folder.config, upstream={}, refuse_load_test=lambda: None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "predict",
+    [
+        lambda folder: in_stage(Evaluate, folder),
+        lambda folder: in_stage(Export, folder),
+        lambda folder: evaluate_files(folder, [], [], None),
+        lambda folder: next(promote(folder)),
+        lambda folder: compare(folder, "thesis", command=""),
+    ],
+    ids=["evaluate", "export", "evaluate-files", "promote", "compare"],
+)
+@pytest.mark.parametrize(("keys", "expected"), [([], 1), (["train.threads=2"], 2)], ids=str)
+def test_predictions_have_the_threads_of_the_config(
+    tmp_path: Path, predict: Callable[[RunFolder], object], keys: list[str], expected: int
+) -> None:
+    folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES)), keys), Console(quiet=True))
+    with suppress(PipelineError):
+        predict(folder)
+    assert threads() == {expected}
