@@ -23,9 +23,15 @@ import numba
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
-def compiled(function: Kernel, *, error_model: Literal["python", "numpy"] = "python") -> Kernel:
-    """Compile a loop over arrays; a division by zero is an error, or, as `numpy`, infinite."""
-    return cast("Kernel", numba.njit(cache=True, error_model=error_model)(function))
+def compiled(function: Kernel, *, error_model: Literal["python", "numpy"] = "python", nogil: bool = False) -> Kernel:
+    """Compile a loop over arrays at its first call.
+
+    Args:
+        function: The loop; its signature stays.
+        error_model: A division by zero is an error, or, as `numpy`, infinite.
+        nogil: Whether other Python threads run during a call.
+    """
+    return cast("Kernel", numba.njit(cache=True, error_model=error_model, nogil=nogil)(function))
 
 
 def compiled_ufunc(function: Callable[..., float]) -> Any:

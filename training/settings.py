@@ -37,6 +37,7 @@ _METHODS_OF: Final = {
     "local_steps_law": (AlgorithmName.SWARM_SGD,),
     "topology": (AlgorithmName.D_PSGD, *GOSSIP),
     "exchange": GOSSIP,
+    "network": GOSSIP,
     "overlap": (AlgorithmName.AD_PSGD,),
 }
 
@@ -106,6 +107,7 @@ class TrainSettings(BaseModel):
             "cache",
             "checkpoint_steps",
             "max_restarts",
+            "network",
             "launcher",
             "launcher_args",
             "on_rank_loss",
@@ -148,9 +150,13 @@ class TrainSettings(BaseModel):
     """Number of local steps of `swarm-sgd`: always `local_steps`, or geometrically distributed with this mean."""
     topology: TopologyName | None = None
     """Communication graph; null: `ring` for `d-psgd`, `complete` for `ad-psgd` and `swarm-sgd`."""
-    exchange: Literal["locked", "additive"] = "locked"
-    """How pairs average: under locks, or by adding differences without locks (reads may then mix old and new)."""
-    overlap: Literal["thread", "inline"] = "inline"
+    exchange: Literal["auto", "locked", "additive", "sockets"] = "auto"
+    """How pairs average: in shared memory under locks, or by adding differences without locks (reads may then mix old
+    and new), or through TCP `sockets`; `auto`: `locked` if all workers share memory, else `sockets`."""
+    network: str | None = None
+    """Network of `exchange: sockets`, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects
+    all workers."""
+    overlap: Literal["thread", "inline"] = "thread"
     """When `ad-psgd` averages: in a thread during the gradient, or just before it (the gradient is the same)."""
     slowmo: SlowMoSettings | None = None
     """Slow momentum around the algorithm; null for none."""

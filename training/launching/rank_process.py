@@ -88,7 +88,7 @@ def _specs(path: Path) -> list[_Run]:
 def _transport(run: _Run) -> MpiTransport:
     """Connect to the other ranks, and announce the run."""
     settings = run.spec.train
-    transport = MpiTransport(protocol=settings.exchange, overlap=settings.overlap)
+    transport = MpiTransport(protocol=settings.exchange, overlap=settings.overlap, network=settings.network)
     if run.number is not None and transport.rank == 0:
         _print({"run": run.number})
     return transport

@@ -17,16 +17,19 @@ from training.transports.locked_averaging import LockedAveraging
 from training.transports.mpi_process import MpiProcess, end_job_if_stuck
 from training.transports.mpi_shared_vector import Averaging, MpiSharedVector
 from training.transports.self_test import SelfTest, self_test
+from training.transports.socket_shared_vector import SocketCounters, SocketSharedVector
 from training.transports.transport import Transport, Vector
 from training.transports.window_memory import ADVICE, allocate, own_memory
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+Protocol = Literal["auto", "locked", "additive", "sockets"]
 _PROTOCOLS: Final[dict[str, type[LockedAveraging | AdditiveAveraging]]] = {
     "locked": LockedAveraging,
     "additive": AdditiveAveraging,
 }
+_NUM_COUNTERS: Final = 1
 #: Time after which a thread that returns from MPI gets Python's lock from a computing thread [s]; the default is 5 ms.
 _SWITCH_SECONDS: Final = 5e-5
 #: Time to wait for the other thread's MPI call before all ranks are ended without it [s].
@@ -40,35 +43,38 @@ class MpiTransport(Transport):
         self,
         comm: MPI.Intracomm | None = None,
         *,
-        protocol: Literal["locked", "additive"] = "locked",
+        protocol: Protocol = "auto",
         overlap: Literal["thread", "inline"] = "thread",
+        network: str | None = None,
     ) -> None:
         """Connect the ranks, all together.
 
         Args:
             comm: The ranks; None: all ranks of the job.
-            protocol: Protocol of the averages; see `locked_averaging` and `additive_averaging`.
+            protocol: Protocol of the averages; see `locked_averaging`, `additive_averaging` and `socket_shared_vector`.
+                `auto`: `locked` if all ranks share memory, else `sockets`.
             overlap: Whether a thread makes averages during the computation; else they are made at once.
+            network: Network of the sockets; see `peers.connect`.
 
         Raises:
             LaunchError: This MPI lacks a needed feature.
         """
         self._mpi = load_mpi()
-        if overlap == "thread" and self._mpi.Query_thread() < self._mpi.THREAD_SERIALIZED:
-            raise LaunchError(
-                "this MPI allows one thread only (no MPI_THREAD_SERIALIZED), so averages cannot overlap with the "
-                "computation; set train.overlap to inline"
-            )
-        self.protocol = protocol
-        self.overlap = overlap
+        self.overlap, self.network = overlap, network
         # A communicator of our own keeps our messages apart from others.
         self.comm: MPI.Intracomm = (comm or self._mpi.COMM_WORLD).Dup()
+        self.protocol = _chosen(protocol, self.comm)
+        one_thread = self._mpi.Query_thread() < self._mpi.THREAD_SERIALIZED
+        if overlap == "thread" and self.protocol != "sockets" and one_thread:
+            raise LaunchError(
+                "this MPI allows one thread only (no MPI_THREAD_SERIALIZED), so averages in its windows cannot overlap "
+                "with the computation; set train.exchange to sockets or train.overlap to inline"
+            )
         self.rank = self.comm.rank
         self.world_size = self.comm.size
         self.process = MpiProcess(self.comm)
         self._turn = self.process.turn
-        with end_job_if_stuck(self.comm, doing="Allocating memory that ranks share", advice=ADVICE):
-            self._samples = _SampleCounter(self.comm)
+        self._counters = self._make_counters()
         self._tested: SelfTest | None = None
 
     @override
@@ -107,12 +113,19 @@ class MpiTransport(Transport):
                 self.process.raise_named(error)
         return theirs
 
-    async def share(self, vector: Vector) -> MpiSharedVector:
+    async def share(self, vector: Vector) -> MpiSharedVector | SocketSharedVector:
         """Make the vectors of all ranks accessible to each other.
 
         Raises:
-            LaunchError: One-sided communication does not work.
+            LaunchError: One-sided communication does not work, or no network connects the ranks.
         """
+        # Ranks may come minutes apart, which is no fault.
+        self.process.wait_for_all()
+        if self.protocol == "sockets":
+            with self._turn:
+                return SocketSharedVector(
+                    self.process, vector, network=self.network, with_thread=self.overlap == "thread"
+                )
         with self._turn:
             with end_job_if_stuck(self.comm, doing="Testing memory that ranks share", advice=ADVICE):
                 tested = self._test()
@@ -121,6 +134,13 @@ class MpiTransport(Transport):
         if with_thread:
             sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         return MpiSharedVector(self.process, averaging, with_thread=with_thread, poke=tested.target_must_help)
+
+    def _make_counters(self) -> _Counters | SocketCounters:
+        self.process.wait_for_all()
+        if self.protocol == "sockets":
+            return SocketCounters(self.comm, _NUM_COUNTERS, network=self.network)
+        with end_job_if_stuck(self.comm, doing="Allocating memory that ranks share", advice=ADVICE):
+            return _Counters(self.comm)
 
     def _test(self) -> SelfTest:
         if self._tested is None:
@@ -135,7 +155,7 @@ class MpiTransport(Transport):
     @override
     async def count_samples(self, num_samples: int) -> int:
         with self._turn:
-            return self._samples.add(num_samples)
+            return self._counters.add(0, num_samples)
 
     @override
     def now(self) -> float:
@@ -151,25 +171,36 @@ class MpiTransport(Transport):
         """Free everything, all ranks together, after their shared vectors are closed."""
         self.process.wait_for_all()
         with self._turn:
-            self._samples.free()
+            self._counters.free()
             self.comm.Free()
 
 
-class _SampleCounter:
-    """A number on rank 0 to which all ranks add at any time, without the help of rank 0."""
+def _chosen(protocol: Protocol, comm: MPI.Intracomm) -> Protocol:
+    """The protocol; `auto` becomes `locked` if all ranks share memory, else `sockets`."""
+    if protocol != "auto":
+        return protocol
+    host = comm.Split_type(load_mpi().COMM_TYPE_SHARED)
+    is_one_host = host.size == comm.size
+    host.Free()
+    return "locked" if is_one_host else "sockets"
+
+
+class _Counters:
+    """Numbers on rank 0 to which all ranks add at any time, without the help of rank 0."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._sum = load_mpi().SUM
-        self._window = allocate(comm, np.dtype(np.int64).itemsize)
-        np.frombuffer(own_memory(self._window), np.int64, count=1)[:] = 0
+        self._window = allocate(comm, _NUM_COUNTERS * np.dtype(np.int64).itemsize)
+        np.frombuffer(own_memory(self._window), np.int64, count=_NUM_COUNTERS)[:] = 0
         comm.Barrier()
         self._own, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
         # All accesses are atomic additions, so a shared lock is enough.
         self._window.Lock_all()
 
-    def add(self, number: int) -> int:
+    def add(self, place: int, number: int) -> int:
+        """Add to a counter; returns its sum so far."""
         self._own[0] = number
-        self._window.Fetch_and_op(self._own, self._before, 0, 0, self._sum)
+        self._window.Fetch_and_op(self._own, self._before, 0, place * self._own.itemsize, self._sum)
         self._window.Flush(0)
         return self._before.item() + number
 

@@ -65,6 +65,11 @@ class MpiProcess:
         finally:
             failed.Free()
 
+    def refuse_non_partner(self, partner: int) -> None:
+        """Refuse an average with this rank itself, or with a rank that does not exist."""
+        if partner == self.comm.rank or not 0 <= partner < self.comm.size:
+            raise AssertionError(f"rank {self.comm.rank} of {self.comm.size} cannot average with rank {partner}")
+
     def raise_named(self, error: MPI.Exception) -> NoReturn:
         """Raise an error, as the loss of a rank if that is its cause."""
         if self.num_lost():

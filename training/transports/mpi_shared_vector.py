@@ -114,14 +114,14 @@ class MpiSharedVector(SharedVector):
     @override
     async def average_with(self, partner: int) -> None:
         self._raise_error_of_thread()
-        self._refuse_non_partner(partner)
+        self._process.refuse_non_partner(partner)
         self._average(partner)
 
     @override
     def begin_average_with(self, partner: int) -> None:
         """Begin an average in the thread; without a thread, make it at once."""
         self._raise_error_of_thread()
-        self._refuse_non_partner(partner)
+        self._process.refuse_non_partner(partner)
         if not self._with_thread:
             self._average(partner)
         elif self._under_way.acquire(blocking=False):
@@ -155,11 +155,6 @@ class MpiSharedVector(SharedVector):
             started = perf_counter()
             self._averaging.average(partner)
             self._exchange_seconds += perf_counter() - started
-
-    def _refuse_non_partner(self, partner: int) -> None:
-        comm = self._process.comm
-        if partner == comm.rank or not 0 <= partner < comm.size:
-            raise AssertionError(f"rank {comm.rank} of {comm.size} cannot average with rank {partner}")
 
     def _raise_error_of_thread(self) -> None:
         if self._error is not None:

@@ -33,6 +33,12 @@ class AverageCounts(NamedTuple):
     """Time spent waiting for locks [s]."""
     exchange_seconds: float = 0.0
     """Time of the averages, waiting included [s]; it may overlap with the computation."""
+    hidden_seconds: float = 0.0
+    """Part of `exchange_seconds` beside the computation [s]."""
+    refused: int = 0
+    """Number of averages not made because a vector was not finite (protocol `sockets`)."""
+    lost: int = 0
+    """Number of averages not made because the partner was lost (protocol `sockets`)."""
 
 
 class SharedVector(Protocol):

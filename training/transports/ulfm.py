@@ -57,7 +57,7 @@ def survivors(transport: MpiTransport) -> MpiTransport:
         if not transport.comm.Is_revoked():
             transport.comm.Revoke()
         left = cast("MPI.Intracomm", transport.comm.Shrink())
-    return MpiTransport(left, protocol=transport.protocol, overlap=transport.overlap)
+    return MpiTransport(left, protocol=transport.protocol, overlap=transport.overlap, network=transport.network)
 
 
 def leave(transport: MpiTransport) -> NoReturn:

@@ -50,7 +50,7 @@ class WindowMemory:
         Raises:
             LaunchError: MPI refuses the window.
         """
-        _refuse_different(comm, vector)
+        refuse_different(comm, vector)
         self.window = allocate(comm, HEADER_BYTES + vector.nbytes)
         region = own_memory(self.window)
         region[:HEADER_BYTES] = bytes(HEADER_BYTES)
@@ -114,7 +114,7 @@ def own_memory(window: MPI.Win) -> memoryview[int]:
     return memoryview(memory)
 
 
-def _refuse_different(comm: MPI.Intracomm, vector: Vector) -> None:
+def refuse_different(comm: MPI.Intracomm, vector: Vector) -> None:
     """Refuse different vectors: a partner with a longer vector would write beyond the end of this one."""
     kinds = sorted(set(comm.allgather((vector.dtype.str, vector.shape))))
     if len(kinds) > 1 or vector.ndim != 1 or vector.dtype.kind not in "fi":

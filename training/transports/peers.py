@@ -1,0 +1,199 @@
+"""Connections between ranks: sockets that only the ranks of a job can open.
+
+Each rank listens on the address by which the other hosts reach it, for the time of `connect`. The addresses travel over
+MPI, as does a random token that each connection must show first.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from training.errors import LaunchError
+from training.transports.loading import load_mpi
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_TOKEN_BYTES: Final = 32
+#: Time for all ranks to connect over one network [s].
+_PATIENCE: Final = 10.0
+#: Time after which a silent host counts as lost [s].
+_SILENCE: Final = 30
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class Peers:
+    """Connections of one rank.
+
+    Attributes:
+        asking: Connections for requests of this rank, by lane and partner.
+        serving: Connections for requests of partners.
+    """
+
+    def __init__(self, asking: list[dict[int, socket.socket]], serving: list[socket.socket]) -> None:
+        self.asking = asking
+        self.serving = serving
+
+    def close(self) -> None:
+        """Close all connections."""
+        for each in [*self.serving, *(peer for lane in self.asking for peer in lane.values())]:
+            each.close()
+
+
+def connect(comm: MPI.Intracomm, *, servers: Sequence[int], lanes: int, network: str | None) -> Peers:
+    """Connect all ranks to the servers, all ranks together.
+
+    Args:
+        comm: The ranks.
+        servers: Ranks that take requests.
+        lanes: Number of connections from a rank to a server.
+        network: Interface of rank 0, or network as address/length, to use; None: the first that reaches all.
+
+    Raises:
+        LaunchError: No network connects all ranks.
+    """
+    token = comm.bcast(secrets.token_bytes(_TOKEN_BYTES))
+    tried: list[str] = []
+    for own in _own_addresses(comm, network):
+        found, problem = _try(comm, own, token, servers=servers, lanes=lanes)
+        problems = sorted(set(filter(None, comm.allgather(problem))))
+        if not problems:
+            return found
+        found.close()
+        tried += problems
+    raise LaunchError(
+        f"the workers cannot connect to each other for their averages: "
+        f"{'; '.join(tried) or 'no address is up on the host of rank 0'}. Set train.network to the interface or the "
+        f"network between the hosts (now {network or 'null: any'}), for example 10.0.0.0/24, and allow TCP there."
+    )
+
+
+def _own_addresses(comm: MPI.Intracomm, network: str | None) -> list[str]:
+    """Addresses of this rank to try, in the same order on all ranks.
+
+    For each address of rank 0, a rank takes the one from which its host would send there.
+    """
+    mpi = load_mpi()
+    host = comm.Split_type(mpi.COMM_TYPE_SHARED)
+    is_one_host, first_of_host = host.size == comm.size, host.bcast(comm.rank)
+    host.Free()
+    if is_one_host and network is None:
+        return [_LOOPBACK]
+    chosen: list[str] = []
+    for address in comm.bcast(_addresses(network) if comm.rank == 0 else None):
+        own = _address_towards(address)
+        all_own = dict(comm.allgather((first_of_host, own)))
+        # An address that several hosts have, such as that of a bridge for containers, leads to none of the others.
+        if "" not in all_own.values() and len(set(all_own.values())) == len(all_own):
+            chosen.append(own)
+    return chosen
+
+
+def _addresses(network: str | None) -> list[str]:
+    """The addresses of this host in a network or of an interface; None: all that are up, the fastest first.
+
+    Raises:
+        LaunchError: There is no such interface or network.
+    """
+    states = psutil.net_if_stats()
+    names = [name for name, state in states.items() if state.isup]
+    names.sort(key=lambda name: -states[name].speed)
+    own = {
+        (name, each.address)
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family is socket.AF_INET
+    }
+    found = [address for name in names for each, address in sorted(own) if each == name]
+    if network is None:
+        return [address for address in found if not ipaddress.ip_address(address).is_loopback]
+    if network in states:
+        return [address for name, address in own if name == network]
+    try:
+        wanted = ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        wanted = None
+    if wanted is None:
+        raise LaunchError(f"train.network: rank 0 has no interface '{network}', only {', '.join(sorted(states))}")
+    return [address for address in found if ipaddress.ip_address(address) in wanted]
+
+
+def _address_towards(address: str) -> str:
+    """The address from which this host sends to another one; empty if it does not."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # This sends nothing; the kernel only chooses the route.
+            probe.connect((address, 9))
+        except OSError:
+            return ""
+        own: str = probe.getsockname()[0]
+        return own
+
+
+def _try(comm: MPI.Intracomm, own: str, token: bytes, *, servers: Sequence[int], lanes: int) -> tuple[Peers, str]:
+    """Connect over these addresses; returns the connections, or what went wrong."""
+    deadline = time.monotonic() + _PATIENCE
+    others = [rank for rank in servers if rank != comm.rank]
+    asking: list[dict[int, socket.socket]] = [{} for _ in range(lanes)]
+    found = Peers(asking, [])
+    expected = lanes * (comm.size - 1) if comm.rank in servers else 0
+    try:
+        listener = socket.create_server((own, 0), backlog=max(expected, 1))
+    except OSError as error:
+        comm.allgather(None)
+        return found, f"rank {comm.rank} cannot listen at {own}: {error}"
+    with listener:
+        all_addresses = comm.allgather(listener.getsockname())
+        if None in all_addresses:
+            return found, ""
+        try:
+            for connections in asking:
+                for rank in others:
+                    connections[rank] = socket.create_connection(all_addresses[rank], _left(deadline))
+                    connections[rank].sendall(token)
+            while len(found.serving) < expected:
+                listener.settimeout(_left(deadline))
+                _greet(listener.accept()[0], token, deadline, found.serving)
+        except OSError as error:
+            return found, f"rank {comm.rank} at {own}: {error}"
+    for each in [*found.serving, *(peer for lane in asking for peer in lane.values())]:
+        _tune(each)
+    return found, ""
+
+
+def _greet(connection: socket.socket, token: bytes, deadline: float, known: list[socket.socket]) -> None:
+    """Keep a connection that shows the token."""
+    connection.settimeout(min(1.0, _left(deadline)))
+    shown = b""
+    try:
+        while len(shown) < _TOKEN_BYTES and (more := connection.recv(_TOKEN_BYTES - len(shown))):
+            shown += more
+    except OSError:
+        shown = b""
+    if secrets.compare_digest(shown, token):
+        known.append(connection)
+    else:
+        connection.close()
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
+
+
+def _tune(connection: socket.socket) -> None:
+    """Send small messages at once, and notice a host that falls silent."""
+    connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SILENCE)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE // 3)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENCE // 3)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
