@@ -11,7 +11,7 @@ from rank_programs import IMPLEMENTATIONS, Mpi, results_of
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
-PROTOCOLS = ["locked", "additive"]
+PROTOCOLS = ["locked", "additive", "sockets"]
 OVERLAPS = ["inline", "thread"]
 
 
@@ -36,9 +36,9 @@ def check_counts(results: list[dict[str, Any]]) -> None:
 def test_the_sum_over_all_ranks_is_conserved_and_no_change_is_lost(
     tmp_path: Path, mpi: Mpi, ranks: int, averages: int, protocol: str, overlap: str
 ) -> None:
-    if ranks > 2 and not mpi.reaches_sleepers:
-        # A lock comes when its owner gets a core: milliseconds.
-        averages //= 5
+    if protocol == "sockets" or (ranks > 2 and not mpi.reaches_sleepers):
+        # The answer of a partner, or its lock, comes when it gets a core: milliseconds.
+        averages //= 10
     results = results_of(
         mpi, ranks, "averages:conserve", tmp_path / "ranks", protocol=protocol, overlap=overlap, averages=averages
     )
@@ -66,11 +66,42 @@ def test_other_types_are_averaged_too(tmp_path: Path, mpi: Mpi, protocol: str, d
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_half_changed_vector_is_never_seen_or_at_least_counted(tmp_path: Path, mpi: Mpi, protocol: str) -> None:
-    results = results_of(mpi, 4, "averages:stamps", tmp_path / "ranks", protocol=protocol, averages=400, size=20_000)
-    for result in results:
+    results = results_of(mpi, 4, "averages:stamps", tmp_path / "ranks", protocol=protocol, seconds=1.0, size=20_000)
+    for result in results[:2]:
+        assert min(result["reads"], result["received"]) > 20
         assert result["unnoticed"] == 0
-        if protocol == "locked":
+        if protocol != "additive":
             assert result["torn"] == result["mixed_reads"] == 0
+
+
+def test_the_vector_of_another_rank_is_read_whole_without_its_help(tmp_path: Path, mpi: Mpi) -> None:
+    reader, *others = results_of(
+        mpi, 3, "averages:read_others", tmp_path / "r", protocol="sockets", seconds=0.5, size=20_000
+    )
+    assert reader["grows"]
+    assert reader["torn"] == 0
+    for rank, other in enumerate(others, start=1):
+        assert rank + 10 < reader["last"][str(rank)] <= other["own"]
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_a_vector_that_is_not_finite_reaches_nobody(tmp_path: Path, mpi: Mpi, overlap: str) -> None:
+    poisoned, *others = results_of(mpi, 3, "averages:poison", tmp_path / "ranks", overlap=overlap)
+    assert not poisoned["finite"]
+    assert poisoned["begun"] == poisoned["received"] == 0
+    assert poisoned["refused"] == 50
+    for other in others:
+        assert other["finite"]
+        assert other["refused"] > 0
+        assert other["begun"] + other["refused"] == 50
+
+
+@pytest.mark.parametrize("protocol", ["locked", "sockets"])
+def test_a_rank_that_comes_late_is_waited_for(tmp_path: Path, protocol: str) -> None:
+    results = results_of(
+        IMPLEMENTATIONS[0], 2, "averages:come_late", tmp_path / "ranks", protocol=protocol, patience=0.5, nap=1.0
+    )
+    assert results == [1.0, 1.0]
 
 
 def test_one_vector_is_in_one_average_at_a_time(tmp_path: Path, mpi: Mpi) -> None:
@@ -114,11 +145,12 @@ def test_an_error_in_the_thread_is_raised_by_the_next_call(tmp_path: Path, where
     assert all(result["begun"] == (where != "close") for result in results)
 
 
-def test_an_average_is_skipped_while_the_one_before_is_under_way(tmp_path: Path, mpi: Mpi) -> None:
-    for counts in results_of(mpi, 2, "averages:skip", tmp_path / "ranks"):
+@pytest.mark.parametrize("protocol", ["locked", "sockets"])
+def test_an_average_is_skipped_while_the_one_before_is_under_way(tmp_path: Path, mpi: Mpi, protocol: str) -> None:
+    for counts in results_of(mpi, 2, "averages:skip", tmp_path / "ranks", protocol=protocol):
         assert counts["skipped"] == 2
         assert counts["begun"] == counts["received"] == 2
-        assert counts["exchange_seconds"] > 0.6
+        assert counts["exchange_seconds"] > (0.25 if protocol == "sockets" else 0.6)
 
 
 @pytest.mark.parametrize(

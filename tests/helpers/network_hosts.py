@@ -77,11 +77,12 @@ else:
 
 def why_not() -> str:
     """Reason why this machine cannot have such hosts; empty if it can."""
-    missing = [name for name in ("ip", "nsenter", "unshare") if shutil.which(name) is None]
+    missing = [name for name in ("ip", "tc", "nsenter", "unshare") if shutil.which(name) is None]
     if missing:
         return f"no {', '.join(missing)} here (Debian: iproute2, util-linux)"
     name = f"try{os.getpid()}"
-    done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    command = ["ip", "netns", "add", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"no right to make network namespaces: {done.stderr.strip()}"
     _run("ip", "netns", "del", name)
@@ -125,10 +126,8 @@ def _connect_by_bridge(bridge: str, names: list[str]) -> None:
 
 def _has_netem(name: str, delay: float, rate: float) -> bool:
     words = ["delay", f"{delay * 1e6:.0f}us", *(["rate", f"{rate:.0f}bit"] if rate else []), "limit", "100000"]
-    done = subprocess.run(
-        ["tc", "-n", name, "qdisc", "add", "dev", "net0", "root", "netem", *words], capture_output=True, check=False
-    )
-    return done.returncode == 0
+    command = ["tc", "-n", name, "qdisc", "add", "dev", "net0", "root", "netem", *words]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @contextmanager

@@ -129,7 +129,7 @@ def test_settings_that_may_well_be_meant_otherwise_are_named(chosen: dict[str, A
     ("chosen", "advice"),
     [
         ({"algorithm": "ar-sgd", "local_steps": 4}, ["local_steps has no effect on ar-sgd, only on local-sgd"]),
-        ({"algorithm": "swarm-sgd", "local_steps": 4, "overlap": "thread"}, ["overlap has no effect on swarm-sgd"]),
+        ({"algorithm": "swarm-sgd", "local_steps": 4, "overlap": "inline"}, ["overlap has no effect on swarm-sgd"]),
         ({"algorithm": "d-psgd", "topology": "ring", "exchange": "additive"}, ["exchange has no effect on d-psgd"]),
         ({"algorithm": "ad-psgd", "topology": "ring", "exchange": "additive", "overlap": "thread"}, []),
         ({"algorithm": "ar-sgd", "local_steps": 3}, []),

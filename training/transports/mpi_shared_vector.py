@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -64,7 +66,7 @@ class MpiSharedVector(SharedVector):
         self._averaging = averaging
         self._with_thread = with_thread
         self._poke = poke
-        self._exchange_seconds = 0.0
+        self._exchange_seconds = self._beside_seconds = self._blocked_seconds = 0.0
         self._skipped = 0
         #: Held while the thread has an average to make.
         self._under_way = threading.Lock()
@@ -86,6 +88,7 @@ class MpiSharedVector(SharedVector):
             averaging.mixed_reads,
             averaging.wait_seconds,
             self._exchange_seconds,
+            max(0.0, self._beside_seconds - self._blocked_seconds),
         )
 
     @property
@@ -95,19 +98,13 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def read(self, out: Vector) -> int:
-        self._raise_error_of_thread()
-        with self._turn:
-            if self._poke:
-                self._process.poke()
+        with self._own_turn():
             self._averaging.read(out)
             return self._averaging.begun + self._averaging.received
 
     @override
     async def add(self, change: Vector) -> int:
-        self._raise_error_of_thread()
-        with self._turn:
-            if self._poke:
-                self._process.poke()
+        with self._own_turn():
             self._averaging.add(change)
             return self._averaging.begun + self._averaging.received
 
@@ -133,9 +130,10 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def drain(self) -> None:
+        started = perf_counter()
         with self._under_way:
-            self._raise_error_of_thread()
-        with self._turn:
+            self._blocked_seconds += perf_counter() - started
+        with self._own_turn():
             self._averaging.take_counts()
 
     @override
@@ -150,11 +148,25 @@ class MpiSharedVector(SharedVector):
             self._averaging.free()
         self._raise_error_of_thread()
 
-    def _average(self, partner: int) -> None:
+    @contextmanager
+    def _own_turn(self) -> Iterator[None]:
+        """The turn of the owner's thread at MPI, for which it may wait for the other thread."""
+        self._raise_error_of_thread()
+        started = perf_counter()
+        with self._turn:
+            self._blocked_seconds += perf_counter() - started
+            if self._poke:
+                self._process.poke()
+            yield
+
+    def _average(self, partner: int) -> float:
+        """Make an average; returns its duration [s]."""
         with self._turn:
             started = perf_counter()
             self._averaging.average(partner)
-            self._exchange_seconds += perf_counter() - started
+            seconds = perf_counter() - started
+            self._exchange_seconds += seconds
+        return seconds
 
     def _raise_error_of_thread(self) -> None:
         if self._error is not None:
@@ -170,7 +182,7 @@ class MpiSharedVector(SharedVector):
         """Main loop of the thread: make the requested averages until the request is None."""
         while (partner := self._next_partner()) is not None:
             try:
-                self._average(partner)
+                self._beside_seconds += self._average(partner)
             except BaseException as error:  # noqa: BLE001 - it is raised where the result would have been used
                 self._error = error
             finally:

@@ -1,7 +1,7 @@
 """Compiled loops of the averages over sockets; they run without Python's lock, beside the computation.
 
-A message is a header of `HEADER_BYTES`, then nothing or a vector, whose bytes zeros fill up to a multiple of 64. A connection carries one request at a
-time, and then its answer. Every socket has one reader and one writer:
+A message is a header of `HEADER_BYTES`, then nothing or a vector, whose bytes zeros fill up to a multiple of 64. A
+connection carries one request at a time, and then its answer. Every socket has one reader and one writer:
 
  * `serve`, the loop of the communication thread, answers the requests of partners, and takes their answers to averages
    that `begin` has requested;
@@ -65,7 +65,7 @@ UNDER_WAY: Final = 3
 IS_LOST: Final = 4
 NUM_PROGRESS: Final = 5
 
-#: Words of a poll entry, of 16 bits each, as in `struct pollfd`: the descriptor in two, the wanted and the found events.
+#: Words of a poll entry, 16 bits each, as in `struct pollfd`: the descriptor in two, the wanted and the found events.
 POLL_WORDS: Final = 4
 _EVENTS: Final = 2
 _FOUND: Final = 3

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 import time
 from typing import Any
 
 import numpy as np
 
-from training.transports import locked_averaging
+from training.transports import locked_averaging, mpi_process
+from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
 from training.transports.mpi_shared_vector import MpiSharedVector
 from training.transports.transport import Vector, run_now
@@ -58,28 +61,64 @@ def conserve(protocol: Any, overlap: Any, averages: int, size: int = 33, dtype: 
     return result
 
 
-def stamps(protocol: Any, averages: int, size: int) -> dict[str, Any]:
-    """All elements of a vector stay the same number, unless a change is seen half done."""
-    transport = MpiTransport(protocol=protocol, overlap="thread")
+def stamps(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
+    """All elements of a vector stay the same number, unless a change is seen half done.
+
+    The first half of the ranks only read, again and again; the others average with them meanwhile.
+    """
+    transport = MpiTransport(protocol=protocol, overlap="inline")
     rng = np.random.default_rng([transport.rank, 2])
     vector = run_now(transport.share(np.full(size, 1000.0 * transport.rank)))
-    found, torn, unnoticed = np.empty(size), 0, 0
-    change = np.empty(size)
-    while vector.counts.begun < averages:
-        vector.begin_average_with(random_partner(rng, transport))
-        change.fill(rng.integers(10))
-        run_now(vector.add(change))
-        # The thread must not read meanwhile, or it counts too.
-        run_now(vector.drain())
+    num_readers = transport.world_size // 2
+    found, change = np.empty(size), np.empty(size)
+    torn = unnoticed = reads = 0
+    run_now(transport.barrier())
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if transport.rank >= num_readers:
+            change.fill(rng.integers(10))
+            run_now(vector.add(change))
+            run_now(vector.average_with(int(rng.integers(num_readers))))
+            continue
         noticed = vector.counts.mixed_reads
         run_now(vector.read(found))
+        reads += 1
         if found.min() != found.max():
             torn += 1
             unnoticed += vector.counts.mixed_reads == noticed
     run_now(transport.barrier())
+    result = {"torn": torn, "unnoticed": unnoticed, "reads": reads, **vector.counts._asdict()}
     run_now(vector.close())
     transport.close()
-    return {"torn": torn, "unnoticed": unnoticed, "mixed_reads": vector.counts.mixed_reads}
+    return result
+
+
+def read_others(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
+    """The first rank reads the vectors of the others, which add to them meanwhile."""
+    transport = MpiTransport(protocol=protocol, overlap="inline")
+    vector = run_now(transport.share(np.full(size, transport.rank, np.float32)))
+    found, one = np.empty(size, np.float32), np.ones(size, np.float32)
+    torn = 0
+    last = {rank: float(rank) for rank in range(1, transport.world_size)}
+    run_now(transport.barrier())
+    end = time.monotonic() + seconds
+    grows = True
+    while time.monotonic() < end:
+        if transport.rank:
+            run_now(vector.add(one))
+            continue
+        for rank in last:
+            run_now(vector.read_of(rank, found))
+            torn += found.min() != found.max()
+            grows = grows and last[rank] <= found[0]
+            last[rank] = float(found[0])
+    run_now(transport.barrier())
+    run_now(vector.read_of(transport.rank, found))
+    result = {"torn": int(torn), "grows": bool(grows), "last": last, "own": float(found[0])}
+    run_now(transport.barrier())
+    run_now(vector.close())
+    transport.close()
+    return result
 
 
 def exclude(nap: float, averages: int) -> list[tuple[float, float, list[int]]]:
@@ -179,9 +218,11 @@ def call(vector: MpiSharedVector, where: str, partner: int) -> None:
         run_now({"read": vector.read, "add": vector.add}[where](np.zeros(3)))
 
 
-def skip() -> dict[str, Any]:
+def skip(protocol: Any) -> dict[str, Any]:
     """A second average is begun while the first one is still under way."""
-    transport = MpiTransport(overlap="thread")
+    transport = MpiTransport(protocol=protocol, overlap="thread")
+    if protocol == "sockets":
+        return skip_beside_sockets(transport)
     vector = run_now(transport.share(np.zeros(3)))
     average = vector._averaging.average
 
@@ -199,6 +240,67 @@ def skip() -> dict[str, Any]:
     run_now(vector.close())
     transport.close()
     return vector.counts._asdict()
+
+
+def skip_beside_sockets(transport: MpiTransport) -> dict[str, Any]:
+    """The same, where the partner's thread waits for the lock of its vector."""
+    vector = run_now(transport.share(np.zeros(3)))
+    mutex = ctypes.c_void_p(vector._served._mutex.ctypes.data)
+    partner = 1 - transport.rank
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+    run_now(transport.barrier())
+    threading.Timer(0.3, ctypes.CDLL(None).pthread_mutex_unlock, [mutex]).start()
+    # The call itself takes the lock too, so that it is made here without it.
+    served = vector._served
+    free = np.zeros_like(served._mutex)
+    own, served._mutex = served._mutex, free
+    for _ in range(3):
+        vector.begin_average_with(partner)
+    run_now(vector.drain())
+    vector.begin_average_with(partner)
+    served._mutex = own
+    run_now(vector.close())
+    transport.close()
+    return vector.counts._asdict()
+
+
+def poison(overlap: Any) -> dict[str, Any]:
+    """The vector of rank 0 is not finite, and everybody averages with everybody."""
+    transport = MpiTransport(protocol="sockets", overlap=overlap)
+    start = np.full(1000, float(transport.rank + 1), np.float32)
+    if transport.rank == 0:
+        start[500] = np.nan
+    vector = run_now(transport.share(start))
+    rng = np.random.default_rng([transport.rank, 5])
+    for _ in range(50):
+        vector.begin_average_with(random_partner(rng, transport))
+        run_now(vector.drain())
+    run_now(transport.barrier())
+    found = np.empty_like(start)
+    run_now(vector.read(found))
+    run_now(vector.close())
+    transport.close()
+    return {"finite": bool(np.isfinite(found).all()), **vector.counts._asdict()}
+
+
+def come_late(protocol: Any, patience: float, nap: float) -> float:
+    """The last rank comes late to the connection and to the vector."""
+    mpi_process._PATIENCE = patience
+    late = load_mpi().COMM_WORLD.rank == load_mpi().COMM_WORLD.size - 1
+    if late:
+        time.sleep(nap)
+    transport = MpiTransport(protocol=protocol, overlap="inline")
+    if late:
+        time.sleep(nap)
+    vector = run_now(transport.share(np.full(3, float(transport.rank))))
+    run_now(vector.average_with((transport.rank + 1) % transport.world_size))
+    total = np.empty(3)
+    run_now(transport.barrier())
+    run_now(vector.read(total))
+    run_now(transport.all_reduce_sum(total))
+    run_now(vector.close())
+    transport.close()
+    return float(total[0])
 
 
 def refuse(what: str) -> str:
