@@ -34,7 +34,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfil
 .DELETE_ON_ERROR:
 # Goals build on each other: with -j too they are made in the order in which they are asked for.
 .NOTPARALLEL:
-.PHONY: help setup airflow-setup test-airflow torture mutants java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast bench bench-data bench-reading bench-exchange bench-workers bench-gridsearch bench-inference browser lint format
+.PHONY: help setup airflow-setup test-airflow torture mutants java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference browser lint format
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
@@ -127,8 +127,8 @@ torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TO
 mutants: setup ## Put 70 errors into a copy of the code, one at a time: do tests notice? (an hour; MUTANTS='--count 10')
 	PYTHONPATH=tests/helpers $(BIN)/python tests/mutants.py $(MUTANTS)
 
-bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -workers, -gridsearch, -inference are its parts)
-	$(MAKE) BENCH= bench-workers bench-exchange bench-gridsearch bench-inference bench-reading bench-data
+bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -network, -workers, -gridsearch, -inference are its parts)
+	$(MAKE) BENCH= bench-workers bench-exchange bench-network bench-gridsearch bench-inference bench-reading bench-data
 
 bench-data: setup ## Measure: ROOT to features (half an hour; BENCH='--events 2000 12000 --repeats 3' is quicker)
 	$(BIN)/python tests/benchmarks/root_to_features.py $(BENCH)
@@ -138,6 +138,9 @@ bench-reading: setup ## Measure: petastorm and arrow readers
 
 bench-exchange: setup ## Measure: pairwise averages between two ranks
 	$(BIN)/python tests/benchmarks/exchange.py $(BENCH)
+
+bench-network: setup ## Measure: training between hosts, with and without a delay of the network (needs the rights of root)
+	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/network.py $(BENCH)
 
 bench-gridsearch: setup ## Measure: trainings side by side against one after the other
 	$(BIN)/python tests/benchmarks/gridsearch.py $(BENCH)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,9 +71,10 @@ def run_ranks(
     options: tuple[str, ...] = (),
     seconds: float = 60,
     environment: dict[str, str] | None = None,
+    on_host: Callable[..., list[str]] = lambda *command: list(command),
     **arguments: Any,
 ) -> Outcome:
-    """Run `module:function` on a number of ranks; 0 means: one process without mpirun.
+    """Run `module:function` on a number of ranks; 0 means: one process without mpirun. `on_host` wraps the command.
 
     Raises:
         AssertionError: It took too long; says what the ranks wrote.
@@ -81,7 +83,7 @@ def run_ranks(
     launcher = [mpi.launcher[0], *options, *mpi.launcher[1:], str(ranks)] if ranks else []
     with (folder / "output.txt").open("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
-            [*launcher, mpi.python, str(PROGRAMS / "run.py"), program, json.dumps(arguments), str(folder)],
+            on_host(*launcher, mpi.python, str(PROGRAMS / "run.py"), program, json.dumps(arguments), str(folder)),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -303,6 +303,34 @@ def come_late(protocol: Any, patience: float, nap: float) -> float:
     return float(total[0])
 
 
+def between_hosts(step: float, averages: int) -> dict[str, Any]:
+    """Averages that the owner waits for, and averages beside the computation; how long they took."""
+    found: dict[str, Any] = {}
+    for overlap in ("inline", "thread"):
+        transport = MpiTransport(overlap=overlap)
+        start = np.full(2013, float(transport.rank), np.float32)
+        vector = run_now(transport.share(start))
+        run_now(transport.barrier())
+        # One average more, which connects and compiles.
+        seconds = []
+        for _ in range(averages + 1):
+            before = time.perf_counter()
+            vector.begin_average_with((transport.rank + 1) % transport.world_size)
+            seconds.append(time.perf_counter() - before)
+            if overlap == "thread":
+                time.sleep(step)
+        run_now(vector.drain())
+        run_now(transport.barrier())
+        run_now(vector.read(start))
+        total = float(summed(transport, start)[0])
+        counts = vector.counts
+        found[overlap] = {"median": sorted(seconds[1:])[averages // 2], "sum": total, **counts._asdict()}
+        found["protocol"] = transport.protocol
+        run_now(vector.close())
+        transport.close()
+    return found
+
+
 def refuse(what: str) -> str:
     """What cannot be meant."""
     transport = MpiTransport(overlap="inline")

@@ -1,0 +1,157 @@
+"""Benchmark: methods on several hosts, with and without a delay of the network (`make bench-network`).
+
+The hosts are network namespaces of this machine (see `tests/helpers/network_hosts.py`), so all ranks share its cores;
+the numbers of a row are comparable, and those of hosts with a core per rank are higher. A rate is events per second of
+all workers; an exchange is one complete average of the 2,013 parameters of the HLF network, both ranks active. The
+goals: an exchange within two round trips and 100 microseconds; AD-PSGD and SwarmSGD at 0.9 of their rate in shared
+memory without delay, and ahead of AR-SGD with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from exchange import microseconds, one_average
+from network_hosts import Network, network, why_not
+from workers import hlf_dataset, our_loop
+
+from features.dataset import FeatureDataset
+from models.networks.hlf_settings import HlfSettings
+from training.launching.launcher import rank_command, rank_environment
+from training.settings import TrainSettings
+
+METHODS: dict[str, dict[str, Any]] = {
+    "AR-SGD": {"algorithm": "ar-sgd"},
+    "LocalSGD": {"algorithm": "local-sgd"},
+    "AD-PSGD": {"algorithm": "ad-psgd"},
+    "AD-PSGD inline": {"algorithm": "ad-psgd", "overlap": "inline"},
+    "SwarmSGD": {"algorithm": "swarm-sgd"},
+}
+#: Delay one way [s] and rate [bits/s]; None: one host with shared memory.
+NETWORKS: dict[str, tuple[float, float] | None] = {
+    "shared memory": None,
+    "TCP, no delay": (0.0, 0.0),
+    "TCP, 0.5 ms, 1 Gb/s": (0.0005, 1e9),
+}
+
+
+def rates(dataset: FeatureDataset, workers: int, launcher_args: list[str]) -> dict[str, float]:
+    """Events per second of each method, from its records."""
+    found = {}
+    for name, chosen in METHODS.items():
+        settings = TrainSettings.model_validate(
+            {
+                "workers": workers,
+                "batch_size": 128,
+                "epochs": 3,
+                "reader": "arrow",
+                "cache": "memory",
+                "launcher_args": launcher_args,
+                **chosen,
+            }
+        )
+        found[name] = our_loop(dataset, HlfSettings(), settings)
+    return found
+
+
+def exchange_rank() -> None:
+    """A rank that makes averages; rank 0 prints their median [us]."""
+    import numpy as np
+
+    from training.transports.mpi import MpiTransport
+    from training.transports.transport import run_now
+
+    transport = MpiTransport(overlap="inline")
+    vector = run_now(transport.share(np.zeros(2013, np.float32)))
+    partner = (transport.rank + 1) % transport.world_size
+    microseconds(lambda: one_average(vector, partner), 20)
+    run_now(transport.barrier())
+    found = microseconds(lambda: one_average(vector, partner), 500)
+    run_now(vector.close())
+    transport.close()
+    if transport.rank == 0:
+        sys.stdout.write(json.dumps(statistics.median(found)) + "\n")
+
+
+def on_first_host(folder: Path, workers: int, launcher_args: list[str]) -> None:
+    """All measurements of one network, started on its first host; prints a line of JSON."""
+    found: dict[str, float] = dict(rates(FeatureDataset.load(folder), workers, launcher_args))
+    settings = TrainSettings(algorithm="ad-psgd", workers=workers, launcher_args=launcher_args)
+    command = rank_command(settings, Path())
+    ranks = [*command[: command.index(sys.executable) + 1], __file__, "--exchange"]
+    done = subprocess.run(ranks, env=rank_environment(), stdout=subprocess.PIPE, text=True, check=True)
+    found["exchange [us]"] = float(next(line for line in done.stdout.splitlines() if line[:1].isdigit()))
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def measure(name: str, dataset: Path, workers: int, folder: Path) -> dict[str, float]:
+    """The measurements of one network."""
+
+    def run(between: Network | None) -> dict[str, float]:
+        launcher_args = between.launcher_args if between else []
+        command = [sys.executable, __file__, "--host", str(dataset), str(workers), json.dumps(launcher_args)]
+        done = subprocess.run(
+            between.on_host(0, *command) if between else command,
+            env=rank_environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        return found | ({"round trip [us]": 1e6 * between.round_trip()} if between else {})
+
+    chosen = NETWORKS[name]
+    if chosen is None:
+        return run(None)
+    with network(workers, folder, delay=chosen[0], rate=chosen[1]) as between:
+        sys.stderr.write(f"{name}: {between.how}\n")
+        return run(between)
+
+
+def main() -> None:
+    """Run some times, alternating between the networks, and print medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3, help="runs")
+    parser.add_argument("--workers", type=int, default=2, help="workers, one a host")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="events of an epoch")
+    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    parser.add_argument("--exchange", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--host", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.exchange:
+        exchange_rank()
+        return
+    if arguments.host:
+        folder, workers, launcher_args = arguments.host
+        on_first_host(Path(folder), int(workers), json.loads(launcher_args))
+        return
+    if why_not():
+        sys.stdout.write(f"not measured: {why_not()}\n")
+        return
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in NETWORKS}
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = Path(folder) / "hlf"
+        hlf_dataset(dataset, arguments.rows)
+        for _ in range(arguments.repeats):
+            for name, found in runs.items():
+                found.append(measure(name, dataset, arguments.workers, Path(folder)))
+    numbers = {
+        name: {key: statistics.median(run[key] for run in found) for key in found[0]} for name, found in runs.items()
+    }
+    sys.stdout.write(" " * 16 + "".join(f"{name:>22}" for name in numbers) + "\n")
+    for key in [*METHODS, "exchange [us]", "round trip [us]"]:
+        cells = (f"{found[key]:>22,.0f}" if key in found else " " * 22 for found in numbers.values())
+        sys.stdout.write(f"{key:<16}" + "".join(cells) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(numbers, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Averages between hosts: network namespaces with a delay between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from network_hosts import network, why_not
+from rank_programs import open_mpi, results_of
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "all is here"),
+]
+
+#: One way; long, so that a busy machine matters little beside it.
+DELAY = 0.01
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_an_average_between_hosts_takes_one_round_trip_and_hides_behind_the_computation(
+    tmp_path: Path, hosts: int
+) -> None:
+    with network(hosts, tmp_path / "network", delay=DELAY) as between:
+        round_trip = between.round_trip()
+        results = results_of(
+            open_mpi(),
+            hosts,
+            "averages:between_hosts",
+            tmp_path / "ranks",
+            options=tuple(between.launcher_args),
+            on_host=lambda *command: between.on_host(0, *command),
+            seconds=120,
+            step=5 * DELAY,
+            averages=20,
+        )
+    assert round_trip > 2 * DELAY
+    for result in results:
+        assert result["protocol"] == "sockets"
+        waited, beside = result["inline"], result["thread"]
+        assert round_trip * 0.9 < waited["median"] < 1.9 * round_trip
+        assert waited["hidden_seconds"] == 0
+        # The computing thread only copies and sends.
+        assert beside["median"] < DELAY
+        assert beside["begun"] + beside["skipped"] == 21
+        assert beside["begun"] > 10
+        assert beside["hidden_seconds"] > 0.8 * beside["exchange_seconds"]
+        for each in (waited, beside):
+            assert each["sum"] == pytest.approx(sum(range(hosts)), abs=1e-4)
