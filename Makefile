@@ -54,7 +54,7 @@ $(VENV)/.installed: requirements.lock requirements-cpu.lock requirements-cuda.lo
 	$(UV) install --python $(BIN)/python --no-deps --require-hashes $(COMPILED) -r requirements.lock -r requirements-$$torch.lock
 	$(UV) install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	$(UV) check --python $(BIN)/python
-	$(BIN)/python -m features
+	$(BIN)/python -m features && $(BIN)/python -m training.compiled
 	touch $@
 
 update: setup ## Lock the newest versions that pyproject.toml allows, install them, run the tests
@@ -115,7 +115,7 @@ browser:
 test: setup browser ## Run all tests but those of Airflow
 	$(PYTEST) -m "not airflow"
 
-test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (seven minutes)
+test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (minutes)
 	$(BIN)/python -m pytest -m airflow
 
 test-fast: setup ## Run the tests that start no JVM, no MPI and no command line, and the examples in docstrings

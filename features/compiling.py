@@ -14,29 +14,49 @@ import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterable
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from functools import cache
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Literal, TypeVar, cast
 
 import numba
+from numba.core import entrypoints
+from numba.core.caching import UserProvidedCacheLocator
+
+# Kernels take plain arrays. So numba need not import its extensions for awkward and vector, which takes a second.
+entrypoints._already_initialized = True
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
-def compiled(function: Kernel, *, error_model: Literal["python", "numpy"] = "python", nogil: bool = False) -> Kernel:
+def compiled(
+    function: Kernel,
+    *,
+    error_model: Literal["python", "numpy"] = "python",
+    nogil: bool = False,
+    fastmath: bool | AbstractSet[str] = False,
+) -> Kernel:
     """Compile a loop over arrays at its first call.
 
     Args:
         function: The loop; its signature stays.
         error_model: A division by zero is an error, or, as `numpy`, infinite.
         nogil: Whether other Python threads run during a call.
+        fastmath: LLVM's flags for transformations that are not exact.
     """
-    return cast("Kernel", numba.njit(cache=True, error_model=error_model, nogil=nogil)(function))
+    flags = set(fastmath) if isinstance(fastmath, AbstractSet) else fastmath
+    with _own_cache():
+        return cast("Kernel", numba.njit(cache=True, error_model=error_model, nogil=nogil, fastmath=flags)(function))
 
 
 def compiled_ufunc(function: Callable[..., float]) -> Any:
     """Compile a formula of scalars to a NumPy ufunc of scalars and arrays, which other kernels can call too."""
-    return numba.vectorize(cache=True)(function)  # type: ignore[no-untyped-call]
+    with _own_cache():
+        return numba.vectorize(cache=True)(function)  # type: ignore[no-untyped-call]
 
 
 def cache_folder(name: str, places: Iterable[Path]) -> Path:
@@ -65,18 +85,54 @@ def _can_be_written(folder: Path) -> bool:
         return False
 
 
-def _choose_cache_folder() -> None:
-    """Set numba's cache folder for this source: next to it, or elsewhere for an archive or a read-only checkout."""
-    package = Path(__file__).parent
+@contextlib.contextmanager
+def _own_cache() -> Iterator[None]:
+    """Let numba cache the functions that are compiled within in `KernelCache`."""
+    numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCache.__name__}"  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        numba.config.CACHE_LOCATOR_CLASSES = ""  # type: ignore[attr-defined]
+
+
+class KernelCache(UserProvidedCacheLocator):
+    """One folder per state of a package's source, whether the package is a folder or in an archive.
+
+    An archive that Spark ships has another path and time in each application; numba's own caches depend on these.
+    """
+
+    def __init__(self, py_func: FunctionType, py_file: str) -> None:
+        self._lineno = py_func.__code__.co_firstlineno
+        self._cache_path = str(_cache_of(Path(py_file).parent))
+
+    @classmethod
+    def from_function(cls, py_func: FunctionType, py_file: str) -> KernelCache:
+        """The cache of a function."""
+        return cls(py_func, py_file)
+
+    def get_source_stamp(self) -> str:
+        """Name of the folder, which changes with the source."""
+        return Path(self._cache_path).name
+
+
+@cache
+def _cache_of(package: Path) -> Path:
+    """The cache for this source: next to it, or elsewhere for an archive or a read-only checkout."""
     source = hashlib.sha256()
-    # An archive has no files to list; numba then notices what changes.
-    for file in sorted(package.glob("*.py")):
-        source.update(file.read_bytes())
+    for name, content in sorted(_sources(package)):
+        source.update(name.encode())
+        source.update(content)
     places = [package / "__pycache__"]
     with contextlib.suppress(RuntimeError):
         # A user of a container may have none.
         places.append(Path.home() / ".cache" / "hep-pipeline")
-    numba.config.CACHE_DIR = str(cache_folder(f"kernels-{source.hexdigest()[:16]}", places))  # type: ignore[attr-defined]
+    return cache_folder(f"kernels-{source.hexdigest()[:16]}", places)
 
 
-_choose_cache_folder()
+def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each Python file of a package."""
+    archive = next((parent for parent in package.parents if parent.is_file()), None)
+    root: Traversable = package if archive is None else zipfile.Path(archive, f"{package.relative_to(archive)}/")
+    for file in root.iterdir():
+        if file.name.endswith(".py"):
+            yield file.name, file.read_bytes()

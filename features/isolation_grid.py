@@ -22,7 +22,7 @@ _MAX_CELLS: Final = 128
 _MARGIN: Final = 1.0 + 1e-9
 
 
-class Grid(NamedTuple):
+class CandidateGrid(NamedTuple):
     """Candidates sorted by cell = row * columns + column; a cell holds `[first[cell]:first[cell + 1]]`."""
 
     first: Indices
@@ -63,7 +63,7 @@ def relative_isolations(candidates: Candidates, cone: float, as_published: bool)
 
 
 @compiled
-def grid_of(candidates: Candidates, cone: float, as_published: bool) -> Grid:
+def grid_of(candidates: Candidates, cone: float, as_published: bool) -> CandidateGrid:
     """Sort candidates into cells at least as wide as the cone (a counting sort)."""
     count = candidates.pt.size
     columns = min(_MAX_CELLS, int(2.0 * math.pi / (cone * _MARGIN)))
@@ -89,7 +89,7 @@ def grid_of(candidates: Candidates, cone: float, as_published: bool) -> Grid:
     for index in range(count):
         source[place[cell[index]]] = index
         place[cell[index]] += 1
-    return Grid(
+    return CandidateGrid(
         first,
         source,
         candidates.kind[source],
@@ -120,7 +120,7 @@ def phi_distance(phi1: float, phi2: float, as_published: bool) -> float:
 
 
 @compiled
-def cone_sums(grid: Grid, cone: float, as_published: bool) -> Floats:
+def cone_sums(grid: CandidateGrid, cone: float, as_published: bool) -> Floats:
     """Sums of pT by kind over the others in each candidate's cone, in the order of the grid.
 
     Each cell is paired with itself and with the half of its neighbours that come later: the next cell of its row, and
@@ -153,7 +153,9 @@ def cone_sums(grid: Grid, cone: float, as_published: bool) -> Floats:
 
 
 @compiled
-def add_pairs(grid: Grid, one: int, start: int, stop: int, cone: float, as_published: bool, sums: Floats) -> None:
+def add_pairs(
+    grid: CandidateGrid, one: int, start: int, stop: int, cone: float, as_published: bool, sums: Floats
+) -> None:
     """Add one candidate and those at `start` to `stop` to each other's sums where they lie within the cone."""
     pt, eta, phi, kind = grid.pt[one], grid.eta[one], grid.phi[one], grid.kind[one]
     for other in range(start, stop):

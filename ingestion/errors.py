@@ -52,6 +52,10 @@ class NoFilesError(IngestionError):
         )
 
 
+class FilesToComeError(NoFilesError):
+    """A sample has no files yet: its globs match nothing in folders that are there."""
+
+
 class UnreadableFileError(IngestionError):
     """The file is absent, cannot be opened or is no ROOT file."""
 

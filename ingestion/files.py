@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.errors import (
     BadFilesError,
     DuplicateFileError,
+    FilesToComeError,
     IngestionError,
     MissingBranchError,
     MissingTreeError,
@@ -121,7 +123,7 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
             arrive later, or the glob is mistyped. Without `on_unmatched`, such a glob is an error.
 
     Raises:
-        NoFilesError: A sample has no files, or a named file is missing.
+        NoFilesError: A named file is missing, or a sample has no files; FilesToComeError, if they may come later.
         UnreachableFileError: A server does not answer.
     """
     found: list[SourceFile] = []
@@ -132,7 +134,8 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
         if on_unmatched and len(unmatched) < len(matches):
             missing = [pattern for pattern in unmatched if not _may_come_later(pattern)]
         if missing:
-            raise NoFilesError.at(sample.name, [_resolved(pattern) for pattern in missing], _neighbours(missing[0]))
+            error = FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError
+            raise error.at(sample.name, [_resolved(pattern) for pattern in missing], _neighbours(missing[0]))
         if on_unmatched:
             for name in map(_resolved, unmatched):
                 on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
@@ -403,6 +406,13 @@ def _may_come_later(pattern: str) -> bool:
     """
     is_web = pattern.startswith(("http://", "https://"))
     return has_wildcards(pattern.replace("?", "") if is_web else pattern)
+
+
+def _awaits_files(pattern: str) -> bool:
+    """Whether a pattern is right, as far as can be seen without files: the folder before its wildcards is there."""
+    parts = Path(pattern).parts
+    fixed = Path(*itertools.takewhile(lambda part: not has_wildcards(part), parts))
+    return _may_come_later(pattern) and (is_url(pattern) or fixed.is_dir())
 
 
 def _exists(filesystem: Any, name: str, pattern: str) -> bool:

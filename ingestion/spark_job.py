@@ -86,7 +86,7 @@ class _Read(NamedTuple):
     file_digest: str
 
 
-class _Failed(NamedTuple):
+class _Unread(NamedTuple):
     """A range that could not be read."""
 
     info: FileInfo
@@ -126,18 +126,18 @@ def ingest(
     ranges = list(split_entries(info for info in infos if info.uuid not in taken))
     folder = str(out_dir)
 
-    def run(work: EntryRange) -> _Read | _Failed:
+    def run(work: EntryRange) -> _Read | _Unread:
         try:
             part = patiently(ingest_range, work, settings, Path(folder))
             digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
         except IngestionError as problem:
             # The driver raises it: from here, Spark would retry it four times and bury it in a Java trace.
-            return _Failed(work.info, problem)
+            return _Unread(work.info, problem)
         done.add(work.stop - work.start)
         return _Read(part, digest)
 
     outcomes = spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect() if ranges else []
-    failed = {each.info.uuid: each for each in outcomes if isinstance(each, _Failed)}
+    failed = {each.info.uuid: each for each in outcomes if isinstance(each, _Unread)}
     if failed and settings.on_bad_file is OnBadFile.FAIL:
         raise BadFilesError.of([each.error for each in failed.values()])
     bad = [*bad, *(_bad_file(each) for each in failed.values())]
@@ -249,7 +249,7 @@ def _changed_meanwhile(info: FileInfo) -> bool:
         return True
 
 
-def _bad_file(failed: _Failed) -> BadFile:
+def _bad_file(failed: _Unread) -> BadFile:
     info, error = failed
     return BadFile(
         info.sample,

@@ -53,6 +53,9 @@ WaitOption = Annotated[
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Run even if up to date.")]
+ExitCodeOption = Annotated[
+    bool, typer.Option("--exit-code", help=f"End with exit code {Exit.NOTHING_TO_DO:d} if there was nothing to do.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
@@ -158,17 +161,23 @@ def _moved_option(spelling: str, new: str) -> inspect.Parameter:
 def stage_command(name: str, words: str, *, moved: Mapping[str, str] | None = None) -> None:
     """Make the command of a stage that has no options of its own."""
 
-    def work(asked: Asked, force: ForceOption = False) -> None:
-        _run(asked, name, force=force)
+    def work(asked: Asked, force: ForceOption = False, exit_code: ExitCodeOption = False) -> None:
+        _run(asked, name, force=force, exit_code=exit_code)
 
     work.__name__, work.__doc__ = name, words
     command(work, moved=moved)
 
 
-def _run(asked: Asked, *names: str, force: bool) -> None:
+def _run(asked: Asked, *names: str, force: bool, exit_code: bool) -> None:
     from pipeline.commands.run import run
 
-    run(asked.run_folder(), names, force=force)
+    _end(did=run(asked.run_folder(), names, force=force), exit_code=exit_code)
+
+
+def _end(*, did: bool, exit_code: bool) -> None:
+    """End a command that may have had nothing to do."""
+    if exit_code and not did:
+        raise typer.Exit(Exit.NOTHING_TO_DO)
 
 
 def say(words: object) -> None:
@@ -220,12 +229,14 @@ def gridsearch(
         bool, typer.Option("--if-wanted", help="Only where model.hlf.from_gridsearch asks for it.")
     ] = False,
     force: ForceOption = False,
+    exit_code: ExitCodeOption = False,
 ) -> None:
     """Try perceptrons on high-level features by cross-validation (Spark)."""
     if if_wanted and not asked.run_folder().config.model.searched:
         say("gridsearch: not wanted (model.hlf.from_gridsearch is false)")
+        _end(did=False, exit_code=exit_code)
     else:
-        _run(asked, "gridsearch", force=force)
+        _run(asked, "gridsearch", force=force, exit_code=exit_code)
 
 
 @partial(command, moved={"--compare": "compare"})
@@ -233,9 +244,10 @@ def train(
     asked: Asked,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="MPI ranks; sets train.workers.")] = None,
     force: ForceOption = False,
+    exit_code: ExitCodeOption = False,
 ) -> None:
     """Train the network on one worker, or on several under mpirun."""
-    _run(asked.plus("train.workers", workers), "train", force=force)
+    _run(asked.plus("train.workers", workers), "train", force=force, exit_code=exit_code)
 
 
 stage_command(
@@ -288,12 +300,16 @@ def compare(
 def promote(
     asked: Asked,
     force: Annotated[bool, typer.Option("--force", help="Promote whatever the comparison says.")] = False,
+    exit_code: ExitCodeOption = False,
 ) -> None:
     """Put the trained networks in use, if they are better than those that are."""
     from pipeline.commands.promote import promote
 
+    did = False
     for verdict in promote(asked.run_folder(), force=force):
         say(f"{verdict.network}: {'promoted' if verdict.promoted else 'not promoted'}: {verdict.reason}")
+        did = did or verdict.promoted
+    _end(did=did, exit_code=exit_code)
 
 
 @command

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from features.errors import FeatureError
-from ingestion.errors import IngestionError
+from ingestion.errors import FilesToComeError, IngestionError, WaitingFilesError
 from models.errors import ModelError
 from training.errors import TrainingError
 
@@ -24,7 +24,11 @@ class ConfigError(PipelineError):
 
 
 class MissingInputError(PipelineError):
-    """A stage needs the output of another one that is not there yet."""
+    """A command needs what is not there, or what does not belong together."""
+
+
+class NoOutputYetError(MissingInputError):
+    """A stage needs the output of another one that has not run yet."""
 
 
 class RunFolderError(PipelineError):
@@ -75,6 +79,8 @@ class CheckFailedError(PipelineError):
 
 #: Errors with a message for the user; anything else is a bug of ours.
 USER_ERRORS: Final = (PipelineError, IngestionError, FeatureError, ModelError, TrainingError)
+#: Of these, those that say: what a command reads is not there yet.
+NOT_THERE_YET: Final = (FilesToComeError, WaitingFilesError, NoOutputYetError)
 
 
 def nearest(name: str, available: Iterable[str]) -> str:

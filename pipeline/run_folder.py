@@ -10,7 +10,7 @@ import tenacity
 from rich.console import Console
 
 from pipeline.config import Config
-from pipeline.errors import FolderInUseError, MachineError, MissingInputError, RunFolderError
+from pipeline.errors import FolderInUseError, MachineError, MissingInputError, NoOutputYetError, RunFolderError
 from pipeline.machine.doctor import Finding, Need, Severity, examine, render
 from pipeline.machine.facts import read_machine
 from pipeline.machine.spark_session import SparkProvider
@@ -96,13 +96,13 @@ class RunFolder:
         """Refuse stages, to be run in this order, that read what is not there and none of them makes.
 
         Raises:
-            MissingInputError: One does.
+            NoOutputYetError: One does.
         """
         made: set[str] = set()
         for stage in stages:
             for name in stage.upstream_of(self.config):
                 if name not in made and self.store(name).current() is None:
-                    raise MissingInputError(
+                    raise NoOutputYetError(
                         f"{stage.name} needs the output of {name}, which is not in {self.config.run_dir} yet. "
                         f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all."
                     )

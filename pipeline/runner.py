@@ -88,8 +88,8 @@ class Runner:
         """The stages that `run` includes, in order."""
         return [stage for stage in STAGES if stage.is_wanted(self.config)]
 
-    def run(self, names: Sequence[str], *, force: bool = False) -> None:
-        """Run the named stages in order, skipping those that are up to date.
+    def run(self, names: Sequence[str], *, force: bool = False) -> list[str]:
+        """Run the named stages in order, skipping those that are up to date; returns the stages that ran.
 
         Args:
             names: Names of stages.
@@ -99,12 +99,14 @@ class Runner:
             # Nothing is written for a run that cannot begin.
             self.run_folder.refuse_missing_upstream(stage for stage in STAGES if stage.name in names)
             running: Stage | None = None
+            ran: list[str] = []
             self.log.event("run started", command=shown_command(sys.argv), stages=list(names))
             try:
                 for stage in STAGES:
                     if stage.name in names:
                         running = stage
-                        self._run_stage(stage, force=force)
+                        if self._run_stage(stage, force=force):
+                            ran.append(stage.name)
             except BaseException as error:
                 try:
                     self._log_end(running, error)
@@ -116,6 +118,7 @@ class Runner:
                 self._log_end(None, None)
             finally:
                 self.run_folder.spark.stop()
+        return ran
 
     def _log_end(self, running: Stage | None, error: BaseException | None) -> None:
         where = None if running is None else running.name
@@ -143,7 +146,8 @@ class Runner:
                 self.log.event("stage accepted", stage=plan.stage.name, version=current.name, reasons=plan.reasons)
         return [plan.stage.name for plan, _ in stale]
 
-    def _run_stage(self, stage: Stage, *, force: bool) -> None:
+    def _run_stage(self, stage: Stage, *, force: bool) -> bool:
+        """Run a stage unless it is up to date; returns whether it ran."""
         current = self.run_folder.store(stage.name).current()
         upstream = self.run_folder.upstream(stage)
         # Forced, nothing is believed of a version that may be damaged, and nothing is taken over from it.
@@ -164,7 +168,7 @@ class Runner:
             self.log.event("stage up to date", stage=stage.name)
             self._remember(stage, current, found)
             self._complete(stage, current)
-            return
+            return False
         shown = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
         self.console.print(f"[bold]{stage.name}[/]: {escape(shown)}", highlight=False)
         self.log.event("stage started", stage=stage.name, reasons=reasons)
@@ -175,6 +179,7 @@ class Runner:
         needed = bytes_needed(before, taken_over)
         self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run", min_free_bytes=needed)
         self._make_version(stage, context, fingerprint, afresh=force)
+        return True
 
     def _remember(self, stage: Stage, current: Version | None, found: StageInputs) -> None:
         """Keep what was learnt of unchanged inputs, such as the new time of a file whose content had to be compared."""

@@ -135,6 +135,7 @@ def test_tests_that_cannot_be_run_have_noticed_nothing(toy_copy: Copy, monkeypat
         toy_copy.attempt(mutant)
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_end_is_given_up() -> None:
     endless = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:

@@ -1,8 +1,9 @@
-"""Configures torch so that the same seed gives the same numbers."""
+"""Configures torch and BLAS so that the same seed gives the same numbers."""
 
 from __future__ import annotations
 
 import torch
+from threadpoolctl import threadpool_limits
 
 
 def be_deterministic() -> None:
@@ -10,6 +11,9 @@ def be_deterministic() -> None:
 
     In this mode torch also fills all new memory, to make reads of unwritten memory reproducible. That costs a few per
     cent and is switched off, since no operation here reads unwritten memory.
+
+    The BLAS of SciPy, which compiled code calls, uses one thread: with several, sums depend on their number.
     """
+    threadpool_limits(1, user_api="blas")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from features.dataset import FeatureDataset
 from models.evaluation.style import PlotLabels
+from models.networks.registry import ModelName
 from pipeline.errors import ConfigError, RunFolderError, nearest
 from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
@@ -27,7 +28,7 @@ from training.studies.results import Comparison, Timing, collect, load
 from training.studies.runs import count_all, run_job
 from training.studies.statistics import mean_of
 from training.studies.timing import time_model
-from training.studies.variants import COMPARISONS, METHOD_NAMES, METHODS, TableColumn, Variant
+from training.studies.variants import ALL_METHODS, COMPARISONS, METHOD_NAMES, TableColumn, Variant
 
 _FOLDER: Final = "compare"
 _RESULT: Final = "comparison.json"
@@ -42,7 +43,8 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
 
     What it writes, all in `<run_dir>/compare/<name>/`:
         comparison.json, comparison.md, figures/    the result
-        runs/<network>/<method>/seed-<n>/           each run, as `train` leaves it, and `test.json`
+        runs/<network>/<method>/rate-times-<f>/seed-<n>/
+                                                    each run, as `train` leaves it, and `test_events.json`
         timing/<network>/...                        short runs that measure time
         jobs/                                       logs of the ranks
 
@@ -127,9 +129,8 @@ def _make(
     code = code_version()
     for job in plan.jobs:
         _run_job(run_folder.console, job, dataset, code)
-    for job in plan.converging:
-        with Bar(run_folder.console, "predict the test split", "models") as bar:
-            count_all(job.runs, dataset.files("test"), bar)
+    with Bar(run_folder.console, "predict the test split", "models") as bar:
+        count_all(plan.runs(), dataset.files("test"), bar)
     return Comparison(
         name=plan.name,
         digest=plan.digest,
@@ -143,8 +144,8 @@ def _make(
         },
         runs=collect(plan.runs()),
         timing={
-            job.runs[0].model: _time(run_folder, plan, job, dataset, is_first=not place)
-            for place, job in enumerate(plan.converging)
+            model: _time(run_folder, plan, model, dataset, is_first=not place)
+            for place, model in enumerate(config.compare.models)
         },
     )
 
@@ -159,10 +160,11 @@ def _run_job(console: Console, job: StudyJob, dataset: FeatureDataset, code: str
         )
 
 
-def _time(run_folder: RunFolder, plan: StudyPlan, job: StudyJob, dataset: FeatureDataset, *, is_first: bool) -> Timing:
+def _time(
+    run_folder: RunFolder, plan: StudyPlan, model: ModelName, dataset: FeatureDataset, *, is_first: bool
+) -> Timing:
     """The scaling study is of the first network, as in the thesis it is of one."""
-    model, seed = job.runs[0].model, job.runs[0].seed
-    one_of_each = [run for run in job.runs if run.seed == seed]
+    one_of_each = list({run.variant: run for run in plan.runs() if run.model == model}.values())
     results = collect(one_of_each[:1])
     with Bar(run_folder.console, f"simulate {model}", "runs") as bar:
         return time_model(
@@ -201,7 +203,7 @@ def cpu_name() -> str:
 def table_of(comparison: Comparison, model: str) -> Grid:
     """Mean test accuracy and its standard error, for the terminal."""
     table = Grid("method", *(str(column) for column in TableColumn), title=f"{model}: test accuracy [%]")
-    for method in METHODS:
+    for method in ALL_METHODS:
         cells = []
         for column in TableColumn:
             runs = comparison.of(model, Variant(method, column))

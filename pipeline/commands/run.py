@@ -10,8 +10,8 @@ from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 
 
-def run(run_folder: RunFolder, names: Sequence[str] = (), *, until: str | None = None, force: bool = False) -> None:
-    """Run the named stages as far as they are stale, and say where the report is.
+def run(run_folder: RunFolder, names: Sequence[str] = (), *, until: str | None = None, force: bool = False) -> bool:
+    """Run the named stages as far as they are stale, and say where the report is; returns whether any ran.
 
     Args:
         run_folder: The run folder.
@@ -25,9 +25,10 @@ def run(run_folder: RunFolder, names: Sequence[str] = (), *, until: str | None =
     """
     runner = Runner(run_folder)
     chosen = names or names_until(runner, until)
-    runner.run(chosen, force=force)
+    ran = runner.run(chosen, force=force)
     if "report" in chosen:
         current = run_folder.store("report").current()
         if current is None:
             raise RunFolderError(f"there is no report in {run_folder.config.run_dir} although its stage has run")
         run_folder.say(f"report: {current.folder / 'report.html'}")
+    return bool(ran)

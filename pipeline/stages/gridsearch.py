@@ -94,18 +94,20 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
     """Measure the candidates, write the result, draw it."""
     from training.gridsearch.candidates import latencies
     from training.gridsearch.choice import Choice
-    from training.gridsearch.results import ranked
+    from training.gridsearch.results import chosen, ranked
     from training.random_streams import random_stream
 
     generator = random_stream(common.train.seed, "latency")
     times = latencies((each.trial.hidden for each in found.scores), dataset, generator=generator)
     scores = ranked([each._replace(latency=times[each.trial.hidden]) for each in found.scores])
-    best = scores[0].trial
+    taken = chosen(scores, one_standard_error=common.settings.one_standard_error)
+    best = taken.trial
     Choice(list(best.hidden), best.batch_size, best.learning_rate, best.epochs).save(context.out_dir / "best.json")
     content = {
         "search": common.settings.search,
         "folds": common.settings.folds,
-        "scores": [each.to_json() for each in scores],
+        "scores": [each.to_json(scores[0]) for each in scores],
+        "chosen": scores.index(taken),
         "failed": [{"trial": each.trial._asdict(), "reason": each.reason} for each in found.failed],
         "trainings": len(found.training_seconds),
         "trainings_taken_over": found.num_taken_over,
@@ -125,7 +127,7 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
     failures = f"; {len(found.failed)} failed" if found.failed else ""
     return Result(
         summary=(
-            f"best of {num_trials} settings: {best.key}, accuracy {scores[0].accuracy:.3f} over "
+            f"best of {num_trials} settings: {best.key}, accuracy {taken.accuracy:.3f} over "
             f"{common.settings.folds} folds{failures}"
         ),
         counters=content,

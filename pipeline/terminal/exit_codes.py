@@ -22,7 +22,7 @@ from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 
 from ingestion.secrets import redact
-from pipeline.errors import USER_ERRORS, ConfigError, cannot_write
+from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError, cannot_write
 from pipeline.runs.space import out_of_room
 from pipeline.terminal.interrupts import requested
 
@@ -68,6 +68,12 @@ class Exit(IntEnum):
     """Command line or config."""
     BUG = 3
     """An error that we did not foresee."""
+    NOT_THERE_YET = 66
+    """What the command reads has not come yet; sysexits.h has this number for missing input."""
+    IN_USE = 75
+    """Another command holds the run folder; sysexits.h has this number for what may be tried again."""
+    NOTHING_TO_DO = 99
+    """Everything was up to date, where `--exit-code` asks for it; Airflow has this number for skipped tasks."""
     INTERRUPTED = 130
     """Ctrl-C or SIGTERM."""
 
@@ -129,7 +135,7 @@ def _explain(error: BaseException) -> Exit:
         return Exit.INTERRUPTED
     if isinstance(error, USER_ERRORS):
         err.print(f"[bold red]error:[/] {escape(str(error))}")
-        return Exit.USAGE if isinstance(error, ConfigError) else Exit.USER_ERROR
+        return _of_user_error(error)
     no_room = out_of_room(error)
     if no_room:
         err.print(f"[bold red]error:[/] {escape(str(cannot_write('a file', no_room)))}")
@@ -142,6 +148,14 @@ def _explain(error: BaseException) -> Exit:
         "This is a bug of the pipeline; run again with --debug for the traceback and report it."
     )
     return Exit.BUG
+
+
+def _of_user_error(error: BaseException) -> Exit:
+    if isinstance(error, ConfigError):
+        return Exit.USAGE
+    if isinstance(error, FolderInUseError):
+        return Exit.IN_USE
+    return Exit.NOT_THERE_YET if isinstance(error, NOT_THERE_YET) else Exit.USER_ERROR
 
 
 def _leave(code: Exit) -> None:

@@ -68,22 +68,22 @@ def search_table(scores: list[Score]) -> Grid:
 
     smallest, fastest = pareto_front(scores), pareto_front(scores, latency)
     table = Grid(
-        *("layers", "batch", "rate", "epochs", "weights", "accuracy", "loss", "us"),
+        *("layers", "batch", "rate", "epochs", "weights", "accuracy", "behind", "us"),
         keys=4,
         title=f"the best {min(_ROWS_SHOWN, len(scores))} of {len(scores)} settings; us: time of an event",
-        caption="*: none that is better has fewer weights, or takes less time",
+        caption="behind: the best, fold by fold; *: ahead of all smaller, or quicker, beyond noise",
     )
     for each in scores[:_ROWS_SHOWN]:
-        trial = each.trial
+        trial, behind = each.trial, scores[0].ahead_of(each)
         table.add_row(
             "-".join(map(str, trial.hidden)),
             str(trial.batch_size),
             f"{trial.learning_rate:g}",
             str(trial.epochs),
             f"{each.num_parameters:,}{'*' if each in smallest else ' '}",
-            f"{each.accuracy:.3f} ± {each.accuracy_spread:.3f}",
-            f"{each.loss:.4f}",
-            f"{each.latency:.1f}{'*' if each in fastest else ' '}",
+            f"{each.accuracy:.3f}",
+            f"{behind.value:.3f} ± {behind.error:.3f}",
+            f"{each.latency.value:.1f}{'*' if each in fastest else ' '}",
         )
     return table
 

@@ -1,4 +1,7 @@
-"""For Airflow's interpreter: what the DAG file is once loaded, and how its tasks end. Prints JSON in its last line."""
+"""For Airflow's interpreter: what the DAG file is under some environment, and how its tasks end.
+
+A line of JSON comes in for each question, and one goes out for each answer, so that Airflow is imported once.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +10,73 @@ import datetime as dt
 import importlib
 import importlib.util
 import json
+import os
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+#: End of the interval of every run here.
+END = dt.datetime(2025, 3, 2, tzinfo=dt.UTC)
+
 
 def main() -> None:
-    """Load the file with its imports already done, and say what there is."""
-    path, *executed = sys.argv[1:]
-    states = json.loads(executed.pop()) if "--states" in executed else {}
-    executed = [word for word in executed if word != "--states"]
-    for name in imported(Path(path)):
+    """Answer until there are no more questions; what Airflow logs goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for name in imported(Path(sys.argv[1])):
         importlib.import_module(name)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        os.environ.clear()
+        os.environ.update(asked["env"])
+        print(json.dumps(answer(sys.argv[1], asked["runs"])), file=answers, flush=True)
+
+
+def answer(path: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the file is.
+
+    Args:
+        path: The DAG file.
+        runs: Of tasks: `task`, and perhaps `run_type`, `params`, `waited` (seconds).
+    """
     before = time.perf_counter()
-    module = load(path)
+    try:
+        dag = load(path).dag
+    except ValueError as error:
+        return {"refused": str(error)}
     seconds = time.perf_counter() - before
-    dag = module.dag
     tasks = {task.task_id: task for task in dag.tasks}
-    found = {
+    return {
         "seconds": seconds,
         "modules": sorted({name.split(".")[0] for name in sys.modules}),
-        "chain": {name: sorted(task.downstream_task_ids) for name, task in tasks.items()},
-        "retries": {name: task.retries for name, task in tasks.items()},
-        "retry_seconds": {name: task.retry_delay.total_seconds() for name, task in tasks.items()},
-        "timeout_hours": {name: task.execution_timeout.total_seconds() / 3600 for name, task in tasks.items()},
-        "together": {name: task.max_active_tis_per_dag for name, task in tasks.items()},
+        "tasks": {name: about(task) for name, task in tasks.items()},
         "max_active_runs": dag.max_active_runs,
         "catchup": dag.catchup,
         "schedule": str(getattr(dag.timetable, "expression", None)),
-        "under_way": module._under_way(
-            SimpleNamespace(dag_id=dag.dag_id, run_id="mine", get_task_states=lambda **_: states)
-        ),
-        "ends": {name: end_of(tasks[name]) for name in executed},
+        "params": dag.params.dump(),
+        "ends": [end_of(dag, **each) for each in runs],
     }
-    print(json.dumps(found))  # noqa: T201 - its result
+
+
+def about(task: Any) -> dict[str, Any]:
+    """What a data engineer sees of a task before it runs."""
+    return {
+        "after": sorted(task.upstream_task_ids),
+        "retries": task.retries,
+        "retry_seconds": task.retry_delay.total_seconds(),
+        "timeout_hours": task.execution_timeout.total_seconds() / 3600,
+        "reschedules": getattr(task, "reschedule", False),
+        "rule": task.trigger_rule.value,
+        "pool": task.pool,
+        "together": task.max_active_tis_per_dag,
+        "owner": task.owner,
+        "doc": task.doc_md,
+        "outlets": [each.name for each in task.outlets],
+        "links": [each.name for each in task.operator_extra_links],
+    }
 
 
 def imported(path: Path) -> list[str]:
@@ -70,17 +104,39 @@ def load(path: str) -> ModuleType:
     return module
 
 
-def end_of(task: Any) -> str:
-    """Run a task here, without a scheduler; the name of what it raised."""
+class Events:
+    """What a task announces of an asset alias."""
+
+    def __init__(self) -> None:
+        self.uris: list[str] = []
+
+    def add(self, asset: Any, extra: dict[str, Any]) -> None:  # noqa: ARG002 - the signature of Airflow's own
+        """Keep the address."""
+        self.uris.append(asset.uri)
+
+
+def end_of(
+    dag: Any, *, task: str, run_type: str = "scheduled", params: dict[str, Any] | None = None, waited: float = 0
+) -> dict[str, Any]:
+    """Run a task here, without a scheduler: the name of what it raised, what it announced, where its link leads."""
+    operator = dag.get_task(task)
+    announced: dict[Any, Events] = defaultdict(Events)
+    begun = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=waited)
     context = {
-        "data_interval_end": dt.datetime(2025, 3, 2, tzinfo=dt.UTC),
-        "ti": SimpleNamespace(dag_id="hep_pipeline", run_id="this", get_task_states=lambda **_: {}),
+        "params": {**dag.params.dump(), **(params or {})},
+        "dag_run": SimpleNamespace(run_type=run_type, data_interval_end=END, run_after=END),
+        "ti": SimpleNamespace(get_first_reschedule_date=lambda _: begun),
+        "outlet_events": announced,
     }
+    operator.soft_fail = False
     try:
-        type(task).execute.__wrapped__(task, context)
+        type(operator).execute.__wrapped__(operator, context)
+        words = "done"
     except Exception as error:  # noqa: BLE001 - what it is, is asked for
-        return f"{type(error).__name__}: {error}"
-    return "done"
+        words = f"{type(error).__name__}: {error}"
+    links = [each.get_link(operator, ti_key=None) for each in operator.operator_extra_links]
+    assets = {alias.name: events.uris for alias, events in announced.items()}
+    return {"end": words, "assets": assets, "links": links}
 
 
 if __name__ == "__main__":

@@ -4,107 +4,271 @@ from __future__ import annotations
 
 import ast
 import json
-import shlex
+import os
+import re
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow_home import DAG_FILE, ROOT, AirflowHome
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 
-ORDER = ["ingest", "features", "gridsearch", "train", "evaluate", "export", "promote", "report"]
+ORDER = ["ingest", "features", "gridsearch", "train", "evaluate", "export", "report", "promote", "track", "clean"]
 SCRIPT = Path(__file__).with_name("inspect_dag.py")
 OURS = {"pipeline", "ingestion", "features", "models", "training"}
 #: Beyond importing Airflow.
 MAX_SECONDS = 1.0
 #: Words that a shell would act on.
 NASTY = """a folder/$(touch owned) `touch owned` "quoted" 'config' {{ ds }};.yaml"""
+#: What the interpreter of these tests says that a run folder is.
+RUN_DIR = "runs/a night"
 
 
-def stand_in(folder: Path, exit_codes: dict[str, int]) -> Path:
+def stand_in(folder: Path, exit_codes: dict[str, int] | None = None, report: str = "") -> Path:
     """An interpreter that only writes down its words and environment, and ends as told for each stage."""
     path = folder / "stand-in"
     path.write_text(
         f"#!{sys.executable}\n"
         "import json, os, sys\n"
+        "if sys.argv[3] == 'config':\n"
+        f"    sys.exit(print(json.dumps({{'run_dir': {{'value': {RUN_DIR!r}}}}})))\n"
         f"with open({str(folder / 'called.jsonl')!r}, 'a') as file:\n"
         "    print(json.dumps({'words': sys.argv[1:], 'env': dict(os.environ), 'cwd': os.getcwd()}), file=file)\n"
-        f"sys.exit({exit_codes!r}.get(sys.argv[3], 0))\n"
+        f"print({report!r} if sys.argv[3] == 'report' else 'said')\n"
+        f"sys.exit({exit_codes or {}!r}.get(sys.argv[3], 0))\n"
     )
     path.chmod(0o755)
     return path
 
 
-def test_loading_it_is_quick_and_imports_nothing_of_ours(tmp_path: Path) -> None:
-    home = AirflowHome(tmp_path)
-    found = [home.script(SCRIPT, str(DAG_FILE)) for _ in range(3)]
-    assert min(each["seconds"] for each in found) < MAX_SECONDS
-    assert not OURS & set(found[0]["modules"])
+class Site:
+    """A site's settings, and what the DAG is and does under them.
+
+    Args:
+        airflow: Answers.
+        folder: Of the stand-in.
+        env: Environment variables.
+    """
+
+    def __init__(self, airflow: subprocess.Popen[str], folder: Path, env: dict[str, str]) -> None:
+        self._airflow = airflow
+        self._folder = folder
+        self._env = env
+
+    def dag(self, *runs: dict[str, Any]) -> Any:
+        """What the file is once loaded, and how tasks end."""
+        assert self._airflow.stdin is not None
+        assert self._airflow.stdout is not None
+        print(json.dumps({"env": self._env, "runs": runs}), file=self._airflow.stdin, flush=True)
+        answer = self._airflow.stdout.readline()
+        assert answer, "Airflow's interpreter has ended"
+        return json.loads(answer)
+
+    def ends(self, *runs: dict[str, Any]) -> list[str]:
+        """How tasks end, in words."""
+        return [each["end"] for each in self.dag(*runs)["ends"]]
+
+    def called(self) -> list[Any]:
+        """Words and environment of every command."""
+        return [json.loads(line) for line in (self._folder / "called.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    """Airflow's interpreter, which takes longer to start than all tests of this file."""
+    home = AirflowHome(tmp_path_factory.mktemp("airflow"))
+    words = [str(home.python), str(SCRIPT), str(DAG_FILE)]
+    with (
+        (home.folder / "log").open("w") as log,
+        subprocess.Popen(
+            words, env=home.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
+    ):
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+MakeSite = Callable[..., Site]
+
+
+@pytest.fixture
+def make_site(airflow: subprocess.Popen[str], tmp_path: Path) -> MakeSite:
+    """Makes a site of exit codes by stage, what `report` says, and environment variables."""
+
+    def make(*, exit_codes: dict[str, int] | None = None, report: str = "", **settings: str) -> Site:
+        own = {"HEP_PIPELINE_PYTHON": str(stand_in(tmp_path, exit_codes, report)), "HEP_PIPELINE_DIR": str(tmp_path)}
+        return Site(airflow, tmp_path, {"PATH": os.environ["PATH"], **own, **settings})
+
+    return make
+
+
+@pytest.fixture
+def default(make_site: MakeSite) -> Any:
+    """The DAG of a site that sets nothing."""
+    return make_site().dag()
+
+
+def each_task(found: Any, key: str) -> set[Any]:
+    return {each[key] for each in found["tasks"].values()}
+
+
+def test_loading_it_is_quick_and_imports_nothing_of_ours(default: Any) -> None:
+    assert default["seconds"] < MAX_SECONDS
+    assert not OURS & set(default["modules"])
     nodes = list(ast.walk(ast.parse(DAG_FILE.read_text())))
     names = {each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}
     names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
     assert {name.split(".")[0] for name in names} <= {"airflow", *sys.stdlib_module_names}
 
 
-def test_stages_follow_each_other_and_are_tried_again(tmp_path: Path) -> None:
-    found = AirflowHome(tmp_path, HEP_PIPELINE_RETRY_MINUTES="7", HEP_PIPELINE_TIMEOUT_HOURS="3").script(
-        SCRIPT, str(DAG_FILE)
-    )
-    assert found["chain"] == {
-        name: [after] if after else [] for name, after in zip(ORDER, [*ORDER[1:], ""], strict=True)
+def test_the_report_comes_whatever_promote_says(default: Any) -> None:
+    assert {name: each["after"] for name, each in default["tasks"].items()} == {
+        name: [before] if before else [] for before, name in zip(["", *ORDER], ORDER, strict=False)
     }
-    assert set(found["retries"].values()) == {2}
-    assert set(found["retry_seconds"].values()) == {7 * 60}
-    assert set(found["timeout_hours"].values()) == {3}
-    assert set(found["together"].values()) == {1}
-    assert found["max_active_runs"] == 1
-    assert found["catchup"] is False
-    assert found["schedule"] == "0 0 * * *"
+    # What had nothing to do stops nothing; what failed does.
+    assert each_task(default, "rule") == {"none_failed"}
+    assert default["max_active_runs"] == 1
+    assert default["catchup"] is False
+    assert default["schedule"] == "0 0 * * *"
 
 
-def test_logging_to_mlflow_and_removing_old_versions_come_last_where_they_are_wanted(tmp_path: Path) -> None:
-    home = AirflowHome(
-        tmp_path,
-        HEP_PIPELINE_PYTHON=str(stand_in(tmp_path, {})),
+def test_a_task_that_waits_holds_no_slot_and_no_timeout_of_a_command(default: Any) -> None:
+    assert each_task(default, "reschedules") == {True}
+    assert "time.sleep" not in DAG_FILE.read_text()
+
+
+def test_a_task_has_an_owner_and_words_and_what_it_makes_is_an_asset(default: Any) -> None:
+    assert each_task(default, "owner") == {"hep"}
+    assert all(each["doc"] for each in default["tasks"].values())
+    assert {name: each["outlets"] for name, each in default["tasks"].items() if each["outlets"]} == {
+        "ingest": ["hep_events"],
+        "features": ["hep_features"],
+        "train": ["hep_networks"],
+        "export": ["hep_onnx"],
+        "report": ["hep_report"],
+        "promote": ["hep_model_in_use"],
+    }
+    assert [name for name, each in default["tasks"].items() if each["links"]] == ["report"]
+
+
+def test_the_environment_sets_values_and_never_the_graph(make_site: MakeSite, default: Any) -> None:
+    site = make_site(
+        HEP_PIPELINE_CONFIG="nightly.yaml",
         HEP_PIPELINE_TRACK="yes",
         HEP_PIPELINE_KEEP="5",
-        MLFLOW_TRACKING_URI="https://mlflow.example.org",
+        HEP_PIPELINE_SCHEDULE="15 2 * * *",
+        HEP_PIPELINE_RETRY_MINUTES="7",
+        HEP_PIPELINE_TIMEOUT_HOURS="3",
+        HEP_PIPELINE_OWNER="trigger group",
+        HEP_PIPELINE_CPU_POOL="cores",
+        HEP_PIPELINE_GPU_POOL="gpus",
     )
-    found = home.script(SCRIPT, str(DAG_FILE), "track", "clean")
-    assert list(found["chain"])[-3:] == ["report", "track", "clean"]
-    assert found["ends"] == {"track": "done", "clean": "done"}
-    track, clean = (json.loads(line) for line in (tmp_path / "called.jsonl").read_text().splitlines())
-    assert track["env"]["MLFLOW_TRACKING_URI"] == "https://mlflow.example.org"
+    found = site.dag()
+    assert {name: each["after"] for name, each in found["tasks"].items()} == {
+        name: each["after"] for name, each in default["tasks"].items()
+    }
+    asked = {"config": "demo", "until": None, "promote": True, "track": False, "keep": None}
+    assert default["params"] == {**asked, "files_hours": 0, "lock_hours": 12}
+    assert found["params"] == {**default["params"], "config": "nightly.yaml", "track": True, "keep": 5}
+    assert found["schedule"] == "15 2 * * *"
+    assert each_task(found, "retries") == {2}
+    assert each_task(found, "retry_seconds") == {7 * 60}
+    assert each_task(found, "timeout_hours") == {3}
+    assert each_task(found, "owner") == {"trigger group"}
+    assert {each["pool"] for name, each in found["tasks"].items() if name != "train"} == {"cores"}
+    assert found["tasks"]["train"]["pool"] == "gpus"
+    # A pool says how many run at once; where there is none, no two of a task do.
+    assert each_task(found, "together") == {None}
+    assert each_task(default, "together") == {1}
+    assert each_task(default, "pool") == {"default_pool"}
+
+
+def test_all_that_a_site_can_set_is_documented(default: Any, tmp_path: Path) -> None:
+    documented = (ROOT / "docs" / "operations.md").read_text()
+    of_ports = ("AIRFLOW__API__", "AIRFLOW__CORE__EXECUTION", "AIRFLOW__LOGGING__")
+    needed = {name for name in AirflowHome(tmp_path).env if name.startswith(of_ports)}
+    needed |= set(re.findall(r"HEP_PIPELINE_[A-Z_]+", DAG_FILE.read_text())) | set(default["params"])
+    assert {name for name in needed if name not in documented} == set()
+
+
+@pytest.mark.parametrize(("word", "meaning"), [("false", False), ("0", False), ("True", True), ("maybe", None)])
+def test_a_flag_is_what_its_word_says(make_site: MakeSite, word: str, meaning: bool | None) -> None:
+    found = make_site(HEP_PIPELINE_TRACK=word, HEP_PIPELINE_SCHEDULE="none").dag()
+    if meaning is None:
+        assert found == {"refused": "HEP_PIPELINE_TRACK=maybe: write yes or no"}
+    else:
+        assert found["params"]["track"] is meaning
+        assert found["schedule"] == "None"
+
+
+def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_folder_of_their_own(
+    make_site: MakeSite, tmp_path: Path
+) -> None:
+    site = make_site()
+    given = {"until": "2025-03-01T12:00:00+02:00"}
+    types = ("scheduled", "manual", "asset_triggered", "backfill")
+    found = site.dag(
+        *({"task": "ingest", "run_type": each} for each in types),
+        {"task": "ingest", "run_type": "manual", "params": given},
+        *({"task": each, "run_type": "backfill"} for each in ("promote", "track")),
+        {"task": "promote", "run_type": "manual", "params": given},
+    )["ends"]
+    asked = ["-m", "pipeline", "ingest", "--exit-code", "--config", "demo"]
+    own = [
+        ["--set", f"run_dir={tmp_path / RUN_DIR}-until/{day}Z", "--set", f"ingest.until={until}"]
+        for day, until in (
+            ("2025-03-02T000000", "2025-03-02T00:00:00+00:00"),
+            ("2025-03-01T100000", "2025-03-01T10:00:00+00:00"),
+        )
+    ]
+    assert [each["words"] for each in site.called()] == [asked] * 3 + [[*asked, *each] for each in own]
+    assert [each["end"].split(":")[0] for each in found] == ["done"] * 5 + ["AirflowSkipException"] * 3
+    # Who waits for new events of the run folder hears nothing of a backfill.
+    events = {"hep_events": [(tmp_path / RUN_DIR / "ingest").as_uri()]}
+    assert [each["assets"] for each in found[:5]] == [events] * 3 + [{}] * 2
+
+
+def test_what_is_not_wanted_or_has_nothing_to_do_is_skipped(make_site: MakeSite) -> None:
+    site = make_site(exit_codes={"gridsearch": 99, "features": 66}, MLFLOW_TRACKING_URI="https://example.org")
+    runs = [{"task": name} for name in ("gridsearch", "features", "track", "clean")]
+    runs += [{"task": "promote", "params": {"promote": False}}]
+    ends = site.ends(*runs, {"task": "track", "params": {"track": True}}, {"task": "clean", "params": {"keep": 5}})
+    assert [each.split(":")[0] for each in ends] == ["AirflowSkipException"] * 5 + ["done"] * 2
+    assert ends[1] == "AirflowSkipException: features: what it reads is not there yet"
+    *_, track, clean = site.called()
+    assert track["env"]["MLFLOW_TRACKING_URI"] == "https://example.org"
     assert clean["words"][2:5] == ["clean", "--keep", "5"]
 
 
-def test_runs_of_before_a_task_was_added_have_ended(tmp_path: Path) -> None:
-    # They have no such task: with HEP_PIPELINE_KEEP set later, all new runs waited for them for ever.
-    states = {
-        "of before": {"ingest": "success"},
-        "ended": {"ingest": "success", "clean": "failed"},
-        "under way": {"ingest": "success", "clean": None},
-        "not begun": {"ingest": None, "clean": None},
-        "mine": {"ingest": "running", "clean": None},
-    }
-    home = AirflowHome(tmp_path, HEP_PIPELINE_KEEP="5")
-    found = home.script(SCRIPT, str(DAG_FILE), "--states", json.dumps(states))
-    assert found["under_way"] == ["under way"]
+def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(make_site: MakeSite) -> None:
+    site = make_site(exit_codes={"ingest": 66, "train": 75})
+    hours = {"files_hours": 1, "lock_hours": 2}
+    ends = site.ends(
+        {"task": "ingest"},
+        {"task": "ingest", "params": hours},
+        {"task": "ingest", "params": hours, "waited": 3700},
+        {"task": "train", "params": hours, "waited": 3700},
+        {"task": "train", "params": hours, "waited": 7300},
+    )
+    assert [each.split(":")[0] for each in ends] == [
+        "AirflowSkipException",
+        "AirflowRescheduleException",
+        "AirflowSkipException",
+        "AirflowRescheduleException",
+        "AirflowSensorTimeout",
+    ]
 
 
-@pytest.mark.parametrize(("schedule", "expression"), [("15 2 * * *", "15 2 * * *"), ("none", "None")])
-def test_the_schedule_is_the_users(tmp_path: Path, schedule: str, expression: str) -> None:
-    found = AirflowHome(tmp_path, HEP_PIPELINE_SCHEDULE=schedule).script(SCRIPT, str(DAG_FILE))
-    assert found["schedule"] == expression
-
-
-def test_errors_that_stay_are_not_tried_again(tmp_path: Path) -> None:
+def test_errors_that_stay_are_not_tried_again(make_site: MakeSite) -> None:
     codes = {"features": 1, "train": 2, "evaluate": 3, "export": 130}
-    home = AirflowHome(tmp_path, HEP_PIPELINE_PYTHON=str(stand_in(tmp_path, codes)))
-    ends = home.script(SCRIPT, str(DAG_FILE), "ingest", *codes)["ends"]
+    site = make_site(exit_codes=codes)
+    ends = dict(zip(codes, site.ends(*({"task": name} for name in codes)), strict=True))
     assert {stage: words.split(":")[0] for stage, words in ends.items()} == {
-        "ingest": "done",
         "features": "AirflowException",
         "train": "AirflowFailException",
         "evaluate": "AirflowFailException",
@@ -115,32 +279,36 @@ def test_errors_that_stay_are_not_tried_again(tmp_path: Path) -> None:
     )
 
 
-def test_without_the_interpreter_a_task_says_so(tmp_path: Path) -> None:
+def test_without_the_interpreter_a_task_says_so(make_site: MakeSite, tmp_path: Path) -> None:
     missing = tmp_path / "nothing" / "python"
-    home = AirflowHome(tmp_path, HEP_PIPELINE_PYTHON=str(missing))
-    ends = home.script(SCRIPT, str(DAG_FILE), "train")["ends"]
-    assert ends["train"].startswith(f"AirflowFailException: {missing} cannot be started in {ROOT}: ")
+    site = make_site(HEP_PIPELINE_PYTHON=str(missing), HEP_PIPELINE_DIR=str(ROOT))
+    (end,) = site.ends({"task": "train"})
+    assert end.startswith(f"AirflowFailException: {missing} cannot be started in {ROOT}: ")
 
 
-def test_values_reach_the_commands_untouched(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("web", "address"),
+    [
+        ("", lambda folder: (folder / "runs/a night/report.html").as_uri()),
+        ("https://example.org/hep/", lambda _: "https://example.org/hep/runs/a%20night/report.html"),
+    ],
+)
+def test_the_report_is_a_click_away_even_where_it_was_up_to_date(
+    make_site: MakeSite, tmp_path: Path, web: str, address: Callable[[Path], str]
+) -> None:
+    site = make_site(exit_codes={"report": 99}, report="report: runs/a night/report.html", HEP_PIPELINE_WEB=web)
+    (found,) = site.dag({"task": "report"})["ends"]
+    assert found["end"] == "AirflowSkipException: report: there was nothing to do"
+    assert found["links"] == [address(tmp_path)]
+
+
+def test_values_reach_the_commands_untouched(make_site: MakeSite, tmp_path: Path) -> None:
     config = str(tmp_path / NASTY)
-    home = AirflowHome(
-        tmp_path,
-        HEP_PIPELINE_PYTHON=str(stand_in(tmp_path, {})),
-        HEP_PIPELINE_CONFIG=config,
-        HEP_PIPELINE_DIR=str(tmp_path),
-        PYTHONPATH=str(tmp_path / "of airflow"),
-        AIRFLOW__SMTP__SMTP_MAIL_FROM="somebody@example.org",
-    )
-    home.command("db", "migrate")
-    home.command("dags", "test", "hep_pipeline", "2025-03-02")
-    called = [json.loads(line) for line in (tmp_path / "called.jsonl").read_text().splitlines()]
-    assert [each["words"][2] for each in called] == ORDER
-    for each in called:
-        stage, words = each["words"][2], each["words"]
+    site = make_site(PYTHONPATH=str(tmp_path / "of airflow"), AIRFLOW__SMTP__SMTP_MAIL_FROM="me@example.org")
+    assert site.ends(*({"task": name, "params": {"config": config}} for name in ORDER[:8])) == ["done"] * 8
+    for stage, each in zip(ORDER, site.called(), strict=False):
         wanted = ["--if-wanted"] if stage == "gridsearch" else []
-        until = "ingest.until=2025-03-02T00:00:00+00:00"
-        assert words == ["-m", "pipeline", stage, *wanted, "--config", config, "--set", until], shlex.join(words)
+        assert each["words"] == ["-m", "pipeline", stage, *wanted, "--exit-code", "--config", config]
         assert each["cwd"] == str(tmp_path)
         assert not [name for name in each["env"] if name.startswith(("AIRFLOW__", "PYTHONPATH"))]
     assert not list(tmp_path.rglob("owned"))

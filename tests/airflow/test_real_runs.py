@@ -1,4 +1,4 @@
-"""Airflow runs the real pipeline over the bundled sample: one interval by hand, and a backfill by a real scheduler."""
+"""Airflow runs the real pipeline over the bundled sample: a click on Trigger, an empty folder, a backfill."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
 from airflow_home import DAG_ID, AirflowHome
-from command_line import SAMPLES, pipeline, small_config, versions
+from command_line import SAMPLES, small_config, versions
 from ranks import processes_of
 
+from pipeline.runs.lock import locked
 from pipeline.runs.model_registry import Registry
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.end_to_end, pytest.mark.timeout(1500)]
 
 NAMES = ("qcd", "ttbar", "wjets")
 #: Days of March 2025, and what arrives at noon.
-ARRIVALS = {
-    1: [f"{name}_13TeV_PU20_0.root" for name in NAMES],
-    2: ["ttbar_13TeV_PU20_1.root"],
-    3: ["qcd_13TeV_PU20_1.root"],
-    4: ["wjets_13TeV_PU20_1.root"],
-}
-STAGES = ("ingest", "features", "gridsearch", "train", "evaluate", "export", "promote", "report")
+ARRIVALS = {1: [f"{name}_13TeV_PU20_0.root" for name in NAMES], 2: ["ttbar_13TeV_PU20_1.root"]}
+TODAY = ["qcd_13TeV_PU20_1.root"]
+STAGES = ("ingest", "features", "train", "evaluate", "export", "report")
+ALWAYS_SKIPPED = {"gridsearch", "track", "clean"}
 
 
-def arrive(folder: Path, day: int) -> None:
-    """Put the files of a day in a folder, as old as they are."""
-    folder.mkdir(exist_ok=True)
-    then = dt.datetime(2025, 3, day, 12, tzinfo=dt.UTC).timestamp()
-    for name in ARRIVALS[day]:
+def arrive(folder: Path) -> None:
+    """Put files in a folder: those of March as old as they are, one as of now."""
+    folder.mkdir()
+    for day, names in ARRIVALS.items():
+        then = dt.datetime(2025, 3, day, 12, tzinfo=dt.UTC).timestamp()
+        for name in names:
+            shutil.copyfile(SAMPLES / name, folder / name)
+            os.utime(folder / name, (then, then))
+    for name in TODAY:
         shutil.copyfile(SAMPLES / name, folder / name)
-        os.utime(folder / name, (then, then))
 
 
 def quick_config(folder: Path, incoming: Path) -> Path:
@@ -56,42 +56,8 @@ def ingested(run_dir: Path) -> list[set[str]]:
     return [{Path(each["path"]).name for each in manifest["inputs"]} for manifest in manifests]
 
 
-def state(run_dir: Path) -> dict[str, Any]:
-    """Everything in use but times and names of versions."""
-    now = {stage: run_dir / stage / str(version) for stage, version in versions(run_dir).items()}
-    events = pq.read_table(now["ingest"] / "events").sort_by([("file_uuid", "ascending"), ("entry", "ascending")])
-    return {
-        "events": events,
-        "features": [pq.read_table(path) for path in sorted(now["features"].glob("*/part-*.parquet"))],
-        "trained": (now["train"] / "hlf" / "model" / "weights.pt").read_bytes(),
-        "metrics": json.loads((now["evaluate"] / "metrics.json").read_text()),
-        "exported": (now["export"] / "hlf" / "model.onnx").stat().st_size,
-    }
-
-
-def test_one_interval_by_hand_and_again(tmp_path: Path) -> None:
-    incoming = tmp_path / "incoming"
-    for day in ARRIVALS:
-        arrive(incoming, day)
-    config = quick_config(tmp_path, incoming)
-    home = AirflowHome(tmp_path / "airflow", HEP_PIPELINE_CONFIG=str(config))
-    home.command("db", "migrate")
-    # The last interval that had ended by then.
-    said = home.command("dags", "test", DAG_ID, "2025-03-05", seconds=400)
-    assert "gridsearch: not wanted" in said
-    assert "hlf: promoted: there was none in use" in said
-    made = versions(tmp_path / "run")
-    assert None not in made.values()
-    assert ingested(tmp_path / "run") == [{name for names in ARRIVALS.values() for name in names}]
-
-    said = home.command("dags", "test", DAG_ID, "2025-03-05", seconds=400)
-    assert versions(tmp_path / "run") == made
-    assert [stage for stage in STAGES if f"{stage}: up to date" in said] == list(made)
-    assert "hlf: not promoted: it is in use already" in said
-
-
-class Backfill:
-    """A scheduler in its own processes that runs the DAG for three days.
+class Site:
+    """A scheduler in its own processes, and three runs, one after the other.
 
     Args:
         folder: New.
@@ -99,20 +65,21 @@ class Backfill:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.incoming = folder / "incoming"
-        for day in ARRIVALS:
-            arrive(self.incoming, day)
+        arrive(folder / "incoming")
+        (folder / "empty").mkdir()
         self.run_dir = folder / "run"
-        # No runs but those of the backfill: the schedule begins in a far future.
+        self.before_backfill: dict[str, str | None] = {}
+        self.listening: set[str] = set()
         self.home = AirflowHome(
             folder / "airflow",
-            HEP_PIPELINE_CONFIG=str(quick_config(folder, self.incoming)),
-            HEP_PIPELINE_START="2100-01-01",
+            HEP_PIPELINE_CONFIG=str(quick_config(folder, folder / "incoming")),
             AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION="False",
+            # No runs but those that are asked for.
+            AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE="False",
         )
 
     def run(self) -> None:
-        """From the start of the scheduler to its end; the first training is killed once, as the supervisor does it."""
+        """From the start of the scheduler to its end."""
         standalone = self.home.start_standalone()
         try:
             self._wait_until(
@@ -120,27 +87,42 @@ class Backfill:
                 seconds=180,
                 what="Airflow has read the DAG",
             )
-            days = ("--from-date", "2025-03-01", "--to-date", "2025-03-03")
+            self._wait_until(self.home.answers, seconds=60, what="its web server answers")
+            self.listening = self.home.listening()
+            self._click()
+            self._end_of("click")
+            self.before_backfill = versions(self.run_dir)
+            days = ("--from-date", "2025-03-02", "--to-date", "2025-03-02")
             self.home.command("backfill", "create", "--dag-id", DAG_ID, *days)
-            self._wait_until(lambda: any(self.run_dir.glob("train/0*")), seconds=300, what="the training has begun")
-            (training,) = [each for each in self._commands() if "train" in each.cmdline()]
-            os.kill(training.ppid(), signal.SIGTERM)
-            self._wait_until(self._is_over, seconds=900, what="all three runs are over")
+            other = quick_config(self.folder / "other", self.folder / "empty")
+            self.home.trigger("empty", logical_date=None, conf={"config": str(other)})
+            self._end_of("empty")
+            self._end_of("backfill")
         finally:
             self.home.end(standalone)
 
-    def runs(self) -> list[tuple[Any, ...]]:
-        """First moment of the interval and state of each run."""
-        return self.home.rows("select substr(logical_date, 1, 10), state from dag_run order by logical_date")
+    def _click(self) -> None:
+        """Trigger as the web page does, while another command holds the run folder; the training is killed once."""
+        with locked(self.run_dir):
+            self.home.trigger("click", logical_date=dt.datetime.now(dt.UTC).isoformat(), conf={})
+            waits = ("up_for_reschedule", "click")
+            self._wait_until(lambda: waits in self.states("ingest"), seconds=120, what="ingest waits")
+        self._wait_until(lambda: any(self.run_dir.glob("train/0*")), seconds=300, what="the training has begun")
+        (training,) = [each for each in self._commands() if "train" in each.cmdline()]
+        os.kill(training.ppid(), signal.SIGTERM)
 
-    def tries(self, task: str) -> list[tuple[Any, ...]]:
-        """How often a task was tried, in the order of the runs."""
-        query = "select try_number from task_instance join dag_run using (dag_id, run_id) where task_id = '{}'"
-        return self.home.rows(query.format(task) + " order by logical_date")
+    def states(self, task: str) -> list[tuple[Any, ...]]:
+        """State of a task and name of its run."""
+        return self.home.rows(f"select state, run_id from task_instance where task_id = '{task}'")  # noqa: S608
 
-    def _is_over(self) -> bool:
-        found = self.runs()
-        return len(found) == 3 and all(each in {"success", "failed"} for _, each in found)
+    def ends(self, run: str) -> dict[str, str]:
+        """State of each task of a run that is over."""
+        query = f"select task_id, state from task_instance where run_id like '{run}%'"  # noqa: S608
+        return dict(self.home.rows(query))
+
+    def _end_of(self, run: str) -> None:
+        ended = f"select 1 from dag_run where run_id like '{run}%' and state in ('success', 'failed')"  # noqa: S608
+        self._wait_until(lambda: bool(self.home.rows(ended)), seconds=600, what=f"{run} is over")
 
     def _commands(self) -> list[psutil.Process]:
         """Processes of stages, without those that they start."""
@@ -154,53 +136,65 @@ class Backfill:
         while not condition():
             if time.monotonic() > deadline:
                 log = (self.home.folder / "standalone.log").read_text()[-6000:]
-                raise AssertionError(f"after {seconds} s still not: {what}; runs: {self.runs()}; Airflow said:\n{log}")
+                runs = self.home.rows("select run_id, state from dag_run")
+                raise AssertionError(f"after {seconds} s still not: {what}; runs: {runs}; Airflow said:\n{log}")
             time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
-def backfill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backfill]:
-    made = Backfill(tmp_path_factory.mktemp("backfill"))
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("site"))
     made.run()
     yield made
     assert processes_of(made.folder) == []
 
 
-def test_each_day_of_a_backfill_has_what_that_day_had(backfill: Backfill) -> None:
-    assert backfill.runs() == [(f"2025-03-0{day}", "success") for day in (1, 2, 3)]
-    days = [set(ARRIVALS[1]), {*ARRIVALS[1], *ARRIVALS[2]}, {*ARRIVALS[1], *ARRIVALS[2], *ARRIVALS[3]}]
-    assert ingested(backfill.run_dir) == days
-    for stage in ("features", "train", "evaluate", "export", "report"):
-        assert len(list(backfill.run_dir.glob(f"{stage}/0*"))) == 3, stage
+def test_a_click_takes_what_came_today(site: Site) -> None:
+    # The page fills in now as logical date: of a daily schedule, an interval that ended last midnight.
+    assert site.ends("click") == dict.fromkeys(ALWAYS_SKIPPED, "skipped") | dict.fromkeys(
+        (*STAGES, "promote"), "success"
+    )
+    assert ingested(site.run_dir) == [{*ARRIVALS[1], *ARRIVALS[2], *TODAY}]
+    assert Registry(site.run_dir, "hlf").current() is not None
 
 
-def test_runs_did_not_mix_although_all_were_active(backfill: Backfill) -> None:
-    first = [log for log in backfill.home.task_logs("ingest") if "waiting for the end of" in log]
-    assert first
-    finished = [
-        (event["time"], event["stage"], event["version"])
-        for path in sorted(backfill.run_dir.glob("logs/*.jsonl"))
-        for event in map(json.loads, path.read_text().splitlines())
-        if event["event"] == "stage finished"
-    ]
-    stages = [stage for stage in STAGES if stage not in {"gridsearch", "promote"}]
-    assert [stage for _, stage, _ in sorted(finished)] == stages * 3
+def test_a_task_that_waits_for_another_run_is_started_again(site: Site) -> None:
+    (waited,) = [log for log in site.home.task_logs("ingest", "click") if "in use by another run" in log]
+    assert "UP_FOR_RESCHEDULE" in waited
+    assert "ingest: first run" in waited
 
 
-def test_a_task_that_was_ended_is_tried_again(backfill: Backfill) -> None:
-    assert [each for (each,) in backfill.tries("train")] == [2, 1, 1]
-    interrupted = [log for log in backfill.home.task_logs("train") if "interrupted; finished stages stay" in log]
+def test_a_task_that_was_ended_is_tried_again(site: Site) -> None:
+    interrupted = [log for log in site.home.task_logs("train", "click") if "interrupted; finished stages stay" in log]
     assert len(interrupted) == 1
     assert "train ended with exit code 130" in interrupted[0]
+    assert site.home.rows("select try_number from task_instance where task_id = 'train' and run_id = 'click'") == [(2,)]
 
 
-def test_the_end_is_that_of_one_run_by_hand(backfill: Backfill, tmp_path: Path) -> None:
-    config = quick_config(tmp_path, backfill.incoming)
-    for name in ARRIVALS[4]:
-        (backfill.incoming / name).unlink()
-    done = pipeline("run", "--config", config)
-    assert done.returncode == 0, done.stderr
-    found, expected = state(backfill.run_dir), state(tmp_path / "run")
-    for key, value in expected.items():
-        assert found[key] == value, key
-    assert Registry(backfill.run_dir, "hlf").current() is not None
+def test_where_no_files_came_a_run_is_skipped_and_not_failed(site: Site) -> None:
+    assert set(site.ends("empty").values()) == {"skipped"}
+    assert site.home.rows("select state from dag_run where run_id = 'empty'") == [("success",)]
+
+
+def test_a_backfill_has_what_its_day_had_and_touches_nothing_else(site: Site) -> None:
+    assert site.ends("backfill") == dict.fromkeys({*ALWAYS_SKIPPED, "promote"}, "skipped") | dict.fromkeys(
+        STAGES, "success"
+    )
+    own = site.run_dir.with_name("run-until") / "2025-03-03T000000Z"
+    assert ingested(own) == [{*ARRIVALS[1], *ARRIVALS[2]}]
+    assert None not in versions(own).values()
+    assert not (own / "registry").exists()
+    assert versions(site.run_dir) == site.before_backfill
+
+
+def test_assets_and_the_link_say_where_the_results_of_the_run_folder_are(site: Site) -> None:
+    uris = [uri for (uri,) in site.home.rows("select uri from asset_event join asset on asset.id = asset_id")]
+    folders = ("ingest", "features", "train", "export", "report", "registry")
+    assert sorted(uris) == sorted((site.run_dir / each).as_uri() for each in folders)
+    ((link,),) = site.home.rows("select value from xcom where key like '_link%' and run_id = 'click'")
+    (report,) = site.run_dir.glob("report/*/report.html")
+    assert json.loads(link) == report.as_uri()
+
+
+def test_the_web_page_is_of_this_machine_only(site: Site) -> None:
+    assert site.listening == {"127.0.0.1"}

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import socket
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,8 @@ import pyarrow.parquet as pq
 import torch
 from feature_datasets import CLASSES, write_dataset
 from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from features.columns import NUM_HLF
 from features.dataset import FeatureDataset, RowGroup
@@ -39,6 +42,7 @@ from training.flat_model import FlatModel
 from training.launching.launcher import launch, rank_command, rank_environment
 from training.launching.rank import RunSpec, without_denormals
 from training.loop.summary import read_records
+from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
@@ -47,7 +51,6 @@ from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock
 from training.transports.mpi import MpiTransport
 from training.transports.transport import Transport, run_now
-from training.workloads.sums import weighted_losses
 
 GROUPS = 16
 #: Seconds of a step of the workers that only sleep: three fast ones, and a slow one.
@@ -81,26 +84,70 @@ def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
 
 
 def bare_loop(dataset: FeatureDataset, model: NetworkSettings, settings: TrainSettings) -> float:
-    """Events per second of a plain torch loop over tensors in memory with the same network, loss and batches."""
+    """Events per second of the quickest plain torch loop that a user would write: tensors in memory, fused Adam."""
     torch.manual_seed(settings.seed)
-    spec = model_spec(model, dataset)
-    network = build(spec)
+    network = build(model_spec(model, dataset))
     rows = MemoryRows.load(dataset, "train", network.inputs, seed=settings.seed)
-    optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+    return torch_rate(network, rows, settings)
+
+
+def torch_rate(network: nn.Module, rows: MemoryRows, settings: TrainSettings) -> float:
+    """Events per second of all epochs but the first."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, fused=True)
     num_rows, started, count = len(rows), 0.0, 0
     with without_denormals():
         for epoch in range(settings.epochs):
             if epoch == 1:
                 started = time.perf_counter()
-            order = np.random.default_rng(epoch).permutation(num_rows)
-            for start in range(0, num_rows, settings.batch_size):
-                batch = rows.batch(order[start : start + settings.batch_size])
+            order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(epoch))
+            for part in order.split(settings.batch_size):
+                inputs = plain_batch(rows, part)
                 optimizer.zero_grad()
-                losses = weighted_losses(network(*batch.inputs), batch.labels, batch.weights)
-                losses.mean().backward()
+                functional.cross_entropy(network(*inputs), rows.labels[part]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-                count += len(batch) if epoch else 0
+                count += len(part) if epoch else 0
     return count / (time.perf_counter() - started)
+
+
+def plain_batch(rows: MemoryRows, part: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Columns of some events; particles are cut to the longest."""
+    if rows.rows.lengths is None:
+        return (rows.inputs[0][part],)
+    particles, numbers = rows.inputs
+    return particles[part, : max(1, int(numbers[part].max()))], numbers[part]
+
+
+def distributed_rate(folder: str, settings: str) -> None:
+    """The same loop as one of two ranks of DistributedDataParallel over gloo; rank 0 prints the rate of both."""
+    torch.distributed.init_process_group("gloo")
+    rank, chosen = torch.distributed.get_rank(), TrainSettings.model_validate_json(settings)
+    dataset = FeatureDataset.load(Path(folder))
+    torch.manual_seed(chosen.seed)
+    network = build(model_spec(HlfSettings(), dataset))
+    rows = MemoryRows.load(dataset, "train", network.inputs, seed=chosen.seed)
+    half = len(rows) // 2
+    own = Rows(
+        *((column[rank * half :][:half],) for column in rows.inputs),
+        *(column[rank * half :][:half] for column in (rows.labels, rows.weights)),
+    )
+    rate = 2 * torch_rate(DistributedDataParallel(network), MemoryRows(own, chosen.seed, [half]), chosen)
+    if rank == 0:
+        sys.stdout.write(json.dumps(rate) + "\n")
+    torch.distributed.destroy_process_group()
+
+
+def distributed_loop(dataset: FeatureDataset, settings: TrainSettings) -> float:
+    """Events per second of two ranks of torch's DistributedDataParallel, without a launcher."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    command = [sys.executable, __file__, "--ddp", str(dataset.folder), settings.model_dump_json()]
+    ranks = [
+        subprocess.Popen(command, env={**os.environ, **place, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=600)[0] for rank in ranks]
+    return float(said[0].splitlines()[-1])
 
 
 def our_loop(dataset: FeatureDataset, model: NetworkSettings, settings: TrainSettings) -> float:
@@ -157,6 +204,10 @@ def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
         for name, chosen in methods.items():
             two = TrainSettings.model_validate({"workers": 2, **memory, **chosen})
             found[f"hlf, two workers, {name}"] = ratios(lambda two=two: our_loop(dataset, hlf, two), bare, repeats)  # type: ignore[misc]
+        ar_sgd = TrainSettings.model_validate({"workers": 2, **memory, "algorithm": "ar-sgd"})
+        found["hlf, two workers, ar-sgd against DistributedDataParallel"] = ratios(
+            lambda: our_loop(dataset, hlf, ar_sgd), lambda: distributed_loop(dataset, ar_sgd), repeats
+        )
     return found
 
 
@@ -331,8 +382,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1_000, help="virtual workers of the simulator")
     parser.add_argument("--only", choices=["hlf", "particles", "stragglers", "simulator"], help="one part only")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
+    parser.add_argument("--ddp", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.ddp:
+        distributed_rate(*arguments.ddp)
+        return
     if arguments.rank:
         job = json.loads(arguments.rank)
         straggling_rank(job["chosen"], job["slow"])

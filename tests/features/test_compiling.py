@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
+import zipfile
 from pathlib import Path
+from typing import Any
 
-import numba
 import pytest
 
 from features import compiling
 from features.compiling import cache_folder
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def unwritable(folder: Path) -> Path:
@@ -26,9 +32,26 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_it_lies_beside_the_source() -> None:
-    package = Path(str(compiling.__file__)).parent
-    assert Path(numba.config.CACHE_DIR).parent == package / "__pycache__"  # type: ignore[attr-defined]
+def result(package: Path, inner: str) -> tuple[int, int]:
+    """Result of a kernel that calls one of another file, and how often it is compiled, as in a new process."""
+    package.mkdir(exist_ok=True)
+    (package / "inner.py").write_text(f"def inner(x):\n    return {inner}\n")
+    (package / "outer.py").write_text("def outer(x):\n    return inner(x)\n")
+    compiling._cache_of.cache_clear()
+    found: dict[str, Any] = {}
+    for name in ("inner", "outer"):
+        file = package / f"{name}.py"
+        exec(compile(file.read_text(), str(file), "exec"), found)  # noqa: S102 - our own code
+        found[name] = compiling.compiled(found[name])
+    return found["outer"](3), sum(found["outer"].stats.cache_misses.values())
+
+
+def test_it_lies_beside_the_source_and_is_used_until_any_file_of_the_package_changes(tmp_path: Path) -> None:
+    package = tmp_path / "kernels"
+    assert result(package, "x + 1") == (4, 1)
+    assert [each.name[:8] for each in (package / "__pycache__").iterdir()] == ["kernels-"]
+    assert result(package, "x + 1") == (4, 0)
+    assert result(package, "x + 2") == (5, 1)
 
 
 def test_the_first_place_that_can_be_written_is_taken(tmp_path: Path) -> None:
@@ -52,3 +75,40 @@ def test_machine_code_that_others_may_write_is_not_run(tmp_path: Path, temporary
     found = cache_folder("kernels-1", places)
     assert found.parent != shared
     assert found.is_relative_to(temporary)
+
+
+KERNEL = """
+from features.compiling import compiled
+
+@compiled
+def twice(x):
+    return 2 * x
+"""
+
+
+def shipped(folder: Path, *, source: str = KERNEL) -> Path:
+    """An archive with a kernel, as an application ships it."""
+    archive = folder / "shipped.zip"
+    folder.mkdir()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("shipped_kernels/__init__.py", "")
+        file.writestr("shipped_kernels/kernel.py", source)
+    return archive
+
+
+def run_shipped(archive: Path, home: Path) -> tuple[int, int]:
+    """Result of the kernel in another process, and how often it was compiled."""
+    program = "from shipped_kernels.kernel import twice; r = twice(3); print(r, sum(twice.stats.cache_misses.values()))"
+    environment = {**os.environ, "HOME": str(home), "PYTHONPATH": os.pathsep.join([str(archive), str(ROOT)])}
+    out = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+    result, compiled = out.stdout.split()
+    return int(result), int(compiled)
+
+
+@pytest.mark.slow
+def test_kernels_of_an_archive_are_compiled_once_whatever_its_path(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    assert run_shipped(shipped(tmp_path / "first"), home) == (6, 1)
+    assert run_shipped(shipped(tmp_path / "second"), home) == (6, 0)
+    assert run_shipped(shipped(tmp_path / "edited", source=KERNEL.replace("2 *", "3 *")), home) == (9, 1)

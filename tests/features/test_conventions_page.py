@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
 from features.kernels import LACKS_A_KIND, FeatureBlock, build_features
@@ -55,6 +56,7 @@ def compare(files: list[FileInfo]) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.slow
 def test_every_number_of_the_table_is_what_the_bundled_sample_gives(bundled_files: list[FileInfo]) -> None:
     c = compare(bundled_files)
     same_lepton = c["common"] - c["other_lepton"]

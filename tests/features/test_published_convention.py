@@ -185,6 +185,7 @@ def test_random_events_tell_the_conventions_apart(random_table: pa.Table) -> Non
     assert other_lepton.sum() > 10
 
 
+@pytest.mark.slow
 def test_real_events_are_as_published(real_table: pa.Table) -> None:
     _, expected = assert_as_published(real_table)
     assert sum(found.outcome == "selected" for found in expected) >= 10

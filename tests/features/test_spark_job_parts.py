@@ -72,6 +72,7 @@ def content(out: Path) -> dict[str, list[Row]]:
     return {str(path.relative_to(out)): pq.read_table(path).to_pylist() for path in sorted(out.rglob("*.parquet"))}
 
 
+@pytest.mark.slow
 def test_every_selected_event_is_in_exactly_one_row_group(tmp_path: Path) -> None:
     blocks, out = run_tasks([events_table(events(300))], FeatureSettings(feed_workers=2), tmp_path)
     entries = [row["entry"] for rows in content(out).values() for row in rows]

@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class AirflowHome:
         self.home = folder / "airflow"
         self.home.mkdir(parents=True)
         ports = free_ports(3)
+        self._port = ports[0]
         # Neither this process's packages nor anybody's settings of Airflow.
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
         self.env = {
@@ -61,19 +63,19 @@ class AirflowHome:
             "AIRFLOW__API__PORT": str(ports[0]),
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(ports[1]),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(ports[2]),
+            # Else a password would be asked for.
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
             "HEP_PIPELINE_DIR": str(ROOT),
             "HEP_PIPELINE_PYTHON": str(pipeline_python(folder)),
             "HEP_PIPELINE_RETRY_MINUTES": "0.05",
+            "HEP_PIPELINE_POKE_SECONDS": "10",
             **settings,
         }
 
     def command(self, *words: str, seconds: float = 240) -> str:
         """`airflow ...` to its end; returns what it said."""
         return self._finished([str(self.python.parent / "airflow"), *words], seconds)
-
-    def script(self, path: Path, *words: str, seconds: float = 120) -> Any:
-        """The JSON that a Python script prints last in Airflow's interpreter."""
-        return json.loads(self._finished([str(self.python), str(path), *words], seconds).splitlines()[-1])
 
     def start_standalone(self) -> subprocess.Popen[bytes]:
         """`airflow standalone`, which is all of Airflow: end it with `end`."""
@@ -111,9 +113,37 @@ class AirflowHome:
         finally:
             connection.close()
 
-    def task_logs(self, task: str) -> list[str]:
-        """Of all tries of a task in all runs, in the order of the runs."""
-        paths = sorted((self.home / "logs" / f"dag_id={DAG_ID}").glob(f"run_id=*/task_id={task}/*.log"))
+    def answers(self) -> bool:
+        """Whether the web server does."""
+        try:
+            return bool(self._api("GET", "/auth/token"))
+        except OSError:
+            return False
+
+    def trigger(self, run: str, *, logical_date: str | None, conf: dict[str, Any]) -> None:
+        """Start a run as the web page does."""
+        token = self._api("GET", "/auth/token")["access_token"]
+        body = {"dag_run_id": run, "logical_date": logical_date, "conf": conf}
+        self._api("POST", f"/api/v2/dags/{DAG_ID}/dagRuns", body, token)
+
+    def listening(self) -> set[str]:
+        """Addresses at which the web server listens."""
+        found = psutil.net_connections(kind="tcp")
+        return {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN and each.laddr.port == self._port}
+
+    def _api(self, method: str, path: str, body: Any = None, token: str = "") -> Any:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._port}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - our own address
+            return json.load(answer)
+
+    def task_logs(self, task: str, run: str) -> list[str]:
+        """Of all tries of a task in a run."""
+        paths = sorted((self.home / "logs" / f"dag_id={DAG_ID}" / f"run_id={run}" / f"task_id={task}").glob("*.log"))
         return [path.read_text() for path in paths]
 
     def _finished(self, words: list[str], seconds: float) -> str:

@@ -8,23 +8,27 @@ from typing import Any
 import numpy as np
 
 from training.settings import TrainSettings
-from training.studies.results import Comparison, Counts, RunResult, Timing
+from training.studies.results import Comparison, RunResult, Timing
+from training.studies.runs import Counts
 from training.studies.timing import CLOUD, THIS_MACHINE
 from training.studies.variants import ALL_VARIANTS, METHODS
 
 NUM_EVENTS = 1000
+AGREEING = ("sgd", "ar-sgd", "ar-sgd-slowmo")
 EPOCHS = 6
 
 
-def made_run(model: str, variant: str, seed: int, *, correct: int, epochs: int = EPOCHS) -> RunResult:
-    """A run that predicts a given number of the 1000 test events correctly."""
+def made_run(
+    model: str, variant: str, seed: int, *, correct: int, epochs: int = EPOCHS, rate: float = 1e-3
+) -> RunResult:
+    """A run that predicts a given number of the 1000 test events correctly, the first ones."""
     rng = np.random.default_rng([seed, len(variant)])
     rising = 0.9 - 0.4 * np.exp(-np.arange(epochs)) + 0.01 * rng.normal(size=epochs)
     curves = {
         "val_accuracy": rising.tolist(),
         "val_loss": (1 - rising).tolist(),
         "train_loss": (1 - rising).tolist(),
-        "consensus_distance": [0.0 if variant == "ar-sgd" else 0.01 * (epoch + 1) for epoch in range(epochs)],
+        "consensus_distance": [0.0 if variant in AGREEING else 0.01 * (epoch + 1) for epoch in range(epochs)],
         "seconds": [0.2 + 0.01 * seed] * epochs,
         "communicate": [0.05 + 0.01 * len(variant)] * epochs,
     }
@@ -43,9 +47,8 @@ def made_run(model: str, variant: str, seed: int, *, correct: int, epochs: int =
         "averages_skipped": 0,
         "worker_val_accuracy": [0.88, 0.9],
     }
-    wrong = NUM_EVENTS - correct
-    counts = Counts(NUM_EVENTS, correct, [[correct, wrong], [0, 0]], correct / NUM_EVENTS, 0.01, 7, 5)
-    return RunResult(model, variant, seed, "commit 1", counts, curves, summary)
+    counts = Counts.of(np.arange(NUM_EVENTS) < correct, correct / NUM_EVENTS)
+    return RunResult(model, variant, seed, rate, "commit 1", counts, curves, summary)
 
 
 def made_timing(*, simulated_workers: Sequence[int] = (2, 4, 8), epochs: int = EPOCHS) -> Timing:

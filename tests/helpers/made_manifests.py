@@ -129,14 +129,16 @@ def _searched(after: str) -> dict[str, Any]:
         "trial": trial,
         "num_parameters": 2013,
         "accuracy": 0.871,
-        "accuracy_spread": 0.045,
+        "behind": 0.012,
+        "behind_error": 0.004,
         "loss": 0.399,
-        "latency": 7.8,
+        "latency": {"value": 7.8, "error": 0.2},
     }
     return {
         "search": f"grid{after}",
         "folds": 4,
         "scores": [score] * 12,
+        "chosen": 0,
         "failed": [{"trial": trial, "reason": f"the loss is not finite{after}"}],
         "train_events": 419,
         "seconds": 14.2,

@@ -202,6 +202,7 @@ def test_counters_add_up_and_are_those_of_the_good_files_alone(three_bad: Analys
         assert three_bad.counters[key] == counters[key]
 
 
+@pytest.mark.slow
 def test_no_event_of_a_file_stays_of_which_one_piece_is_damaged(analysis: Analysis) -> None:
     path = analysis.data / "qcd_many.root"
     pieces = [write_good(analysis.data / f"piece{n}.root", count=5) for n in range(3)]
@@ -250,6 +251,7 @@ def test_bad_files_of_earlier_are_not_read_again_when_a_file_is_added(three_bad:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_mended_file_is_noticed_and_read(analysis: Analysis, kind: str) -> None:
     path = analysis.data / "qcd_bad.root"
     KINDS[kind][0](path)
@@ -326,6 +328,7 @@ def test_going_back_to_failing_raises_and_keeps_the_version(analysis: Analysis, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Analysis, kind: str) -> None:
     make, _, words = KINDS[kind]
     make(analysis.data / "qcd_0.root")

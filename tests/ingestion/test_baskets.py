@@ -150,6 +150,7 @@ def events_of(info: FileInfo, settings: IngestSettings, *, start: int, stop: int
 
 @pytest.mark.parametrize("chunk", [1, 2, 6, 13, 1000])
 @pytest.mark.parametrize(("start", "stop"), [(0, 70), (0, 7), (9, 44), (25, 26)])
+@pytest.mark.slow
 def test_reading_in_pieces_gives_the_same_events_as_reading_at_once(
     path_of_many: Path, start: int, stop: int, chunk: int
 ) -> None:

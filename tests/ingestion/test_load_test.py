@@ -129,6 +129,7 @@ def made_files(tmp_path: Path) -> list[FileInfo]:
 
 
 @pytest.mark.parametrize("num_events", [1, 3, 4, 5, 7, 10, 23])
+@pytest.mark.slow
 def test_exactly_the_events_asked_for_from_all_files_in_turn(
     made_files: list[FileInfo], tmp_path: Path, num_events: int
 ) -> None:
@@ -242,6 +243,7 @@ def event_of(raw: RawEvents, row: int) -> Row:
     return event
 
 
+@pytest.mark.slow
 def test_what_does_not_depend_on_the_frame_is_unchanged(family: tuple[Sample, Sample]) -> None:
     for parent, copy in pairs(family):
         assert (copy["met"], copy["weight"]) == (parent["met"], parent["weight"])

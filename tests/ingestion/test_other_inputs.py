@@ -151,6 +151,7 @@ def test_nanoaod_with_its_tree_says_which_branches_are_missing_and_offers_its_ow
     assert "ingest.branch_map" in message
 
 
+@pytest.mark.slow
 def test_nanoaod_with_all_that_it_has_mapped_lacks_the_candidates_only() -> None:
     own = {
         **{f"{name}.{field}": branch for name, field, branch in nano_branches()},

@@ -199,6 +199,7 @@ def test_checking_outlives_a_faltering_server(server: FaultyServer, fault: str, 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 10, 30])
 @pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
+@pytest.mark.slow
 def test_reading_outlives_a_faltering_server(
     server: FaultyServer, served_file: Path, tmp_path: Path, fault: str, after: int, waits: list[float]
 ) -> None:

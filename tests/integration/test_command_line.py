@@ -183,7 +183,7 @@ def test_a_second_run_at_once_is_refused(finished: Finished) -> None:
         lock.write(str(os.getpid()))
         lock.flush()
         done = invoke("run", "--config", finished.config)
-    assert done.exit_code == Exit.USER_ERROR
+    assert done.exit_code == Exit.IN_USE
     assert f"in use by another run (process {os.getpid()})" in done.stderr
 
 
@@ -257,7 +257,7 @@ def test_a_result_that_fails_its_checks_is_not_published(finished: Finished, tmp
 def test_a_stage_without_its_input_names_the_command(tmp_path: Path) -> None:
     config = small_config(tmp_path, SAMPLES)
     done = invoke("train", "--config", config)
-    assert done.exit_code == Exit.USER_ERROR
+    assert done.exit_code == Exit.NOT_THERE_YET
     assert "train needs the output of features" in done.stderr
     assert "python -m pipeline features" in done.stderr
 
@@ -321,7 +321,7 @@ def test_bad_files_get_a_clear_error_and_nothing_is_written(
         write_delphes(data / f"{name}.root", [GOOD])
     make(data / "qcd.root")
     done = invoke("ingest", "--config", small_config(tmp_path, data))
-    assert done.exit_code == Exit.USER_ERROR
+    assert done.exit_code == (Exit.NOT_THERE_YET if make is nothing else Exit.USER_ERROR)
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert version_folders(tmp_path / "run") == []
@@ -353,7 +353,7 @@ def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(
     truncated(data / "qcd.root")
     overrides = [word for each in settings for word in ("--set", each)]
     done = invoke("ingest", "--config", small_config(tmp_path, data), *overrides)
-    assert done.exit_code == Exit.USER_ERROR
+    assert done.exit_code == Exit.NOT_THERE_YET
     assert f"left for another run: {data / 'qcd.root'}: it " in done.stderr
     assert f"sample 'qcd': its only file is left for another run ({words}" in done.stderr
     assert "nothing to do yet" in done.stderr
@@ -377,7 +377,7 @@ def test_a_glob_whose_files_have_not_come_yet_is_said(tmp_path: Path) -> None:
     assert words in validated.stdout
     # All others wait, so that it ends before Spark starts.
     ingested = invoke("ingest", "--config", config, "--set", "ingest.until=2001-01-01T00:00:00Z")
-    assert ingested.exit_code == Exit.USER_ERROR
+    assert ingested.exit_code == Exit.NOT_THERE_YET
     assert words in ingested.stderr
 
 

@@ -21,7 +21,7 @@ from pipeline.terminal.exit_codes import Exit
 from training.launching.rank import RunSpec
 from training.studies.plan import PlannedRun
 from training.studies.results import Comparison
-from training.studies.runs import correct_events
+from training.studies.runs import count
 from training.studies.variants import ALL_VARIANTS, REFERENCE, Variant
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(900)]
@@ -35,6 +35,7 @@ SMALL = {
     "epochs": {"hlf": 3, "particles": 2},
     "timing_epochs": {"hlf": 2, "particles": 1},
     "simulated_workers": 4,
+    "rate_factors": [1.0],
 }
 
 
@@ -93,19 +94,13 @@ def test_all_runs_see_the_same_events_and_begin_with_the_same_weights(compared: 
 
 def test_counts_are_those_of_the_saved_models(compared: Compared) -> None:
     result = compared.result()
-    correct = {}
     for key in ("ar-sgd", "ad-psgd-slowmo-no-avg"):
-        spec = RunSpec.load(compared.folder / "runs" / "hlf" / key / "seed-2" / "run.json")
-        run = PlannedRun("hlf", Variant.of(key), spec, "")
-        correct[key], counted = correct_events(run, compared.dataset.files("test"))
+        folder = compared.folder / "runs" / "hlf" / key / "rate-times-1" / "seed-2"
+        run = PlannedRun("hlf", Variant.of(key), RunSpec.load(folder / "run.json"), "")
         counts = result.of("hlf", Variant.of(key))[1].counts
-        assert counts.correct == correct[key].sum() == sum(row[i] for i, row in enumerate(counts.confusion))
-        assert counts.num_events == sum(map(sum, counts.confusion)) == 60
-        assert counts.weighted_accuracy == pytest.approx(counted["weighted_accuracy"])
-    this, reference = correct["ad-psgd-slowmo-no-avg"], correct["ar-sgd"]
-    counts = result.of("hlf", Variant.of("ad-psgd-slowmo-no-avg"))[1].counts
-    assert (counts.only_this, counts.only_reference) == ((this & ~reference).sum(), (reference & ~this).sum())
-    assert result.of("hlf", REFERENCE)[0].counts.only_this == 0
+        assert counts == count(run, compared.dataset.files("test"))
+        assert counts.correct == counts.is_correct.sum()
+        assert len(counts.is_correct) == counts.num_events == 60
 
 
 def test_times_are_measured_and_simulated(compared: Compared) -> None:
@@ -133,7 +128,7 @@ def test_the_page_and_its_figures_are_there(compared: Compared) -> None:
     assert "technical sample" in page
     assert "N = 60 test events" in page
     assert f"comparison: {compared.folder / 'comparison.md'}" in compared.first.stderr
-    assert "hlf: 7 methods: 14 run(s)" in compared.first.stderr
+    assert "hlf: 8 method(s) on 2 worker(s): 16 run(s)" in compared.first.stderr
 
 
 def test_the_same_command_draws_again_from_the_json_alone(compared: Compared) -> None:
@@ -157,11 +152,11 @@ def test_the_same_command_draws_again_from_the_json_alone(compared: Compared) ->
 
 
 def test_more_seeds_train_only_what_is_new(compared: Compared) -> None:
-    kept = compared.folder / "runs" / "hlf" / "ar-sgd" / "seed-1" / "summary.json"
+    kept = compared.folder / "runs" / "hlf" / "ar-sgd" / "rate-times-1" / "seed-1" / "summary.json"
     before = kept.stat().st_mtime_ns
     done = compared.again("--set", "compare.seeds.hlf=3", "--set", "compare.models=[hlf]")
     assert done.returncode == 0, done.stderr
-    assert "hlf: 7 methods: 21 run(s), 14 done before" in done.stderr
+    assert "hlf: 8 method(s) on 2 worker(s): 24 run(s), 16 done before" in done.stderr
     assert kept.stat().st_mtime_ns == before
     assert [run.seed for run in compared.result().of("hlf", REFERENCE)] == [1, 2, 3]
 
@@ -195,7 +190,7 @@ def test_its_command_is_kept_without_secrets(tmp_path: Path, monkeypatch: pytest
 
 def test_without_features_the_stage_to_run_is_named(tmp_path: Path) -> None:
     done = invoke("compare", "thesis", "--config", config_of(tmp_path, tmp_path / "run"))
-    assert done.exit_code == Exit.USER_ERROR
+    assert done.exit_code == Exit.NOT_THERE_YET
     assert "Run `python -m pipeline features` first" in done.output
 
 

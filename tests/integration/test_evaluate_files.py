@@ -264,7 +264,7 @@ def test_the_reference_is_not_judged_by_events_that_it_has_seen(trained: Trained
     [
         (["ttbra={new}"], Exit.USAGE, "there is no class 'ttbra'. Did you mean 'ttbar'?"),
         (["ttbar={new}", "{new}"], Exit.USAGE, "either all are CLASS=GLOB, or all are GLOB"),
-        (["{tmp}/nothing*.root"], Exit.USER_ERROR, "no file matches"),
+        (["{tmp}/nothing*.root"], Exit.NOT_THERE_YET, "no file matches"),
         (["{new}", "{new}"], Exit.USER_ERROR, "is listed twice"),
         (["{tmp}/cut.root"], Exit.USER_ERROR, "cut.root is truncated"),
         (["{tmp}/text.root"], Exit.USER_ERROR, "text.root is not a ROOT file"),

@@ -132,7 +132,7 @@ def test_times_are_told(searched: Searched) -> None:
     found = searched.found()
     assert (found["slots"], found["trainings_taken_over"], found["train_events"]) == (2, 0, 100)
     assert found["speed_up"] == pytest.approx(found["training_seconds"] / found["seconds"])
-    times = {(tuple(each["trial"]["hidden"]), each["latency"]) for each in found["scores"]}
+    times = {(tuple(each["trial"]["hidden"]), each["latency"]["value"]) for each in found["scores"]}
     assert len(times) == len({hidden for hidden, _ in times}) == 4
     assert all(time > 0 for _, time in times)
 
@@ -195,7 +195,7 @@ def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searc
 
 def test_training_that_waits_for_a_search_says_so(provider: SparkProvider, tmp_path: Path) -> None:
     result = Analysis(provider, tmp_path / "new").run("train", "--set", "model.hlf.from_gridsearch=true")
-    assert result.exit_code == Exit.USER_ERROR
+    assert result.exit_code == Exit.NOT_THERE_YET
     assert "train needs the output of gridsearch" in result.stderr
 
 

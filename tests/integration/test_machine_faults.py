@@ -233,7 +233,7 @@ def test_of_two_that_start_at_the_same_moment_one_runs(undisturbed: Undisturbed,
     ended = {process.pid: finish(process) for process in both}
     (winner,) = [pid for pid, done in ended.items() if done.returncode == 0]
     (loser,) = set(ended) - {winner}
-    assert ended[loser].returncode == 1, ended[loser].stderr
+    assert ended[loser].returncode == 75, ended[loser].stderr
     assert f"in use by another run (process {winner})" in ended[loser].stderr
     # The other one has written nothing, not even to the log.
     (log,) = set(run_dir.glob("logs/*")) - before

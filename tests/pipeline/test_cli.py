@@ -15,6 +15,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from pipeline.cli import Asked, app
+from pipeline.commands.promote import Verdict
 from pipeline.errors import ConfigError, FolderInUseError
 from pipeline.machine.doctor import Finding, Severity
 from pipeline.run_folder import RunFolder
@@ -27,12 +28,11 @@ COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-define
 #: Options and arguments that a command has besides those of every command.
 OWN: dict[str, set[str]] = {
     "run": {"--until", "--dry-run", "--force"},
-    **{name: {"--force"} for name in ("ingest", "features", "evaluate", "export", "report")},
-    "gridsearch": {"--force", "--if-wanted"},
-    "train": {"--force", "--workers"},
+    **{name: {"--force", "--exit-code"} for name in ("ingest", "features", "evaluate", "export", "report", "promote")},
+    "gridsearch": {"--force", "--exit-code", "--if-wanted"},
+    "train": {"--force", "--exit-code", "--workers"},
     "compare": {"name", "--force", "--workers"},
     "evaluate-files": {"--model", "--inputs", "--out"},
-    "promote": {"--force"},
     "rollback": {"network"},
     "clean": {"--keep", "--dry-run"},
     "load-test": {"folder", "--events", "--seed"},
@@ -269,9 +269,54 @@ def test_commands_that_only_read_work_beside_a_run(tmp_path: Path) -> None:
             done = invoke(*words, *options)
             assert done.exit_code == Exit.OK, done.stderr
         for words in (["clean"], ["ingest"], ["promote"]):
-            assert "in use by another run" in invoke(*words, *options).stderr
+            done = invoke(*words, *options)
+            assert done.exit_code == Exit.IN_USE
+            assert "in use by another run" in done.stderr
         # Each needs what is not there, and not the lock.
         for words in (["compare"], ["evaluate-files"], ["track", "--set", f"mlflow.uri={tmp_path}"]):
             done = invoke(*words, *options)
-            assert done.exit_code == Exit.USER_ERROR
+            assert done.exit_code in {Exit.USER_ERROR, Exit.NOT_THERE_YET}
             assert "in use" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "files", "code"),
+    [
+        (["ingest"], "incoming/*.root", Exit.NOT_THERE_YET),
+        (["validate"], "incoming/*.root", Exit.NOT_THERE_YET),
+        (["features"], "incoming/*.root", Exit.NOT_THERE_YET),
+        # Nobody waits for a name that is mistyped.
+        (["ingest"], "incomming/*.root", Exit.USER_ERROR),
+        (["ingest"], "incoming/qcd.root", Exit.USER_ERROR),
+    ],
+)
+def test_the_exit_code_tells_what_has_not_come_yet_from_what_is_wrong(
+    tmp_path: Path, words: list[str], files: str, code: Exit
+) -> None:
+    (tmp_path / "incoming").mkdir()
+    options = ["--set", f"samples.0.files=[{tmp_path / files}]"]
+    done = invoke(*words, *options, "--config", small_config(tmp_path, SAMPLES))
+    assert done.exit_code == code, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "ran", "code"),
+    [
+        (["train", "--exit-code"], [], Exit.NOTHING_TO_DO),
+        (["report", "--exit-code"], [], Exit.NOTHING_TO_DO),
+        (["train", "--exit-code"], ["train"], Exit.OK),
+        (["train"], [], Exit.OK),
+        (["gridsearch", "--if-wanted"], [], Exit.OK),
+        (["gridsearch", "--if-wanted", "--exit-code"], [], Exit.NOTHING_TO_DO),
+        (["promote", "--exit-code"], [], Exit.NOTHING_TO_DO),
+        (["promote", "--exit-code"], ["hlf"], Exit.OK),
+    ],
+)
+def test_where_it_is_asked_for_the_exit_code_tells_that_there_was_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], ran: list[str], code: Exit
+) -> None:
+    verdicts = [Verdict("hlf", promoted="hlf" in ran, reason="")]
+    monkeypatch.setattr("pipeline.commands.run.run", lambda *_, **__: bool(ran))
+    monkeypatch.setattr("pipeline.commands.promote.promote", lambda *_, **__: verdicts)
+    done = invoke(*words, "--config", small_config(tmp_path, SAMPLES))
+    assert done.exit_code == code, done.stderr

@@ -62,6 +62,7 @@ def test_spoiled_root_files_are_read_or_refused(tmp_path: Path) -> None:
 
 # A damaged index of baskets, by which one branch had no entries: it ended in an error of numpy.
 @pytest.mark.parametrize("seed", [267714])
+@pytest.mark.slow
 def test_spoiled_root_files_that_once_failed(tmp_path: Path, seed: int) -> None:
     outcomes = fuzz("root", seed, 1, tmp_path)
     assert_none_failed(outcomes)
@@ -140,6 +141,7 @@ def test_the_file_with_its_tree_in_plain_holds_the_same_events(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("words", "told"), [("raise SystemExit(3)", "status 3"), ("while True: pass", "no answer")])
+@pytest.mark.slow
 def test_a_child_that_dies_or_hangs_is_a_failure_and_the_next_seed_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, told: str
 ) -> None:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +87,7 @@ def test_the_hardest_are_kept_in_input_order(seed: int, cap: int) -> None:
 
 
 @given(seeds)
+@pytest.mark.slow
 def test_padding_is_exactly_zero_and_last(seed: int) -> None:
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, 20, 5)

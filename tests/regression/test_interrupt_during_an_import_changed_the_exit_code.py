@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from command_line import SAMPLES
 
 SCRIPT = """
@@ -43,6 +44,7 @@ def test_the_exit_code_is_that_of_an_interruption(tmp_path: Path) -> None:
     assert done.returncode == 130
 
 
+@pytest.mark.slow
 def test_at_any_moment_of_the_start_it_is_the_same() -> None:
     for milliseconds in (60, 150, 300, 450, 700):
         process = subprocess.Popen(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from command_line import SAMPLES, small_config
 
 SCRIPT = """
@@ -28,6 +29,7 @@ app(["ingest", "--config", sys.argv[1]])
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_published(tmp_path: Path) -> None:
     config = small_config(tmp_path, SAMPLES)
     done = subprocess.run(

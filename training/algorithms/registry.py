@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
+from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
 from training.algorithms.ad_psgd import AdPsgd
@@ -14,6 +17,7 @@ from training.algorithms.local_sgd import LocalSgd
 from training.algorithms.sgd import Sgd
 from training.algorithms.slowmo import SlowMo
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
+from training.compiled.optimizer import VectorOptimizer
 from training.flat_model import VectorModel
 from training.random_streams import random_stream
 from training.settings import AlgorithmName, OptimizerName, StatePolicy, TrainSettings
@@ -26,7 +30,6 @@ def make_algorithm(
     settings: TrainSettings,
     transport: Transport,
     *,
-    optimizer: Optimizer | None = None,
     topology: Topology | None = None,
     partners: Partners | None = None,
 ) -> Algorithm:
@@ -36,15 +39,13 @@ def make_algorithm(
         model: The worker's model.
         settings: Settings of the training.
         transport: The other workers.
-        optimizer: The base optimiser; None: the one of torch that the settings name.
         topology: The graph, so that thousands of workers can share one; None: the graph of the settings.
         partners: Chooses the ranks to average with; None: random neighbours.
 
     Raises:
         TopologyError: The graph does not exist for this number of workers.
     """
-    optimizer = optimizer or make_optimizer(model, settings)
-    base = _base(model, optimizer, settings, transport, topology, partners)
+    base = _base(model, make_optimizer(model, settings), settings, transport, topology, partners)
     if settings.slowmo is None:
         return base
     return SlowMo(
@@ -58,25 +59,26 @@ def make_algorithm(
 
 
 def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:
-    """The base optimiser over the flat vector.
+    """The base optimiser over the flat vector: compiled code in host memory, torch's on a GPU."""
+    if model.flat.device.type == "cpu":
+        return cast("Optimizer", VectorOptimizer(model.flat, settings))
+    return torch_optimizer(model.flat, settings)
+
+
+def torch_optimizer(flat: nn.Parameter, settings: TrainSettings) -> Optimizer:
+    """The optimiser of torch over a vector.
 
     Its state starts as zeros. Torch would make it at the first step. A worker without a gradient skips this step, and
     would then have no moments for an average.
     """
-    rate, flat = settings.effective_learning_rate, model.flat
+    rate, decay = settings.effective_learning_rate, settings.weight_decay
     optimizer: Optimizer
     if settings.optimizer is OptimizerName.ADAM:
-        optimizer = Adam([flat], lr=rate, weight_decay=settings.weight_decay)
+        optimizer = Adam([flat], lr=rate, weight_decay=decay)
         moments = {name: torch.zeros_like(flat.detach()) for name in ("exp_avg", "exp_avg_sq")}
         optimizer.state[flat] = {"step": torch.zeros(()), **moments}
     else:
-        optimizer = SGD(
-            [flat],
-            lr=rate,
-            momentum=settings.momentum,
-            nesterov=settings.nesterov,
-            weight_decay=settings.weight_decay,
-        )
+        optimizer = SGD([flat], lr=rate, momentum=settings.momentum, nesterov=settings.nesterov, weight_decay=decay)
         if settings.momentum:
             optimizer.state[flat] = {"momentum_buffer": torch.zeros_like(flat.detach())}
     return optimizer

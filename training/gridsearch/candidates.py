@@ -5,10 +5,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.stats import sem
 
 from features.columns import NUM_HLF
 from features.dataset import FeatureDataset
@@ -17,17 +17,21 @@ from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
 from models.networks.hlf_settings import HlfSettings
 from models.saved_model import build, model_spec
+from training.gridsearch.results import Cost
 
-_CALLS: Final = 500
+#: Rounds over all networks, and calls of each network in a round.
+_ROUNDS: Final = 5
+_CALLS: Final = 200
 _EVENTS: Final = 64
 
 
 def latencies(
     architectures: Iterable[tuple[int, ...]], dataset: FeatureDataset, *, generator: np.random.Generator
-) -> dict[tuple[int, ...], float]:
-    """Median time [us] of one event through each network in onnxruntime, on one core.
+) -> dict[tuple[int, ...], Cost]:
+    """Time [us] of one event through each network in onnxruntime, on one core: median of a few rounds, and its error.
 
-    The networks are untrained, since the latency does not depend on the weights.
+    The networks are untrained, since the latency does not depend on the weights. They take turns, so that other work on
+    the machine delays all of them and shows in the error.
 
     Args:
         architectures: Widths of the hidden layers of each network.
@@ -36,11 +40,16 @@ def latencies(
     """
     columns = {"hlf": generator.normal(size=(_EVENTS, NUM_HLF)).astype(np.float32)}
     with tempfile.TemporaryDirectory() as folder:
-        return {hidden: _latency(hidden, dataset, columns, Path(folder)) for hidden in sorted(set(architectures))}
+        networks = {hidden: _exported(hidden, dataset, Path(folder)) for hidden in sorted(set(architectures))}
+    times: dict[tuple[int, ...], list[float]] = {hidden: [] for hidden in networks}
+    for _ in range(_ROUNDS):
+        for hidden, network in networks.items():
+            times[hidden].append(measure_latency(network, columns, calls=_CALLS).p50)
+    return {hidden: Cost(float(np.median(found)), float(sem(found))) for hidden, found in times.items()}
 
 
-def _latency(hidden: tuple[int, ...], dataset: FeatureDataset, columns: dict[str, NDArray[Any]], folder: Path) -> float:
+def _exported(hidden: tuple[int, ...], dataset: FeatureDataset, folder: Path) -> OnnxClassifier:
     spec = model_spec(HlfSettings(hidden=list(hidden)), dataset)
     path = folder / "candidate.onnx"
     export_onnx(build(spec), spec, path)
-    return measure_latency(OnnxClassifier.load(path), columns, calls=_CALLS).p50
+    return OnnxClassifier.load(path)

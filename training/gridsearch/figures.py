@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from models.evaluation.style import COLOURS, PlotLabels, new_figure
-from training.gridsearch.results import Score, latency, num_parameters, pareto_front
+from training.gridsearch.results import Cost, Score, latency, num_parameters, pareto_front, ranked
 
-_COSTS: Final[dict[str, Callable[[Score], float]]] = {
+_COSTS: Final[dict[str, Callable[[Score], Cost]]] = {
     "Parameters": num_parameters,
     "Time for one event [µs]": latency,
 }
@@ -22,7 +21,8 @@ _COSTS: Final[dict[str, Callable[[Score], float]]] = {
 def plot_pareto(scores: Sequence[Score], labels: PlotLabels) -> Figure:
     """Validation accuracy against the number of parameters and against the inference time, each with its front.
 
-    The figure shows all settings of an architecture. Bars: standard deviation over the folds, on the front only.
+    The figure shows all settings of an architecture. Bars, on the front only: standard errors of the cost, and of the
+    difference to the best setting.
     """
     figure, first = new_figure(labels, panels=len(_COSTS))
     for axes, (words, cost) in zip(figure.axes, _COSTS.items(), strict=True):
@@ -37,9 +37,9 @@ def plot_pareto(scores: Sequence[Score], labels: PlotLabels) -> Figure:
     return figure
 
 
-def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], float]) -> None:
+def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], Cost]) -> None:
     axes.plot(
-        [cost(each) for each in scores],
+        [cost(each).value for each in scores],
         [each.accuracy for each in scores],
         "o",
         color=COLOURS[4],
@@ -49,9 +49,10 @@ def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], flo
     )
     front = pareto_front(scores, cost)
     axes.errorbar(
-        [cost(each) for each in front],
+        [cost(each).value for each in front],
         [each.accuracy for each in front],
-        yerr=[0.0 if np.isnan(each.accuracy_spread) else each.accuracy_spread for each in front],
+        xerr=[cost(each).error for each in front],
+        yerr=[ranked(scores)[0].ahead_of(each).error for each in front],
         color=COLOURS[0],
         marker="D",
         markersize=6,
@@ -59,13 +60,15 @@ def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], flo
         drawstyle="steps-post",
         label="Pareto front",
     )
-    # Labels alternate between below and above, since neighbours on the front are close.
+    # Labels alternate between below and above, since neighbours on the front are close; the last stays within the axes.
     for place, each in enumerate(front):
+        is_last = 0 < place == len(front) - 1
         axes.annotate(
             "-".join(map(str, each.trial.hidden)),
-            (cost(each), each.accuracy),
-            xytext=(5, -14 if place % 2 else 8),
+            (cost(each).value, each.accuracy),
+            xytext=(-5 if is_last else 5, -14 if place % 2 else 8),
             textcoords="offset points",
+            ha="right" if is_last else "left",
             fontsize="x-small",
         )
 

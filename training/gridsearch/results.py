@@ -1,15 +1,54 @@
-"""Results of a search: scores of the trials, their ranking, and the Pareto front."""
+"""Results of a search: scores of the trials, their ranking and paired differences, and the Pareto front."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
-from training.gridsearch.stacked_training import Curves
+from training.gridsearch.folds import Curves
 from training.gridsearch.trials import Trial
+
+#: Probability that noise alone puts a setting ahead of another.
+_LEVEL: Final = 0.05
+
+
+class Cost(NamedTuple):
+    """What a network takes."""
+
+    value: float
+    error: float = 0.0
+    """Standard error of the value."""
+
+
+class Lead(NamedTuple):
+    """Mean difference of two scores over the same folds."""
+
+    value: float
+    error: float
+    """Standard error. Trainings share most of their events, so that folds vary less than other samples would."""
+    num_folds: int
+
+    @classmethod
+    def of(cls, differences: Sequence[float]) -> Lead:
+        """From the difference in each fold; the error is corrected for the common events (Nadeau and Bengio 2003).
+
+        Examples:
+            >>> found = Lead.of([0.02, 0.04])
+            >>> round(found.value, 3), round(found.error, 4)
+            (0.03, 0.0173)
+        """
+        folds = len(differences)
+        variance = float(np.var(differences, ddof=1)) * (1 / folds + 1 / (folds - 1))
+        return cls(float(np.mean(differences)), math.sqrt(variance), folds)
+
+    @property
+    def is_beyond_noise(self) -> bool:
+        """Whether the first score is higher by more than noise explains, at 5 %."""
+        return self.value > 0 and self.value >= -stdtrit(self.num_folds - 1, _LEVEL) * self.error
 
 
 class Score(NamedTuple):
@@ -17,79 +56,100 @@ class Score(NamedTuple):
 
     trial: Trial
     num_parameters: int
-    accuracy: float
-    """Weighted validation accuracy: mean over the folds."""
-    accuracy_spread: float
-    """Standard deviation of the accuracy over the folds."""
+    accuracies: list[float]
+    """Weighted validation accuracy of each fold at the best epoch."""
     loss: float
-    """Validation loss: mean over the folds."""
-    best_epochs: list[int]
-    """Epoch of the lowest validation loss of each fold, from 1."""
-    latency: float = math.nan
-    """Median latency of one event in onnxruntime [us]; NaN before its measurement."""
+    """Validation loss at the best epoch: mean over the folds."""
+    best_epoch: int
+    """Epoch of the lowest validation loss, averaged over the folds; from 1, one for all folds."""
+    latency: Cost = Cost(math.nan, math.nan)
+    """Time of one event in onnxruntime [us]; NaN before its measurement."""
+    rung: int = 0
+    """Last round of successive halving that the trial entered, from 0."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Content for the result's JSON."""
-        return {**self._asdict(), "trial": self.trial._asdict()}
+    @property
+    def accuracy(self) -> float:
+        """Mean accuracy over the folds."""
+        return float(np.mean(self.accuracies))
 
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """From `to_json`."""
-        return cls(**{**content, "trial": Trial.from_json(content["trial"])})
+    def ahead_of(self, other: Score) -> Lead:
+        """Difference of the accuracies to another score, fold by fold."""
+        return Lead.of([a - b for a, b in zip(self.accuracies, other.accuracies, strict=True)])
+
+    def to_json(self, best: Score) -> dict[str, Any]:
+        """Content for the result's JSON, with the paired difference to the best score."""
+        behind = best.ahead_of(self)
+        return {
+            **self._asdict(),
+            "trial": self.trial._asdict(),
+            "latency": self.latency._asdict(),
+            "accuracy": self.accuracy,
+            "behind": behind.value,
+            "behind_error": behind.error,
+        }
 
 
-def score(trial: Trial, num_parameters: int, folds: Sequence[Curves]) -> Score | None:
+def score(trial: Trial, num_parameters: int, folds: Sequence[Curves], *, rung: int = 0) -> Score | None:
     """The score of a trial from the curves of its folds, which may be longer than the trial's epochs.
 
-    In each fold the epoch of the lowest loss counts, as in a training.
+    The epoch of the lowest mean loss counts for all folds. Of folds that stopped early only the common epochs count.
 
     Returns:
-        The score; None if a fold has no epoch with a finite loss.
+        The score; None if there is no epoch at which the losses of all folds are finite.
     """
-    best = []
-    for curves in folds:
-        losses = np.asarray(curves.val_loss[: trial.epochs])
-        if not np.isfinite(losses).any():
-            return None
-        best.append(int(np.nanargmin(np.where(np.isfinite(losses), losses, np.nan))))
-    accuracies = [curves.val_accuracy[epoch] for curves, epoch in zip(folds, best, strict=True)]
-    losses_at_best = [curves.val_loss[epoch] for curves, epoch in zip(folds, best, strict=True)]
-    return Score(
-        trial,
-        num_parameters,
-        float(np.mean(accuracies)),
-        float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else math.nan,
-        float(np.mean(losses_at_best)),
-        [epoch + 1 for epoch in best],
-    )
+    epochs = min(trial.epochs, *(len(curves.val_loss) for curves in folds))
+    losses = np.mean([curves.val_loss[:epochs] for curves in folds], axis=0)
+    if not np.isfinite(losses).any():
+        return None
+    best = int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
+    accuracies = [curves.val_accuracy[best] for curves in folds]
+    return Score(trial, num_parameters, accuracies, float(losses[best]), best + 1, rung=rung)
 
 
 def ranked(scores: Sequence[Score]) -> list[Score]:
-    """Scores by accuracy, the highest first; for equal accuracies the lower loss, then the smaller network."""
-    return sorted(scores, key=lambda each: (-each.accuracy, each.loss, each.num_parameters, each.trial))
+    """Scores by round of halving and accuracy, the highest first; then the lower loss, then the smaller network."""
+    return sorted(scores, key=lambda each: (-each.rung, -each.accuracy, each.loss, each.num_parameters, each.trial))
 
 
-def num_parameters(each: Score) -> float:
+def chosen(scores: Sequence[Score], *, one_standard_error: bool = False) -> Score:
+    """The score to use: the first in rank, or the smallest network within one standard error of it."""
+    order = ranked(scores)
+    if not one_standard_error:
+        return order[0]
+    gaps = [(each, order[0].ahead_of(each)) for each in order if each.rung == order[0].rung]
+    return min((each for each, gap in gaps if gap.value <= gap.error), key=lambda each: each.num_parameters)
+
+
+def num_parameters(each: Score) -> Cost:
     """Number of parameters of a score, as its cost in memory."""
-    return each.num_parameters
+    return Cost(each.num_parameters)
 
 
-def latency(each: Score) -> float:
+def latency(each: Score) -> Cost:
     """Latency of a score, as its cost in time."""
     return each.latency
 
 
-def pareto_front(scores: Sequence[Score], cost: Callable[[Score], float] = num_parameters) -> list[Score]:
-    """Scores with the highest accuracy at their cost or less, the cheapest first.
+def pareto_front(scores: Sequence[Score], cost: Callable[[Score], Cost] = num_parameters) -> list[Score]:
+    """Scores of higher accuracy than any cheaper one by more than noise, the cheapest first.
+
+    Of scores whose costs differ by less than two standard errors, the first in rank stands for all.
 
     Examples:
         >>> trial = Trial((4,), 16, 0.1, 1)
-        >>> found = [Score(trial, size, accuracy, 0.0, 0.0, [1]) for size, accuracy in [(9, 0.8), (5, 0.8), (20, 0.9)]]
+        >>> tried = [(9, [0.8, 0.8]), (5, [0.8, 0.8]), (20, [0.9, 0.91]), (30, [0.8, 1.03])]
+        >>> found = [Score(trial, size, accuracies, 0.0, 1) for size, accuracies in tried]
         >>> [each.num_parameters for each in pareto_front(found)]
         [5, 20]
     """
     front: list[Score] = []
-    for each in sorted(scores, key=lambda one: (cost(one), -one.accuracy, one.loss, one.trial)):
-        if not front or each.accuracy > front[-1].accuracy:
-            front.append(each)
+    left = sorted(scores, key=lambda each: cost(each).value)
+    while left:
+        cheapest = cost(left[0])
+        noise = [2 * math.hypot(cost(each).error, cheapest.error) for each in left]
+        tied = [each for each, most in zip(left, noise, strict=True) if cost(each).value - cheapest.value <= most]
+        best = ranked(tied)[0]
+        if not front or best.ahead_of(front[-1]).is_beyond_noise:
+            front.append(best)
+        left = [each for each in left if each not in tied]
     return front

@@ -26,11 +26,13 @@ class GridSearchSettings(BaseModel):
     learning_rate: list[PositiveFloat] = Field(default=[1e-3], min_length=1)
     """Learning rates to try, each greater than 0."""
     epochs: list[PositiveInt] = Field(default=[20], min_length=1)
-    """Numbers of epochs to try; each trial is scored at the epoch of its lowest validation loss."""
+    """Numbers of epochs to try; each trial is scored at the epoch of the lowest mean validation loss of its folds."""
     folds: int = Field(default=5, ge=2)
     """Number of cross-validation folds of the training split, at least 2."""
     patience: PositiveInt | None = None
     """Early stopping: number of epochs without a lower validation loss after which a training stops; null for never."""
+    one_standard_error: bool = False
+    """Whether the smallest network within one standard error of the best is chosen, instead of the best."""
     search: Literal["grid", "random", "halving"] = "grid"
     """Search method: `grid` tries all settings, `random` a random choice, `halving` successive halving."""
     num_trials: PositiveInt | None = None

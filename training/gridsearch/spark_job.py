@@ -64,13 +64,16 @@ def search(
     rounds = rungs(len(trials), settings.epochs[0], settings.halving_factor) if settings.search == "halving" else [0]
     for place, epochs in enumerate(rounds):
         if place:
-            best = [(trial, scores[trial].accuracy) for trial in trials if trial in scores]
-            trials = promoted(best, epochs, settings.halving_factor)
+            before = [(trial, scores[trial].accuracy) for trial in trials if trial in scores]
+            trials = promoted(before, epochs, settings.halving_factor)
+            # A promoted setting has its score of the later round only.
+            again = {SearchJob.of(trial) for trial in trials}
+            scores = {trial: each for trial, each in scores.items() if SearchJob.of(trial) not in again}
         if len(rounds) > 1:
             on_round(f"round {place + 1} of {len(rounds)}: {len(trials)} settings, {trials[0].epochs} epochs")
         taken_over += _run_round(spark, common, folder, trials, results, done, num_tasks)
         for trial in trials:
-            outcome = _outcome(trial, results)
+            outcome = _outcome(trial, results, rung=place)
             if isinstance(outcome, Failed):
                 failed.append(outcome)
             else:
@@ -144,9 +147,9 @@ def _cost(job: SearchJob) -> float:
     return (1000 + weights) / job.batch_size
 
 
-def _outcome(trial: Trial, results: dict[tuple[SearchJob, int], JobResult]) -> Score | Failed:
+def _outcome(trial: Trial, results: dict[tuple[SearchJob, int], JobResult], *, rung: int) -> Score | Failed:
     job = SearchJob.of(trial)
     result = next(result for (of, epochs), result in results.items() if of == job and epochs >= trial.epochs)
     if result.error:
         return Failed(trial, result.error)
-    return score(trial, result.num_parameters, result.folds) or Failed(trial, _NO_FINITE_LOSS)
+    return score(trial, result.num_parameters, result.folds, rung=rung) or Failed(trial, _NO_FINITE_LOSS)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import torch
-from torch import nn
-from torch.optim import SGD, Adam, Optimizer
 
 from features.dataset import FeatureDataset
+from features.mixing import class_weights
+from features.scaling import ColumnStatistics
 from models.networks.hlf import HlfClassifier
-from models.networks.hlf_settings import HlfSettings
-from models.saved_model import ModelSpec, model_spec
+from models.networks.scaling_layer import Scaler
+from training.compiled.optimizer import constants_of
 from training.determinism import be_deterministic
 from training.errors import TrainingError
+from training.gridsearch.folds import Curves, Fold, Member, make_folds, steps_per_epoch, train_member
 from training.gridsearch.settings import GridSearchSettings
-from training.gridsearch.stacked_training import Curves, Member, make_folds, steps_per_epoch, train_stacked
 from training.gridsearch.trials import SearchJob
+from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
-from training.settings import OptimizerName, TrainSettings
+from training.settings import TrainSettings
 
 _INPUTS: Final = ("hlf",)
 
@@ -110,44 +111,46 @@ def _train(search: Search, job: SearchJob, epochs: int) -> tuple[int, list[Curve
     torch.set_num_threads(1)
     be_deterministic()
     train, settings = search.train, search.settings
-    rows, spec = _load(search.dataset, train.seed)
+    rows, classes = _load(search.dataset, train.seed)
     folds = make_folds(rows.labels.numpy(), settings.folds, seed=train.seed)
+    curves: list[Curves] = []
+    num_parameters = 0
+    for place, fold in enumerate(folds):
+        make_network = partial(HlfClassifier, job.hidden, {"hlf": fitted_scaler(rows, fold)}, len(classes))
+        num_parameters = sum(parameter.numel() for parameter in make_network().parameters())
+        curve = train_member(
+            make_network,
+            constants_of(train),
+            job.learning_rate,
+            balanced(rows, fold, classes),
+            # Every fold has a seed of its own, the same for all settings.
+            Member(fold, train.seed + place),
+            num_steps=steps_per_epoch(folds, job.batch_size),
+            epochs=epochs,
+            patience=settings.patience,
+        )
+        curves.append(curve)
+    return num_parameters, curves
 
-    def make_network() -> HlfClassifier:
-        return HlfClassifier(job.hidden, spec.scalers, len(spec.classes))
 
-    curves = train_stacked(
-        make_network,
-        _optimizer(train, job.learning_rate),
-        rows.rows,
-        [Member(fold, train.seed) for fold in folds],
-        num_steps=steps_per_epoch(folds, job.batch_size),
-        epochs=epochs,
-        patience=settings.patience,
-    )
-    return sum(parameter.numel() for parameter in make_network().parameters()), curves
+def fitted_scaler(rows: Rows, fold: Fold) -> Scaler:
+    """Means and standard deviations of the high-level features over the fold's rows for training."""
+    fitted = ColumnStatistics.of(rows.inputs[0].numpy()[fold.train])
+    return Scaler(fitted.mean.tolist(), fitted.std.tolist())
+
+
+def balanced(rows: Rows, fold: Fold, classes: list[str]) -> Rows:
+    """Rows in which all classes have the same sum of weights over the fold's rows for training."""
+    labels = rows.labels.numpy()
+    factors = class_weights(labels[fold.train], rows.weights.numpy()[fold.train], classes)
+    return rows._replace(weights=rows.weights * torch.from_numpy(factors[labels]).to(rows.weights.dtype))
 
 
 @lru_cache(maxsize=1)
-def _load(dataset: Path, seed: int) -> tuple[MemoryRows, ModelSpec]:
-    """The high-level features of the training split, and the network's scaling; loaded once per process."""
+def _load(dataset: Path, seed: int) -> tuple[Rows, list[str]]:
+    """The high-level features of the training split, and the names of the classes; loaded once per process."""
     features = FeatureDataset.load(dataset)
-    return MemoryRows.load(features, "train", _INPUTS, seed=seed), model_spec(HlfSettings(), features)
-
-
-def _optimizer(train: TrainSettings, learning_rate: float) -> Callable[[list[nn.Parameter]], Optimizer]:
-    def make(parameters: list[nn.Parameter]) -> Optimizer:
-        if train.optimizer is OptimizerName.ADAM:
-            return Adam(parameters, lr=learning_rate, weight_decay=train.weight_decay)
-        return SGD(
-            parameters,
-            lr=learning_rate,
-            momentum=train.momentum,
-            nesterov=train.nesterov,
-            weight_decay=train.weight_decay,
-        )
-
-    return make
+    return MemoryRows.load(features, "train", _INPUTS, seed=seed).rows, features.classes
 
 
 class GridSearchError(TrainingError):

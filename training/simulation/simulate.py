@@ -18,7 +18,6 @@ from training.loop.trainer import Progress, Trainer
 from training.readers.memory_rows import MemoryRows
 from training.settings import AlgorithmName, TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes
-from training.simulation.row_optimizers import make_row_optimizer
 from training.simulation.stacked import MeanModelEvaluator, RowModel, StackedModels, StackedWork
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock, without_garbage_collection
@@ -97,7 +96,6 @@ def simulate(
             model,
             settings,
             metered,
-            optimizer=make_row_optimizer(model.flat, settings),
             topology=topology,
             partners=partners(rank) if partners else None,
         )

@@ -1,27 +1,29 @@
-"""Computes gradients of many virtual workers together: stacked parameters, batched matrix products."""
+"""Computes gradients of many virtual workers together: their parameters and gradients are rows of two matrices."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch import nn
 from typing_extensions import override
 
-from training.flat_model import VectorModel
+from training.compiled.engines import compiled_engine
+from training.flat_model import FlatModel, VectorModel
+from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.readers.sharding import EpochPlan, step_bounds
 from training.simulation.cluster import ComputeTimes
 from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
 from training.transports.transport import Vector
-from training.workloads.sums import Sums, sums_of, weighted_losses
+from training.workloads.gradients import TorchGradients
+from training.workloads.sums import Sums, sums_of
 from training.workloads.work import ValidationShare, Work
 
-#: Highest number of workers in one batched product; more do not fit into the cache.
-_CHUNK: Final = 512
 _VALIDATED_AT_ONCE: Final = 2048
 
 
@@ -34,79 +36,36 @@ class StackedModels:
     """
 
     def __init__(self, module: nn.Module, world_size: int) -> None:
-        self.module = module
-        self._shapes = [(name, value.shape, value.numel()) for name, value in module.named_parameters()]
-        vector = torch.cat([value.detach().reshape(-1) for value in module.parameters()])
-        self.parameters = vector.repeat(world_size, 1)
+        self.model = FlatModel(deepcopy(module))
+        """A model to load the parameters of any worker into."""
+        self._engine = compiled_engine(self.model.module)
+        self._torch = TorchGradients(self.model)
+        self.parameters = self.model.flat.detach().repeat(world_size, 1)
         """(world_size, num_parameters)."""
         self.gradients = torch.zeros_like(self.parameters)
         """(world_size, num_parameters)."""
-        # The fused kernels of recurrent layers have no batched form, so compute one worker after the other.
-        self._can_stack = not any(isinstance(layer, nn.RNNBase) for layer in module.modules())
-        self._batched = vmap(grad(self._loss, has_aux=True))
+        self._host_parameters, self._host_gradients = self.parameters.numpy(), self.gradients.numpy()
+        self.sums = np.zeros((world_size, 4))
+        """Sums of each worker: loss, weight, correct, samples."""
 
-    def _loss(
-        self, parameters: dict[str, Tensor], inputs: tuple[Tensor, ...], labels: Tensor, weights: Tensor, scale: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        logits = functional_call(self.module, parameters, inputs)
-        losses = weighted_losses(logits, labels, weights)
-        return losses.sum() * scale, (losses.detach(), logits.detach())
-
-    def named(self, parameters: Tensor) -> dict[str, Tensor]:
-        """The network's tensors as views of a matrix or vector of parameters, with its leading shape."""
-        found, start = {}, 0
-        for name, shape, size in self._shapes:
-            found[name] = parameters[..., start : start + size].reshape(*parameters.shape[:-1], *shape)
-            start += size
-        return found
-
-    def compute(
-        self, ranks: list[int], inputs: tuple[Tensor, ...], labels: Tensor, weights: Tensor, sizes: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the gradients of some workers at their parameters, into `gradients`.
+    def compute(self, batches: Mapping[int, Vector], rows: Rows) -> None:
+        """Compute the gradients of some workers at their parameters, into `gradients`, and add to `sums`.
 
         Args:
-            ranks: Ranks of k workers, in ascending order.
-            inputs: Input columns (k, batch, ...); batches shorter than the longest are padded.
-            labels: (k, batch) classes.
-            weights: (k, batch) weights, 0 for padding.
-            sizes: (k,) number of events of each batch.
-
-        Returns:
-            Weighted losses (k, batch) and logits (k, batch, num_classes).
+            batches: The numbers of the rows of each worker's batch, by its rank.
+            rows: The rows to pick from.
         """
-        # Consecutive workers are a view, others a copy.
-        in_a_row = ranks[-1] - ranks[0] == len(ranks) - 1
-        index: slice | Tensor = slice(ranks[0], ranks[-1] + 1) if in_a_row else torch.tensor(ranks)
-        chosen = self.named(self.parameters[index])
-        scales = 1.0 / sizes
-        if self._can_stack:
-            gradients, outputs = self._batched(chosen, inputs, labels, weights, scales)
-        else:
-            gradients, outputs = self._one_by_one(chosen, inputs, labels, weights, scales)
-        start = 0
-        for name, _, size in self._shapes:
-            self.gradients[index, start : start + size] = gradients[name].reshape(len(ranks), size)
-            start += size
-        losses, logits = outputs
-        return losses, logits
-
-    def _one_by_one(
-        self, chosen: dict[str, Tensor], inputs: tuple[Tensor, ...], labels: Tensor, weights: Tensor, scales: Tensor
-    ) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
-        found: dict[str, list[Tensor]] = {name: [] for name, _, _ in self._shapes}
-        all_losses, all_logits = [], []
-        for k in range(len(labels)):
-            parameters = {name: values[k].detach().requires_grad_() for name, values in chosen.items()}
-            loss, (losses, logits) = self._loss(
-                parameters, tuple(column[k] for column in inputs), labels[k], weights[k], scales[k]
-            )
-            for name, gradient in zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True):
-                found[name].append(gradient)
-            all_losses.append(losses)
-            all_logits.append(logits)
-        gradients = {name: torch.stack(parts) for name, parts in found.items()}
-        return gradients, (torch.stack(all_losses), torch.stack(all_logits))
+        if self._engine is not None:
+            order = np.concatenate(list(batches.values()))
+            bounds = np.cumsum([0, *map(len, batches.values())])
+            ranks = np.fromiter(batches, np.int64, len(batches))
+            self._engine.gradients(self._host_parameters, self._host_gradients, ranks, rows, order, bounds, self.sums)
+            return
+        for rank, batch in batches.items():
+            self.model.write(self._host_parameters[rank])
+            self._torch.compute(rows.batch(batch))
+            self.model.read_gradient(self._host_gradients[rank])
+            self.sums[rank] += self._torch.take_sums()
 
 
 class RowModel(VectorModel):
@@ -160,13 +119,10 @@ class MeanModelEvaluator:
 
     def __init__(self, clock: VirtualClock, stacked: StackedModels, train: MemoryRows, val: MemoryRows) -> None:
         self.clock = clock
-        self._stacked = stacked
+        self.stacked = stacked
         self.train = train
         self._val = val
         self._pending: dict[int, Vector] = {}
-        world_size = len(stacked.parameters)
-        self.sums = np.zeros((world_size, 4))
-        """Sums of each worker: loss, weight, correct, samples."""
 
     async def gradient(self, rank: int, rows: Vector, seconds: float) -> None:
         """Let a worker compute on some rows, for some virtual time."""
@@ -184,42 +140,17 @@ class MeanModelEvaluator:
         await suspend(begin)
 
     def _evaluate(self) -> None:
-        ranks = sorted(self._pending)
-        for start in range(0, len(ranks), _CHUNK):
-            self._evaluate_some(ranks[start : start + _CHUNK])
+        self.stacked.compute(self._pending, self.train.rows)
         self._pending.clear()
-
-    def _evaluate_some(self, ranks: list[int]) -> None:
-        pending = [self._pending[rank] for rank in ranks]
-        sizes = np.array([len(rows) for rows in pending])
-        longest = int(sizes.max())
-        if sizes.min() < longest:
-            # Short batches are padded with their own events, since 0 times a number that is not finite is not 0.
-            pending = [np.resize(rows, longest) for rows in pending]
-        rows = np.concatenate(pending).reshape(len(ranks), longest)
-        batch = self.train.batch(rows.ravel())
-        inputs = tuple(column.view(*rows.shape, *column.shape[1:]) for column in batch.inputs)
-        labels, weights = batch.labels.view(rows.shape), batch.weights.view(rows.shape)
-        if sizes.min() < longest:
-            weights = weights * torch.from_numpy(np.arange(longest) < sizes[:, None])
-        losses, logits = self._stacked.compute(
-            ranks, inputs, labels, weights, torch.from_numpy(sizes).to(weights.dtype)
-        )
-        correct = (logits.argmax(dim=2) == labels) * weights
-        self.sums[ranks, 0] += losses.sum(dim=1).numpy()
-        self.sums[ranks, 1] += weights.sum(dim=1).numpy()
-        self.sums[ranks, 2] += correct.sum(dim=1).numpy()
-        self.sums[ranks, 3] += sizes
 
     def validate(self, parameters: Vector) -> Sums:
         """Sums over the whole validation split."""
-        sums = Sums()
+        model, sums = self.stacked.model, Sums()
+        model.write(parameters)
         with torch.inference_mode():
-            named = self._stacked.named(torch.from_numpy(parameters))
             for start in range(0, len(self._val), _VALIDATED_AT_ONCE):
                 batch = self._val.batch(np.arange(start, min(start + _VALIDATED_AT_ONCE, len(self._val))))
-                logits = functional_call(self._stacked.module, named, batch.inputs)
-                sums = sums.plus(sums_of(logits, batch.labels, batch.weights))
+                sums = sums.plus(sums_of(model.module(*batch.inputs), batch.labels, batch.weights))
         return sums
 
 
@@ -270,13 +201,12 @@ class StackedWork(Work):
     @override
     def take_sums(self) -> Sums:
         sums = self.sums_so_far()
-        self._evaluator.sums[self._rank] = 0
+        self._evaluator.stacked.sums[self._rank] = 0
         return sums
 
     @override
     def sums_so_far(self) -> Sums:
-        loss, weight, correct, samples = self._evaluator.sums[self._rank].tolist()
-        return Sums(loss, weight, correct, round(samples))
+        return Sums.of(self._evaluator.stacked.sums[self._rank])
 
     @override
     async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:

@@ -7,16 +7,17 @@ from typing import Any, Final
 
 from training.studies.drawing import Drawn
 from training.studies.results import Comparison
+from training.studies.statistics import LEVEL, MARGIN
 from training.studies.tables import (
     MODEL_NAMES,
     accuracy_table,
     binomial_note,
-    difference_table,
+    judged,
     markdown_table,
     overall,
-    pairs,
-    sentence,
+    rate_table,
     still_learning,
+    verdict_table,
     work_table,
 )
 
@@ -27,10 +28,16 @@ _THESIS: Final = (
     "and 93.89 to 94.13 % with the particles. Those numbers are of other events and cannot be compared with these."
 )
 _RULE: Final = (
-    "A difference counts as distinguishable if it is larger than the binomial error of the test split, than the spread "
-    "over seeds, and than the 95 % interval of its own mean over the seeds (Student's t). The first is cautious: all "
-    "methods predict the same events, so that a difference is known better than each accuracy; the events that only "
-    "one of two gets right, above, show how much."
+    "Differences are paired: the same seed, the same test events. Seeds and events both count as samples, so that a "
+    "verdict holds for other seeds and other events of this kind; an analysis of variance gives both parts of the "
+    f"error. *Better* and *worse*: a difference at {100 * LEVEL:g} %. *Equivalent*: two one-sided tests show it below "
+    f"{100 * MARGIN:g} points at {100 * LEVEL:g} %. Both probabilities p are corrected for the number of comparisons "
+    "in the table (Holm); the intervals are not. *Undecided*: neither; the seeds or test events that would decide are "
+    "given for a true difference as large as the measured one."
+)
+_RATES: Final = (
+    "Lowest validation loss and test accuracy, means over the seeds. In bold: the rate with the lowest loss, which all "
+    "other tables and figures use."
 )
 _AGAIN: Final = (
     "All tables and figures are made from `comparison.json`; the same command draws them again without training."
@@ -60,19 +67,20 @@ def _about(comparison: Comparison) -> str:
         f"{model} {_range([run.seed for run in comparison.runs if run.model == model])}" for model in comparison.models
     )
     lengths = ", ".join(f"{chosen['epochs'][model]} ({model})" for model in comparison.models)
-    rate = f"{train['learning_rate']:g}"
+    rates = " or ".join(f"{rate:g}" for rate in sorted({run.learning_rate for run in comparison.runs}))
     scaled = (
         ", multiplied by the number of workers for AR-SGD (linear rule)"
         if train["optimizer"] == "sgd" and train["scale_learning_rate"]
-        else ", the same for every method"
+        else ", each for every method"
     )
     slow = f"tau {chosen['tau']}, alpha 1, beta {chosen['beta']:g}"
     return (
         f"Made by `{comparison.made['command']}`; nothing here is typed in by hand.\n\n"
         f"Every method trains on the same events: {chosen['workers']} workers (MPI ranks), {chosen['batch_size']} "
-        f"events per worker and step, epochs: {lengths}. The same seed means the same initial weights and the same "
+        f"events per worker and step (sequential SGD: one worker), epochs: {lengths}. The same seed means the same "
+        f"initial weights and, for the same number of workers, the same "
         f"order of events for every method; seeds: {seeds}. Each worker's optimiser is {train['optimizer']} with "
-        f"learning rate {rate}{scaled}. SwarmSGD takes {chosen['local_steps']} local steps between averages; SlowMo "
+        f"learning rate {rates}{scaled}. SwarmSGD takes {chosen['local_steps']} local steps between averages; SlowMo "
         f"has {slow}, with the exact average of all models before each outer step or without it (no avg.). Of each "
         f"run the average model of the epoch with the lowest validation loss is taken, and predicts the test split "
         f"once.\n\n{_THESIS}"
@@ -80,18 +88,19 @@ def _about(comparison: Comparison) -> str:
 
 
 def _results(comparison: Comparison, model: str) -> list[str]:
-    sentences = [f"- {sentence(comparison, model, pair)}" for pair in pairs(comparison.variants(model))]
+    judgements = judged(comparison, model)
     return [
         f"### Test accuracy{_TABLE[model]}",
         accuracy_table(comparison, model),
         binomial_note(comparison, model),
         still_learning(comparison, model),
-        "Differences to AR-SGD, seed by seed on the same test events (the events are means over the seeds):",
-        difference_table(comparison, model),
         "### What may be said",
         _RULE,
-        "\n".join(sentences),
-        overall(comparison, model),
+        verdict_table(judgements),
+        overall(judgements),
+        "### Learning rates",
+        _RATES,
+        rate_table(comparison, model),
         "### What the methods did",
         work_table(comparison, model),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -25,7 +26,7 @@ from training.studies.variants import (
 )
 
 #: Version of the results that a comparison keeps of its runs.
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MADE_FROM: Final = "made_from.json"
 #: Factor between the two batch sizes of the timing runs, which give the times per step and per event.
 _LARGER_BATCH: Final = 4
@@ -103,7 +104,7 @@ class StudyPlan(NamedTuple):
 
     name: str
     converging: list[StudyJob]
-    """Every variant with every seed, one job per network."""
+    """Every variant with every learning rate and seed, one job per network and number of workers."""
     timing: list[StudyJob]
     """Short runs of the bare methods, one job per network and number of workers."""
     digest: str
@@ -148,7 +149,7 @@ def make_plan(
         ShardError: The dataset has too few row groups for the workers.
     """
     maker = _Maker(settings, base, networks, dataset, folder, dataset_digest(dataset.folder))
-    converging = [maker.converging(name, each) for each in settings.models]
+    converging = [job for each in settings.models for job in maker.converging(name, each)]
     for job in converging:
         # Check the number of row groups now, before the timing runs.
         job.runs[0].num_steps(dataset)
@@ -170,15 +171,24 @@ class _Maker(NamedTuple):
     folder: Path
     data: str
 
-    def converging(self, name: str, model: ModelName) -> StudyJob:
+    def converging(self, name: str, model: ModelName) -> list[StudyJob]:
         """All variants with all seeds, seed by seed, so that an interrupted comparison has fewer complete seeds."""
         settings = self.settings
-        runs = []
-        for seed in range(self.base.seed, self.base.seed + settings.num_seeds(model)):
-            for variant in COMPARISONS[name]:
-                train = train_settings(self.base, settings, variant, epochs=settings.num_epochs(model), seed=seed)
-                runs.append(self._run(model, variant, train, f"runs/{model}/{variant.key}/seed-{seed}"))
-        return StudyJob(f"{model}: {len(COMPARISONS[name])} methods", self.folder / "jobs" / model, runs)
+        by_workers: dict[int, list[PlannedRun]] = {}
+        seeds = range(self.base.seed, self.base.seed + settings.num_seeds(model))
+        for seed, variant, factor in itertools.product(seeds, COMPARISONS[name], settings.rate_factors):
+            epochs = settings.num_epochs(model)
+            train = train_settings(self.base, settings, variant, epochs=epochs, seed=seed, rate_factor=factor)
+            where = f"runs/{model}/{variant.key}/rate-times-{factor:.15g}/seed-{seed}"
+            by_workers.setdefault(train.workers, []).append(self._run(model, variant, train, where))
+        return [
+            StudyJob(
+                f"{model}: {len({run.variant for run in runs})} method(s) on {workers} worker(s)",
+                self.folder / "jobs" / f"{model}-converging-{workers}",
+                runs,
+            )
+            for workers, runs in by_workers.items()
+        ]
 
     def alone(self, model: ModelName) -> StudyJob:
         """Timing runs of one worker with two batch sizes."""

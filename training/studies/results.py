@@ -13,35 +13,14 @@ from numpy.typing import NDArray
 from training.loop.summary import read_records
 from training.settings import AlgorithmName, TrainSettings
 from training.studies.plan import PlannedRun
-from training.studies.runs import read_counts
+from training.studies.runs import Counts, read_counts
 from training.studies.variants import Variant
 
-VERSION: Final = 1
+VERSION: Final = 2
 Floats = NDArray[np.float64]
 
 #: Records kept of every epoch: of the averaged model, and of the time of the ranks.
 _OF_RANK_0: Final = ("val_accuracy", "val_loss", "train_loss", "consensus_distance", "seconds")
-
-
-class Counts(NamedTuple):
-    """Counts of the best model of a run on the test split."""
-
-    num_events: int
-    correct: int
-    confusion: list[list[int]]
-    """Number of events by true class (row) and predicted class (column)."""
-    weighted_accuracy: float
-    """Accuracy with event weights."""
-    weighted_error: float
-    only_this: int
-    """Number of events that only this model predicts correctly, not the reference of the same seed."""
-    only_reference: int
-    """Number of events that only the reference of the same seed predicts correctly, not this model."""
-
-    @property
-    def accuracy(self) -> float:
-        """Share of correctly predicted events."""
-        return self.correct / self.num_events
 
 
 class RunResult(NamedTuple):
@@ -50,6 +29,8 @@ class RunResult(NamedTuple):
     model: str
     variant: str
     seed: int
+    learning_rate: float
+    """Learning rate of one worker."""
     made_with: str
     """Version of the code of the run."""
     counts: Counts
@@ -76,7 +57,16 @@ class RunResult(NamedTuple):
         }
         summary["worker_val_accuracy"] = [rank["worker_val_accuracy"] for rank in per_rank]
         rounded = {name: [float(f"{value:.6g}") for value in values] for name, values in curves.items()}
-        return cls(run.model, run.variant.key, run.seed, run.made_with, Counts(**read_counts(run)), rounded, summary)
+        return cls(
+            run.model,
+            run.variant.key,
+            run.seed,
+            run.spec.train.learning_rate,
+            run.made_with,
+            read_counts(run),
+            rounded,
+            summary,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """For `comparison.json`."""
@@ -127,9 +117,17 @@ class Comparison(NamedTuple):
         return int(self.settings["compare"]["workers"])
 
     def of(self, model: str, variant: Variant) -> list[RunResult]:
-        """The runs of a variant, by seed."""
+        """The runs of a variant with its best learning rate, that of the lowest validation loss, by seed."""
+        by_rate = self.by_rate(model, variant)
+        return min(by_rate.values(), key=lowest_loss, default=[])
+
+    def by_rate(self, model: str, variant: Variant) -> dict[float, list[RunResult]]:
+        """The runs of a variant with each learning rate, by seed; the rates ascend."""
         found = [run for run in self.runs if (run.model, run.variant) == (model, variant.key)]
-        return sorted(found, key=lambda run: run.seed)
+        by_rate: dict[float, list[RunResult]] = {}
+        for run in sorted(found, key=lambda run: (run.learning_rate, run.seed)):
+            by_rate.setdefault(run.learning_rate, []).append(run)
+        return by_rate
 
     def curves(self, model: str, variant: Variant, name: str) -> Floats:
         """A quantity of each run and epoch, (num_seeds, num_epochs)."""
@@ -155,6 +153,12 @@ class Comparison(NamedTuple):
         fields["runs"] = [RunResult.from_json(run) for run in content["runs"]]
         fields["timing"] = {name: Timing(**timing) for name, timing in content["timing"].items()}
         return cls(**fields)
+
+
+def lowest_loss(runs: Sequence[RunResult]) -> float:
+    """Lowest validation loss of each run, averaged; one that is not finite counts as infinite."""
+    losses = np.array([run.curves["val_loss"] for run in runs])
+    return float(np.where(np.isfinite(losses), losses, np.inf).min(axis=1).mean())
 
 
 def load(path: Path, digest: str) -> Comparison | None:

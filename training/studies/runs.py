@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,44 @@ from models.saved_model import load_model
 from training.launching.launcher import launch_all
 from training.loop.trainer import Progress
 from training.studies.plan import PlannedRun, StudyJob
-from training.studies.variants import REFERENCE
 
-_COUNTS: Final = "test.json"
+_COUNTS: Final = "test_events.json"
 
 Tell = Callable[[int, int, str], None]
 """Called with the finished part, the total, and a note."""
+
+
+class Counts(NamedTuple):
+    """What the best model of a run predicts correctly of the test split."""
+
+    num_events: int
+    correct: int
+    events: str
+    """Which events, one bit each, as base64."""
+    weighted_accuracy: float
+    """Accuracy with event weights."""
+
+    @classmethod
+    def of(cls, is_correct: NDArray[np.bool_], weighted_accuracy: float) -> Self:
+        """From a mask (num_events,).
+
+        Examples:
+            >>> Counts.of(np.array([True, False, True]), 0.6).is_correct
+            array([ True, False,  True])
+        """
+        packed = base64.b64encode(np.packbits(is_correct).tobytes()).decode()
+        return cls(len(is_correct), int(is_correct.sum()), packed, weighted_accuracy)
+
+    @property
+    def is_correct(self) -> NDArray[np.bool_]:
+        """Mask of the correctly predicted events, (num_events,); the order is the same for all runs."""
+        packed = np.frombuffer(base64.b64decode(self.events), dtype=np.uint8)
+        return np.unpackbits(packed, count=self.num_events).astype(bool)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correctly predicted events."""
+        return self.correct / self.num_events
 
 
 def run_job(
@@ -66,58 +99,35 @@ def count_all(runs: Sequence[PlannedRun], files: Sequence[Path], on_progress: Te
     """Predict the test split with the model of every run, and write the counts to the run's folder.
 
     Args:
-        runs: Finished runs of one network, with all seeds and variants.
+        runs: Finished runs.
         files: Files of the test split.
         on_progress: Called with the number of finished runs.
 
     Raises:
         SavedModelError: A model is damaged.
     """
-    references: dict[int, NDArray[np.bool_]] = {}
     for done, run in enumerate(runs):
         on_progress(done, len(runs), run.model)
-        if (run.spec.out_dir / _COUNTS).exists():
-            continue
-        is_correct, content = correct_events(run, files)
-        if run.variant == REFERENCE:
-            references[run.seed] = is_correct
-        elif run.seed not in references:
-            same = next(each for each in runs if (each.variant, each.seed) == (REFERENCE, run.seed))
-            references[run.seed] = correct_events(same, files)[0]
-        reference = references[run.seed]
-        content["only_this"] = int((is_correct & ~reference).sum())
-        content["only_reference"] = int((reference & ~is_correct).sum())
-        _write(run.spec.out_dir / _COUNTS, content)
+        if not (run.spec.out_dir / _COUNTS).exists():
+            _write(run.spec.out_dir / _COUNTS, count(run, files)._asdict())
 
 
-def correct_events(run: PlannedRun, files: Sequence[Path]) -> tuple[NDArray[np.bool_], dict[str, Any]]:
-    """Mask of the events that a run's model predicts correctly, (num_events,), and the counts."""
-    model, spec = load_model(run.spec.out_dir / "model")
+def count(run: PlannedRun, files: Sequence[Path]) -> Counts:
+    """Which events of the test split a run's model predicts correctly."""
+    model, _ = load_model(run.spec.out_dir / "model")
     predictions = predict(model, files)
     truth = np.asarray(predictions["label"].to_numpy())
     scores = np.stack(predictions["probability"].to_numpy()).astype(np.float64)
     weights = np.asarray(predictions["weight"].to_numpy(), dtype=np.float64)
-    chosen = scores.argmax(axis=1)
-    confusion = np.zeros((len(spec.classes), len(spec.classes)), dtype=np.int64)
-    np.add.at(confusion, (truth, chosen), 1)
-    weighted = accuracy(truth, scores, weights)
-    content = {
-        "num_events": len(truth),
-        "correct": int((chosen == truth).sum()),
-        "confusion": confusion.tolist(),
-        "weighted_accuracy": weighted.value,
-        "weighted_error": weighted.error,
-    }
-    return chosen == truth, content
+    return Counts.of(scores.argmax(axis=1) == truth, accuracy(truth, scores, weights).value)
 
 
-def read_counts(run: PlannedRun) -> dict[str, Any]:
+def read_counts(run: PlannedRun) -> Counts:
     """The counts of a run that `count_all` wrote."""
-    content: dict[str, Any] = json.loads((run.spec.out_dir / _COUNTS).read_text(encoding="utf-8"))
-    return content
+    return Counts(**json.loads((run.spec.out_dir / _COUNTS).read_text(encoding="utf-8")))
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def _write(path: Path, content: dict[str, object]) -> None:
     unfinished = path.with_name(f".{path.name}")
     unfinished.write_text(json.dumps(content), encoding="utf-8")
     unfinished.replace(path)

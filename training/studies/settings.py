@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator
 
 from models.networks.registry import ModelName
@@ -63,18 +65,21 @@ class CompareSettings(BaseModel):
     """Number of steps between two outer steps of SlowMo, at least 1."""
     beta: float = Field(default=0.6, ge=0, lt=1)
     """Slow momentum factor of SlowMo, at least 0 and below 1."""
+    rate_factors: list[Annotated[float, Field(gt=0)]] = Field(default=[0.3, 1.0, 3.0], min_length=1)
+    """Learning rates of every method, as factors on `train.learning_rate`, each greater than 0. Each method
+    is compared at its own best one by validation loss; [1.0]: all at the same rate."""
     seeds: SeedSettings = SeedSettings()
     epochs: EpochSettings = EpochSettings()
     timing_epochs: TimingEpochSettings = TimingEpochSettings()
     simulated_workers: int = Field(default=1024, ge=2)
     """Highest number of workers in the simulated speed-up curves, at least 2."""
 
-    @field_validator("models")
+    @field_validator("models", "rate_factors")
     @classmethod
-    def _models_differ(cls, value: list[ModelName]) -> list[ModelName]:
-        for name in value:
-            if value.count(name) > 1:
-                raise ValueError(f"'{name}' is given twice; each network is compared once")
+    def _values_differ(cls, value: list[Any]) -> list[Any]:
+        for each in value:
+            if value.count(each) > 1:
+                raise ValueError(f"{each!r} is given twice; each is compared once")
         return value
 
     def num_seeds(self, model: ModelName) -> int:

@@ -1,16 +1,27 @@
-"""Means over seeds, their errors, and the significance of differences."""
+"""Means over seeds, paired differences over seeds and test events, and the verdict on each difference of a table."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from enum import StrEnum
+from typing import Final, NamedTuple, Self
 
 import numpy as np
-from scipy.special import stdtrit
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize.elementwise import find_root
+from scipy.special import ndtri, stdtrit
 
-#: Quantile at the upper end of a two-sided interval of 95 %.
-_BELOW: Final = 0.975
+Floats = NDArray[np.float64]
+
+#: Probability of one or more false verdicts of a kind in a table.
+LEVEL: Final = 0.05
+#: Differences of accuracies below this count as none (0.1 points).
+MARGIN: Final = 0.001
+#: Probability with which the planned seeds or events show a difference of the measured size.
+_POWER: Final = 0.8
+_SMALLEST_P: Final = 1e-100
+_MOST_SEEDS: Final = 1000
 
 
 class Mean(NamedTuple):
@@ -25,34 +36,159 @@ class Mean(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Difference of two methods, seed by seed, on the same test events."""
+    """Mean difference of two methods' accuracies over seeds and test events, and the parts of its variance.
 
-    mean: Mean
-    binomial_error: float
-    """Binomial error of an accuracy on this test split."""
-    spread: float
-    """Standard deviation over the seeds of the method that varies more."""
+    Seeds and events are both samples: other seeds and other events of the same kind would give other differences. The
+    parts come from the analysis of variance of the differences (num_seeds, num_events), which gives what a bootstrap
+    over seeds and events estimates, without its bias for few seeds. All fields of numbers may be arrays of one shape.
+    """
+
+    value: Floats
+    of_seed: Floats
+    """Variance of a seed's mean difference, as far as not due to the events: at least that of one event."""
+    of_event: Floats
+    """Variance of an event's difference, common to all seeds."""
+    of_both: Floats
+    """Variance that is neither the seed's nor the event's alone."""
+    num_seeds: int
+    num_events: int
+
+    @classmethod
+    def of(cls, table: ArrayLike) -> Self:
+        """The difference of each table (..., num_seeds, num_events) of -1, 0 and 1: this right, minus other right.
+
+        With one seed the variances are NaN.
+
+        Examples:
+            >>> found = Difference.of([[1, 0, 1, 0], [1, 0, 0, 0]])
+            >>> float(found.value), found.num_seeds, found.num_events
+            (0.375, 2, 4)
+        """
+        values = np.asarray(table, dtype=np.float32)
+        seeds, events = values.shape[-2:]
+        by_seed = values.mean(axis=-1, dtype=np.float64)
+        by_event = values.mean(axis=-2, dtype=np.float64)
+        value = by_seed.mean(axis=-1)
+        if seeds == 1:
+            unknown = np.full_like(value, np.nan)
+            return cls(value, unknown, unknown, unknown, seeds, events)
+        # An accuracy is a whole number of events, so that no spread of it is known better than one event.
+        of_seed = np.maximum(by_seed.var(axis=-1, ddof=1), 1 / events**2)
+        squares = np.square(values).sum(axis=(-2, -1), dtype=np.float64)
+        squares -= events * np.square(by_seed).sum(axis=-1) + seeds * np.square(by_event).sum(axis=-1)
+        of_both = (squares + seeds * events * np.square(value)) / ((seeds - 1) * (events - 1))
+        of_event = np.maximum(by_event.var(axis=-1, ddof=1) - of_both / seeds, 0)
+        return cls(value, of_seed, of_event, of_both, seeds, events)
+
+    def half_width(self, level: ArrayLike = LEVEL) -> Floats:
+        """Half of the interval that misses the true difference with at most this probability.
+
+        Each part of the variance has the quantile of Student's t for its own degrees of freedom (Banerjee 1961), which
+        stays safe for few seeds.
+        """
+        seeds, events = (stdtrit(n - 1, np.asarray(level) / 2) ** 2 / n for n in (self.num_seeds, self.num_events))
+        return np.asarray(np.sqrt(seeds * self.of_seed + events * self.of_event))
 
     @property
-    def why_not(self) -> list[str]:
-        """Reasons why the difference is not significant; empty if it is."""
-        size, mean = abs(self.mean.value), self.mean
-        reasons = []
-        if size <= self.binomial_error:
-            reasons.append(f"smaller than the binomial error of the test split ({points(self.binomial_error)})")
-        if mean.num_seeds == 1:
-            reasons.append("the spread is unknown with one seed")
-            return reasons
-        if size <= self.spread:
-            reasons.append(f"smaller than the spread over seeds ({points(self.spread)})")
-        if size <= self.limit:
-            reasons.append(f"within {points(self.limit)} of zero, the 95 % interval of its own mean")
-        return reasons
+    def p_different(self) -> Floats:
+        """Probability of a difference as large as this, or larger, if there is none (two-sided)."""
+        return self._p_of(np.abs(self.value))
 
     @property
-    def limit(self) -> float:
-        """Half the 95 % interval of the mean."""
-        return student(self.mean.num_seeds - 1) * self.mean.error
+    def p_equivalent(self) -> Floats:
+        """Probability of a difference as close to 0 as this, or closer, if it is `MARGIN` (two one-sided tests)."""
+        room = MARGIN - np.abs(self.value)
+        return np.where(room > 0, self._p_of(np.maximum(room, 0)) / 2, 1.0)
+
+    def _p_of(self, distance: Floats) -> Floats:
+        """Level at which half the interval is this distance; 1 with one seed."""
+        if self.num_seeds == 1:
+            return np.ones_like(self.value)
+
+        def beyond(log_level: Floats, distance: Floats, of_seed: Floats, of_event: Floats) -> Floats:
+            return self._replace(of_seed=of_seed, of_event=of_event).half_width(np.exp(log_level)) - distance
+
+        lowest = math.log(_SMALLEST_P)
+        args = (np.clip(distance, self.half_width(1.0), self.half_width(_SMALLEST_P)), self.of_seed, self.of_event)
+        return np.asarray(np.exp(find_root(beyond, (lowest, 0.0), args=args).x))
+
+    def needed(self, num_comparisons: int) -> str:
+        """Seeds or test events that decide, if the true difference is the measured one: in words."""
+        if self.num_seeds == 1:
+            return "2 or more seeds"
+        size = abs(float(self.value))
+        quantiles = ndtri(1 - LEVEL / 2 / num_comparisons) + ndtri(_POWER)
+        goal = float((max(size, MARGIN - size) / quantiles) ** 2)
+        seed, event, both = float(self.of_seed), float(self.of_event), float(self.of_both)
+        left_for_seeds = goal - event / self.num_events
+        left_for_events = goal - max(seed - both / self.num_events, 0.0) / self.num_seeds
+        words = []
+        if seed < _MOST_SEEDS * left_for_seeds:
+            words.append(f"{max(_rounded(seed / left_for_seeds), self.num_seeds + 1):,} seeds")
+        if left_for_events > 0:
+            words.append(f"{_rounded((event + both / self.num_seeds) / left_for_events):,} test events")
+        if words:
+            return "about " + " or ".join(words)
+        times = (seed / self.num_seeds + event / self.num_events) / goal
+        return f"about {_rounded(times * self.num_seeds):,} seeds and {_rounded(times * self.num_events):,} test events"
+
+
+class Word(StrEnum):
+    """What may be said of a difference."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    EQUIVALENT = "equivalent"
+    UNDECIDED = "undecided"
+
+
+class Judgement(NamedTuple):
+    """The verdict on a difference, with the probabilities corrected for the number of comparisons in its table."""
+
+    difference: Difference
+    word: Word
+    p_different: float
+    p_equivalent: float
+    needed: str
+    """What an undecided difference needs; empty for the others."""
+
+    def __str__(self) -> str:
+        return f"{self.word} (needs {self.needed})" if self.needed else str(self.word)
+
+
+def verdicts(differences: Sequence[Difference]) -> list[Judgement]:
+    """The verdicts on all comparisons of a table.
+
+    Examples:
+        >>> always = Difference.of(np.tile([1, 1, 1, 0], (3, 250)))
+        >>> [str(each) for each in verdicts([always])]
+        ['better']
+    """
+    different = holm([float(each.p_different) for each in differences])
+    equivalent = holm([float(each.p_equivalent) for each in differences])
+    found = []
+    for each, p, q in zip(differences, different, equivalent, strict=True):
+        word = Word.EQUIVALENT if q < LEVEL else Word.UNDECIDED
+        if p < LEVEL:
+            word = Word.BETTER if each.value > 0 else Word.WORSE
+        needed = each.needed(len(differences)) if word is Word.UNDECIDED else ""
+        found.append(Judgement(each, word, float(p), float(q), needed))
+    return found
+
+
+def holm(probabilities: ArrayLike) -> Floats:
+    """Probabilities (..., num_comparisons), corrected for their number (Holm 1979).
+
+    Examples:
+        >>> holm([0.01, 0.04, 0.03]).round(3).tolist()
+        [0.03, 0.06, 0.06]
+    """
+    given = np.asarray(probabilities, dtype=np.float64)
+    order = np.argsort(given, axis=-1)
+    ordered = np.take_along_axis(given, order, axis=-1) * np.arange(given.shape[-1], 0, -1)
+    found = np.empty_like(given)
+    np.put_along_axis(found, order, np.minimum(np.maximum.accumulate(ordered, axis=-1), 1), axis=-1)
+    return found
 
 
 def mean_of(values: Sequence[float]) -> Mean:
@@ -77,31 +213,6 @@ def binomial_error(accuracy: float, num_events: int) -> float:
     return math.sqrt(accuracy * (1 - accuracy) / num_events)
 
 
-def difference(this: Sequence[float], other: Sequence[float], num_events: int) -> Difference:
-    """Difference of the accuracies of two methods, given for the same seeds in the same order.
-
-    Examples:
-        >>> difference([0.95, 0.96, 0.95], [0.90, 0.91, 0.90], 10_000).why_not
-        []
-        >>> difference([0.951, 0.962], [0.950, 0.960], 100).why_not[0]
-        'smaller than the binomial error of the test split (2.06 points)'
-    """
-    mean = mean_of([a - b for a, b in zip(this, other, strict=True)])
-    both = (mean_of(this), mean_of(other))
-    spread = max(each.spread for each in both)
-    return Difference(mean, binomial_error(float(np.mean([each.value for each in both])), num_events), spread)
-
-
-def student(degrees: int) -> float:
-    """Student's t: number of standard errors of a 95 % interval; larger for few seeds, whose spread is uncertain.
-
-    Examples:
-        >>> round(student(2), 2), round(student(40), 2)
-        (4.3, 2.02)
-    """
-    return float(stdtrit(degrees, _BELOW))
-
-
 def points(share: float) -> str:
     """A difference of accuracies in percentage points.
 
@@ -110,3 +221,14 @@ def points(share: float) -> str:
         '1.23 points'
     """
     return f"{100 * share:.2f} points"
+
+
+def _rounded(number: float) -> int:
+    """A number of seeds or events to two digits, upwards.
+
+    Examples:
+        >>> _rounded(12_345)
+        13000
+    """
+    unit = int(10 ** max(math.floor(math.log10(max(number, 1))) - 1, 0))
+    return math.ceil(number / unit) * unit

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from training.studies.results import Comparison, RunResult
-from training.studies.statistics import Difference, Mean, binomial_error, difference, mean_of, points
-from training.studies.variants import METHOD_NAMES, METHODS, REFERENCE, TableColumn, Variant
+from training.studies.results import Comparison, RunResult, lowest_loss
+from training.studies.statistics import Difference, Judgement, Mean, Word, binomial_error, mean_of, points, verdicts
+from training.studies.variants import ALL_METHODS, METHOD_NAMES, REFERENCE, TableColumn, Variant
 
 MODEL_NAMES: Final = {
     "hlf": "High-level-features classifier",
@@ -26,20 +26,27 @@ class Pair(NamedTuple):
 
 
 def pairs(variants: Sequence[Variant]) -> list[Pair]:
-    """Pairs to compare: every variant with the reference, SlowMo with none, SlowMo without with exact average."""
-    found = [Pair(each, REFERENCE) for each in variants if each != REFERENCE]
+    """Pairs to compare.
+
+    Every variant with the reference; SlowMo with none, and with that of the reference; SlowMo without its exact average
+    with that of the same method.
+    """
+    found = [Pair(each, REFERENCE) for each in variants]
     slow = [each for each in variants if each.column is not TableColumn.BASELINE]
-    found += [Pair(each, each.plain) for each in slow if each.plain in variants]
-    exact = [
-        (each, Variant(each.algorithm, TableColumn.SLOWMO)) for each in slow if each.column is TableColumn.NO_AVERAGE
+    found += [Pair(each, each.plain) for each in slow]
+    found += [Pair(each, Variant(REFERENCE.algorithm, TableColumn.SLOWMO)) for each in slow]
+    found += [
+        Pair(each, Variant(each.algorithm, TableColumn.SLOWMO))
+        for each in slow
+        if each.column is TableColumn.NO_AVERAGE
     ]
-    return found + [Pair(each, other) for each, other in exact if other in variants]
+    return [pair for pair in dict.fromkeys(found) if pair.other in variants and pair.this != pair.other]
 
 
 def accuracy_table(comparison: Comparison, model: str) -> str:
     """The thesis' table, methods by slow momentum: mean over seeds, spread, standard error."""
     rows = []
-    for method in METHODS:
+    for method in ALL_METHODS:
         cells = []
         for column in TableColumn:
             runs = comparison.of(model, Variant(method, column))
@@ -48,26 +55,52 @@ def accuracy_table(comparison: Comparison, model: str) -> str:
     return markdown_table(["Test accuracy", *(str(column) for column in TableColumn)], rows)
 
 
-def difference_table(comparison: Comparison, model: str) -> str:
-    """Every variant minus the reference, seed by seed, and the events that only one of them predicts correctly."""
+def judged(comparison: Comparison, model: str) -> dict[Pair, Judgement]:
+    """The verdict on every pair of a network, from the seeds that both have."""
+    found = {}
+    for pair in pairs(comparison.variants(model)):
+        this, other = (np.array([run.counts.is_correct for run in comparison.of(model, each)]) for each in pair)
+        found[pair] = Difference.of(this.astype(np.int8) - other.astype(np.int8))
+    return dict(zip(found, verdicts(list(found.values())), strict=True))
+
+
+def verdict_table(judgements: Mapping[Pair, Judgement]) -> str:
+    """Every comparison: the difference seed by seed and event by event, its interval, and the verdict."""
     rows = []
-    for this, other in pairs(comparison.variants(model)):
-        if other != REFERENCE:
-            continue
-        found = compare(comparison, model, Pair(this, other))
-        counts = [run.counts for run in comparison.of(model, this)]
-        rows.append(
-            [
-                this.title,
-                f"{100 * found.mean.value:+.2f}",
-                _number(100 * found.mean.error),
-                f"{np.mean([each.only_this for each in counts]):.1f}",
-                f"{np.mean([each.only_reference for each in counts]):.1f}",
-                "no: " + found.why_not[0] if found.why_not else "yes",
-            ]
-        )
-    header = ["Minus AR-SGD", "points", "standard error", "events only it gets right", "only AR-SGD", "distinguishable"]
+    for (this, other), verdict in judgements.items():
+        value, width = 100 * float(verdict.difference.value), 100 * float(verdict.difference.half_width())
+        interval = "?" if np.isnan(width) else f"{value - width:+.2f} to {value + width:+.2f}"
+        p_values = (f"{verdict.p_different:.2g}", f"{verdict.p_equivalent:.2g}")
+        rows.append([this.title, other.title, f"{value:+.2f}", interval, *p_values, str(verdict)])
+    header = ["", "against", "points", "95 % interval", "p, difference", "p, equivalence", "verdict"]
     return markdown_table(header, rows)
+
+
+def overall(judgements: Mapping[Pair, Judgement]) -> str:
+    """A sentence with the number of each verdict.
+
+    Examples:
+        >>> overall({})
+        'Of the 0 comparisons: 0 better, 0 worse, 0 equivalent, 0 undecided.'
+    """
+    words = [verdict.word for verdict in judgements.values()]
+    return f"Of the {len(words)} comparisons: {', '.join(f'{words.count(word)} {word}' for word in Word)}."
+
+
+def rate_table(comparison: Comparison, model: str) -> str:
+    """The sweep of learning rates: lowest validation loss and test accuracy of each method at each."""
+    rates = sorted({run.learning_rate for run in comparison.runs if run.model == model})
+    rows = []
+    for variant in comparison.variants(model):
+        by_rate, best = comparison.by_rate(model, variant), comparison.of(model, variant)[0].learning_rate
+        cells = []
+        for rate in rates:
+            accuracy = 100 * float(np.mean([run.counts.accuracy for run in by_rate[rate]]))
+            words = f"{lowest_loss(by_rate[rate]):.4f}; {accuracy:.2f} %"
+            cells.append(f"**{words}**" if rate == best else words)
+        edge = {rates[0]: "lowest", rates[-1]: "highest"}.get(best) if len(rates) > 1 else None
+        rows.append([variant.title, *cells, f"the {edge} tried: a better one may lie beyond" if edge else ""])
+    return markdown_table(["Learning rate", *(f"{rate:g}" for rate in rates), "best"], rows)
 
 
 def work_table(comparison: Comparison, model: str) -> str:
@@ -100,31 +133,9 @@ def work_table(comparison: Comparison, model: str) -> str:
     return markdown_table(header, rows)
 
 
-def compare(comparison: Comparison, model: str, pair: Pair) -> Difference:
-    """Difference of two variants, seed by seed."""
-    this, other = (comparison.of(model, variant) for variant in pair)
-    return difference(_accuracies(this), _accuracies(other), this[0].counts.num_events)
-
-
-def sentence(comparison: Comparison, model: str, pair: Pair) -> str:
-    """A sentence about the difference of two variants and its significance."""
-    found = compare(comparison, model, pair)
-    mean = found.mean
-    number = f"{100 * mean.value:+.2f} ± {_number(100 * mean.error)} points over {mean.num_seeds} seed(s)"
-    start = f"**{pair.this.title} against {pair.other.title}:** {number}"
-    if found.why_not:
-        return f"{start}: not distinguishable; the difference is {'; '.join(found.why_not)}."
-    word = "higher" if mean.value > 0 else "lower"
-    return (
-        f"{start}: {word}; the difference is larger than the binomial error of the test split "
-        f"({points(found.binomial_error)}), than the spread over seeds ({points(found.spread)}) and than the 95 % "
-        f"interval of its mean ({points(found.limit)})."
-    )
-
-
 def binomial_note(comparison: Comparison, model: str) -> str:
     """A note on the binomial error, which the size of the test split gives to every accuracy of a table."""
-    runs = [run for run in comparison.runs if run.model == model]
+    runs = _shown(comparison, model)
     accuracy, num_events = float(np.mean(_accuracies(runs))), runs[0].counts.num_events
     error = binomial_error(accuracy, num_events)
     return (
@@ -134,21 +145,9 @@ def binomial_note(comparison: Comparison, model: str) -> str:
     )
 
 
-def overall(comparison: Comparison, model: str) -> str:
-    """A sentence with the number of significant differences."""
-    all_pairs = pairs(comparison.variants(model))
-    seen = [pair for pair in all_pairs if not compare(comparison, model, pair).why_not]
-    if not seen:
-        return f"None of the {len(all_pairs)} comparisons of this table shows a difference that this sample can tell."
-    return (
-        f"{len(seen)} of the {len(all_pairs)} comparisons show(s) a difference; at 95 % each, up to about "
-        f"{0.05 * len(all_pairs):.1f} would by chance alone."
-    )
-
-
 def still_learning(comparison: Comparison, model: str) -> str:
     """A sentence with the number of runs that were best near their end."""
-    summaries = [run.summary for run in comparison.runs if run.model == model]
+    summaries = [run.summary for run in _shown(comparison, model)]
     late = sum(each["best_epoch"] >= 0.75 * each["epochs"] for each in summaries)
     return (
         f"In {late} of the {len(summaries)} runs the validation loss was lowest in the last quarter of the epochs. "
@@ -169,6 +168,11 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     lines = [header, *rows]
     body = ["| " + " | ".join(map(str, line)) + " |" for line in lines]
     return "\n".join([body[0], "|" + "---|" * len(header), *body[1:]])
+
+
+def _shown(comparison: Comparison, model: str) -> list[RunResult]:
+    """The runs of a network at the best learning rates."""
+    return [run for variant in comparison.variants(model) for run in comparison.of(model, variant)]
 
 
 def _accuracies(runs: Sequence[RunResult]) -> list[float]:

@@ -33,6 +33,8 @@ METHOD_NAMES: Final[dict[AlgorithmName, str]] = {
 }
 #: The methods in the order of rows and colours.
 METHODS: Final = (AlgorithmName.AR_SGD, AlgorithmName.AD_PSGD, AlgorithmName.SWARM_SGD)
+#: The same with sequential SGD.
+ALL_METHODS: Final = (AlgorithmName.SGD, *METHODS)
 
 
 class Variant(NamedTuple):
@@ -72,16 +74,25 @@ class Variant(NamedTuple):
 
 
 REFERENCE: Final = Variant(AlgorithmName.AR_SGD, TableColumn.BASELINE)
-#: The columns of the thesis' tables 4.2 and 4.3. AR-SGD comes first: the others are compared with it.
+#: The columns of the thesis' tables 4.2 and 4.3, and two controls that they lack: SGD on one worker, and slow momentum
+#: without gossip. AR-SGD comes first: the others are compared with it.
 ALL_VARIANTS: Final = (
     REFERENCE,
+    Variant(AlgorithmName.SGD, TableColumn.BASELINE),
+    Variant(AlgorithmName.AR_SGD, TableColumn.SLOWMO),
     *(Variant(method, column) for method in (AlgorithmName.AD_PSGD, AlgorithmName.SWARM_SGD) for column in TableColumn),
 )
 COMPARISONS: Final[dict[str, tuple[Variant, ...]]] = {"thesis": ALL_VARIANTS}
 
 
 def train_settings(
-    base: TrainSettings, settings: CompareSettings, variant: Variant, *, epochs: int, seed: int
+    base: TrainSettings,
+    settings: CompareSettings,
+    variant: Variant,
+    *,
+    epochs: int,
+    seed: int,
+    rate_factor: float = 1.0,
 ) -> TrainSettings:
     """Training settings of one run: the common ones from `train`, the others from the comparison.
 
@@ -97,7 +108,8 @@ def train_settings(
         {
             **shared,
             "algorithm": variant.algorithm,
-            "workers": settings.workers,
+            "workers": 1 if variant.algorithm is AlgorithmName.SGD else settings.workers,
+            "learning_rate": base.learning_rate * rate_factor,
             "epochs": epochs,
             "batch_size": settings.batch_size,
             "local_steps": settings.local_steps,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from training.transports.transport import Transport
+from training.transports.transport import Transport, Vector
 
 
 class Sums(NamedTuple):
@@ -19,6 +19,12 @@ class Sums(NamedTuple):
     weight: float = 0.0
     correct: float = 0.0
     samples: int = 0
+
+    @classmethod
+    def of(cls, numbers: Vector) -> Self:
+        """From an array of these four numbers."""
+        loss, weight, correct, samples = numbers.tolist()
+        return cls(loss, weight, correct, round(samples))
 
     def plus(self, other: Sums) -> Sums:
         """Sums over both sets of events."""
@@ -58,5 +64,4 @@ async def reduce_sums(sums: Sums, transport: Transport) -> Sums:
     """The sums over the events of all workers."""
     vector = np.array(sums, dtype=np.float64)
     await transport.all_reduce_sum(vector)
-    loss, weight, correct, samples = vector.tolist()
-    return Sums(loss, weight, correct, round(samples))
+    return Sums.of(vector)

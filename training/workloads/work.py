@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from training.flat_model import FlatModel, VectorModel
@@ -14,10 +13,8 @@ from training.readers.batch import Batch
 from training.readers.reader import Reader
 from training.readers.sharding import EpochPlan
 from training.transports.transport import Vector
-from training.workloads.sums import Sums, sums_of, weighted_losses
-
-#: Number of steps whose outputs are summed together, which is cheaper than step by step.
-_STEPS_KEPT: Final = 64
+from training.workloads.gradients import gradients_of
+from training.workloads.sums import Sums, sums_of
 
 
 class ValidationShare(NamedTuple):
@@ -59,7 +56,7 @@ class Work(Protocol):
 
 
 class ReaderWork(Work):
-    """Batches from a reader, gradients by backpropagation.
+    """Batches from a reader.
 
     Args:
         model: The worker's network.
@@ -79,8 +76,7 @@ class ReaderWork(Work):
         self._alive = alive
         self._batches: Iterator[Batch] = iter(())
         self._batch: Batch | None = None
-        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._sums = Sums()
+        self._gradients = gradients_of(model)
 
     @override
     def begin_epoch(self, plan: EpochPlan, *, epoch: int, first_step: int) -> None:
@@ -97,31 +93,15 @@ class ReaderWork(Work):
         batch = self._batch
         if batch is None:
             raise AssertionError("next_batch() was not called")
-        self.model.zero_gradient()
-        logits = self.model.module(*batch.inputs)
-        losses = weighted_losses(logits, batch.labels, batch.weights)
-        # Divide by the number of events: the weights are 1 on average, but may add up to 0 in a batch.
-        (losses.sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
-        self._kept.append((logits.detach(), batch.labels, batch.weights))
-        if len(self._kept) == _STEPS_KEPT:
-            self._sum_up()
+        self._gradients.compute(batch)
 
     @override
     def take_sums(self) -> Sums:
-        self._sum_up()
-        sums, self._sums = self._sums, Sums()
-        return sums
+        return self._gradients.take_sums()
 
     @override
     def sums_so_far(self) -> Sums:
-        if not self._kept:
-            return self._sums
-        logits, labels, weights = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
-        return self._sums.plus(sums_of(logits, labels, weights))
-
-    def _sum_up(self) -> None:
-        self._sums = self.sums_so_far()
-        self._kept.clear()
+        return self._gradients.sums_so_far()
 
     @override
     async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:

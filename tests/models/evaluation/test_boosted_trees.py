@@ -61,6 +61,7 @@ def test_weights_are_used() -> None:
     np.testing.assert_allclose(found[0], expected, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_negative_weights_count_as_none_and_are_counted() -> None:
     hlf, labels = made(600)
     weights = np.ones(600)
@@ -72,6 +73,7 @@ def test_negative_weights_count_as_none_and_are_counted() -> None:
     np.testing.assert_array_equal(clipped.probabilities({"hlf": hlf}), none.probabilities({"hlf": hlf}))
 
 
+@pytest.mark.slow
 def test_large_samples_stop_early_by_the_seed_and_small_ones_do_not(trees: BoostedTrees) -> None:
     assert trees.trees.n_iter_ == 100
     num_events = 2 * FEWEST_TO_STOP_EARLY + 200

@@ -123,6 +123,7 @@ def test_models_differ_in_colours_and_dashes_and_have_the_same_in_each_panel(plo
 
 
 @BOTH
+@pytest.mark.slow
 def test_the_band_of_a_model_that_lets_nothing_pass_can_be_seen(tmp_path: Path, plot: Plot) -> None:
     figure = plot({"all": {"perfect": PERFECT}}, "signal", LABELS)
     (axes,) = figure.axes
@@ -150,6 +151,7 @@ def test_negative_weights_leave_the_line_away_where_less_than_nothing_passes(tmp
 
 
 @BOTH
+@pytest.mark.slow
 def test_figures_are_saved_with_the_same_bytes_twice(tmp_path: Path, plot: Plot) -> None:
     written: list[list[bytes]] = []
     for name in ("first", "second"):

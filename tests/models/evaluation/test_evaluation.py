@@ -129,6 +129,7 @@ def refuse_constant(word: str) -> None:
     raise AssertionError(f"{word} is no JSON")
 
 
+@pytest.mark.slow
 def test_all_files_are_written_and_learning_curves_where_there_is_a_history(done: Done) -> None:
     expected = {"metrics.json"}
     for name in ("background_efficiency", "rejection", "importance"):
@@ -279,6 +280,7 @@ def test_curves_side_by_side_are_against_all_backgrounds_and_against_each(
             np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_without_training_files_points_or_rates_the_evaluation_goes_without(
     done: Done, unsaved: list[str], tmp_path: Path
 ) -> None:

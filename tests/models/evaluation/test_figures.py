@@ -94,6 +94,7 @@ def points_and_bars(container: ErrorbarContainer, bars: int = 0) -> tuple[np.nda
 
 
 @every_figure
+@pytest.mark.slow
 def test_figures_are_saved_with_the_same_bytes_twice(tmp_path: Path, name: str) -> None:
     written: list[list[bytes]] = []
     for each in ("first", "second"):
@@ -119,12 +120,14 @@ def test_every_axis_has_a_label_and_the_figure_says_what_it_is_of(name: str) -> 
 
 
 @every_figure
+@pytest.mark.slow
 def test_figures_can_be_made_with_negative_weights(tmp_path: Path, name: str) -> None:
     save_figure(made_figure(name, lightest=-0.5), tmp_path / name)
     assert (tmp_path / f"{name}.pdf").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("words", ["50%", "MC #3", "run_", "10^", r"C:\\data", "$5 $6", "a_b", "<script>", r"$\frac$"])
+@pytest.mark.slow
 def test_any_words_can_stand_on_plots(tmp_path: Path, words: str) -> None:
     figure = plot_confusion(np.eye(2), [words, "b"], PlotLabels(words, words, 13))
     save_figure(figure, tmp_path / "plot")
@@ -256,6 +259,7 @@ def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(lig
     assert legend_of(panels[-1]) == NAMES
 
 
+@pytest.mark.slow
 def test_a_class_without_events_in_any_bin_leaves_its_points_away(tmp_path: Path) -> None:
     content = {"edges": [0.0, 1.0], "classes": {"a": [None], "b": [{"value": 0.5, "low": 0.4, "high": 0.6}]}}
     figure = plot_efficiencies({"met": content}, "b", 0.5, LABELS)

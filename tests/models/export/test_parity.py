@@ -73,6 +73,7 @@ def columns() -> Columns:
 
 @every_network
 @pytest.mark.parametrize("sharp", [False, True])
+@pytest.mark.slow
 def test_exported_networks_are_the_networks(tmp_path: Path, columns: Columns, name: ModelName, sharp: bool) -> None:
     spec = spec_for(name, columns)
     model = made_network(spec, dtype=torch.float32)

@@ -35,6 +35,7 @@ def expected_of(model: Classifier, events: dict[str, torch.Tensor]) -> torch.Ten
 
 @every_network
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.slow
 def test_programs_take_any_batch_and_any_list(tmp_path: Path, name: ModelName, dtype: torch.dtype) -> None:
     export_program(made_network(name, dtype=dtype), made_spec(name), tmp_path / "model.pt2")
     program = torch.export.load(tmp_path / "model.pt2").module()
@@ -54,6 +55,7 @@ def test_a_program_does_not_grow_with_the_list_and_holds_one_gru(tmp_path: Path,
     assert targets.count("aten.gru.input") == 1
 
 
+@pytest.mark.slow
 def test_a_program_runs_without_this_project(tmp_path: Path) -> None:
     model, events = made_network("inclusive", dtype=torch.float32), random_events([4, 2], dtype=torch.float32)
     export_program(model, made_spec("inclusive"), tmp_path / "model.pt2")

@@ -51,6 +51,7 @@ def test_the_network_is_a_gru_over_the_valid_particles(lengths: list[int]) -> No
     more=st.integers(0, 20),
     padding=st.sampled_from([0.0, 1.0, 1e30, -1e300, math.inf, math.nan]),
 )
+@pytest.mark.slow
 def test_padding_changes_neither_logits_nor_gradients(name: str, lengths: list[int], more: int, padding: float) -> None:
     model, events = made_network(name), random_events(lengths)
     rows = events["particles"].shape[1] + more

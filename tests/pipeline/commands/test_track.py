@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
@@ -17,8 +17,6 @@ import pytest
 from command_line import SAMPLES, small_config
 from event_files import scalars
 from feature_datasets import write_dataset
-from mlflow import MlflowClient
-from mlflow.entities import Run
 from published_by_hand import publish
 from rich.console import Console
 
@@ -30,6 +28,10 @@ from pipeline.runner import Runner
 from pipeline.runs.store import StageStore
 from training.gridsearch.choice import Choice
 from training.loop.summary import read_records
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 BEST = Choice(hidden=[6, 4], batch_size=20, learning_rate=0.02, epochs=3)
 CONFIG: dict[str, Any] = {
@@ -109,6 +111,9 @@ def client(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) 
     # The command sets these too, for its own process.
     for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
         patch.setenv(name, "1")
+    # Its import takes a second, which tests that are not run here need not pay.
+    from mlflow import MlflowClient
+
     client = MlflowClient(tracking_uri=(tmp_path_factory.mktemp("mlflow") / "all runs").as_uri())
     patch.setenv("MLFLOW_TRACKING_URI", client.tracking_uri)
     return client

@@ -8,9 +8,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from pipeline.machine.spark_session import _cause, pass_on, zip_code
 
 
+@pytest.mark.slow
 def test_the_shipped_archive_is_enough_to_import_the_tasks(tmp_path: Path) -> None:
     archive = zip_code(tmp_path)
     code = (

@@ -136,6 +136,7 @@ def test_a_night_with_a_new_file_needs_no_room_for_all_events(nights: Nights) ->
     [{"force": True}, {"ingest": {"min_track_pt": 0.6}}, {"ingest": {"entries_per_task": 10}}],
     ids=["force", "threshold", "pieces"],
 )
+@pytest.mark.slow
 def test_where_all_is_made_anew_links_spare_nothing(nights: Nights, how: dict[str, Any]) -> None:
     nights.arrive("qcd_1")
     nights.pass_by(room=0.8)

@@ -14,7 +14,7 @@ from pipeline.reporting.cutflow import Step, StepEfficiency, Yield, as_text
 from pipeline.terminal.exit_codes import SafeConsole
 from pipeline.terminal.grid import Grid
 from pipeline.terminal.tables import evaluation_tables, export_table, rank_table, search_table
-from training.gridsearch.results import Score
+from training.gridsearch.results import Cost, Score
 from training.gridsearch.trials import Trial
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
@@ -22,7 +22,7 @@ CLASSES = ["QCD", "ttbar", "W+jets"]
 
 def searched() -> list[Grid]:
     trial = Trial((150, 100, 50), 200, 0.0005, 120)
-    return [search_table([Score(trial, 123_456, 0.94213, 0.02034, 0.19234, [3], 112.34)] * 27)]
+    return [search_table([Score(trial, 123_456, [0.94213, 0.95], 0.19234, 3, Cost(112.34, 0.1))] * 27)]
 
 
 def ranks() -> list[Grid]:

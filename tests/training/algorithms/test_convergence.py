@@ -51,6 +51,7 @@ def test_workers_disagree_in_proportion_to_the_learning_rate(method: str) -> Non
 
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("method", SOME)
+@pytest.mark.slow
 def test_the_toy_task_is_learnt_from_any_seed(method: str, seed: int) -> None:
     simulated = run(**ALL[method], seed=seed, learning_rate=0.04, epochs=5, batch_size=16, cluster=JITTER)
     last = simulated.records[0][-1]

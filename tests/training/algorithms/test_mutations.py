@@ -19,10 +19,10 @@ from training.algorithms.gossip import RandomPartners
 from training.algorithms.local_sgd import LocalSgd
 from training.algorithms.slowmo import SlowMo
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
+from training.compiled.optimizer import VectorOptimizer
 from training.errors import StalledError
 from training.loop.trainer import Trainer
-from training.simulation.row_optimizers import RowOptimizer
-from training.simulation.stacked import MeanModelEvaluator, StackedWork
+from training.simulation.stacked import StackedWork
 from training.simulation.transport import SimVector, half_difference
 from training.topology import make_topology
 
@@ -114,19 +114,14 @@ MUTATIONS = {
         "training/algorithms/test_nan_guard.py::test_the_other_workers_go_on",
         {"method": "d-psgd", "slow": {}, "bad": float("nan")},
     ),
-    "padding": Mutation(
-        MeanModelEvaluator._evaluate_some, "np.resize(rows, longest)", "np.pad(rows, (0, longest - len(rows)))",
-        "training/algorithms/test_nan_guard.py::test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch",
-        {"method": "ar-sgd", "row": 0},
-    ),
     "locks in the order of the ranks": Mutation(
         SimVector._average_locked, " if self._rank < theirs._rank else (theirs, self)", "",
         "property/test_training_gossip.py::test_no_order_of_three_workers_ends_in_a_deadlock",
     ),
-    "Adam's bias correction": Mutation(
-        RowOptimizer._adam, "(1 - beta1**step)", "(1 - beta1)",
-        "training/simulation/test_row_optimizers.py::test_rows_are_updated_as_by_torch",
-        {"chosen": {"optimizer": "adam"}},
+    "the scheduled rate": Mutation(
+        VectorOptimizer.step, 'self.param_groups[0]["lr"]', "0.05",
+        "training/compiled/test_optimizer.py::test_steps_are_those_of_torch",
+        {"chosen": {"optimizer": "adam"}, "precision": "float64"},
     ),
     "slow momentum in a checkpoint": Mutation(
         SlowMo.load_state, 'self._momentum[:] = state["momentum"].numpy()', "pass", RESUME, resumed("d-psgd", "slowmo")

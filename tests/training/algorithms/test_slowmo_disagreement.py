@@ -71,6 +71,7 @@ def known_inflation(beta: float) -> float:
 
 
 @pytest.mark.parametrize(("beta", "expected"), [(0.5, 1.23), (0.7, 1.55), (0.9, 2.6)])
+@pytest.mark.slow
 def test_noise_drives_workers_apart_by_the_known_factor(beta: float, expected: float) -> None:
     assert known_inflation(beta) == pytest.approx(expected, rel=0.03)
     found = inflation({"algorithm": "d-psgd", "topology": "complete"}, beta)
@@ -93,6 +94,7 @@ STILL = [
 
 
 @pytest.mark.parametrize(("beta", "tau", "low", "high"), STILL)
+@pytest.mark.slow
 def test_without_gradients_disagreement_dies_out_unless_momentum_is_large_and_averages_are_rare(
     beta: float, tau: int, low: float, high: float
 ) -> None:

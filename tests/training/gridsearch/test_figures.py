@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import math
-
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from models.evaluation.style import PlotLabels
 from training.gridsearch.figures import plot_pareto, plot_speed_up
-from training.gridsearch.results import Score, latency, pareto_front
+from training.gridsearch.results import Cost, Score, latency, pareto_front
 from training.gridsearch.trials import Trial
 
 LABELS = PlotLabels("", "toy", 13)
 #: The second layer of all has 2 nodes; the widest is the fastest but one.
 SCORES = [
-    Score(Trial((width, 2), 16, rate, 3), 50 * width, accuracy, spread, 0.3, [1], time)
-    for width, rate, accuracy, spread, time in [
-        (2, 0.1, 0.7, 0.01, 5.0),
-        (2, 0.2, 0.6, 0.01, 5.0),
-        (4, 0.1, 0.65, math.nan, 3.0),
-        (8, 0.1, 0.8, math.nan, 4.0),
+    Score(Trial((width, 2), 16, rate, 3), 50 * width, [accuracy - 0.01, accuracy + 0.01], 0.3, 1, Cost(time, 0.1))
+    for width, rate, accuracy, time in [
+        (2, 0.1, 0.7, 5.0),
+        (2, 0.2, 0.6, 5.0),
+        (4, 0.1, 0.65, 3.0),
+        (8, 0.1, 0.8, 4.0),
     ]
 ]
 
@@ -35,7 +34,7 @@ def test_all_settings_are_points_in_both_panels(pareto: Figure) -> None:
     assert sorted(sizes.lines[0].get_xdata()) == [100, 100, 200, 400]
     assert sorted(times.lines[0].get_xdata()) == [3, 4, 5, 5]
     for axes in (sizes, times):
-        assert sorted(axes.lines[0].get_ydata()) == [0.6, 0.65, 0.7, 0.8]
+        np.testing.assert_allclose(sorted(axes.lines[0].get_ydata()), [0.6, 0.65, 0.7, 0.8])
     pareto.canvas.draw()
 
 
@@ -44,6 +43,13 @@ def test_each_panel_names_its_own_front(pareto: Figure) -> None:
     assert [text.get_text() for text in sizes.texts if "-" in text.get_text()] == ["2-2", "8-2"]
     assert [text.get_text() for text in times.texts if "-" in text.get_text()] == ["4-2", "8-2"]
     assert len(pareto_front(SCORES)) == len(pareto_front(SCORES, latency)) == 2
+
+
+def test_the_labels_stay_within_the_axes(pareto: Figure) -> None:
+    pareto.canvas.draw()
+    for axes in pareto.axes:
+        for label in axes.texts:
+            assert label.get_window_extent().x1 < axes.get_window_extent().x1
 
 
 def test_the_axes_say_what_they_are(pareto: Figure) -> None:

@@ -14,6 +14,7 @@ from feature_datasets import write_dataset
 from features.columns import NUM_HLF
 from features.dataset import FeatureDataset
 from training.gridsearch import trainings as running
+from training.gridsearch.folds import Curves, Member, make_folds
 from training.gridsearch.results import score
 from training.gridsearch.settings import GridSearchSettings
 from training.gridsearch.trainings import (
@@ -25,6 +26,7 @@ from training.gridsearch.trainings import (
     run_job,
 )
 from training.gridsearch.trials import SearchJob, Trial
+from training.readers.batch import Rows
 from training.settings import TrainSettings
 
 JOB = SearchJob((6, 4), 16, 0.01)
@@ -86,6 +88,35 @@ def test_a_search_learns_from_the_training_split_only(tmp_path: Path) -> None:
         for path in (path for split in ("val", "test") for path in copy.files(split)):
             pq.write_table(pq.read_table(path).slice(0, 1), path)
     assert found[0] == found[1] != []
+
+
+def test_scaling_and_balance_never_see_the_judged_fold(dataset: FeatureDataset) -> None:
+    rows, classes = running._load(dataset.folder, 1)
+    fold = make_folds(rows.labels.numpy(), 3, seed=1)[0]
+    spoiled = rows._replace(inputs=(rows.inputs[0].clone(),), weights=rows.weights.clone())
+    spoiled.inputs[0][fold.val] *= 100
+    spoiled.weights[fold.val] *= 5
+    assert running.fitted_scaler(spoiled, fold) == running.fitted_scaler(rows, fold)
+    weights, others = (running.balanced(each, fold, classes).weights.numpy() for each in (rows, spoiled))
+    np.testing.assert_array_equal(weights[fold.train], others[fold.train])
+    sums = np.bincount(rows.labels.numpy()[fold.train], weights=weights[fold.train])
+    np.testing.assert_allclose(sums, len(fold.train) / len(classes), rtol=1e-5)
+
+
+def test_a_job_learns_on_the_fitted_scale_with_a_seed_for_each_fold(
+    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def noted(make_network: Any, constants: Any, rate: float, rows: Rows, member: Member, **chosen: Any) -> Curves:
+        seen.append((make_network().scaling.mean.tolist(), member.seed))
+        return Curves([0.1], [0.1], [0.9])
+
+    monkeypatch.setattr(running, "train_member", noted)
+    run_job(search_on(dataset, seed=7), JOB, 1, tmp_path)
+    means, seeds = zip(*seen, strict=True)
+    assert seeds == (7, 8, 9)
+    assert len({tuple(mean) for mean in means}) == 3
 
 
 def test_a_job_that_fails_is_a_result_with_its_reason_and_is_tried_again(

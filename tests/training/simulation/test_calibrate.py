@@ -24,6 +24,7 @@ def records(algorithm: str, workers: int, batch_size: int, *, epochs: int = 30) 
     return simulate(NETWORK, rows, rows, settings, TRUTH).records
 
 
+@pytest.mark.slow
 def test_the_cluster_of_simulated_runs_is_found_again() -> None:
     alone = [records("sgd", 1, 16), records("sgd", 1, 64)]
     found = calibrate(alone, [records("ad-psgd", 2, 16)], num_bytes=NUM_BYTES)

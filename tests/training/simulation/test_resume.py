@@ -51,6 +51,7 @@ def assert_same(found: Simulated, expected: Simulated, taken_up: tuple[int, int]
 
 
 @pytest.mark.parametrize(("method", "optimizer", "slowmo"), CASES)
+@pytest.mark.slow
 def test_every_method_goes_on_from_a_checkpoint_bit_by_bit(method: str, optimizer: str, slowmo: str) -> None:
     chosen = METHODS[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
     kept = KeptCheckpoints()
@@ -70,6 +71,7 @@ TIES = {
 
 @pytest.mark.parametrize("cluster", TIES)
 @pytest.mark.parametrize("method", ["ad-psgd", "ad-psgd beside", "swarm-sgd geometric"])
+@pytest.mark.slow
 def test_what_happens_at_the_same_instant_happens_in_the_same_order(method: str, cluster: str) -> None:
     chosen = METHODS[method] | {"cluster": TIES[cluster]}
     kept = KeptCheckpoints()
@@ -129,6 +131,7 @@ def test_checkpoints_change_no_numbers_of_a_synchronous_method_and_cost_no_time(
 @pytest.mark.parametrize("position", [WITHIN, BETWEEN])
 @pytest.mark.parametrize("workers", [2, 5])
 @pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
+@pytest.mark.slow
 def test_another_number_of_workers_goes_on_from_the_average_model(
     method: str, workers: int, position: tuple[int, int]
 ) -> None:

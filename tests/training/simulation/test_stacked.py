@@ -1,4 +1,4 @@
-"""Gradients of many virtual workers at once are those of each alone; worker by worker where nothing can be stacked."""
+"""Gradients of many virtual workers at once are those of each alone, in compiled code and by backpropagation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from simulated import CLUSTER, models, run, settings, toy_network, toy_rows
 from torch import Tensor, nn
 
 from training.errors import DivergedError
+from training.readers.batch import Rows
 from training.simulation.simulate import simulate
 from training.simulation.stacked import RowModel, StackedModels
+from training.workloads.sums import sums_of
 
 
 class Recurrent(nn.Module):
@@ -36,28 +38,29 @@ CASES = {"perceptron": (toy_network, (4,)), "recurrent": (recurrent, (6, 3))}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_stacked_gradients_are_those_of_each_worker_alone(name: str) -> None:
+def test_gradients_of_some_workers_are_those_of_each_alone(name: str) -> None:
     make, shape = CASES[name]
     torch.manual_seed(5)
     workers, sizes = 5, [7, 4, 7, 1, 6]
     stacked = StackedModels(make(), workers + 1)
     stacked.parameters += 0.3 * torch.randn_like(stacked.parameters)
-    ranks = [5, 0, 3, 1, 4]
-    inputs, labels = torch.randn(workers, 7, *shape).double(), torch.randint(3, (workers, 7))
-    weights = torch.rand(workers, 7).double()
-    for place, size in enumerate(sizes):
-        weights[place, size:] = 0
-    _, logits = stacked.compute(ranks, (inputs,), labels, weights, torch.tensor(sizes).double())
-    for place, rank in enumerate(ranks):
-        alone, size = make(), sizes[place]
+    rows = Rows((torch.randn(30, *shape).double(),), torch.randint(3, (30,)), torch.rand(30).double())
+    batches = {
+        rank: np.random.default_rng(rank).permutation(30)[:size]
+        for rank, size in zip([5, 0, 3, 1, 4], sizes, strict=True)
+    }
+    stacked.compute(batches, rows)
+    for rank, numbers in batches.items():
+        alone, batch = make(), rows.batch(numbers)
         nn.utils.vector_to_parameters(stacked.parameters[rank], alone.parameters())
-        outputs = alone(inputs[place])
-        losses = nn.functional.cross_entropy(outputs[:size], labels[place, :size], reduction="none")
-        ((losses * weights[place, :size]).sum() / size).backward()
+        outputs = alone(*batch.inputs)
+        losses = nn.functional.cross_entropy(outputs, batch.labels, reduction="none") * batch.weights
+        losses.mean().backward()
         expected = torch.cat([parameter.grad.reshape(-1) for parameter in alone.parameters()])
         torch.testing.assert_close(stacked.gradients[rank], expected, rtol=0, atol=1e-12)
-        torch.testing.assert_close(logits[place], outputs.detach(), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(stacked.sums[rank], sums_of(outputs.detach(), batch.labels, batch.weights))
     assert not stacked.gradients[2].any(), "the gradient of a worker that did not compute is left alone"
+    assert not stacked.sums[2].any()
 
 
 def test_a_row_is_the_vector_of_one_worker() -> None:

@@ -206,6 +206,7 @@ def test_computing_times_have_the_chosen_mean_spread_and_pauses() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(method: str) -> None:
     runs = [run(**METHODS[method], cluster=ROUGH, seed=seed) for seed in (1, 1, 2)]
     np.testing.assert_array_equal(models(runs[0]), models(runs[1]))

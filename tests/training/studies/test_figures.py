@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from made_comparison import EPOCHS, made_comparison, made_timing
 
 from models.evaluation.style import PlotLabels
@@ -78,6 +79,7 @@ def test_consensus_leaves_out_who_always_agrees() -> None:
     assert figure.axes[0].get_yscale() == "log"
 
 
+@pytest.mark.slow
 def test_all_figures_are_written_twice_and_explained(tmp_path: Path) -> None:
     drawn = draw(COMPARISON, LABELS, tmp_path / "figures")
     stems = [each.stem for each in drawn]
@@ -91,6 +93,7 @@ def test_all_figures_are_written_twice_and_explained(tmp_path: Path) -> None:
     assert "Lines: simulated" in scaling.caption
 
 
+@pytest.mark.slow
 def test_runs_of_one_epoch_can_be_drawn(tmp_path: Path) -> None:
     runs = [run._replace(curves={name: values[:1] for name, values in run.curves.items()}) for run in COMPARISON.runs]
     timing = {"hlf": made_timing(epochs=1), "particles": made_timing(epochs=1)}

@@ -41,11 +41,13 @@ def planned(
 
 def test_there_is_a_job_for_each_network_and_number_of_workers(dataset: FeatureDataset, tmp_path: Path) -> None:
     plan = planned(dataset, tmp_path, cores=3)
-    assert [len(job.runs) for job in plan.converging] == [14, 7]
+    # Eight methods on two workers and sequential SGD, each with three learning rates; two seeds, then one.
+    assert [len(job.runs) for job in plan.converging] == [48, 6, 24, 3]
+    assert [{run.spec.train.workers for run in job.runs} for job in plan.converging] == [{2}, {1}, {2}, {1}]
     assert [{run.spec.train.workers for run in job.runs} for job in plan.timing] == [{1}, {1}, {2}, {3}]
     folders = [run.spec.out_dir for job in plan.jobs for run in job.runs]
     assert len(folders) == len(set(folders))
-    assert [run.seed for run in plan.converging[0].runs] == [1] * 7 + [2] * 7
+    assert [run.seed for run in plan.converging[0].runs] == [1] * 24 + [2] * 24
     assert {tuple(run.spec.model.hidden) for run in plan.runs() if run.model == "hlf"} == {(7,)}
 
 
@@ -91,9 +93,10 @@ def test_what_other_settings_left_is_removed_and_what_the_same_left_is_kept(
         ({"tau": 3}, False),
         ({"simulated_workers": 4}, False),
         ({"seeds": {"hlf": 3}}, False),
+        ({"rate_factors": [1.0]}, False),
     ],
 )
-def test_the_result_hangs_on_what_matters_and_nothing_else(
+def test_the_result_depends_on_what_matters_and_nothing_else(
     dataset: FeatureDataset, tmp_path: Path, changes: dict[str, Any], is_same: bool
 ) -> None:
     before = planned(dataset, tmp_path)
@@ -103,7 +106,13 @@ def test_the_result_hangs_on_what_matters_and_nothing_else(
 def test_slow_momentum_makes_only_its_own_columns_stale(dataset: FeatureDataset, tmp_path: Path) -> None:
     before, after = (planned(dataset, tmp_path, tau=tau).converging[0].runs for tau in (12, 3))
     changed = {one.variant.key for one, other in zip(before, after, strict=True) if one.digest != other.digest}
-    assert changed == {"ad-psgd-slowmo", "ad-psgd-slowmo-no-avg", "swarm-sgd-slowmo", "swarm-sgd-slowmo-no-avg"}
+    assert changed == {
+        "ar-sgd-slowmo",
+        "ad-psgd-slowmo",
+        "ad-psgd-slowmo-no-avg",
+        "swarm-sgd-slowmo",
+        "swarm-sgd-slowmo-no-avg",
+    }
 
 
 def test_other_events_make_all_runs_anew(dataset: FeatureDataset, tmp_path: Path) -> None:

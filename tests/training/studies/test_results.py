@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from made_comparison import made_comparison
 
 from models.evaluation.style import PlotLabels
@@ -42,6 +43,7 @@ def test_curves_are_ordered_by_seed() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_page_embeds_every_figure_and_says_how_it_was_made(tmp_path: Path) -> None:
     drawn = draw(COMPARISON, PlotLabels("", "technical sample", 13), tmp_path / "figures")
     page = render(COMPARISON, drawn, folder="figures")
@@ -56,7 +58,7 @@ def test_the_page_embeds_every_figure_and_says_how_it_was_made(tmp_path: Path) -
         "seeds: hlf 1 to 2; particles 1 to 2",
         "| sample | technical sample |",
         "| code of the runs | commit 1 |",
-        "learning rate 0.001, the same for every method",
+        "learning rate 0.001, each for every method",
     ):
         assert words in page, words
 

@@ -15,9 +15,11 @@ def made(key: str, base: TrainSettings | None = None) -> TrainSettings:
     return train_settings(base or TrainSettings(), CHOSEN, Variant.of(key), epochs=3, seed=5)
 
 
-def test_there_are_the_seven_cells_of_the_tables() -> None:
+def test_there_are_the_seven_cells_of_the_tables_and_two_controls() -> None:
     assert [variant.key for variant in ALL_VARIANTS] == [
         "ar-sgd",
+        "sgd",
+        "ar-sgd-slowmo",
         "ad-psgd",
         "ad-psgd-slowmo",
         "ad-psgd-slowmo-no-avg",
@@ -39,9 +41,18 @@ def test_columns_are_slow_momentum_with_and_without_the_exact_average() -> None:
 
 
 def test_methods_differ_in_nothing_but_what_is_compared() -> None:
-    differing = {"algorithm", "slowmo"}
+    differing = {"algorithm", "slowmo", "workers"}
     plain = made("ar-sgd").model_dump(exclude=differing)
     assert all(made(variant.key).model_dump(exclude=differing) == plain for variant in ALL_VARIANTS)
+    assert {made(variant.key).workers for variant in ALL_VARIANTS if variant.key != "sgd"} == {4}
+    assert made("sgd").workers == 1
+
+
+def test_a_learning_rate_of_the_sweep_is_a_factor_on_that_of_train() -> None:
+    base = TrainSettings(learning_rate=0.02)
+    found = train_settings(base, CHOSEN, REFERENCE, epochs=3, seed=5, rate_factor=3.0)
+    assert found.learning_rate == pytest.approx(0.06)
+    assert found.model_dump(exclude={"learning_rate"}) == made("ar-sgd", base).model_dump(exclude={"learning_rate"})
 
 
 def test_what_methods_share_comes_from_train_and_the_rest_does_not() -> None:
@@ -65,3 +76,5 @@ def test_timing_runs_are_of_bare_methods_and_may_have_one_worker() -> None:
 def test_a_model_cannot_be_compared_twice() -> None:
     with pytest.raises(ValueError, match="'hlf' is given twice"):
         CompareSettings(models=["hlf", "hlf"])
+    with pytest.raises(ValueError, match=r"1\.0 is given twice"):
+        CompareSettings(rate_factors=[1.0, 1.0])

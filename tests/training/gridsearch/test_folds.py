@@ -1,4 +1,4 @@
-"""Stacked trainings are the trainings that each would be alone."""
+"""Trainings on folds are those of a plain loop with torch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,8 @@ from torch.optim import SGD, Adam, Optimizer
 from features.columns import NUM_HLF
 from models.networks.hlf import HlfClassifier
 from models.networks.scaling_layer import Scaler
-from training.gridsearch.stacked_perceptrons import StackedPerceptrons
-from training.gridsearch.stacked_training import (
-    Curves,
-    Fold,
-    Member,
-    make_folds,
-    steps_per_epoch,
-    train_stacked,
-)
+from training.compiled.optimizer import Constants
+from training.gridsearch.folds import Curves, Fold, Member, make_folds, steps_per_epoch, train_member
 from training.random_streams import random_stream
 from training.readers.batch import Rows
 from training.readers.sharding import step_bounds
@@ -30,11 +23,19 @@ from training.workloads.sums import sums_of, weighted_losses
 
 NUM_CLASSES = 3
 SCALERS = {"hlf": Scaler(np.linspace(-1, 1, NUM_HLF).tolist(), np.linspace(1, 2, NUM_HLF).tolist())}
-OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
-    "adam": lambda parameters: Adam(parameters, lr=0.01),
-    "adam with weight decay": lambda parameters: Adam(parameters, lr=0.01, weight_decay=0.1),
-    "sgd with momentum": lambda parameters: SGD(parameters, lr=0.05, momentum=0.9, nesterov=True),
-}
+#: Each by torch and by us, and the rate.
+OPTIMIZERS: dict[str, tuple[Callable[[list[nn.Parameter]], Optimizer], Constants, float]] = {
+    "adam": (lambda parameters: Adam(parameters, lr=0.01), Constants(True, 0.0), 0.01),
+    "adam with weight decay": (
+        lambda parameters: Adam(parameters, lr=0.01, weight_decay=0.1), Constants(True, 0.1), 0.01
+    ),
+    "sgd": (lambda parameters: SGD(parameters, lr=0.05), Constants(False, 0.0), 0.05),
+    "sgd with momentum": (
+        lambda parameters: SGD(parameters, lr=0.05, momentum=0.9, nesterov=True),
+        Constants(False, 0.0, 0.9, True),
+        0.05,
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -88,56 +89,52 @@ def members_of(rows: Rows, *, num_folds: int = 4, seeds: tuple[int, ...] = (1, 2
     return [Member(fold, seed) for seed in seeds for fold in folds]
 
 
+def train(rows: Rows, member: Member, name: str = "sgd with momentum", **chosen: Any) -> Curves:
+    return train_member(make_network, *OPTIMIZERS[name][1:], rows, member, **chosen)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_each_member_gets_the_numbers_that_it_gets_alone(name: str) -> None:
-    # 203 events in folds of 50 and 51: batches of some members are longer than those of others.
+def test_a_training_has_the_numbers_of_torch(name: str) -> None:
+    # 203 events in folds of 50 and 51: some members have longer batches than others.
     rows = make_rows(203)
     members = members_of(rows)
     num_steps = steps_per_epoch([member.fold for member in members], batch_size=16)
     assert num_steps == 10
-    found = train_stacked(make_network, OPTIMIZERS[name], rows, members, num_steps=num_steps, epochs=10)
-    for member, curves in zip(members, found, strict=True):
-        expected = alone(rows, member, OPTIMIZERS[name], num_steps, epochs=10)
-        for curve, other in zip(curves, expected, strict=True):
+    for member in members[::5]:
+        found = train(rows, member, name, num_steps=num_steps, epochs=10)
+        for curve, other in zip(found, alone(rows, member, OPTIMIZERS[name][0], num_steps, epochs=10), strict=True):
             np.testing.assert_allclose(curve, other, rtol=0, atol=1e-8)
-    assert found[0].val_accuracy[-1] > found[0].val_accuracy[0]
+    assert found.val_accuracy[-1] > found.val_accuracy[0]
 
 
-def test_a_member_that_stops_leaves_the_others_as_they_are() -> None:
+def test_patience_ends_a_training_after_epochs_without_a_lower_loss() -> None:
     rows = make_rows(120)
-    members = members_of(rows)
-    chosen: dict[str, Any] = {"num_steps": 6, "epochs": 40}
-    make_optimizer = OPTIMIZERS["sgd with momentum"]
-    full = train_stacked(make_network, make_optimizer, rows, members, **chosen)
-    stopped = train_stacked(make_network, make_optimizer, rows, members, **chosen, patience=3)
-    lengths = {len(curves.val_loss) for curves in stopped}
+    lengths = set()
+    for member in members_of(rows):
+        full = train(rows, member, num_steps=6, epochs=40)
+        stopped = train(rows, member, num_steps=6, epochs=40, patience=3)
+        length = len(stopped.val_loss)
+        assert stopped.val_loss == full.val_loss[:length]
+        assert length == 40 or np.argmin(full.val_loss[:length]) == length - 4
+        lengths.add(length)
     assert len(lengths) > 1, "the test needs members that stop at different epochs"
-    for curves, other in zip(stopped, full, strict=True):
-        length = len(curves.val_loss)
-        np.testing.assert_allclose(curves.val_loss, other.val_loss[:length], rtol=0, atol=1e-12)
-        assert length == 40 or np.argmin(other.val_loss[:length]) == length - 4
 
 
-def test_a_member_that_diverges_does_not_reach_the_others() -> None:
+def test_an_event_that_is_not_finite_shows_where_it_is() -> None:
     rows = make_rows(120)
     members = members_of(rows, seeds=(1,))
     poisoned = rows._replace(inputs=(rows.inputs[0].clone(),))
-    row = int(members[0].fold.val[0])
-    poisoned.inputs[0][row] = float("nan")
-    chosen: dict[str, Any] = {"num_steps": 6, "epochs": 3}
-    found = train_stacked(make_network, OPTIMIZERS["adam"], poisoned, members, **chosen)
-    expected = train_stacked(make_network, OPTIMIZERS["adam"], rows, members, **chosen)
-    assert found[0].train_loss == expected[0].train_loss
-    assert np.isnan(found[0].val_loss).all()
-    assert all(np.isnan(curves.train_loss).any() for curves in found[1:])
+    poisoned.inputs[0][int(members[0].fold.val[0])] = float("nan")
+    found = train(poisoned, members[0], "adam", num_steps=6, epochs=3)
+    assert found.train_loss == train(rows, members[0], "adam", num_steps=6, epochs=3).train_loss
+    assert np.isnan(found.val_loss).all()
+    assert np.isnan(train(poisoned, members[1], "adam", num_steps=6, epochs=3).train_loss).any()
 
 
 def test_no_patience_waits_for_a_loss_that_is_not_finite() -> None:
     rows = make_rows(60)
     rows.inputs[0][:] = float("nan")
-    (curves,) = train_stacked(
-        make_network, OPTIMIZERS["adam"], rows, members_of(rows, seeds=(1,))[:1], num_steps=3, epochs=9, patience=2
-    )
+    curves = train(rows, members_of(rows)[0], "adam", num_steps=3, epochs=9, patience=2)
     assert len(curves.val_loss) == 3
 
 
@@ -150,27 +147,6 @@ def test_folds_cover_the_rows_once_and_keep_the_classes_in_proportion() -> None:
         assert np.bincount(labels[fold.val]).tolist() == [8, 4, 2]
     again = make_folds(labels, 5, seed=1)
     assert all((one.val == other.val).all() for one, other in zip(folds, again, strict=True))
-
-
-def test_a_network_comes_out_of_the_stack_as_it_went_in() -> None:
-    networks = [make_network() for _ in range(3)]
-    stack = StackedPerceptrons(networks)
-    inputs = torch.randn(3, 4, NUM_HLF)
-    found = stack.logits(inputs)
-    for place, network in enumerate(networks):
-        torch.testing.assert_close(found[place], network(inputs[place]))
-    copy = make_network()
-    stack.unstacked(1, copy)
-    torch.testing.assert_close(copy(inputs[1]), networks[1](inputs[1]))
-    stack.keep([0, 2], Adam([stack.flat]))
-    assert stack.num_networks == 2
-    torch.testing.assert_close(stack.logits(inputs[[0, 2]])[1], networks[2](inputs[2]))
-
-
-def test_networks_of_different_shapes_are_refused() -> None:
-    other = HlfClassifier([7, 6], SCALERS, NUM_CLASSES)
-    with pytest.raises(ValueError, match="of one shape"):
-        StackedPerceptrons([make_network(), other])
 
 
 def test_the_largest_fold_sets_the_number_of_steps() -> None:

@@ -1,0 +1,132 @@
+"""Compiled losses and gradients are those of autograd, and the networks that fit are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from features.columns import NUM_HLF
+from models.networks.hlf import HlfClassifier
+from models.networks.scaling_layer import Scaler
+from training.compiled.engines import compiled_engine
+from training.flat_model import FlatModel
+from training.launching.rank import without_denormals
+from training.readers.batch import Batch
+from training.workloads.gradients import CompiledGradients, TorchGradients, gradients_of
+
+SCALERS = {"hlf": Scaler(np.linspace(-1, 1, NUM_HLF).tolist(), np.linspace(0.5, 2, NUM_HLF).tolist())}
+HIDDEN = [[1], [7], [50, 20, 10], [150, 100, 50], [3] * 6, [300]]
+
+
+def in_double(make: type[HlfClassifier], *arguments: object) -> FlatModel:
+    """A network of double precision, always with the same weights."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        torch.manual_seed(7)
+        return FlatModel(make(*arguments))  # type: ignore[arg-type]
+    finally:
+        torch.set_default_dtype(before)
+
+
+def batch_of(size: int, *, seed: int, classes: int = 3, dtype: torch.dtype = torch.float64) -> Batch:
+    """Random events; some have the weight 0, some a negative one."""
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(1, 1, size)
+    weights[::5] = 0
+    return Batch(
+        (torch.tensor(rng.normal(size=(size, NUM_HLF)) * 3, dtype=dtype),),
+        torch.tensor(rng.integers(0, classes, size)),
+        torch.tensor(weights, dtype=dtype),
+    )
+
+
+def train_side_by_side(models: Sequence[FlatModel], batches: Sequence[Batch]) -> None:
+    """A hundred steps by backpropagation and in compiled code, each from its own parameters; all stay equal."""
+    torchs, ours = TorchGradients(models[0]), gradients_of(models[1])
+    assert isinstance(ours, CompiledGradients)
+    for step in range(100):
+        for model, gradients in ((models[0], torchs), (models[1], ours)):
+            gradients.compute(batches[step % len(batches)])
+            model.flat.detach().sub_(model.gradient, alpha=0.05)
+        torch.testing.assert_close(models[1].gradient, models[0].gradient, rtol=0, atol=1e-10)
+    torch.testing.assert_close(models[1].flat, models[0].flat, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(ours.take_sums(), torchs.take_sums(), rtol=1e-10)
+    assert ours.take_sums().samples == 0
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=str)
+def test_a_perceptron_learns_as_by_autograd(hidden: list[int]) -> None:
+    models = [in_double(HlfClassifier, hidden, SCALERS, 3) for _ in range(2)]
+    train_side_by_side(models, [batch_of(size, seed=size) for size in (1, 33, 128, 40)])
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_denormal_numbers_are_those_of_autograd(flushed: bool) -> None:
+    models = [in_double(HlfClassifier, [20, 10], SCALERS, 3) for _ in range(2)]
+    for model in models:
+        model.flat.detach()[: 14 * 20 : 3] = 1e-310
+    batch = batch_of(33, seed=1)
+    batch = Batch(batch.inputs, batch.labels, batch.weights * 1e-308)
+    for model, gradients in zip(models, (TorchGradients(models[0]), gradients_of(models[1])), strict=True):
+        if flushed:
+            with without_denormals():
+                gradients.compute(batch)
+        else:
+            gradients.compute(batch)
+        assert model.gradient.abs().max() < 1e-300
+    torch.testing.assert_close(
+        models[1].gradient, models[0].gradient, rtol=1e-6, atol=1e-320 if not flushed else 1e-307
+    )
+
+
+@pytest.mark.parametrize("poison", ["nan", "inf"])
+def test_what_is_not_finite_shows(poison: str) -> None:
+    model = in_double(HlfClassifier, [20, 10], SCALERS, 3)
+    batch = batch_of(33, seed=1)
+    batch.inputs[0][2, 5] = float(poison)
+    gradients_of(model).compute(batch)
+    assert not model.gradient_is_finite()
+
+
+def test_large_logits_do_not_overflow() -> None:
+    models = [in_double(HlfClassifier, [5], SCALERS, 3) for _ in range(2)]
+    for model in models:
+        model.flat.detach().mul_(1e4)
+    TorchGradients(models[0]).compute(batch_of(40, seed=2))
+    gradients_of(models[1]).compute(batch_of(40, seed=2))
+    assert models[1].gradient_is_finite()
+    torch.testing.assert_close(models[1].gradient, models[0].gradient, rtol=1e-10, atol=0)
+
+
+def test_single_precision_is_as_exact_as_torchs() -> None:
+    exact = in_double(HlfClassifier, [50, 20, 10], SCALERS, 3)
+    torch.manual_seed(7)
+    models = [FlatModel(HlfClassifier([50, 20, 10], SCALERS, 3)) for _ in range(2)]
+    for model in models:
+        model.flat.detach().copy_(exact.flat.detach())
+    exact.flat.detach().copy_(models[0].flat.detach())
+    TorchGradients(exact).compute(batch_of(128, seed=3))
+    errors = []
+    for model, gradients in zip(models, (TorchGradients(models[0]), gradients_of(models[1])), strict=True):
+        gradients.compute(batch_of(128, seed=3, dtype=torch.float32))
+        errors.append((model.gradient - exact.gradient).abs().max().item())
+    assert errors[1] < 3 * errors[0] + 1e-7
+
+
+def test_other_networks_take_backpropagation() -> None:
+    linear = nn.Linear(4, 3)
+    others = [
+        linear,
+        nn.Sequential(linear, nn.Tanh(), nn.Linear(3, 3)),
+        nn.Sequential(linear, nn.ReLU()),
+        nn.Sequential(linear, nn.ReLU(), nn.Linear(3, 3, bias=False)),
+        nn.Sequential(linear, nn.ReLU(), nn.Dropout(), nn.Linear(3, 3)),
+        nn.Sequential(),
+    ]
+    assert [compiled_engine(other) for other in others] == [None] * len(others)
+    assert isinstance(gradients_of(FlatModel(others[1])), TorchGradients)

@@ -1,0 +1,96 @@
+"""The compiled optimisers give the numbers of torch's, and each takes up the other's checkpoints."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from simulated import VectorRow, settings
+from torch.optim import Optimizer
+
+from training.algorithms.registry import make_optimizer, torch_optimizer
+from training.compiled.optimizer import VectorOptimizer
+
+CHOICES: list[dict[str, Any]] = [
+    {"optimizer": "adam"},
+    {"optimizer": "adam", "weight_decay": 0.02},
+    {"optimizer": "sgd"},
+    {"optimizer": "sgd", "weight_decay": 0.02},
+    {"optimizer": "sgd", "momentum": 0.9},
+    {"optimizer": "sgd", "momentum": 0.9, "nesterov": True},
+    {"optimizer": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 0.02},
+]
+
+
+def pair(chosen: dict[str, Any], precision: str = "float64") -> tuple[list[VectorRow], list[Any]]:
+    """Two equal vectors, one with torch's optimiser and one with the compiled one."""
+    start = np.random.default_rng(1).normal(size=50).astype(precision)
+    rows = [VectorRow(start), VectorRow(start)]
+    train = settings(**chosen, workers=1)
+    return rows, [torch_optimizer(rows[0].flat, train), make_optimizer(rows[1], train)]
+
+
+def take_steps(rows: list[VectorRow], optimizers: list[Any], *, seed: int, steps: int) -> None:
+    """The same gradients and rates for all."""
+    rng = np.random.default_rng(seed)
+    for step in range(steps):
+        gradient = rng.normal(size=50)
+        # Some are denormal numbers.
+        gradient[:5] *= 1e-310 if rows[0].parameters.dtype == np.float64 else 1e-40
+        for row, optimizer in zip(rows, optimizers, strict=True):
+            row.write_gradient(gradient)
+            optimizer.param_groups[0]["lr"] = 0.05 * 0.99**step
+            optimizer.step()
+        np.testing.assert_array_equal(rows[1].gradient, rows[0].gradient)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("chosen", CHOICES)
+def test_steps_are_those_of_torch(chosen: dict[str, Any], precision: str) -> None:
+    rows, optimizers = pair(chosen, precision)
+    assert isinstance(optimizers[1], VectorOptimizer)
+    take_steps(rows, optimizers, seed=2, steps=100)
+    tolerance = 1e-12 if precision == "float64" else 2e-5
+    np.testing.assert_allclose(rows[1].parameters, rows[0].parameters, rtol=0, atol=tolerance)
+    assert np.abs(rows[0].parameters - VectorRow(rows[0].parameters * 0).parameters).max() > 0.1
+
+
+@pytest.mark.parametrize("chosen", CHOICES)
+@pytest.mark.parametrize("source", [0, 1])
+def test_a_checkpoint_of_either_is_taken_up_by_both(chosen: dict[str, Any], source: int) -> None:
+    rows, optimizers = pair(chosen)
+    take_steps(rows, optimizers, seed=2, steps=5)
+    buffer = io.BytesIO()
+    torch.save(optimizers[source].state_dict(), buffer)
+    buffer.seek(0)
+    again, others = pair(chosen)
+    for row, other in zip(again, others, strict=True):
+        row.write(rows[source].parameters)
+        buffer.seek(0)
+        other.load_state_dict(torch.load(buffer, weights_only=True))
+        assert other.param_groups[0]["lr"] == optimizers[source].param_groups[0]["lr"]
+    take_steps(again, others, seed=3, steps=5)
+    take_steps(rows[source : source + 1] * 2, [optimizers[source], Idle()], seed=3, steps=5)
+    np.testing.assert_array_equal(again[source].parameters, rows[source].parameters)
+    np.testing.assert_allclose(again[1 - source].parameters, rows[source].parameters, rtol=0, atol=1e-13)
+
+
+class Idle:
+    """An optimiser that leaves everything as it is."""
+
+    param_groups: tuple[dict[str, Any], ...] = ({},)
+
+    def step(self) -> None:
+        pass
+
+
+def test_its_state_is_named_as_by_torch() -> None:
+    for chosen in CHOICES:
+        _, (torchs, ours) = pair(chosen)
+        states = [[dict(state) for state in each.state.values()] for each in (torchs, ours)]
+        names = [{name for state in found for name in state} for found in states]
+        assert names[0] == names[1]
+        assert isinstance(torchs, Optimizer)

@@ -1,0 +1,121 @@
+"""Trains the networks of one setting on all folds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.model_selection import StratifiedKFold
+
+from models.networks.hlf import HlfClassifier
+from training.compiled.optimizer import Constants
+from training.gridsearch.perceptron_training import PerceptronTraining
+from training.random_streams import random_stream
+from training.readers.batch import Rows
+from training.readers.sharding import step_bounds
+
+
+class Fold(NamedTuple):
+    """One division of the training split into rows for training and for validation."""
+
+    train: NDArray[np.int64]
+    """Numbers of the rows for training."""
+    val: NDArray[np.int64]
+    """Numbers of the rows for validation."""
+
+
+class Member(NamedTuple):
+    """One training."""
+
+    fold: Fold
+    seed: int
+    """Seed of the initial weights and of the order of the events."""
+
+
+class Curves(NamedTuple):
+    """Curves of a training, one number per epoch."""
+
+    train_loss: list[float]
+    """Mean loss over the epoch, during the updates."""
+    val_loss: list[float]
+    val_accuracy: list[float]
+    """Accuracy with event and class weights, like the losses."""
+
+
+def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[Fold]:
+    """Divide events into folds with equal shares of the classes; each event is in one validation part.
+
+    Args:
+        labels: (num_rows,) classes of the training split.
+        num_folds: Number of folds, at least 2.
+        seed: Seed of the search; all trials get the same folds.
+
+    Raises:
+        ValueError: A class has fewer events than the number of folds.
+
+    Examples:
+        >>> folds = make_folds(np.array([0, 1] * 6), 3, seed=1)
+        >>> sorted(np.concatenate([fold.val for fold in folds]).tolist()) == list(range(12))
+        True
+    """
+    divider = StratifiedKFold(num_folds, shuffle=True, random_state=seed)
+    return [Fold(train, val) for train, val in divider.split(np.zeros(len(labels)), labels)]
+
+
+def steps_per_epoch(folds: Sequence[Fold], batch_size: int) -> int:
+    """Number of steps per epoch of every member: as many as the largest fold needs.
+
+    Examples:
+        >>> steps_per_epoch([Fold(np.arange(10), np.arange(5)), Fold(np.arange(11), np.arange(4))], batch_size=5)
+        3
+    """
+    return -(-max(len(fold.train) for fold in folds) // batch_size)
+
+
+def train_member(
+    make_network: Callable[[], HlfClassifier],
+    constants: Constants,
+    learning_rate: float,
+    rows: Rows,
+    member: Member,
+    *,
+    num_steps: int,
+    epochs: int,
+    patience: int | None = None,
+) -> Curves:
+    """Train one network on one fold.
+
+    Args:
+        make_network: Makes a network with fresh weights from torch's random state.
+        constants: The optimiser.
+        learning_rate: Its rate.
+        rows: The training split with the high-level features.
+        member: The fold and the seed.
+        num_steps: Steps per epoch, from `steps_per_epoch`; the events of a fold are spread evenly over them.
+        epochs: Highest number of epochs.
+        patience: Number of epochs without a lower validation loss after which the training stops; None: never.
+    """
+    torch.manual_seed(member.seed)
+    network = PerceptronTraining(make_network(), constants, learning_rate)
+    curves = Curves([], [], [])
+    bounds = step_bounds(len(member.fold.train), num_steps)
+    for epoch in range(epochs):
+        order = random_stream(member.seed, "fold", epoch).permutation(member.fold.train)
+        train = network.epoch(rows, order, bounds)
+        val = network.evaluate(rows, member.fold.val)
+        for curve, value in zip(curves, (train.mean_loss, val.mean_loss, val.accuracy), strict=True):
+            curve.append(value)
+        if _has_stopped(curves.val_loss, patience):
+            break
+    return curves
+
+
+def _has_stopped(val_losses: Sequence[float], patience: int | None) -> bool:
+    """Whether the lowest loss is more than `patience` epochs old; only finite losses count."""
+    if patience is None:
+        return False
+    finite = np.where(np.isfinite(val_losses), val_losses, np.inf)
+    return len(val_losses) - 1 - int(np.argmin(finite)) >= patience
