@@ -80,8 +80,8 @@ def test_every_update_and_every_average_is_counted_once(overlap: str, exchange: 
 def test_an_average_beside_the_gradient_is_skipped_while_the_one_before_is_under_way() -> None:
     problem = LinearGradients(workers=2, steps=10, seed=6)
     watcher = Watcher()
-    # An exchange takes 2.5 steps: begun at steps 0, 3, 6 and 9.
-    slow = CLUSTER.model_copy(update={"latency_seconds": 1.25e-3})
+    # An average waits for six round trips, which take 2.5 steps: begun at steps 0, 3, 6 and 9.
+    slow = CLUSTER.model_copy(update={"latency_seconds": 2.5e-3 / 12})
     problem.drive(
         cluster=slow,
         partners=lambda rank: Pairs([1 - rank if rank else None]),

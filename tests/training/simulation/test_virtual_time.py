@@ -125,7 +125,7 @@ def test_a_pairwise_average_takes_two_messages_and_the_next_waits_for_it() -> No
 @pytest.mark.parametrize(("additive", "mixed"), [(True, 1), (False, 0)])
 def test_a_change_during_an_average_without_locks_is_a_mixed_read_and_is_not_lost(additive: bool, mixed: int) -> None:
     clock = VirtualClock()
-    network = SimNetwork(clock, LINK, 2, additive=additive)
+    network = SimNetwork(clock, LINK, 2, protocol="additive" if additive else "locked")
 
     async def work(transport: SimTransport) -> None:
         shared = await transport.share(np.full(5, 2.0 * transport.rank))
