@@ -78,7 +78,9 @@ def fit_link(messages: Sequence[Measurement], *, ring_above: float = math.inf) -
     All predictions are linear in the latency and in the inverse bandwidth.
     """
     without_bytes, without_latency = Link(1.0, math.inf), Link(0.0, 1.0)
-    terms = np.array([[predicted(each, link, ring_above) for link in (without_bytes, without_latency)] for each in messages])
+    terms = np.array(
+        [[predicted(each, link, ring_above) for link in (without_bytes, without_latency)] for each in messages]
+    )
     terms /= np.array([[each.seconds] for each in messages])
     scale = terms.max(axis=0)
     found, *_ = np.linalg.lstsq(terms / scale, np.ones(len(messages)), rcond=None)

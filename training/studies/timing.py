@@ -17,8 +17,8 @@ from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import AlgorithmName, TrainSettings
 from training.simulation.calibrate import Record, calibrate, in_the_cloud, settled
-from training.simulation.probe import Measurement
 from training.simulation.cluster import ClusterSettings
+from training.simulation.probe import Measurement
 from training.simulation.simulate import simulate
 from training.studies.plan import PlannedRun
 from training.studies.results import Timing, communicating
@@ -80,7 +80,11 @@ def time_model(
     crowded = [ranks for settings, ranks in found if settings.algorithm is AlgorithmName.LOCAL_SGD]
     cluster = calibrate(alone, crowded, messages)
     measured = [rates(*each) for each in found if each[0].algorithm is not AlgorithmName.LOCAL_SGD]
-    checks = [_checked(settings, ranks, group_rows, cluster, num_bytes) for settings, ranks in found if settings.algorithm in METHODS]
+    checks = [
+        _checked(settings, ranks, group_rows, cluster, num_bytes)
+        for settings, ranks in found
+        if settings.algorithm in METHODS
+    ]
     studies = _studies(timed[0].spec.train, cluster, most_workers) if most_workers else []
     plain = {run.variant: run for run in reversed(compared) if run.variant in PLAIN}
     best = [run for run in compared if run.variant in BEST]
