@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Generator
 
 import pytest
+from message_programs import PROGRAMS, Program
 
 from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import (
@@ -23,9 +23,6 @@ from training.simulation.costs import (
 
 SLOW, FAST = Link(1e-3, 1e6), Link(1e-5, 1e9)
 NBYTES = 4000
-#: What a rank does next: send to a rank a number of bytes, or wait for a message of a rank.
-Action = tuple[str, int, float]
-Program = Generator[Action, None, None]
 
 
 def finished(programs: list[Program], *, per_host: int = 1) -> float:
@@ -61,35 +58,6 @@ def finished(programs: list[Program], *, per_host: int = 1) -> float:
     return end
 
 
-def doubling(rank: int, size: int) -> Program:
-    """Recursive doubling as a rank does it, for any number of ranks."""
-    power = 1 << int(math.log2(size))
-    extra = size - power
-    if rank < 2 * extra and rank % 2 == 0:
-        yield "send", rank + 1, NBYTES
-        yield "wait", rank + 1, 0
-        return
-    if rank < 2 * extra:
-        yield "wait", rank - 1, 0
-    number = rank // 2 if rank < 2 * extra else rank - extra
-    distance = 1
-    while distance < power:
-        partner = number ^ distance
-        partner = 2 * partner + 1 if partner < extra else partner + extra
-        yield "send", partner, NBYTES
-        yield "wait", partner, 0
-        distance *= 2
-    if rank < 2 * extra:
-        yield "send", rank - 1, NBYTES
-
-
-def ring(rank: int, size: int) -> Program:
-    """Reduce-scatter and all-gather around a ring."""
-    for _ in range(2 * (size - 1)):
-        yield "send", (rank + 1) % size, NBYTES / size
-        yield "wait", (rank - 1) % size, 0
-
-
 def tree(rank: int, size: int) -> Program:
     """A broadcast from rank 0: who has the vector sends it on, to twice as many in every round."""
     if rank:
@@ -101,19 +69,15 @@ def tree(rank: int, size: int) -> Program:
         distance *= 2
 
 
-CLOSED: dict[str, tuple[Callable[[int, int], Program], Callable[[Network, int, int], float]]] = {
-    "doubling": (doubling, recursive_doubling_seconds),
-    "ring": (ring, ring_seconds),
-}
+CLOSED = {"doubling": recursive_doubling_seconds, "ring": ring_seconds}
 
 
 @pytest.mark.parametrize("kind", CLOSED)
 @pytest.mark.parametrize("size", [2, 3, 4, 6, 7, 8, 12, 16, 33])
 @pytest.mark.parametrize("per_host", [1, 2, 4])
 def test_an_all_reduce_takes_as_long_as_its_messages(kind: str, size: int, per_host: int) -> None:
-    program, closed = CLOSED[kind]
-    expected = finished([program(rank, size) for rank in range(size)], per_host=per_host)
-    found = closed(Network(SLOW, FAST, per_host), size, NBYTES)
+    expected = finished([PROGRAMS[kind](rank, size, NBYTES) for rank in range(size)], per_host=per_host)
+    found = CLOSED[kind](Network(SLOW, FAST, per_host), size, NBYTES)
     # Otherwise messages of a card or to a member overlap in part.
     is_exact = per_host == 1 and (kind == "ring" or size & (size - 1) == 0)
     assert found == pytest.approx(expected, rel=1e-9 if is_exact else 0.3)
