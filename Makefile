@@ -8,13 +8,13 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 
 PIP = -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 UV = $(BIN)/uv --quiet pip
 COMPILE = $(UV) compile --universal --upgrade --generate-hashes --python-version 3.11 --custom-compile-command 'make update'
-# Where Python may keep no bytecode, every start would compile all packages: here once, and ours below.
+# If Python keeps no bytecode, every start would compile all packages. This compiles them once.
 COMPILED = $(if $(PYTHONDONTWRITEBYTECODE),--compile-bytecode)
 unexport PYTHONDONTWRITEBYTECODE
-# Of pyproject.toml; xrootd brings a compiled client, so who needs it adds it.
+# Extras of pyproject.toml, without xrootd, which installs a compiled client.
 EXTRAS := https mlflow s3 tensorboard
 PIPELINE = $(BIN)/python -m pipeline
-# The command line reads these from the environment: neither make nor a shell reads what is in them.
+# The command line reads these from the environment; neither make nor a shell interprets their values.
 ifdef CONFIG
 export HEP_PIPELINE_CONFIG := $(value CONFIG)
 endif
@@ -32,19 +32,19 @@ PYTEST = $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfil
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-# Goals build on each other: with -j too they are made in the order in which they are asked for.
+# Goals depend on each other: also with -j, make keeps the order of the command line.
 .NOTPARALLEL:
 .PHONY: help setup airflow-setup test-airflow torture mutants java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference browser lint format
 
-help: ## Show what there is to make
+help: ## List the goals
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
 	@echo
 	@echo "  CONFIG=my.yaml chooses a config (default: demo), SET='train.epochs=5 train.workers=1' overrides values."
 
 setup: $(VENV)/.installed java ## Install everything into .venv (done by the other targets when needed)
 
-# pip brings uv and, where its settings lead to them, torch's wheels without CUDA; uv brings the rest, ten times as fast.
-# The locks are complete, so nothing is resolved.
+# pip installs uv and, if its settings allow, torch without CUDA; uv installs the rest, ten times as fast. The locks are
+# complete, so nothing is resolved.
 $(VENV)/.installed: requirements.lock requirements-cpu.lock requirements-cuda.lock pyproject.toml
 	@$(CHECK_PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -63,7 +63,7 @@ update: setup ## Lock the newest versions that pyproject.toml allows, install th
 	echo apache-airflow | $(COMPILE) --no-config - -o requirements-airflow.lock
 	$(MAKE) update-docs test
 
-airflow-setup: $(AIRFLOW)/.installed ## Install Airflow into .venv-airflow, apart from the pipeline (see docs/operations.md)
+airflow-setup: $(AIRFLOW)/.installed ## Install Airflow into .venv-airflow, separate from the pipeline (see docs/operations.md)
 
 $(AIRFLOW)/.installed: requirements-airflow.lock
 	@$(CHECK_PYTHON)
@@ -75,7 +75,7 @@ $(AIRFLOW)/.installed: requirements-airflow.lock
 java:
 	@sh pipeline/machine/ensure_java.sh
 
-run: setup ## Run all stages, as far as they are stale
+run: setup ## Run all stages that are stale
 	$(PIPELINE) run
 
 ingest: setup ## ROOT files to events Parquet
@@ -96,35 +96,35 @@ compare: setup ## Compare optimisers on the same events: tables and figures of t
 config: setup ## Show every value of the config and where it comes from
 validate: setup ## Check the config and its input files
 plan: setup ## Say what would run, and why
-status: setup ## Say what is there
-promote: setup ## Put the trained networks in use, if they are better than those that are
+status: setup ## Show the versions and models in use
+promote: setup ## Put the trained networks in use, if they are better than those in use
 track: setup ## Log the trained and evaluated networks to MLflow (mlflow.uri; needs the extra `mlflow`)
 clean: setup ## Remove old versions that nothing in use needs
 $(COMMANDS):
 	$(PIPELINE) $@
 
-rollback: setup ## Put the model before the one in use back (NETWORK=hlf)
+rollback: setup ## Put the previous model back in use (NETWORK=hlf)
 	$(PIPELINE) rollback "$$HEP_PIPELINE_NETWORK"
 
-doctor: setup ## Say what is wrong with this machine
+doctor: setup ## Check this machine
 	$(PIPELINE) doctor
 
 browser:
 	@sh tests/ensure_browser.sh
 
-test: setup browser ## Run all tests but those of Airflow
+test: setup browser ## Run all tests except those of Airflow
 	$(PYTEST) -m "not airflow"
 
 test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (minutes)
 	$(BIN)/python -m pytest -m airflow
 
-test-fast: setup ## Run the tests that start no JVM, no MPI and no command line, and the examples in docstrings
+test-fast: setup ## Run the tests without JVM, MPI and command line, and the examples in docstrings
 	$(PYTEST) -m "not slow and not spark and not distributed and not end_to_end and not airflow"
 
 torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TORTURE='--kills 3 --fuzz 100' is quicker)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/torture.py $(TORTURE)
 
-mutants: setup ## Put 70 errors into a copy of the code, one at a time: do tests notice? (an hour; MUTANTS='--count 10')
+mutants: setup ## Put 70 errors into a copy of the code, one at a time, and count those that tests find (an hour; MUTANTS='--count 10')
 	PYTHONPATH=tests/helpers $(BIN)/python tests/mutants.py $(MUTANTS)
 
 bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -network, -workers, -gridsearch, -inference are its parts)
@@ -153,22 +153,22 @@ bench-workers: setup ## Measure: training on one and two workers, stragglers, th
 
 .PHONY: docs notebooks update-docs
 # Not with --quiet, which hides the warnings that --strict counts.
-docs: $(VENV)/.docs-installed ## Build the documentation into build/site, with a reference made from the code; broken links are errors
+docs: $(VENV)/.docs-installed ## Build the documentation into build/site, with a reference from the code; broken links are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo build/site/index.html
 
-notebooks: setup $(VENV)/.docs-installed ## Run the demo where it is stale, then the notebooks of docs/examples on it
+notebooks: setup $(VENV)/.docs-installed ## Run the demo if it is stale, then the notebooks of docs/examples on it
 	$(PIPELINE) run --config demo
 	$(BIN)/python -m nbconvert --log-level=WARN --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False \
 		--ExecutePreprocessor.extra_arguments=--log-level=ERROR docs/examples/*.ipynb
 	$(BIN)/ruff format --quiet docs/examples
 
-# On top of the rest, in the same versions: the site imports the code, the notebooks run it.
+# Installed into the same environment: the site imports the code, and the notebooks run it.
 $(VENV)/.docs-installed: $(VENV)/.installed requirements-docs.lock
 	$(UV) install --python $(BIN)/python --no-deps --require-hashes -r requirements-docs.lock -c requirements.lock
 	touch $@
 
-update-docs: setup ## Lock the newest versions of what the site needs, beside those of requirements.lock
+update-docs: setup ## Lock the newest versions of the packages for the site, compatible with requirements.lock
 	$(subst 'make update','make update-docs',$(COMPILE)) --group docs -c requirements.lock -o requirements-docs.lock
 
 lint: setup ## Formatting, lint, types, layers

@@ -1,7 +1,7 @@
-"""Writes the reference pages of the site from the code: config keys, commands, features, algorithms.
+"""Writes the reference pages of the site from the code (config keys, commands, features, algorithms), and `full.yaml`.
 
-Nothing here is typed twice: a key is documented by its field, a command by its options, a feature by its row in the
-column table, an algorithm by the docstrings of its file.
+A key is documented by its field, a command by its options, a feature by its row in the column table, an algorithm by
+the docstrings of its file.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 import typer
+import yaml
 
 from features.columns import COLUMNS, INPUT_COLUMNS
 from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, SCALARS
@@ -25,6 +27,8 @@ from training.settings import AlgorithmName
 ROOT: Final = Path(__file__).resolve().parents[1]
 _ALGORITHMS: Final = ROOT / "training" / "algorithms"
 _LIMITS: Final = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+
+_WIDTH: Final = 120
 
 Schema = dict[str, Any]
 
@@ -45,6 +49,13 @@ def config_page() -> str:
             )
     first = _table(("key", "default", "value", "meaning"), top)
     return "\n".join(["# Config keys", "", "`--set key=value` overrides one.", "", first, *sections])
+
+
+def full_config() -> str:
+    """The text of `pipeline/configs/full.yaml`: every key with its default, and its meaning as a comment."""
+    schema = Config.model_json_schema()
+    head = "All keys with their defaults; names and paths are examples. Copy what you change into a file of your own."
+    return "\n".join([*_comment(head, ""), *_keys(schema["properties"], schema, "")]) + "\n"
 
 
 def commands_page() -> str:
@@ -116,6 +127,42 @@ def _rows(key: str, field: Schema, schema: Schema) -> Iterator[list[str]]:
         below = key + ("[]." if field.get("type") == "array" else ".")
         for name, each in inner["properties"].items():
             yield from _rows(below + name, each, schema)
+
+
+def _keys(fields: Schema, schema: Schema, indent: str) -> Iterator[str]:
+    """Lines of YAML for the keys of a section."""
+    for name, field in fields.items():
+        inner = _model_in(field, schema)
+        if not indent:
+            yield ""
+        if inner is not None and "$ref" in field:
+            yield from _comment(field.get("description") or inner["description"], indent)
+            yield f"{indent}{name}:"
+            yield from _keys(inner["properties"], schema, indent + "  ")
+            continue
+        yield from _comment(field["description"], indent)
+        values = [f"Values: {_kind(field, schema)}."] if "enum" in _named(field, schema) else []
+        for words in _meanings(field) or values:
+            yield from _comment(words, indent, hang="  ")
+        for key, each in ({} if inner is None else inner["properties"]).items():
+            default = f" (default {_flow(each['default'])})" if "default" in each else ""
+            yield from _comment(f"`{key}`{default}: {each['description']}", indent, hang="  ")
+        value = field["default"] if "default" in field else field["examples"][0]
+        if inner is not None and value:
+            items = ({key: each[key] for key in inner["properties"] if key in each} for each in value)
+            yield from (f"{indent}{name}:", *(f"{indent}  - {_flow(each)}" for each in items))
+        else:
+            yield f"{indent}{name}: {_flow(value)}"
+
+
+def _comment(words: str, indent: str, hang: str = "") -> list[str]:
+    start = f"{indent}# {hang}"
+    return textwrap.wrap(words, _WIDTH, initial_indent=start, subsequent_indent=start + hang, break_on_hyphens=False)
+
+
+def _flow(value: object) -> str:
+    """A value as YAML on one line."""
+    return yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=10**6).strip()[1:-1]
 
 
 def _model_in(field: Schema, schema: Schema) -> Schema | None:

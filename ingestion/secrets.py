@@ -10,10 +10,15 @@ from pydantic import SecretStr
 
 HIDDEN: Final = "***"
 
-#: To a blank or to the next URL.
-_URL: Final = re.compile(r"://(?P<rest>(?:(?!://)\S)+)")
-#: `user:password@` or `token@`. An S3 key as a password may hold `/`, `?`, `#` and `@`; a port is no password.
-_USERINFO: Final = re.compile(r"[^/?#@:\['\"]*:(?!\d{1,5}(?:[/?#'\",;)\]}]|$)).*@|[^/?#'\"]*@")
+#: To a blank or to the next URL. The first `word://` is a user whose password begins with `//`.
+_URL: Final = re.compile(r"://(?P<rest>(?:[\w.+-]+://)?(?:(?!://)\S)+)")
+#: `user:password@` or `token@`. An S3 key as a password may hold `/`, `?`, `#` and `@`. Digits after a colon are a
+#: port, except in S3 URLs, which name a bucket.
+_USERINFO: Final = re.compile(
+    r"(?:(?<=\bs3://)|(?<=\bs3[an]://))[^/?#@:\['\"]*:.*@"
+    r"|[^/?#@:\['\"]*:(?!\d{1,5}(?:[/?#'\",;)\]}]|$)).*@|[^/?#'\"]*@",
+    re.IGNORECASE,
+)
 #: Parameters whose values are credentials, by the names that their stores document: S3 (signature versions 4 and 2),
 #: Azure's shared access signatures, Google Cloud Storage, WebHDFS, OAuth 2, XRootD and dCache, raw files of GitHub.
 _PARAMETER: Final = re.compile(
@@ -79,6 +84,6 @@ def redact_all(content: Any) -> Any:
 
 def _without_credentials(found: re.Match[str]) -> str:
     """A URL from `://` on, without userinfo and the values of signed parameters."""
-    userinfo = _USERINFO.match(found["rest"])
-    shown = f"{HIDDEN}@{found['rest'][userinfo.end() :]}" if userinfo else found["rest"]
+    userinfo = _USERINFO.match(found.string, *found.span("rest"))
+    shown = f"{HIDDEN}@{found.string[userinfo.end() : found.end()]}" if userinfo else found["rest"]
     return "://" + _PARAMETER.sub(rf"\g<name>={HIDDEN}", shown)

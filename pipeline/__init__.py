@@ -1,1 +1,1 @@
-"""The shell around the stages: command line, config, transactions, manifests, progress, doctor and report."""
+"""The shell of the project: command line, config, transactions, manifests, progress, doctor and report."""

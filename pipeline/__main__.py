@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
-    """What an interrupt does while the command line is still being imported: nothing has begun."""
+    """End at an interrupt during the imports, before any work has begun."""
     os.write(2, b"\ninterrupted\n")
     os._exit(130)
 

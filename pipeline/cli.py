@@ -1,4 +1,4 @@
-"""The command line: options are declared here, each command makes one call. Exit codes are documented in the README."""
+"""The command line: it declares the options, and each command makes one call. Exit codes: docs/operations.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from pipeline.config import LoadedConfig, load, load_config
-from pipeline.credentials import shown_command
+from pipeline.configuration.credentials import shown_command
 from pipeline.errors import ConfigError
 from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
 
@@ -32,7 +32,7 @@ ConfigOption = Annotated[
     str,
     typer.Option("--config", "-c", help="A YAML file, or the name of a shipped config.", envvar="HEP_PIPELINE_CONFIG"),
 ]
-#: Options for `--set` as a shell would split them; those of the command line come after, and win.
+#: Values for `--set`, split as by a shell. Values of the command line come later and take precedence.
 SET_VARIABLE: Final = "HEP_PIPELINE_SET"
 SetOption = Annotated[
     list[str] | None,
@@ -48,7 +48,7 @@ WaitOption = Annotated[
         min=0,
         envvar="HEP_PIPELINE_WAIT",
         show_default="refuse at once",
-        help="Wait so long (inf: for ever) for another run on the run folder to end.",
+        help="Time to wait for another run on the run folder to end (inf: no limit).",
     ),
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
@@ -60,18 +60,18 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable outpu
 
 
 class Asked(NamedTuple):
-    """The config that a command line asks for."""
+    """The options that all commands share."""
 
     config: str
     overrides: list[str]
     wait: float = 0.0
 
     def plus(self, key: str, value: object) -> Asked:
-        """With one more override, unless its value is None."""
+        """The same options with one more override, unless its value is None."""
         return self if value is None else self._replace(overrides=[*self.overrides, f"{key}={value}"])
 
     def run_folder(self) -> RunFolder:
-        """The run folder of this config; nothing is written."""
+        """The run folder of this config; this writes nothing."""
         from pipeline.run_folder import RunFolder
 
         return RunFolder(load_config(self.config, self.overrides), err, wait=self.wait)
@@ -87,7 +87,7 @@ class Asked(NamedTuple):
 
 
 def version(asked: bool) -> None:
-    """Print it, where it is asked for."""
+    """Print the version and exit, if asked."""
     if asked:
         from pipeline.runs.provenance import code_version, release
 
@@ -105,12 +105,12 @@ def app_options(
 def command(
     work: Callable[..., None], *, moved: Mapping[str, str] | None = None, waits: bool = True
 ) -> Callable[..., None]:
-    """Make a command of a function, with its name and its docstring as help; returns it as it is.
+    """Make a command of a function: its name is the command's, its docstring the help. Returns the function unchanged.
 
     Args:
-        work: Its first argument is `Asked`, made of the options that every command has; others are its own options.
-        moved: Options that it had once, and what to type now. Help does not show them; using one is an error.
-        waits: Whether it may have to wait for another command.
+        work: The function. Its first argument is `Asked`, the options that all commands share; the others are its own.
+        moved: Former options, and what to type now. Help hides them; using one is an error.
+        waits: Whether the command may have to wait for another one.
     """
     moved = moved or {}
 
@@ -130,7 +130,7 @@ def command(
     shared = [each for each in shared if waits or each.name != "wait"]
     options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*options, *shared)]
     run.__name__, run.__doc__ = work.__name__, work.__doc__
-    # Both are where typer looks.
+    # Typer reads both.
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in options}
     app.command()(run)
@@ -159,7 +159,7 @@ def _moved_option(spelling: str, new: str) -> inspect.Parameter:
 
 
 def stage_command(name: str, words: str, *, moved: Mapping[str, str] | None = None) -> None:
-    """Make the command of a stage that has no options of its own."""
+    """Make the command of a stage without own options."""
 
     def work(asked: Asked, force: ForceOption = False, exit_code: ExitCodeOption = False) -> None:
         _run(asked, name, force=force, exit_code=exit_code)
@@ -181,12 +181,12 @@ def _end(*, did: bool, exit_code: bool) -> None:
 
 
 def say(words: object) -> None:
-    """Print a line of what a command tells."""
+    """Print a line of a command's result."""
     out.print(str(words), markup=False)
 
 
 def say_json(content: object) -> None:
-    """Print what a command tells for machines."""
+    """Print a command's result as JSON."""
     out.print_json(json.dumps(content, ensure_ascii=False))
 
 
@@ -203,10 +203,10 @@ def run(
         str | None,
         typer.Option("--until", metavar="STAGE", help="The last stage to run.", autocompletion=_complete_stage),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and why, as `plan`.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and why (like `plan`).")] = False,
     force: ForceOption = False,
 ) -> None:
-    """Run all stages, as far as they are stale."""
+    """Run all stages that are stale."""
     if dry_run:
         from pipeline.commands.plan import lines, plan
 
@@ -226,7 +226,7 @@ stage_command("features", "Events to high- and low-level features, split and mix
 def gridsearch(
     asked: Asked,
     if_wanted: Annotated[
-        bool, typer.Option("--if-wanted", help="Only where model.hlf.from_gridsearch asks for it.")
+        bool, typer.Option("--if-wanted", help="Run only if model.hlf.from_gridsearch is true.")
     ] = False,
     force: ForceOption = False,
     exit_code: ExitCodeOption = False,
@@ -299,10 +299,10 @@ def compare(
 @command
 def promote(
     asked: Asked,
-    force: Annotated[bool, typer.Option("--force", help="Promote whatever the comparison says.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Promote independent of the comparison.")] = False,
     exit_code: ExitCodeOption = False,
 ) -> None:
-    """Put the trained networks in use, if they are better than those that are."""
+    """Put the trained networks in use, if they are better than those in use."""
     from pipeline.commands.promote import promote
 
     did = False
@@ -314,7 +314,7 @@ def promote(
 
 @command
 def rollback(asked: Asked, network: Annotated[str, typer.Argument(help="hlf, particles or inclusive.")]) -> None:
-    """Put the model that was in use before back."""
+    """Put the previous model back in use."""
     from pipeline.commands.rollback import rollback
 
     withdrawn, current = rollback(asked.run_folder(), network)
@@ -336,7 +336,7 @@ def clean(
     keep: Annotated[int, typer.Option("--keep", min=1, help="Versions of each stage to keep.")] = 3,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
 ) -> None:
-    """Remove old versions; those in use, and what they were made from, stay."""
+    """Remove old versions; the versions in use, and those they were made from, stay."""
     from pipeline.commands.clean import clean
 
     found = clean(asked.run_folder(), keep, dry_run=dry_run)
@@ -385,7 +385,7 @@ def validate(asked: Asked) -> None:
 @command
 def plan(
     asked: Asked,
-    accept: Annotated[bool, typer.Option("--accept", help="Declare what is there up to date, as it is.")] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Declare all existing versions up to date.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say what would run, and why."""
@@ -408,7 +408,7 @@ def status(
     as_json: JsonOption = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read every file and compare it with its digest.")] = False,
 ) -> None:
-    """Say what is there."""
+    """Show the versions and models in use."""
     from pipeline.commands.status import status, table_of
     from pipeline.commands.status import verify as changed
 
@@ -418,7 +418,7 @@ def status(
             say(f"gone or changed: {path}")
         if damaged:
             raise typer.Exit(Exit.USER_ERROR)
-        say("every file is as it was written")
+        say("every file is unchanged since it was written")
         return
     if as_json:
         say_json(status(asked.run_folder()))

@@ -23,14 +23,14 @@ from features.settings import FeatureSettings
 from ingestion.secrets import keep_secret
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
-from pipeline.config_mistakes import explain
-from pipeline.config_paths import count_from_folder
-from pipeline.credentials import Property, holds_credential, variables_with_credentials
+from pipeline.configuration.credentials import Property, holds_credential, variables_with_credentials
+from pipeline.configuration.local_folder import local_folder
+from pipeline.configuration.mistakes import explain
+from pipeline.configuration.overrides import Keys, Override, put, read_override, value_at
+from pipeline.configuration.relative_paths import count_from_folder
+from pipeline.configuration.yaml_text import about_yaml, not_text, read_yaml
 from pipeline.errors import ConfigError, LoadTestError, nearest, short
-from pipeline.local_folder import local_folder
-from pipeline.overrides import Keys, Override, put, read_override, value_at
 from pipeline.runs.code_meaning import PACKAGES, ROOT
-from pipeline.yaml_text import about_yaml, not_text, read_yaml
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import TrainSettings
 from training.studies.settings import CompareSettings
@@ -40,18 +40,19 @@ SHIPPED: Final = Path(__file__).parent / "configs"
 
 
 class SparkSettings(BaseModel):
-    """Where Spark runs."""
+    """Spark: where it runs, its memory and its properties."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     master: str = "local[*]"
-    """`local[*]` (all cores of this machine), or a cluster such as `spark://host:7077`."""
+    """Spark master: `local[*]` for all cores of this machine, or a cluster such as `spark://host:7077`."""
     driver_memory: str = Field(default="1g", pattern=r"^[0-9]+[kmgt]$")
-    """Memory of the driver's JVM; the data itself never go through it."""
+    """Memory of the driver's JVM, for example `512m` or `4g`. The driver needs 22 bytes for each
+    selected event; the event data stay on the executors."""
     executor_python: str | None = None
-    """Python on the executors of a cluster; by default the path of this one."""
+    """Path of Python on the executors of a cluster; null for the path of the driver's Python."""
     conf: dict[str, Property] = {}
-    """Any further Spark properties. Those that Spark or Hadoop hold secret are shown nowhere."""
+    """Further Spark properties. Values that Spark or Hadoop treat as secret are hidden in all outputs."""
 
     @field_validator("conf", mode="before")
     @classmethod
@@ -63,81 +64,93 @@ class SparkSettings(BaseModel):
 
 
 class EvaluateSettings(BaseModel):
-    """What is asked of an evaluation."""
+    """The evaluation on the test split."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     signal: str | None = None
-    """The class that working points keep; by default ttbar where there is such a class, else the second."""
+    """Signal class of the working points; null for `ttbar` if that is a class, else the second class."""
     working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.90, 0.95, 0.99], min_length=1)
-    """Signal efficiencies at which backgrounds and rates are reported; plots against kinematics use the first."""
+    """Signal efficiencies at which backgrounds and rates are reported, between 0 and 1. Plots of the efficiency against
+    kinematic variables use the first."""
     luminosity: float = Field(default=2e34, gt=0)
-    """Instantaneous luminosity [1/(cm2 s)] for rates, where all samples have a cross-section."""
+    """Instantaneous luminosity for trigger rates [1/(cm2 s)]. Rates need the cross-sections of all samples."""
     reference: bool = True
-    """Gradient-boosted trees on the high-level features beside the networks."""
+    """Whether to evaluate gradient-boosted trees on the high-level features as a reference for the networks."""
     train_events: PositiveInt = 20_000
-    """Highest number of training events whose scores are compared with those of the test split."""
+    """Highest number of training events in the comparison of training and test scores, at least 1."""
 
 
 class PromoteSettings(BaseModel):
-    """When a new model takes the place of the one in use."""
+    """The condition under which `promote` replaces the model in use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     min_sigma: float = Field(default=1.0, ge=0)
-    """Standard errors of the difference by which the mean cross-entropy on the test split must be lower."""
+    """Improvement that a new model needs to replace the model in use: the decrease of the mean cross-entropy on the
+    test split, in standard errors of the difference; at least 0."""
 
 
 class MlflowSettings(BaseModel):
-    """Where `track` copies the record of a training to."""
+    """The MLflow server to which `track` logs trainings (needs the extra `mlflow`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     uri: str | None = None
-    """Of the tracking server, such as `https://mlflow.site:5000`; not set: what MLFLOW_TRACKING_URI says."""
+    """Address of the MLflow tracking server, for example `https://mlflow.site:5000`; null for the value of
+    MLFLOW_TRACKING_URI."""
     experiment: str = Field(default="hep-pipeline", min_length=1)
-    """Name of the experiment that the runs belong to."""
+    """Name of the MLflow experiment that holds the runs."""
 
 
 class ReportSettings(BaseModel):
-    """Words on plots and in the report."""
+    """Text of the report and of the plots."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     title: str = "HEP event classifier"
     """Title of the report."""
     experiment: str = ""
-    """Name of the experiment, upper left on plots."""
+    """Name of the experiment, in the upper left corner of plots."""
     sample_note: str = "Simulation"
-    """What the events are, beside the experiment."""
+    """Kind of events, after the name of the experiment on plots."""
     energy_tev: float = Field(default=13, gt=0)
-    """Centre-of-mass energy [TeV]."""
+    """Centre-of-mass energy on plots and in the report, greater than 0 [TeV]."""
 
 
 class Config(BaseModel):
-    """Everything that a user may choose."""
+    """All settings of a run folder."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
-    run_dir: Path
-    """Local folder that everything is written to; `~` is the home folder."""
+    run_dir: Path = Field(examples=["runs/full"])
+    """Local folder for all outputs; `~` is the home folder. Relative paths in a config file start at the folder of the
+    file; relative paths in a shipped config or in `--set` start at the current folder."""
     classes: list[str] = Field(default=["QCD", "ttbar", "W+jets"], min_length=2, max_length=100)
-    """Names of the classes; a sample's label is an index into this list."""
-    samples: list[SampleSettings] = Field(min_length=1)
-    """The input files by physics process."""
+    """Names of the classes, at least 2; the label of a sample is an index into this list."""
+    samples: list[SampleSettings] = Field(
+        min_length=1,
+        examples=[
+            [
+                {"name": name, "label": label, "files": [f"data/{name}_*.root"]}
+                for label, name in enumerate(("qcd", "ttbar", "wjets"))
+            ]
+        ],
+    )
+    """Samples: the input files of each physics process."""
     ingest: IngestSettings = IngestSettings()
     features: FeatureSettings = FeatureSettings()
     gridsearch: GridSearchSettings = GridSearchSettings()
     model: NetworksSettings = NetworksSettings()
     train: TrainSettings = TrainSettings()
     train_by_network: dict[ModelName, dict[str, Any]] = {}
-    """Keys of `train` that are different for one network."""
+    """Values of `train` that differ for one network, for example `{particles: {epochs: 10}}`."""
     compare: CompareSettings = CompareSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     promote: PromoteSettings = PromoteSettings()
     mlflow: MlflowSettings = MlflowSettings()
     allow_load_test: bool = False
-    """Train and evaluate on a load-test sample too, whose events are copies of few: for timing only."""
+    """Whether to train and evaluate on a load-test sample, whose events are copies of a few: for timing only."""
     report: ReportSettings = ReportSettings()
     spark: SparkSettings = SparkSettings()
 
@@ -170,7 +183,7 @@ class Config(BaseModel):
 
     @property
     def signal(self) -> str:
-        """Name of the class that working points keep."""
+        """Name of the signal class of the working points."""
         return self.evaluate.signal or ("ttbar" if "ttbar" in self.classes else self.classes[1])
 
     @field_validator("run_dir", mode="before")
@@ -182,7 +195,7 @@ class Config(BaseModel):
     def _run_dir_holds_no_code(self) -> Self:
         folder = self.run_dir.resolve()
         if folder in {ROOT, *ROOT.parents} or any(folder.is_relative_to(ROOT / name) for name in PACKAGES):
-            raise ValueError(f"run_dir: '{self.run_dir}' holds the code of the pipeline; choose a folder of its own")
+            raise ValueError(f"run_dir: '{self.run_dir}' holds the code of the pipeline; choose another folder")
         return self
 
     @model_validator(mode="after")
@@ -190,7 +203,7 @@ class Config(BaseModel):
         if self.features.min_lepton_pt < self.ingest.min_lepton_pt:
             raise ValueError(
                 f"features.min_lepton_pt ({self.features.min_lepton_pt:g}) is below ingest.min_lepton_pt "
-                f"({self.ingest.min_lepton_pt:g}): events between the two are already gone; lower the latter"
+                f"({self.ingest.min_lepton_pt:g}): ingest has already dropped the events in between; lower the latter"
             )
         return self
 
@@ -226,41 +239,41 @@ class Config(BaseModel):
         return self
 
     def refuse_load_test(self, is_load_test: bool) -> None:
-        """Copies of few events are good for timing; a model or a figure of them would look like one of many events.
+        """Refuse a load-test sample: its events are copies of a few, and good for timing only.
 
         Args:
             is_load_test: Whether the events are of a load-test sample.
 
         Raises:
-            LoadTestError: They are, and `allow_load_test` is not set.
+            LoadTestError: They are of a load-test sample, and `allow_load_test` is not set.
         """
         if is_load_test and not self.allow_load_test:
             raise LoadTestError(
-                "these events are of a load-test sample: copies of few events, turned and mirrored. A model or a "
-                "metric of them means nothing. To time it all the same, set allow_load_test: true."
+                "these events are of a load-test sample: copies of a few events, turned and mirrored. A model or a "
+                "metric of them means nothing. To measure times with them, set allow_load_test: true."
             )
 
     def training_of(self, name: ModelName) -> TrainSettings:
-        """How a network is trained, but for what a grid search decides."""
+        """The training settings of a network, before the results of a grid search replace some."""
         return TrainSettings.model_validate(
             {**self.train.model_dump(exclude_unset=True), **self.train_by_network.get(name, {})}
         )
 
 
 class LoadedConfig(NamedTuple):
-    """A config, and where its values come from."""
+    """A config, and the sources of its values."""
 
     config: Config
     path: Path
     content: dict[str, Any]
-    """What the file says."""
+    """Content of the file."""
     overrides: list[Override]
 
     def source(self, keys: Keys) -> str:
-        """Where the value at a place comes from: the last `--set` that gives it or a part of it, the file, or neither.
+        """The source of a value: the last `--set` that gives it or a part of it, the file, or the default.
 
         Args:
-            keys: The place.
+            keys: Keys of the value, from the outermost.
         """
         for override in self.overrides[::-1]:
             is_around = override.concerns(keys)
@@ -294,11 +307,11 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
         overrides: `a.b=c` each; c is read as YAML.
 
     Raises:
-        ConfigError: The file is not there, no YAML, or something in it is wrong; all mistakes are listed.
+        ConfigError: The file is missing, is no YAML, or has mistakes; the message lists all.
     """
     path = find_config(name)
     content = _content_of(path)
-    # Before its paths are used.
+    # Before the paths are used.
     _refuse_half_characters(path, content)
     if not is_shipped(path):
         count_from_folder(path, content)
@@ -342,7 +355,7 @@ def _mistakes(content: dict[str, Any]) -> ValidationError | None:
 
 
 def find_config(name: str) -> Path:
-    """The file of a config given by path or by the name of a shipped one.
+    """The file of a config, given by path or by the name of a shipped config.
 
     Raises:
         ConfigError: There is neither.
@@ -353,17 +366,17 @@ def find_config(name: str) -> Path:
     if name in shipped:
         return shipped[name]
     raise ConfigError(
-        f"there is no config file '{Path(name).absolute()}', and none of that name is shipped.{nearest(name, shipped)}"
+        f"there is no config file '{Path(name).absolute()}', and no shipped config '{name}'.{nearest(name, shipped)}"
     )
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether a config comes with the code; paths in it count from the current folder, else from its own."""
+    """Whether a config comes with the code. Its relative paths then start at the current folder."""
     return path.resolve().parent == SHIPPED.resolve()
 
 
 def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:
-    """Dotted keys and JSON values of a section of the config, without those that only change speed.
+    """Dotted keys and JSON values of a section of the config, without keys that only change speed.
 
     Examples:
         >>> flat_items(ReportSettings(title="A run"), "report")["report.title"]

@@ -1,4 +1,4 @@
-"""What can be wrong at the command line, in the config or in a run folder; and all errors that users can cause."""
+"""Errors of the command line, the config and the run folder, and the list of all errors that users can cause."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ConfigError(PipelineError):
 
 
 class MissingInputError(PipelineError):
-    """A command needs what is not there, or what does not belong together."""
+    """A command needs input that does not exist, or that does not belong together."""
 
 
 class NoOutputYetError(MissingInputError):
-    """A stage needs the output of another one that has not run yet."""
+    """A stage needs the output of another stage, which has not run yet."""
 
 
 class RunFolderError(PipelineError):
@@ -36,16 +36,16 @@ class RunFolderError(PipelineError):
 
 
 class FolderInUseError(RunFolderError):
-    """Another command holds what this one needs of the run folder."""
+    """Another command holds the part of the run folder that this command needs."""
 
 
 def cannot_write(what: Path | str, cause: BaseException, *, other: str = "another run_dir") -> RunFolderError:
-    """What is said wherever the system does not let us write.
+    """The error for a file or folder that the system does not let us write.
 
     Args:
-        what: That cannot be written.
-        cause: What the system says.
-        other: What to choose instead.
+        what: The file or folder.
+        cause: The error of the system.
+        other: The alternative that the message proposes.
     """
     return RunFolderError(
         f"{what} cannot be written ({cause}). Check space and permissions, and limits of file sizes (`ulimit -f`), "
@@ -62,7 +62,7 @@ class SparkJobError(PipelineError):
 
 
 class LoadTestError(PipelineError):
-    """Training or evaluation on a load-test sample that was not asked for."""
+    """Training or evaluation on a load-test sample without `allow_load_test`."""
 
 
 class PromotionError(PipelineError):
@@ -70,7 +70,7 @@ class PromotionError(PipelineError):
 
 
 class TrackingError(PipelineError):
-    """MLflow refuses what it is to keep, or cannot be reached."""
+    """MLflow refuses a record, or cannot be reached."""
 
 
 class CheckFailedError(PipelineError):
@@ -84,7 +84,7 @@ NOT_THERE_YET: Final = (FilesToComeError, WaitingFilesError, NoOutputYetError)
 
 
 def nearest(name: str, available: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or the names there are.
+    """` Did you mean 'x'?`, or all valid names.
 
     Examples:
         >>> nearest("isolation_con", ["isolation_cone", "min_jet_pt"])
@@ -96,5 +96,5 @@ def nearest(name: str, available: Iterable[str]) -> str:
 
 
 def short(words: str) -> str:
-    """The beginning of what may be very long."""
+    """A text, cut if it is very long."""
     return words if len(words) <= _LETTERS_SHOWN else f"{words[:_LETTERS_SHOWN]} ..."

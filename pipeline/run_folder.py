@@ -1,4 +1,4 @@
-"""What every command has in hand: a config, its run folder, and where to speak."""
+"""The run folder of a config, with the console for messages: every command gets one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.machine.doctor import Finding, Need, Severity, examine, render
 from pipeline.machine.facts import read_machine
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Fingerprint
-from pipeline.runs.lock import locked
+from pipeline.runs.lock import locked, reading
 from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.space import LEAST_BYTES
@@ -27,12 +27,12 @@ _SECONDS_BETWEEN_TRIES: Final = 0.5
 
 
 class RunFolder:
-    """The run folder of one config; nothing is written before a command asks for it.
+    """The run folder of a config; making this object writes nothing.
 
     Args:
         config: The config.
-        console: Where progress and notes are shown.
-        wait: Seconds to wait where another command holds it.
+        console: Console for progress and notes.
+        wait: Seconds to wait while another command holds the run folder.
     """
 
     def __init__(self, config: Config, console: Console, *, wait: float = 0.0) -> None:
@@ -44,13 +44,14 @@ class RunFolder:
 
     @contextmanager
     def locked(self, job: str = "") -> Iterator[None]:
-        """Hold it; see `pipeline.runs.lock`.
+        """Hold the run folder; see `pipeline.runs.lock`.
 
         Args:
-            job: A job that only reads versions and has an output of its own: it holds that, and runs beside all others.
+            job: Name of a job that only reads versions and has its own output: it locks that output, and runs beside
+                all other commands. `clean` keeps the versions that were in use when the job began.
 
         Raises:
-            RunFolderError: It cannot be written, or another command holds it for longer than this one waits.
+            RunFolderError: It cannot be written, or another command holds it longer than the time to wait.
         """
         tries = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(FolderInUseError),
@@ -61,6 +62,8 @@ class RunFolder:
         )
         with ExitStack() as held:
             tries(lambda: held.enter_context(locked(self.config.run_dir, f".{job}.lock" if job else ".lock")))
+            if job:
+                held.enter_context(reading(each.folder for each in map(_in_use, self.stores()) if each))
             yield
 
     def _say_that_it_waits(self, state: tenacity.RetryCallState) -> None:
@@ -71,15 +74,19 @@ class RunFolder:
         """The versions of a stage."""
         return StageStore(self.config.run_dir, stage)
 
+    def stores(self) -> list[StageStore]:
+        """The versions of all stages, and the models of each network that were promoted."""
+        return [*(self.store(stage.name) for stage in STAGES), *Registry.all_of(self.config.run_dir)]
+
     def upstream(self, stage: Stage, *, mixed: bool = False) -> dict[str, Version]:
-        """Current versions of what a stage reads from.
+        """Current versions of the stages that a stage reads.
 
         Args:
             stage: The stage.
-            mixed: Whether they may have been made from others than each other.
+            mixed: Whether they may have been made from other versions than these.
 
         Raises:
-            MissingInputError: One is not there, or they do not belong together.
+            MissingInputError: One is missing, or they do not belong together.
         """
         self.refuse_missing_upstream([stage])
         found = {name: self.store(name).current() for name in stage.upstream_of(self.config)}
@@ -93,10 +100,13 @@ class RunFolder:
         return versions
 
     def refuse_missing_upstream(self, stages: Iterable[Stage]) -> None:
-        """Refuse stages, to be run in this order, that read what is not there and none of them makes.
+        """Refuse stages whose input neither exists nor is made by an earlier stage of the list.
+
+        Args:
+            stages: The stages to run, in order.
 
         Raises:
-            NoOutputYetError: One does.
+            NoOutputYetError: The input of a stage is missing.
         """
         made: set[str] = set()
         for stage in stages:
@@ -110,19 +120,18 @@ class RunFolder:
 
     def write_metrics(self, *, failed: str | None) -> None:
         """Replace `metrics.prom`; see `RunLog.write_metrics`."""
-        in_use = {each.stage: _manifest_in_use(each) for each in Registry.all_of(self.config.run_dir)}
-        stages = {stage.name: _manifest_in_use(self.store(stage.name)) for stage in STAGES}
-        self.log.write_metrics(stages, in_use, failed=failed)
+        stages = _manifests_in_use(map(self.store, STAGE_OF))
+        self.log.write_metrics(stages, _manifests_in_use(Registry.all_of(self.config.run_dir)), failed=failed)
 
     def examine(
         self, needs: Collection[Need], *, workers: int | None = None, min_free_bytes: int = LEAST_BYTES
     ) -> list[Finding]:
-        """What is wrong with this machine.
+        """Problems of this machine.
 
         Args:
-            needs: What is going to run.
-            workers: MPI ranks; None: those of the training.
-            min_free_bytes: Space for what is going to be written.
+            needs: What the command needs.
+            workers: Number of MPI ranks; None for that of the training.
+            min_free_bytes: Disk space for the output.
         """
         train = self.config.train
         return examine(
@@ -143,10 +152,10 @@ class RunFolder:
         workers: int | None = None,
         min_free_bytes: int = LEAST_BYTES,
     ) -> None:
-        """Raise where `examine` finds an error; warnings are for `doctor`.
+        """Raise if `examine` finds an error; warnings are for `doctor`.
 
         Raises:
-            MachineError: `what` cannot be done; all errors and their fixes.
+            MachineError: The machine has errors; the message lists them with their fixes.
         """
         findings = self.examine(needs, workers=workers, min_free_bytes=min_free_bytes)
         errors = [each for each in findings if each.severity is Severity.ERROR]
@@ -154,35 +163,39 @@ class RunFolder:
             raise MachineError(f"{what} on this machine:\n{render(errors)}")
 
     def say(self, words: str) -> None:
-        """Print a line as it is."""
+        """Print a line without markup."""
         self.console.print(words, highlight=False, markup=False)
 
 
-def _manifest_in_use(store: StageStore) -> dict[str, Any] | None:
-    """None too where it is damaged: the command that needs it says so."""
+def _manifests_in_use(stores: Iterable[StageStore]) -> dict[str, dict[str, Any] | None]:
+    found = {store.stage: _in_use(store) for store in stores}
+    return {name: None if version is None else version.manifest for name, version in found.items()}
+
+
+def _in_use(store: StageStore) -> Version | None:
+    """The version in use; None if it is damaged: the command that needs it says so."""
     try:
-        current = store.current()
+        return store.current()
     except RunFolderError:
         return None
-    return current.manifest if current else None
 
 
 def _refuse_mixed_versions(stage: Stage, versions: dict[str, Version]) -> None:
-    """Refuse inputs that do not belong together: a model trained on one split and evaluated on another, say.
+    """Refuse inputs that do not belong together, such as a model and another split than it was trained on.
 
     A test event of new features may have been a training event of the old.
     """
     for name, version in versions.items():
         for source in _made_from_others(STAGE_OF[name], version, versions):
             raise MissingInputError(
-                f"{stage.name} cannot use {name} {version.name}: that was made from other {source} than "
-                f"{versions[source].name}, which is there now. Run `python -m pipeline {name}` first, or "
+                f"{stage.name} cannot use {name} {version.name}: it was made from other {source} than "
+                f"{versions[source].name}, which is current. Run `python -m pipeline {name}` first, or "
                 f"`python -m pipeline run` for all."
             )
 
 
 def _made_from_others(stage: Stage, version: Version, versions: dict[str, Version]) -> list[str]:
-    """Stages of which a version was made from other content than the given versions have."""
+    """Stages whose content in the given versions differs from the content that a version was made from."""
     whole = Fingerprint.from_json(version.manifest["fingerprint"])
     used = [item for each in (whole, *whole.parts.values()) for item in each.inputs.items()]
     return [

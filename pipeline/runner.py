@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from rich.markup import escape
 
 from ingestion.secrets import redact_all
-from pipeline.credentials import shown_command
+from pipeline.configuration.credentials import shown_command
 from pipeline.errors import CheckFailedError, RunFolderError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.code_meaning import code_digests
@@ -28,12 +28,12 @@ from pipeline.stages.base import Context, Result, Stage, StageInputs
 from pipeline.stages.table import STAGES
 from pipeline.terminal.interrupts import stop_if_requested
 
-#: In the folder of a part: the digest of what it is made from.
+#: File in the folder of a part with the digest of its inputs.
 _PART: Final = "made-from"
 
 
 class State(StrEnum):
-    """How a stage stands."""
+    """State of a stage."""
 
     FRESH = "up to date"
     STALE = "stale"
@@ -41,14 +41,14 @@ class State(StrEnum):
 
 
 class StagePlan(NamedTuple):
-    """What would happen to a stage, and why."""
+    """State of a stage, with reasons."""
 
     stage: Stage
     state: State
     reasons: list[str]
     current: Version | None
     notes: list[str]
-    """What is otherwise worth knowing; it makes nothing stale."""
+    """Remarks that make nothing stale."""
 
 
 class Runner:
@@ -65,7 +65,7 @@ class Runner:
         self.log = run_folder.log
 
     def plan(self) -> list[StagePlan]:
-        """How every stage stands; a stage is stale too when one that it reads from will run."""
+        """The state of every stage; a stage is also stale if a stage that it reads will run."""
         plans: list[StagePlan] = []
         will_run: set[str] = set()
         for stage in self.wanted():
@@ -96,7 +96,7 @@ class Runner:
             force: Run them even if they are up to date.
         """
         with self.run_folder.locked():
-            # Nothing is written for a run that cannot begin.
+            # A run that cannot begin writes nothing.
             self.run_folder.refuse_missing_upstream(stage for stage in STAGES if stage.name in names)
             running: Stage | None = None
             ran: list[str] = []
@@ -111,7 +111,7 @@ class Runner:
                 try:
                     self._log_end(running, error)
                 except RunFolderError as second:
-                    # That there is no room for the log either is not what stopped the run.
+                    # A full disk also stops the log; the first error is the cause.
                     self.console.print(f"warning: {escape(str(second))}", highlight=False)
                 raise
             else:
@@ -129,16 +129,16 @@ class Runner:
         self.run_folder.write_metrics(failed=where)
 
     def accept(self) -> list[str]:
-        """Declare every existing version up to date as it is; returns the stages that were stale."""
+        """Declare every existing version up to date; returns the stages that were stale."""
         with self.run_folder.locked():
             stale = [(plan, plan.current) for plan in self.plan() if plan.state is State.STALE and plan.current]
-            # All are made before the first is written: an error leaves everything as it was.
+            # All manifests are made before the first is written: an error changes nothing.
             manifests = []
             for plan, current in stale:
                 found = plan.stage.find_inputs(self.config, current, self.console)
                 fingerprint = self._fingerprint(plan.stage, found, self.run_folder.upstream(plan.stage, mixed=True))
                 accepted = {"when": now(), "reasons": plan.reasons}
-                # What may be taken over into later versions depends on how this one was made, not on what was accepted.
+                # What later versions may take over depends on how this one was made, not on what was accepted.
                 changes = {"fingerprint": fingerprint.to_json(), "accepted": accepted, "made_from": current.made_from}
                 manifests.append(current.manifest | changes)
             for (plan, current), manifest in zip(stale, manifests, strict=True):
@@ -150,10 +150,10 @@ class Runner:
         """Run a stage unless it is up to date; returns whether it ran."""
         current = self.run_folder.store(stage.name).current()
         upstream = self.run_folder.upstream(stage)
-        # Forced, nothing is believed of a version that may be damaged, and nothing is taken over from it.
+        # With --force, the version in use may be damaged: nothing is taken over from it.
         believed = None if force else current
         found = stage.find_inputs(self.config, believed, self.console)
-        # Taken before the work: what changes meanwhile makes the stage stale again.
+        # Before the work: a change during the work makes the stage stale again.
         fingerprint = self._fingerprint(stage, found, upstream)
         reasons = ["first run"]
         missing: list[str] = []
@@ -182,7 +182,7 @@ class Runner:
         return True
 
     def _remember(self, stage: Stage, current: Version | None, found: StageInputs) -> None:
-        """Keep what was learnt of unchanged inputs, such as the new time of a file whose content had to be compared."""
+        """Keep facts about unchanged inputs, such as the new time of a file whose content was compared."""
         inputs = stage.remembered(found)
         if current and inputs is not None and json.loads(json.dumps(inputs)) != current.manifest["inputs"]:
             self.run_folder.store(stage.name).rewrite_manifest(current, current.manifest | {"inputs": inputs})
@@ -195,11 +195,11 @@ class Runner:
             raise RunFolderError(_about_files(stage, self.run_folder.store(stage.name).folder, error)) from error
 
     def say_what_is_stale(self, stage: Stage, upstream: dict[str, Version]) -> None:
-        """A stage run on its own takes what is there, stale or not; the user should know."""
+        """Name the stale stages whose versions a stage is going to use."""
         for each in STAGES:
             if each.name in upstream and (reasons := self._reasons(each, upstream[each.name])):
                 self.console.print(
-                    f"  note: {each.name} is stale ({escape(reasons[0])}); {stage.name} uses the version that is there",
+                    f"  note: {each.name} is stale ({escape(reasons[0])}); {stage.name} uses its current version",
                     highlight=False,
                 )
 
@@ -244,8 +244,8 @@ class Runner:
                 bar(0, 0, "writing the manifest")
                 store.commit(folder, self._manifest(stage, fingerprint, upstream, result, seconds))
         except BaseException as error:
-            # Ctrl-C too: only a kill leaves an unfinished folder, and the next run removes that, unless it can be
-            # continued. Once the pointer names it, the version is published, and stays.
+            # After Ctrl-C too. A kill leaves an unfinished folder; the next run continues or removes it. A version
+            # that the pointer names is published and stays.
             if not (store.names(folder) or stage.can_continue(folder)):
                 store.discard(folder)
             no_room = out_of_room(error)
@@ -258,9 +258,9 @@ class Runner:
         self.console.print(f"  {escape(result.summary)}  [dim]({seconds:.1f} s)[/]", highlight=False)
 
     def _begin_parts(self, stage: Stage, context: Context, fingerprint: Fingerprint) -> None:
-        """Give each part its folder: as in the version in use, or as an interrupted run left it, or empty.
+        """Give each part its folder: that of the version in use, that of an interrupted run, or an empty one.
 
-        What is left in other unfinished folders and can be continued is kept, and named.
+        Other unfinished folders that can be continued stay, and are named.
         """
         for name, part in fingerprint.parts.items():
             folder = context.out_dir / name
@@ -283,7 +283,7 @@ class Runner:
 
     def _unfinished(self, stage: Stage, but: Path | None = None) -> list[str]:
         return [
-            f"{path} holds interrupted work of other settings; it is kept until `clean`, and continued if they return"
+            f"{path} holds interrupted work of other settings; it stays until `clean`, and continues if they return"
             for path in self.run_folder.store(stage.name).unfinished()
             if path != but and stage.can_continue(path)
         ]
@@ -315,21 +315,21 @@ class Runner:
         read = {name: Input(f"output of {name}", stage.content_read(version)) for name, version in upstream.items()}
 
         def made_of(inputs: dict[str, Input], items: dict[str, Any], entry_points: Sequence[str]) -> Fingerprint:
-            # As it will stand in the manifest, or a title with a secret would make the stage stale for ever.
+            # Redacted as in the manifest; otherwise a title with a secret would make the stage stale forever.
             return Fingerprint(inputs, redact_all(items), code_digests(entry_points))
 
         parts = {
             name: made_of({each: read[each] for each in part.upstream}, part.config_items, part.entry_points)
             for name, part in stage.parts(self.config).items()
         }
-        # What only parts read is a reason of theirs.
+        # Inputs of parts are reasons of the parts.
         own = {} if parts else read
         whole = made_of(found.inputs | own, stage.config_items(self.config), stage.entry_points(self.config))
         return whole._replace(parts=parts)
 
     def _reasons(self, stage: Stage, current: Version, *, ignore: Sequence[str] = ()) -> list[str]:
         if any(self.run_folder.store(name).current() is None for name in stage.upstream_of(self.config)):
-            return ["the output of a stage it reads from is gone"]
+            return ["the output of a stage that it reads is gone"]
         found = stage.find_inputs(self.config, current, self.console)
         after = self._fingerprint(stage, found, self.run_folder.upstream(stage, mixed=True))
         before = Fingerprint.from_json(current.manifest["fingerprint"])
@@ -338,7 +338,7 @@ class Runner:
 
 
 def _unchanged_parts(before: Fingerprint | None, now: Fingerprint, missing: Iterable[str]) -> frozenset[str]:
-    """Parts of the version in use that would come out the same, and are whole."""
+    """Parts of the version in use that are complete and would not change."""
     old = {} if before is None else before.parts
     damaged = {path.split("/")[0] for path in missing}
     return frozenset(
@@ -356,7 +356,7 @@ def _files_of_parts(context: Context) -> list[Path]:
 
 
 def _digest_of_part(folder: Path) -> str | None:
-    """Of what an interrupted run has begun there; None if there is nothing."""
+    """Digest of the part that an interrupted run has begun in a folder; None if there is none."""
     try:
         return (folder / _PART).read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -368,10 +368,10 @@ def _about_missing(missing: Sequence[str]) -> list[str]:
 
 
 def _other_packages(current: Version) -> list[str]:
-    """Packages that computed a version and have another version now."""
+    """Packages whose versions have changed since they computed a version."""
     before, now = current.manifest["packages"], package_versions()
     return [
-        f"made with {name} {old}, which now is {now.get(name, 'not installed')}"
+        f"made with {name} {old}; installed is {now.get(name, 'none')}"
         for name, old in before.items()
         if now.get(name) != old
     ]
@@ -387,7 +387,7 @@ def _refuse_failed_checks(stage: Stage, result: Result) -> None:
 
 
 def _about_files(stage: Stage, folder: Path, error: BaseException) -> RunFolderError:
-    """What to make of an error that came from reading or writing a file."""
+    """The error for a file that cannot be read or written."""
     name = getattr(error, "filename", None)
     if out_of_room(error) or (name is not None and Path(name).is_relative_to(folder)):
         return cannot_write(folder.parent, error)

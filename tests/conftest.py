@@ -25,13 +25,15 @@ settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The switch that writes golden files anew."""
-    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew instead of comparing")
+    """The switch that writes golden files."""
+    parser.addoption(
+        "--update-golden", action="store_true", help="write tests/golden and full.yaml instead of comparing them"
+    )
 
 
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
-    """Whether golden files are to be written anew."""
+    """Whether to write golden files."""
     return bool(request.config.getoption("--update-golden"))
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The tests look at the report in a real browser, Chromium. Install Debian's where we may, else say what to install.
+# Tests open the report in a real browser, Chromium. This installs Debian's as root; otherwise it says what to install.
 set -eu
 
 found() {
@@ -16,7 +16,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null
     found && exit 0
 fi
-echo "Chromium or Chrome is needed (the tests look at the report in it). Install it, for example:" >&2
+echo "Chromium or Chrome is needed (tests open the report in it). Install it, for example:" >&2
 echo "  sudo apt-get install chromium    (Debian, Ubuntu)" >&2
 echo "  sudo dnf install chromium        (Fedora, RHEL)" >&2
 echo "Its command must be on the PATH as chromium, chromium-browser or google-chrome." >&2

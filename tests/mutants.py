@@ -134,7 +134,7 @@ class Copy:
 
 
 def _waited_for(process: subprocess.Popen[bytes], limit: float | None) -> bool:
-    """Whether a process ended before it and those that it started had used so many seconds of a processor.
+    """Whether a process ended before it and its children had used a number of seconds of processor time.
 
     Seconds by the clock may be few on a busy machine; five times as many end one that waits for nothing.
     """

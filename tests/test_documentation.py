@@ -1,4 +1,4 @@
-"""The front page and the pages under docs/: what they link to and what they tell to type exists."""
+"""The front page and the pages under docs/: links and make targets exist; the English is plain."""
 
 from __future__ import annotations
 
@@ -81,3 +81,22 @@ def test_notebooks_are_small_and_ran_without_errors() -> None:
         ]
         assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
         assert not [each for cell in cells for each in cell["outputs"] if each["output_type"] == "error"]
+
+
+def test_the_english_is_plain() -> None:
+    odd = re.compile(
+        r"\b(so many|hangs? on|mend(s|ed|ing)?|looks? at|looked at|made from the same|(is|are|was|were) told"
+        r"|(goes|go|went|going) on|what is no|has no word for|gets? on for|only then does|not read is|here stands?"
+        r"|as far as they are)\b",
+        re.IGNORECASE,
+    )
+    folders = ("docs", "features", "ingestion", "models", "pipeline", "samples", "tests", "training")
+    paths = [path for folder in folders for path in (CHECKOUT / folder).rglob("*")] + [CHECKOUT / "Makefile", *PAGES]
+    found = [
+        (str(path.relative_to(CHECKOUT)), words[0])
+        for path in paths
+        if path != Path(__file__)
+        and (path.suffix in {".html", ".md", ".py", ".sh", ".yaml"} or path.name == "Makefile")
+        for words in odd.finditer(path.read_text(encoding="utf-8").replace("_", " "))
+    ]
+    assert found == []

@@ -1,4 +1,4 @@
-"""`make X` is `python -m pipeline X`, whatever stands in CONFIG and SET."""
+"""`make X` is `python -m pipeline X`, for any values of CONFIG and SET."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_one_place_of_the_file_is_changed(mutant: Mutant) -> None:
     assert changed.endswith(TOY[mutant.end :])
 
 
-def test_equal_expressions_of_a_function_are_told_apart() -> None:
+def test_equal_expressions_of_a_function_are_distinguished() -> None:
     twos = [each for each in found() if each.kind == "constant" and each.old == "2"]
     assert [each.occurrence for each in twos] == [1, 2]
     assert len({each.key for each in found()}) == len(found())

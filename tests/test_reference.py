@@ -1,4 +1,4 @@
-"""The generated reference: nothing that a user may type or read about is missing."""
+"""The generated reference and `full.yaml` are complete."""
 
 from __future__ import annotations
 
@@ -54,6 +54,13 @@ def test_every_key_has_its_default_values_and_meaning(reference: ModuleType) -> 
 def test_every_key_of_the_config_that_lists_all_is_there(reference: ModuleType) -> None:
     full = yaml.safe_load((CHECKOUT / "pipeline" / "configs" / "full.yaml").read_text(encoding="utf-8"))
     assert keys_in(full) - {row[0].strip("`") for row in rows_of(reference.config_page())} == set()
+
+
+def test_full_yaml_is_generated_from_the_settings(reference: ModuleType, update_golden: bool) -> None:
+    path = CHECKOUT / "pipeline" / "configs" / "full.yaml"
+    if update_golden:
+        path.write_text(reference.full_config(), encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == reference.full_config(), "pytest --update-golden tests/test_reference.py"
 
 
 def test_every_command_and_its_own_options(reference: ModuleType) -> None:

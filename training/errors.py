@@ -11,6 +11,10 @@ class ShardError(TrainingError):
     """The dataset has too few row groups for the workers."""
 
 
+class NoEventsError(TrainingError):
+    """A split has no events."""
+
+
 class HostileDatasetError(TrainingError):
     """The dataset carries a pickled schema, whose code petastorm would execute."""
 
@@ -45,6 +49,10 @@ class CheckpointError(TrainingError):
 
 class StalledError(TrainingError):
     """No worker has made progress for too long."""
+
+
+class StudyError(TrainingError):
+    """A run of a comparison cannot have its folder."""
 
 
 class WarmStartError(TrainingError):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from training.compiled.optimizer import is_finite
 from training.transports.transport import Vector
 
 
@@ -109,5 +110,7 @@ class FlatModel(VectorModel):
 
     @override
     def gradient_is_finite(self) -> bool:
-        """Copy one number to the host; it also overflows for gradients that are far too large."""
+        """On a GPU, copy one number to the host."""
+        if self._host_gradient is not None:
+            return is_finite(self._host_gradient)
         return math.isfinite(float(torch.dot(self._gradient, self._gradient)))

@@ -163,6 +163,9 @@ class TrainSettings(BaseModel):
     optimizer_state: StatePolicy | None = None
     """Treatment of momentum and moments at exact averages: `keep`, `average` or `reset`. Null: SlowMo resets those of
     `sgd`, all others are kept."""
+    sharding: Literal["global", "static"] | None = None
+    """How events come to workers: `global`: each draws the next work unit when it is ready, so nobody waits; `static`:
+    equal shares per epoch. Null: global where workers do not wait for each other (`ad-psgd`, `swarm-sgd`)."""
     reader: Literal["petastorm", "arrow"] = "petastorm"
     """Reader of the features: `petastorm`, or the faster `arrow`; both give the same batches."""
     cache: Literal["none", "memory"] = "none"
@@ -170,7 +173,7 @@ class TrainSettings(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the network; `auto`: a GPU if there is one. Ranks of a machine take its GPUs in turn."""
     checkpoint_steps: int | None = Field(default=None, ge=1)
-    """Number of steps between checkpoints within an epoch; null: only at the end of every epoch."""
+    """Number of steps of a worker between checkpoints within an epoch; null: only at the end of every epoch."""
     on_rank_loss: Literal["restart", "shrink", "stop"] = "restart"
     """Reaction to a lost rank: `restart` all from the last checkpoint, `shrink` to the survivors (needs a
     fault-tolerant mpirun; `ad-psgd` and `swarm-sgd` restart instead), or `stop`."""
@@ -205,7 +208,7 @@ class TrainSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _survivors_can_go_on(self) -> Self:
+    def _survivors_can_continue(self) -> Self:
         if self.on_rank_loss != "shrink":
             return self
         if self.launcher == "srun":

@@ -1,1 +1,1 @@
-"""Commands that are no stage, each named as the user types it."""
+"""The commands other than stages; each file has the name that the user types."""

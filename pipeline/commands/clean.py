@@ -1,18 +1,18 @@
-"""`clean`: old versions are removed, those that something in use was made from stay."""
+"""`clean`: remove old versions that nothing in use needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
-from pipeline.runs import own_folders
+from pipeline.runs.lock import is_read
 from pipeline.runs.model_registry import REGISTRY, Registry
 from pipeline.runs.store import MANIFEST, StageStore
-from pipeline.stages.table import STAGES
+from training import own_folders
 
 
 class Removable(NamedTuple):
@@ -20,24 +20,24 @@ class Removable(NamedTuple):
 
     folder: Path
     freed_bytes: int
-    """Files that other versions share (hard links) count nothing."""
+    """Size of its files, without those that other versions share by hard links."""
 
 
 def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Removable]:
-    """Remove all versions but the newest `keep` of each stage, those in use, and what these were made from.
+    """Remove old versions and interrupted work.
 
-    Of each network in the registry the newest `keep` that were not withdrawn stay too, so that a rollback has
-    somewhere to go, and of the one in use the training, features and events that it came from. Interrupted work goes,
-    also what could be continued; results of `evaluate-files` and `compare` are the user's. What this code has not made,
-    and what a symbolic link leads to, stays and is named.
+    These versions stay: the newest `keep` of each stage; the newest `keep` models of each network in the registry,
+    without withdrawn ones, for rollbacks; all versions in use; all versions that a job beside this command, such as
+    `compare`, reads; and the versions that these were made from. Results of `evaluate-files` and `compare` belong to
+    the user and stay. Folders that this code has not made, and targets of symbolic links, stay and are named.
 
     Args:
         run_folder: The run folder.
-        keep: At least 1.
-        dry_run: Only look.
+        keep: Number of versions of each stage to keep, at least 1.
+        dry_run: Remove nothing.
 
     Returns:
-        What was, or would be, removed.
+        The versions that were, or would be, removed.
 
     Raises:
         RunFolderError: A version cannot be removed.
@@ -46,7 +46,7 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
         found = _removable(run_folder, keep)
         for each in () if dry_run else found:
             try:
-                # First of all: what a kill leaves of the rest is then an unfinished version, which nobody reads.
+                # First the manifest: after a kill, the rest is an unfinished version, which nobody reads.
                 (each.folder / MANIFEST).unlink(missing_ok=True)
                 own_folders.remove(each.folder)
             except OSError as cause:
@@ -56,13 +56,12 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
 
 
 def _removable(run_folder: RunFolder, keep: int) -> list[Removable]:
-    stores = [run_folder.store(stage.name) for stage in STAGES]
-    networks = Registry.all_of(run_folder.config.run_dir)
-    needed = _needed(run_folder, [*stores, *networks])
+    stores = run_folder.stores()
+    needed = _needed(run_folder, stores)
     found = []
-    for store in (*stores, *networks):
+    for store in stores:
         old = store.unfinished()
-        # Withdrawn models do not count: a rollback goes to one of the others.
+        # Withdrawn models do not count, since a rollback skips them.
         worth_keeping = store.promoted() if isinstance(store, Registry) else store.complete()
         first_kept = worth_keeping[-keep:][0] if worth_keeping else ""
         old += [store.folder / name for name in store.complete() if name < first_kept]
@@ -79,9 +78,10 @@ def _removable(run_folder: RunFolder, keep: int) -> list[Removable]:
     return found
 
 
-def _needed(run_folder: RunFolder, stores: Iterable[StageStore]) -> set[tuple[Path, str]]:
-    """Versions in use, and those that they were made from, all the way up."""
+def _needed(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[tuple[Path, str]]:
+    """Versions in use or read by a running job, and those that they were made from, all the way up."""
     waiting = [(store.folder, current.name) for store in stores if (current := store.current())]
+    waiting += [(store.folder, name) for store in stores for name in store.complete() if is_read(store.folder / name)]
     needed: set[tuple[Path, str]] = set()
     while waiting:
         folder, name = waiting.pop()

@@ -1,4 +1,4 @@
-"""`compare NAME`: the shell around `training.studies`: run folder, console, provenance."""
+"""`compare NAME`: connects `training.studies` to run folder, console and provenance."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _FOLDER: Final = "compare"
 _RESULT: Final = "comparison.json"
 _FIGURES: Final = "figures"
 _PAGE: Final = "comparison.md"
-#: What a comparison writes: all that `--force` removes.
+#: Files and folders of a comparison, which `--force` removes.
 _WRITTEN: Final = ("runs", "timing", "jobs", _FIGURES, _RESULT, _PAGE, CALIBRATION)
 
 
 def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = False) -> Path:
-    """Make a comparison of optimisers on the features of a run folder, as far as it is not made, and draw it.
+    """Make the missing runs of a comparison of optimisers on the features of a run folder, and draw the results.
 
-    What it writes, all in `<run_dir>/compare/<name>/`:
+    Its files, in `<run_dir>/compare/<name>/`:
         comparison.json, comparison.md, figures/    the result
         runs/<network>/<method>/rate-times-<f>/seed-<n>/
                                                     each run, as `train` leaves it, and `test_events.json`
@@ -56,7 +56,7 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
     Args:
         run_folder: The run folder.
         name: One of `training.studies.variants.COMPARISONS`.
-        command: What was typed, for the page.
+        command: The command line, for the page.
         force: Train all runs again.
 
     Returns:
@@ -65,7 +65,7 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
     Raises:
         ConfigError: There is no comparison of this name.
         MissingInputError: There are no features yet.
-        TrainingError: A run cannot be done; the message names it.
+        TrainingError: A run fails; the message names it.
         RunFolderError: The folder is in use or cannot be written.
     """
     if name not in COMPARISONS:
@@ -91,7 +91,7 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
 def _remove_written(folder: Path) -> None:
     for path in (folder / name for name in _WRITTEN):
         if path.is_dir():
-            # Refuses a symbolic link.
+            # This refuses a symbolic link.
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
@@ -114,7 +114,7 @@ def _compare(run_folder: RunFolder, name: str, features: Version, folder: Path, 
         found = _make(run_folder, plan, dataset, features, command, folder)
         write_atomically(folder / _RESULT, found.to_json())
     else:
-        run_folder.console.print("[bold]compare[/]: all runs are done; drawing again", highlight=False)
+        run_folder.console.print("[bold]compare[/]: all runs are done; redrawing", highlight=False)
     report = config.report
     labels = PlotLabels(report.experiment, report.sample_note, report.energy_tev)
     drawn = draw(found, labels, folder / _FIGURES)
@@ -128,7 +128,7 @@ def _compare(run_folder: RunFolder, name: str, features: Version, folder: Path, 
 def _make(
     run_folder: RunFolder, plan: StudyPlan, dataset: FeatureDataset, features: Version, command: str, folder: Path
 ) -> Comparison:
-    """Everything but the drawing."""
+    """All runs and measurements, without the drawing."""
     config = run_folder.config
     run_folder.refuse_unfit_machine(Train.needs, "optimisers cannot be compared", workers=config.compare.workers)
     code = code_version()
@@ -174,7 +174,7 @@ def _time(
     dataset: FeatureDataset,
     messages: Sequence[Measurement],
 ) -> Timing:
-    """The scaling study is of the first network, as in the thesis it is of one."""
+    """Measured and simulated times of a network; the scaling study uses the first network only, as in the thesis."""
     config = run_folder.config.compare
     best = {variant: found.of(model, variant)[0] for variant in found.variants(model)}
     compared = [
@@ -208,7 +208,7 @@ def _cores(run_folder: RunFolder) -> int:
 
 
 def cpu_name() -> str:
-    """The processor's name, as far as the system tells."""
+    """Name of the processor, or of its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -218,7 +218,7 @@ def cpu_name() -> str:
 
 
 def table_of(comparison: Comparison, model: str) -> Grid:
-    """Mean test accuracy and its standard error, for the terminal."""
+    """Table of mean test accuracies with standard errors, for the terminal."""
     table = Grid("method", *(str(column) for column in TableColumn), title=f"{model}: test accuracy [%]")
     for method in ALL_METHODS:
         cells = []

@@ -1,4 +1,4 @@
-"""`config`: every value, and where it comes from; a credential is shown as ***."""
+"""`config`: every value with its source; credentials are shown as ***."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from ingestion.secrets import redact_all
 from pipeline.config import LoadedConfig
-from pipeline.overrides import Keys
+from pipeline.configuration.overrides import Keys
 
 _WIDTH: Final = 44
 
 
 def lines(loaded: LoadedConfig) -> Iterator[str]:
-    """YAML, with the source of each value behind it."""
+    """YAML, with the source of each value in a comment."""
     yield from _lines(redact_all(loaded.config.model_dump(mode="json")), (), loaded)
 
 
@@ -46,5 +46,5 @@ def _items(content: Any, keys: Keys, loaded: LoadedConfig) -> Iterator[tuple[str
 
 
 def _has_parts(value: Any) -> bool:
-    """Whether its parts may have sources of their own; a list of plain values has one."""
+    """Whether the parts of a value may have different sources; a list of plain values has one source."""
     return bool(value) and (isinstance(value, dict) or (isinstance(value, list) and isinstance(value[0], dict)))

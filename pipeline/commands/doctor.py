@@ -1,4 +1,4 @@
-"""`doctor`: what is wrong with this machine, by looking and by a try."""
+"""`doctor`: check this machine, and start the ranks as a test."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from training.settings import TrainSettings
 
 
 class Diagnosis(NamedTuple):
-    """What was found; without errors, also by a try."""
+    """Findings, and without errors the result of a test of the ranks."""
 
     findings: list[Finding]
     devices: str | None = None
     ranks: str | None = None
-    """What the test of the ranks says."""
+    """Message of the test of the ranks."""
     error: str | None = None
-    """Why they do not start."""
+    """Reason why the ranks do not start."""
 
     @property
     def is_well(self) -> bool:
-        """Whether everything would run."""
+        """Whether there are no errors, and the ranks start."""
         return self.error is None and all(finding.severity is not Severity.ERROR for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class Diagnosis(NamedTuple):
 
 
 def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
-    """Look at the machine and, where nothing is wrong, start the ranks for a short test.
+    """Check the machine and, if it has no errors, start the ranks for a short test.
 
     Args:
         run_folder: The run folder.

@@ -1,4 +1,4 @@
-"""`evaluate-files`: other models than those of the run folder, other events than its test split."""
+"""`evaluate-files`: evaluate other models or other events than those of the run folder."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from ingestion.spark_job import ingest
 from models.evaluation.evaluation import Candidate, boosted_trees, evaluate, write_predictions
 from models.prediction import predict
 from pipeline.config import Config
+from pipeline.configuration.local_folder import chosen_folder
 from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
-from pipeline.local_folder import chosen_folder
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
-from pipeline.runs import own_folders
 from pipeline.runs.models_on_disk import (
     FoundModel,
     find_models,
@@ -35,13 +34,14 @@ from pipeline.runs.store import write_atomically
 from pipeline.stages.evaluate import make_task
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
+from training import own_folders
 
 _FOLDER: Final = "evaluations"
 _FEATURES: Final = "features"
 
 
 class _Events(NamedTuple):
-    """What is evaluated on."""
+    """The events of an evaluation."""
 
     words: str
     files: list[Path]
@@ -49,17 +49,17 @@ class _Events(NamedTuple):
 
 
 def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
-    """Evaluate any models on the test split, or on new ROOT files by the same ingest and feature code.
+    """Evaluate models on the test split, or on new ROOT files with the same ingest and feature code.
 
-    What it writes, all in `<run_dir>/evaluations/<number>/` or the folder that is asked for:
+    Its files, in `<run_dir>/evaluations/<number>/` or the given folder:
         evaluation.json      models, events, code
-        metrics.json, plots/, <model>/...      as the stage `evaluate` does; without true classes predictions only
+        metrics.json, plots/, <model>/...      as in the stage `evaluate`; without true classes only predictions
 
     Args:
         run_folder: The run folder.
-        models: `PATH` or `NAME=PATH` of training folders or ONNX files; none: the networks of this run folder.
-        inputs: `GLOB` or `CLASS=GLOB` of ROOT files; none: the test split.
-        out: A new folder; None: the next number in the run folder.
+        models: `PATH` or `NAME=PATH` of training folders or ONNX files; empty for the networks of this run folder.
+        inputs: `GLOB` or `CLASS=GLOB` of ROOT files; empty for the test split.
+        out: A new folder; None for the next number in the run folder.
 
     Returns:
         The folder of the result.
@@ -67,8 +67,8 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
     Raises:
         MissingInputError: There are no features, or no models, to evaluate.
         ConfigError: `inputs` names an unknown class, or `out` is no local folder.
-        RunFolderError: The folder is there already or cannot be written.
-        ModelError: A model cannot be read, or is of other features or classes, or has seen the events.
+        RunFolderError: The folder exists already or cannot be written.
+        ModelError: A model cannot be read, has other features or classes, or has seen the events.
     """
     with run_folder.locked("evaluate-files"):
         try:
@@ -90,14 +90,14 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
             events = _Events("test split", dataset.files("test"), has_truth=True)
         for name in refuse_seen_events(found, events.files):
             run_folder.say(
-                f"  it is not known what {name} was trained on; if on some of these events, this means nothing"
+                f"  the training events of {name} are unknown; if they include these events, the result means nothing"
             )
         _write(run_folder, found, events, dataset, unfinished)
         shutil.rmtree(unfinished / _FEATURES, ignore_errors=True)
         made = {"created": now(), "code_version": code_version(), "models": list(models), "events": events.words}
         write_atomically(unfinished / "evaluation.json", {**made, "config": run_folder.config.model_dump(mode="json")})
         unfinished.rename(folder)
-        # The result is the user's.
+        # The result belongs to the user.
         (folder / own_folders.MARKER).unlink()
     except BaseException:
         with contextlib.suppress(OSError):
@@ -107,10 +107,10 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
 
 
 def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None:
-    """The features of the run folder, if there are any; they must be of the config where the test split is wanted.
+    """The features of the run folder, if there are any.
 
     Raises:
-        MissingInputError: They are needed and not there, or were made with other settings.
+        MissingInputError: They are needed, and are missing or were made with other settings.
     """
     version = run_folder.store("features").current()
     if version is None:
@@ -124,14 +124,14 @@ def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None
     run_folder.config.refuse_load_test(dataset.load_test)
     if is_needed and not _suits(dataset, run_folder.config):
         raise MissingInputError(
-            "the features of this run folder were made with other settings than the config has now. "
+            "the features of this run folder were made with other settings than those of the config. "
             "Run `python -m pipeline features` first."
         )
     return dataset
 
 
 def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
-    """Those that are named, or the networks of the run folder."""
+    """The named models, or the networks of the run folder."""
     if models:
         return find_models(models, run_folder.config.classes)
     trained = run_folder.store("train").current()
@@ -143,10 +143,10 @@ def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
 
 
 def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:
-    """Ingest new files and make their features, with the settings of the config.
+    """Ingest new files and compute their features with the settings of the config.
 
     Raises:
-        ConfigError: A class that there is none of, or files with and without a class.
+        ConfigError: A class is unknown, or only some files have a class.
     """
     samples = _samples(inputs, run_folder.config.classes)
     config = run_folder.config.model_copy(update={"samples": samples})
@@ -190,7 +190,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
 def _write(
     run_folder: RunFolder, found: Sequence[FoundModel], events: _Events, dataset: FeatureDataset | None, folder: Path
 ) -> None:
-    """Predictions; with true classes numbers and figures too."""
+    """Write predictions and, with true classes, metrics and figures."""
     candidates = [*(each.candidate for each in found), *_reference(run_folder, dataset, events)]
     config = run_folder.config
     if not events.has_truth:
@@ -210,7 +210,7 @@ def _write(
 
 
 def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _Events) -> list[Candidate]:
-    """The boosted trees, where there is a training split of the same features that holds none of the events."""
+    """The boosted trees, if a training split of the same features exists and holds none of the events."""
     config = run_folder.config
     if not config.evaluate.reference or dataset is None or not _suits(dataset, config):
         return []
@@ -222,7 +222,7 @@ def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _E
 
 
 def _suits(dataset: FeatureDataset, config: Config) -> bool:
-    """Whether it is of the classes and features that the config has now."""
+    """Whether a dataset has the classes and features of the config."""
     return dataset.classes == config.classes and dataset.definitions == kernel_items(config.features)
 
 
@@ -234,10 +234,10 @@ def _next_folder(run_folder: RunFolder) -> Path:
 
 
 def _samples(inputs: Sequence[str], classes: Sequence[str]) -> list[SampleSettings]:
-    """Each `CLASS=GLOB`, or each `GLOB`, as a sample; without a class the label is a stand-in that nobody shows."""
+    """Each `CLASS=GLOB` or `GLOB` as a sample; without a class the label is a placeholder."""
     words = [each.partition("=") if "=" in each else ("", "", each) for each in inputs]
     if len({bool(separator) for _, separator, _ in words}) > 1:
-        raise ConfigError("--inputs: either all are CLASS=GLOB, or all are GLOB and true classes are not known.")
+        raise ConfigError("--inputs: either all are CLASS=GLOB, or all are GLOB (true classes unknown).")
     for name, separator, _ in words:
         if separator and name not in classes:
             raise ConfigError(f"--inputs: there is no class '{name}'.{nearest(name, classes)}")
@@ -248,11 +248,11 @@ def _samples(inputs: Sequence[str], classes: Sequence[str]) -> list[SampleSettin
 
 
 def _begin(folder: Path) -> Path:
-    """An empty folder beside the one that is asked for; it gets that name once it is complete."""
+    """Make an empty folder beside the given one; it gets the name of the given one when it is complete."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
         if folder.exists():
-            raise RunFolderError(f"{folder} is there already. Give a new folder with --out, or remove it.")
+            raise RunFolderError(f"{folder} exists already. Give a new folder with --out, or remove it.")
         own_folders.remove(unfinished)
         own_folders.make(unfinished)
     except OSError as cause:

@@ -1,4 +1,4 @@
-"""`load-test`: the files of a load-test sample, and a config that reads them."""
+"""`load-test`: write the files of a load-test sample, and a config for them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.configuration.local_folder import chosen_folder
+from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import RunFolderError, cannot_write
-from pipeline.local_folder import chosen_folder
 from pipeline.run_folder import RunFolder
 from pipeline.terminal.progress import Bar
-from pipeline.yaml_text import write_yaml
 
 
 def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int) -> str:
     """Write `num_events` events of each sample of a config to a new folder, with `load_test.yaml`.
 
     Returns:
-        What to do next.
+        A line with the next command.
 
     Raises:
         RunFolderError: The folder is not empty or cannot be written.
@@ -43,17 +43,19 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
     readable = {info.sample for info in found.infos}
     for sample in config.samples:
         if sample.name not in readable:
-            raise EmptySampleError(f"sample '{sample.name}': no file of it can be read, so there is nothing to copy.")
+            raise EmptySampleError(
+                f"sample '{sample.name}': none of its files can be read, so there is nothing to copy."
+            )
     with Bar(run_folder.console, "load test", "events") as bar:
         files = write_load_test(
             found.infos, config.ingest, num_events, folder, rng=np.random.default_rng(seed), on_events=bar
         )
     content: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     if config.spark.conf:
-        # A file holds no credentials: they are given again with the command.
+        # The file holds no credentials; commands get them by --set.
         content["spark"]["conf"] = {name: each for name, each in config.spark.conf.items() if isinstance(each, str)}
     content |= {
-        # From the folder of the config, so that it can be moved.
+        # Relative to the config, so that the folder can be moved.
         "run_dir": "run",
         "samples": [
             {"name": sample.name, "label": sample.label, "files": [path.name for path in files[sample.name]]}
@@ -63,7 +65,7 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
         "report": {
             **content.get("report", {}),
             "title": "Load test",
-            "sample_note": "Load-test sample: copies of few events",
+            "sample_note": "Load-test sample: copies of a few events",
         },
     }
     path = folder / "load_test.yaml"

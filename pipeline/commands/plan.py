@@ -12,12 +12,12 @@ from pipeline.runner import Runner, StagePlan, State
 
 
 def plan(run_folder: RunFolder, *, until: str | None = None, force: bool = False) -> list[StagePlan]:
-    """Look at each stage that `run` includes.
+    """The state of each stage that `run` includes.
 
     Args:
         run_folder: The run folder.
         until: The last stage to plan.
-        force: Those that are up to date would run too.
+        force: Whether stages that are up to date would also run.
     """
     runner = Runner(run_folder)
     names = names_until(runner, until)
@@ -44,9 +44,9 @@ def names_until(runner: Runner, until: str | None) -> list[str]:
 
 
 def accept(run_folder: RunFolder) -> str:
-    """Declare what is there up to date, as it is; returns what was done, in words."""
+    """Declare all existing versions up to date; returns a line about it."""
     accepted = Runner(run_folder).accept()
-    return f"accepted as they are: {', '.join(accepted)}" if accepted else "nothing was stale"
+    return f"accepted as up to date: {', '.join(accepted)}" if accepted else "nothing was stale"
 
 
 def lines(plans: Iterable[StagePlan]) -> Iterator[str]:
@@ -59,7 +59,7 @@ def lines(plans: Iterable[StagePlan]) -> Iterator[str]:
 
 
 def as_json(plans: Iterable[StagePlan]) -> list[dict[str, Any]]:
-    """For machines, in the order in which the stages would run."""
+    """The plan as JSON content, in the order of the stages."""
     return [
         {
             "stage": each.stage.name,

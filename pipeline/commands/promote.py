@@ -1,4 +1,4 @@
-"""`promote`: a trained network that is better than the one in use takes its place."""
+"""`promote`: put a trained network in use if it is better than the one in use."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version
 from pipeline.stages.evaluate import Evaluate
+from pipeline.terminal.progress import Bar
 
 
 class Verdict(NamedTuple):
-    """What became of a candidate."""
+    """Decision about a candidate."""
 
     network: str
     promoted: bool
@@ -34,19 +35,19 @@ class Verdict(NamedTuple):
 
 
 def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Verdict]:
-    """Look at each network of the current training, one after the other.
+    """Compare each network of the current training with the model in use, and promote the better ones.
 
-    Both models predict the raw features of the same test events. A candidate is promoted where there is no model
-    in use, or where the mean cross-entropy improves by more than `promote.min_sigma` standard errors. Where the
-    two cannot be compared, as after a change of the features, the one in use stays.
+    Both models predict the raw features of the same test events. A candidate is promoted if there is no model in use,
+    or if the mean cross-entropy improves by more than `promote.min_sigma` standard errors. If the two cannot be
+    compared, as after a change of the features, the model in use stays.
 
     Args:
         run_folder: The run folder.
-        force: Promote whatever the comparison says, or where there cannot be any.
+        force: Promote independent of the comparison, also if there is none.
 
     Raises:
         MissingInputError: There is no trained model, or it does not belong to the current features.
-        PromotionError: A candidate cannot be read or promoted; the other networks were compared nevertheless.
+        PromotionError: A candidate cannot be read or promoted; the other networks were still compared.
     """
     with run_folder.locked():
         upstream = run_folder.upstream(Evaluate())
@@ -64,7 +65,8 @@ def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, for
     failed: list[str] = []
     for network in trained.manifest["counters"]["networks"]:
         try:
-            verdict = _promote(run_folder, network, trained, dataset, force=force)
+            with Bar(run_folder.console, f"promote {network}", "events") as bar:
+                verdict = _promote(run_folder, network, trained, dataset, bar, force=force)
         except USER_ERRORS as error:
             failed.append(f"{network}: {error}")
             run_folder.log.event("promotion failed", network=network, train=trained.name, message=str(error))
@@ -76,7 +78,9 @@ def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, for
         raise PromotionError("\n".join(failed))
 
 
-def _promote(run_folder: RunFolder, network: str, trained: Version, dataset: FeatureDataset, *, force: bool) -> Verdict:
+def _promote(
+    run_folder: RunFolder, network: str, trained: Version, dataset: FeatureDataset, bar: Bar, *, force: bool
+) -> Verdict:
     (candidate,) = find_models([f"{network}={trained.folder / network}"], dataset.classes)
     refuse_other_features([candidate], dataset.definitions)
     _refuse_seen_events(candidate, dataset, force=force)
@@ -86,40 +90,49 @@ def _promote(run_folder: RunFolder, network: str, trained: Version, dataset: Fea
     if current is not None and current.manifest["digest"] == digest:
         return Verdict(network, promoted=False, reason=f"it is in use already, as {current.name}")
     if not force and digest in registry.withdrawn_digests():
-        return Verdict(network, promoted=False, reason="it was rolled back; --force promotes it all the same")
+        return Verdict(network, promoted=False, reason="it was rolled back; --force promotes it anyway")
     found: Estimate | None = None
     if current is None:
         is_better, reason = True, "there was none in use"
     else:
         try:
-            found = _compare(candidate, current, dataset)
+            found = _compare(candidate, current, dataset, bar)
         except (ModelError, FeatureError) as error:
             is_better, reason = False, f"it cannot be compared with {current.name}: {error}"
         else:
             is_better, reason = _decide(found, current, dataset.num_rows("test"), run_folder.config.promote.min_sigma)
     if not (is_better or force):
-        advice = "" if found else " `promote --force` puts it in use all the same."
+        advice = "" if found else " `promote --force` puts it in use anyway."
         return Verdict(network, promoted=False, reason=reason + advice)
     _publish(run_folder, registry, trained, digest, found)
     return Verdict(network, promoted=True, reason=reason if is_better else f"--force, although {reason}")
 
 
 def _decide(found: Estimate, current: Version, num_events: int, needed: float) -> tuple[bool, str]:
-    """Whether an improvement exceeds the asked number of standard errors, and the words for it."""
+    """Whether an improvement exceeds the needed number of standard errors, and a sentence about it."""
     how = "lower" if found.value >= 0 else "higher"
     return found.value > needed * found.error, (
         f"its mean cross-entropy on {num_events} test events is {how} than that of {current.name} "
-        f"by {abs(found.value):.4f} +- {found.error:.4f}; lower by {needed:g} standard errors is asked for"
+        f"by {abs(found.value):.4f} +- {found.error:.4f}; a decrease by {needed:g} standard errors is needed"
     )
 
 
-def _compare(candidate: FoundModel, current: Version, dataset: FeatureDataset) -> Estimate:
-    """How much better a candidate is than the model in use."""
+def _compare(candidate: FoundModel, current: Version, dataset: FeatureDataset, bar: Bar) -> Estimate:
+    """Improvement of a candidate over the model in use."""
     (old,) = find_models([f"in-use={current.folder}"], dataset.classes)
     refuse_other_features([old], dataset.definitions)
     _refuse_seen_events(old, dataset)
-    files = dataset.files("test")
-    before, after = (ScoredEvents.of(predict(each.candidate.model, files, also=["hlf"])) for each in (old, candidate))
+    total, done = 2 * dataset.num_rows("test"), 0
+
+    def count(events: int) -> None:
+        nonlocal done
+        done += events
+        bar(done, total)
+
+    before, after = (
+        ScoredEvents.of(predict(each.candidate.model, dataset.files("test"), also=["hlf"], on_events=count))
+        for each in (old, candidate)
+    )
     return improvement(after.labels, after.weights, before.probabilities, after.probabilities)
 
 
@@ -127,13 +140,13 @@ def _refuse_seen_events(model: FoundModel, dataset: FeatureDataset, *, force: bo
     """Refuse a model that was trained on test events, or, unless forced, may have been.
 
     Raises:
-        ModelError: It was, or it is not known.
+        ModelError: It was trained on test events, or its training events are unknown.
     """
     unknown = refuse_seen_events([model], dataset.files("test"))
     if unknown and not force:
         raise ModelError(
-            f"it is not known which events {model.candidate.name} was trained on, and test events may be among them: "
-            f"its run.json is gone, or the features that this names are. Train again, or use `promote --force`."
+            f"the training events of {model.candidate.name} are unknown, and test events may be among them: its "
+            f"run.json or the features that it names are missing. Train again, or use `promote --force`."
         )
 
 
@@ -163,7 +176,7 @@ def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest
 
 
 def _digest(folder: Path) -> str:
-    """Of a model's content."""
+    """Digest of the content of a model."""
     digest = hashlib.sha256()
     for name in ("model.json", "weights.pt"):
         digest.update((folder / name).read_bytes())

@@ -1,4 +1,4 @@
-"""`rollback`: the model that was in use before comes back."""
+"""`rollback`: put the previous model back in use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pipeline.runs.provenance import now
 
 
 def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
-    """Put the model before the one in use back; returns the names of both versions, the old one last.
+    """Put the previous model back in use; returns the names of the withdrawn version and the version in use.
 
-    The one that was in use is not promoted again, unless forced.
+    `promote` promotes the withdrawn model only with --force.
 
     Raises:
         ConfigError: There is no network of that name.
-        MissingInputError: There is no earlier one.
+        MissingInputError: There is no previous model.
     """
     if network not in NETWORKS:
         raise ConfigError(f"rollback: there is no network '{network}'.{nearest(network, NETWORKS)}")
@@ -26,7 +26,7 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
         earlier = [] if current is None else [name for name in registry.promoted() if name < current.name]
         if current is None or not earlier:
             raise MissingInputError(
-                f"there is no model of '{network}' in {registry.folder} before the one in use; nothing to go back to."
+                f"there is no previous model of '{network}' in {registry.folder}; nothing to roll back to."
             )
         registry.withdraw(current, now())
         registry.point_to(earlier[-1])

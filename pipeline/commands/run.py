@@ -11,12 +11,12 @@ from pipeline.runner import Runner
 
 
 def run(run_folder: RunFolder, names: Sequence[str] = (), *, until: str | None = None, force: bool = False) -> bool:
-    """Run the named stages as far as they are stale, and say where the report is; returns whether any ran.
+    """Run the named stages if they are stale, and print the path of the report; returns whether any ran.
 
     Args:
         run_folder: The run folder.
-        names: Names of stages; none: all that the config wants.
-        until: The last of these.
+        names: Names of stages; empty for all that the config includes.
+        until: The last stage to run.
         force: Run them even if they are up to date.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`status`: which versions and which models are in use, and whether their files are what was written."""
+"""`status`: the versions and models in use, and the state of their files."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pipeline.runs.store import StageStore
 from pipeline.stages.table import STAGES
 from pipeline.terminal.grid import Grid
 
-#: Keys of manifests that are shown.
+#: Keys of manifests that `status` shows.
 _OF_STAGES: Final = ("created", "seconds", "upstream", "code_version")
 _OF_MODELS: Final = ("promoted", "train", "improvement", "code_version")
 
 
 def status(run_folder: RunFolder) -> dict[str, Any]:
-    """For each stage its version in use, and under `in_use` for each network its model; None where there is none."""
+    """The version in use of each stage, and under `in_use` the model of each network; None if there is none."""
     found: dict[str, Any] = {stage.name: _brief(run_folder.store(stage.name), _OF_STAGES) for stage in STAGES}
     found["in_use"] = {each.stage: _brief(each, _OF_MODELS) for each in Registry.all_of(run_folder.config.run_dir)}
     return found
 
 
 def table_of(run_folder: RunFolder) -> Grid:
-    """The same for the terminal."""
+    """The result of `status` as a table."""
     table = Grid("stage", "version", "made", "seconds", title=str(run_folder.config.run_dir))
     found = status(run_folder)
     models = found.pop("in_use")
@@ -39,7 +39,7 @@ def table_of(run_folder: RunFolder) -> Grid:
 
 
 def verify(run_folder: RunFolder) -> list[str]:
-    """Files of the versions and models in use that are gone or hold other bytes than were written, as paths."""
+    """Paths of files of the versions and models in use that are missing or changed."""
     stores = [*(run_folder.store(stage.name) for stage in STAGES), *Registry.all_of(run_folder.config.run_dir)]
     versions = [version for store in stores if (version := store.current())]
     return [str(each.folder / path) for each in versions for path in changed_files(each.folder, each.files)]

@@ -1,4 +1,4 @@
-"""`track`: what was trained and measured, as runs of an MLflow server; one for each network and evaluation."""
+"""`track`: log trainings and evaluations to an MLflow server, one run per network and evaluation."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric, Param
 
 _Item = TypeVar("_Item")
-#: By which a run is found again: of which evaluation it is, and of which network.
+#: Tags that identify a run: its evaluation and its network.
 EVALUATION: Final = "hep_pipeline.evaluation"
 NETWORK: Final = "hep_pipeline.network"
 _URI_VARIABLE: Final = "MLFLOW_TRACKING_URI"
-#: Of a parameter; MLflow refuses longer ones.
+#: Highest length of a parameter in MLflow.
 _MOST_LETTERS: Final = 500
-#: Of parameters, and of metrics, in one call.
+#: Highest numbers of parameters and of metrics in one call.
 _MOST_PER_CALL: Final = 100
-#: Of an epoch that is logged as a curve.
+#: Values of an epoch that become curves.
 _CURVES: Final = ("train_loss", "val_loss", "val_accuracy", "consensus_distance")
 
 
 class _Training(NamedTuple):
-    """What the training of a network left of itself."""
+    """The records of the training of a network."""
 
     settings: dict[str, Any]
-    """The network and how it was trained, after all that a grid search and `train_by_network` decide."""
+    """The network and its training settings, after `train_by_network` and the grid search."""
     epochs: list[dict[str, Any]]
     """Its records."""
     seconds: float
-    """How long it took."""
+    """Duration [s]."""
     end: float
-    """When it was over [s since 1970]."""
+    """Time of its end [s since 1970]."""
 
     @classmethod
     def of(cls, network: str, trained: Version) -> _Training:
@@ -52,13 +52,13 @@ class _Training(NamedTuple):
         records = (folder / "metrics" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
         summary = trained.manifest["counters"]["networks"][network]
         settings = {name: run[name] for name in ("model", "train")}
-        # Trainings of earlier releases have no time of their own.
+        # Trainings of earlier releases have no time.
         end = _seconds(summary.get("created", trained.manifest["created"]))
         return cls(settings, [*map(json.loads, records)], summary["seconds"], end)
 
     @property
     def start(self) -> float:
-        """Interruptions do not count."""
+        """Time of its start, as if it had no interruptions [s since 1970]."""
         return self.end - self.seconds
 
     def curves(self) -> Iterator[tuple[str, float, float, int]]:
@@ -71,27 +71,27 @@ class _Training(NamedTuple):
 
 
 class Tracked(NamedTuple):
-    """A network whose numbers are with MLflow."""
+    """A network that MLflow has a run of."""
 
     network: str
     run_id: str
     is_new: bool
-    """False: it was there already."""
+    """Whether this call logged it."""
 
 
 def track(run_folder: RunFolder) -> list[Tracked]:
-    """Log each network of the current training and evaluation; one that is there already stays as it is.
+    """Log each network of the current training and evaluation; a run that exists already stays unchanged.
 
     Raises:
-        ConfigError: No server is named, neither by `mlflow.uri` nor by the environment.
+        ConfigError: Neither `mlflow.uri` nor the environment names a server.
         MachineError: The package is not installed.
         MissingInputError: There is no evaluation yet, or it does not belong to the current training.
         TrackingError: MLflow refuses, or cannot be reached.
     """
     uri = run_folder.config.mlflow.uri or os.environ.get(_URI_VARIABLE)
     if not uri:
-        raise ConfigError(f"track: say where MLflow is, by mlflow.uri or {_URI_VARIABLE}.")
-    # By default a server that is not there is tried for minutes.
+        raise ConfigError(f"track: set the address of MLflow by mlflow.uri or {_URI_VARIABLE}.")
+    # By default MLflow tries a missing server for minutes.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     try:
@@ -125,7 +125,7 @@ def _track(client: MlflowClient, experiment: str, network: str, upstream: Mappin
     for run in client.search_runs([experiment], words):
         if run.info.status == "FINISHED":
             return Tracked(network, run.info.run_id, is_new=False)
-        # Of a command that was killed.
+        # A killed command left it.
         client.delete_run(run.info.run_id)
     training = _Training.of(network, upstream["train"])
     run_id = client.create_run(
@@ -149,7 +149,7 @@ def _parts(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
 
 
 def _config(training: _Training, upstream: Mapping[str, Version]) -> dict[str, Any]:
-    """The config that each stage ran with, and what the network became of it."""
+    """The config of each stage, and the settings of the network."""
     config: dict[str, Any] = upstream["train"].manifest["config"]
     data = upstream["ingest"].manifest["config"]
     of_stages = {name: each.manifest["config"][name] for name, each in upstream.items() if name in config}
@@ -180,7 +180,7 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _metrics(network: str, training: _Training, evaluated: Version) -> Iterator[Metric]:
-    """Learning curves by epoch, then what was measured on the test split, with errors as metrics of their own."""
+    """Learning curves by epoch, and the metrics of the test split; errors are separate metrics."""
     from mlflow.entities import Metric
 
     for name, value, time, epoch in training.curves():
@@ -196,7 +196,7 @@ def _metrics(network: str, training: _Training, evaluated: Version) -> Iterator[
 
 
 def _letters(name: str) -> str:
-    """A class's name in the letters that MLflow takes.
+    """Name of a class in the characters that MLflow allows.
 
     Examples:
         >>> _letters("W+jets")
@@ -206,7 +206,7 @@ def _letters(name: str) -> str:
 
 
 def _seconds(when: str) -> float:
-    """A time of a manifest, since 1970."""
+    """A time of a manifest [s since 1970]."""
     return dt.datetime.fromisoformat(when).timestamp()
 
 
@@ -215,7 +215,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _artifacts(network: str, upstream: Mapping[str, Version]) -> Iterable[tuple[Path, str]]:
-    """Files, and the folder among the artifacts that each belongs to."""
+    """Files with their folders among the artifacts."""
     evaluated = upstream["evaluate"].folder
     yield evaluated / "metrics.json", "evaluate"
     for path in sorted((evaluated / network / "plots").glob("*.png")):

@@ -1,4 +1,4 @@
-"""`validate`: what the config reads, as far as it is there."""
+"""`validate`: check the config and its input files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipeline.config import Config
 
 
 def validate(config: Config) -> Iterator[str]:
-    """Look for the input files; yields lines for the terminal.
+    """Find the input files; yields lines for the terminal.
 
     Raises:
         IngestionError: A sample has no file.

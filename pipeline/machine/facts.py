@@ -1,4 +1,4 @@
-"""The facts about this machine that the doctor judges; gathering them starts no more than `java -version`."""
+"""The facts about this machine that the doctor checks; only `java -version` is started for them."""
 
 import importlib.util
 import os
@@ -25,28 +25,27 @@ _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - OpenMPI's own default; 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the checks use. Tests make one by hand; `read_machine` makes the real one.
+    """The facts that the checks use; `read_machine` gathers them.
 
     Attributes:
         env: The environment variables.
-        java: The java that Spark would start, None if it would find none.
-        java_version: What `java -version` printed; None if there is no java, or it did not run.
+        java: The java that Spark would start; None if there is none.
+        java_version: Output of `java -version`; None if there is no java, or it did not run.
         host_name: Name of this host.
-        host_resolves: Whether that name leads to an address.
-        mpirun: The mpirun that the launcher would start, None if it would find none.
-        cores: Cores that this process may use.
-        is_root: Whether root runs this.
+        host_resolves: Whether that name has an address.
+        mpirun: The mpirun that the launcher would start; None if there is none.
+        cores: Number of cores that this process may use.
+        is_root: Whether the user is root.
         shm_free_bytes: Free bytes in /dev/shm; None if there is no /dev/shm.
-        temp_dir: Where MPI makes its session folder.
-        temp_usable: Whether that folder can be written to, or made.
+        temp_dir: Folder of MPI's session folder.
+        temp_usable: Whether that folder can be written, or made.
         checkout: Folder of this project.
         run_dir: Folder of the run; need not exist yet.
         free_bytes: Free bytes on the disk of the run folder.
-        unmet: Requirements of this project that are not met, with the version that is installed instead; None if
-            there is none.
+        unmet: Unmet requirements of this project with the installed versions; None for missing packages.
         pyspark_home: Folder of the installed pyspark, links resolved; None if there is none.
-        spark_home: Where SPARK_HOME leads, links resolved; None if it is not set.
-        foreign_pythons: Of PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON, those that name another interpreter.
+        spark_home: Folder of SPARK_HOME, links resolved; None if it is not set.
+        foreign_pythons: Which of PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON name another interpreter.
         python: This interpreter.
         python_version: Its version, major and minor.
     """
@@ -81,7 +80,7 @@ def read_machine(*, run_dir: Path, env: Mapping[str, str] | None = None) -> Mach
         env: The environment variables; those of this process by default.
 
     Returns:
-        The facts; nothing about them is judged here.
+        The facts, without any judgement.
     """
     env = dict(os.environ if env is None else env)
     java = find_java(env)
@@ -127,7 +126,7 @@ def find_java(env: Mapping[str, str]) -> Path | None:
 
 
 def ask_java(java: Path, env: Mapping[str, str]) -> str | None:
-    """What `java -version` prints (on stderr, by custom); None if it cannot start or does not end."""
+    """Output of `java -version`, which comes on stderr; None if it cannot start or does not end."""
     try:
         answer = subprocess.run(
             [str(java), "-version"],
@@ -144,7 +143,7 @@ def ask_java(java: Path, env: Mapping[str, str]) -> str | None:
 
 
 def java_major(answer: str) -> int | None:
-    """The major version in what `java -version` printed; Java 8 and older call themselves 1.8 and so on.
+    """The major version in the output of `java -version`; Java 8 and older print 1.8 and the like.
 
     >>> java_major('openjdk version "17.0.15" 2025-04-15')
     17
@@ -156,23 +155,22 @@ def java_major(answer: str) -> int | None:
 def mpi_temp_dir(env: Mapping[str, str]) -> Path:
     """The folder below which OpenMPI 5 makes its session folder.
 
-    Not `tempfile.gettempdir()`: that continues with the next candidate when a folder cannot be used, mpirun does
-    not. The order TMPDIR, TEMP, TMP was seen with the mpirun of OpenMPI 5.0.11.
+    `tempfile.gettempdir()` differs: it tries the next candidate if a folder cannot be used, and mpirun does not. The
+    order TMPDIR, TEMP, TMP was seen with the mpirun of OpenMPI 5.0.11.
     """
     return Path(next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), "/tmp"))  # noqa: S108
 
 
 def longest_temp_path(host_name: str, *, pid: int = _LARGEST_PID) -> int:
-    """The longest temporary path with which MPI starts on this host, whatever mpirun's process number."""
+    """Length of the longest temporary path with which MPI starts on this host, for any process number of mpirun."""
     job = f"{host_name}-prterun-{host_name}-{pid}@1"
     return _PATH_MAX - 1 - len(f"/ompi.{pid}/1/pmix-gds-shmem2.{job}.session.ffffffff.{pid}".encode())
 
 
 def is_same_interpreter(command: str, python: Path, env: Mapping[str, str]) -> bool:
-    """Whether a command, as a path or as a name on the PATH, starts this very interpreter.
+    """Whether a command, as a path or as a name on the PATH, starts this interpreter.
 
-    Where links lead is not enough: the pythons of two virtual environments lead to the same binary. So the
-    folders must agree too.
+    The folders must agree too: the pythons of two virtual environments link to the same binary.
     """
     found = shutil.which(command, path=env.get("PATH"))
     if found is None:
@@ -182,7 +180,7 @@ def is_same_interpreter(command: str, python: Path, env: Mapping[str, str]) -> b
 
 
 def _find_mpirun(python: Path, env: Mapping[str, str]) -> Path | None:
-    # As training.launching.launcher looks for it; not imported from there, as that imports torch.
+    # The same search as in training.launching.launcher, whose import would import torch.
     beside = python.parent / "mpirun"
     if beside.exists():
         return beside
@@ -204,16 +202,16 @@ def _nearest_existing(path: Path) -> Path:
 
 
 def _is_usable(folder: Path) -> bool:
-    # mpirun makes the folder if it is not there, so what counts is the nearest one that is.
+    # mpirun makes a missing folder, so the nearest existing folder counts.
     try:
         existing = _nearest_existing(folder)
-    except OSError:  # a name that is longer than the file system takes
+    except OSError:  # A name that is too long for the file system.
         return False
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def _unmet_requirements() -> dict[str, str | None]:
-    """What pyproject.toml asks for and is not there; nothing where this project is not installed but on the path."""
+    """Unmet requirements of pyproject.toml; none if this project is on the path without being installed."""
     try:
         requirements = metadata.requires(_DISTRIBUTION) or ()
     except metadata.PackageNotFoundError:
@@ -235,6 +233,6 @@ def _installed_version(distribution: str) -> str | None:
 
 
 def _pyspark_home() -> Path | None:
-    # Found, not imported: that takes a second, and the doctor must be quick.
+    # Without an import, which takes a second.
     spec = importlib.util.find_spec("pyspark")
     return Path(spec.origin).resolve().parent if spec and spec.origin else None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _PACKAGES: Final = ("ingestion", "features", "models", "training")
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
-#: The JVM says so at every start, since Spark asks for its vector module.
+#: The JVM prints this at every start, since Spark requests its vector module.
 _NO_NEWS: Final = b"WARNING: Using incubator modules"
 
 
@@ -39,7 +39,7 @@ class SparkProvider:
     """Starts Spark on first use.
 
     Args:
-        settings: Where it runs.
+        settings: The section `spark` of the config.
     """
 
     def __init__(self, settings: SparkSettings) -> None:
@@ -56,15 +56,15 @@ class SparkProvider:
         if self._context is None:
             self._context = _start(self._settings)
             if self._settings.master.startswith("local-cluster") or not self._settings.master.startswith("local"):
-                # Executors fetch the code from here whenever they start, so it lives as long as the context.
+                # Executors fetch the code from here at their start, so the folder lives as long as the context.
                 self._code = tempfile.TemporaryDirectory(prefix="hep-pipeline-code-")
                 self._context.addPyFile(str(zip_code(Path(self._code.name))))
         return self._context
 
     def num_tasks(self, work_items: int) -> int:
-        """Number of tasks: few, since a Spark task costs a third of a second, and at most 8 pieces of work each.
+        """Number of tasks for a number of pieces of work: few, since a Spark task costs a third of a second.
 
-        A retried task repeats all its pieces, hence the limit.
+        A task has at most 8 pieces, since a retry repeats all of them.
         """
         return max(1, min(work_items, max(2 * self.context().defaultParallelism, -(-work_items // 8))))
 
@@ -80,7 +80,7 @@ class SparkProvider:
 
 @contextmanager
 def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator[int]]:
-    """A counter for Spark tasks whose value is shown on a progress bar while the job runs."""
+    """A counter for Spark tasks; a progress bar shows its value during the job."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - Spark is loaded only by stages that need it
 
     done = context.accumulator(0)
@@ -95,7 +95,7 @@ def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator
     try:
         yield done
     except (Py4JJavaError, PySparkException) as error:
-        # Where a task raised an exception of Python, Spark 4.3 names it so.
+        # Spark 4.3 names exceptions of Python in tasks like this.
         cause = _cause(str(error))
         raise SparkJobError(f"a Spark job failed: {cause}. {_advice(cause)}") from error
     finally:
@@ -104,7 +104,7 @@ def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator
 
 
 def _cause(words: str) -> str:
-    """The line of a Spark failure that says most: the task's own exception, else the reason of the abort."""
+    """The most useful line of a Spark failure: the exception of the task, else the reason of the abort."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     exceptions = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Arrow\w+)\b: ", line)]
     chosen = exceptions[0] if exceptions else next((line for line in lines if "SparkException" in line), lines[0])
@@ -112,23 +112,23 @@ def _cause(words: str) -> str:
 
 
 def _advice(cause: str) -> str:
-    """What to do about a failure of Spark."""
+    """The fix for a failure of Spark."""
     if says_out_of_room(cause):
-        return "Check space and permissions of the run folder, and of spark.local.dir, where Spark keeps what it mixes."
-    return "If executors were lost, check their memory and logs; --debug shows all that Spark says."
+        return "Check space and permissions of the run folder, and of spark.local.dir, where Spark keeps shuffled data."
+    return "If executors were lost, check their memory and logs; --debug shows all messages of Spark."
 
 
 def _start(settings: SparkSettings) -> SparkContext:
     import pyspark  # noqa: PLC0415 - Spark is loaded only by stages that need it
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
 
-    # PySpark says so at every start with pandas 3; no pandas passes through our jobs.
+    # PySpark prints this at every start with pandas 3; our jobs use no pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     properties = {
         "spark.driver.memory": settings.driver_memory,
-        # Keys of all events come to the driver; its memory is the limit, not a second number beside it.
+        # The driver receives the keys of all events; only its memory is the limit.
         "spark.driver.maxResultSize": "0",
-        # Floats hardly shrink: compressing them costs the JVM as much as moving them.
+        # Floats hardly compress, and compression costs the JVM as much as the transfer.
         "spark.shuffle.compress": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -137,8 +137,8 @@ def _start(settings: SparkSettings) -> SparkContext:
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = settings.executor_python or sys.executable
     if settings.master.startswith("local"):
-        # A Spark of another version in SPARK_HOME, or a host name that does not resolve, must not matter
-        # here, nor arguments meant for another application.
+        # Another Spark in SPARK_HOME, a host name without an address, and arguments for another application must have
+        # no effect here.
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
@@ -150,7 +150,7 @@ def _start(settings: SparkSettings) -> SparkContext:
 
     def start() -> SparkContext:
         if SparkContext._gateway is None:
-            # Else the JVM of a context before serves again.
+            # Otherwise PySpark reuses the JVM of an earlier context.
             SparkContext._ensure_initialized(gateway=_start_jvm(conf))
         return SparkContext.getOrCreate(conf)
 
@@ -165,7 +165,7 @@ def _start(settings: SparkSettings) -> SparkContext:
 
 
 def _start_jvm(conf: SparkConf) -> JavaGateway:
-    """Start the JVM as Spark does; what it says goes to our standard error, but for what is no news."""
+    """Start the JVM like Spark; copy its output to our standard error, without known lines."""
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     source, sink = os.pipe()
@@ -178,9 +178,9 @@ def _start_jvm(conf: SparkConf) -> JavaGateway:
 
 
 def pass_on(source: int, target: int) -> None:
-    """Copy lines from a file descriptor to another one, to its end, without those that are no news."""
+    """Copy all lines of a file descriptor to another one, without known lines."""
     left = b""
-    # Not through a buffered file, whose lock a thread may hold when the interpreter ends.
+    # Unbuffered: a thread may hold the lock of a buffered file when the interpreter ends.
     while read := os.read(source, 4096):
         *lines, left = (left + read).split(b"\n")
         os.write(target, b"".join(line + b"\n" for line in lines if not line.startswith(_NO_NEWS)))
@@ -189,7 +189,7 @@ def pass_on(source: int, target: int) -> None:
 
 
 def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:
-    """Start Spark in another thread: in the main one it replaces the shell's handler of Ctrl-C by one that may fail."""
+    """Start Spark in another thread: in the main thread it replaces our handler of Ctrl-C by one that may fail."""
     started: list[SparkContext] = []
     failed: list[Exception] = []
 
@@ -199,7 +199,7 @@ def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:
         except Exception as error:  # noqa: BLE001 - it is raised again in the main thread
             failed.append(error)
 
-    # A daemon: an interrupt while Spark starts must not wait for it.
+    # A daemon, so that an interrupt does not wait for the start of Spark.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join()
@@ -209,7 +209,7 @@ def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:
 
 
 def zip_code(folder: Path) -> Path:
-    """An archive, in `folder`, of the packages that tasks import: executors need not have a checkout."""
+    """Make an archive in `folder` of the packages that tasks import; executors then need no checkout."""
     archive = folder / "hep_pipeline_code.zip"
     with zipfile.ZipFile(archive, "w") as file:
         for package in _PACKAGES:

@@ -1,1 +1,1 @@
-"""The report: one self-contained HTML page that says what was done and what came out."""
+"""The report: one self-contained HTML page about the run and its results."""

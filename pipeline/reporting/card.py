@@ -1,4 +1,4 @@
-"""The dataset card: how the features are distributed in each class, from the histograms of the features stage."""
+"""The dataset card: distributions of the features in each class, from the histograms of the stage `features`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from features.distributions import HISTOGRAMMED, HISTOGRAMS
 from models.evaluation.style import COLOURS, DASHES, PlotLabels, new_grid, plain, save_figure
 
-#: Figures by the part of a histogram's name before the dot.
+#: Captions of the figures, by the part of a histogram's name before the dot.
 CAPTIONS: Final = {
     "hlf": "High-level features of the selected events by class, and the number of particles; areas are 1, error bars "
     "statistical; what lies outside an axis is not shown.",

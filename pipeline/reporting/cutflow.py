@@ -1,4 +1,4 @@
-"""The cutflow of a run: what is left of each sample and class after each step, counted and weighted."""
+"""The cutflow of a run: events and sums of weights of each sample and class after each step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Weights = dict[str, list[float]]
 
 
 class Yield(NamedTuple):
-    """A number of events, with the sum of their weights and of the squares of these."""
+    """A number of events, with the sums of their weights and of the squares of their weights."""
 
     events: int
     weight: float
@@ -22,7 +22,7 @@ class Yield(NamedTuple):
 
 
 class StepEfficiency(NamedTuple):
-    """A share with its binomial error; `value` is nan where the weights before the cut add up to 0 or less."""
+    """A share with its binomial error; `value` is nan if the sum of weights before the cut is 0 or less."""
 
     value: float
     error: float
@@ -34,9 +34,9 @@ class Step(NamedTuple):
     name: str
     yields: dict[str, Yield]
     efficiencies: dict[str, StepEfficiency]
-    """Of events, relative to the first step."""
+    """Efficiency in events, relative to the first step."""
     weighted: dict[str, StepEfficiency]
-    """Of weights, relative to the first step."""
+    """Efficiency in weights, relative to the first step."""
 
 
 def efficiency(passed: Yield, total: Yield) -> StepEfficiency:
@@ -82,7 +82,7 @@ def cutflow(
         ingested: Counters of ingest (`samples` and `weights`).
         selected: Counters of features, likewise.
         config: The resolved config.
-        by_class: Add up the samples of each class.
+        by_class: Whether to add up the samples of each class.
     """
     columns = {sample["name"]: sample["name"] for sample in config["samples"]}
     if by_class:
@@ -104,11 +104,11 @@ def cutflow(
 
 
 def as_text(steps: Sequence[Step], *, width: int | None = None) -> str:
-    """A table for the terminal: events and efficiency with error for each column, weights too where they are not 1.
+    """A table for the terminal: events and efficiency with error for each column; weights too if any is not 1.
 
     Args:
         steps: The cutflow.
-        width: Letters of a line; columns without room follow in a table of their own. None: all stand side by side.
+        width: Characters per line; columns that do not fit follow in another table. None: no limit.
     """
     weighted = any(each.weight != each.events for step in steps for each in step.yields.values())
     head = f"{'events':>9} {'efficiency':>15}" + (f" {'weights':>10} {'efficiency':>15}" if weighted else "")
@@ -140,7 +140,7 @@ def _words(each: StepEfficiency) -> str:
 
 
 def as_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """The same for machines; an efficiency that is not defined is null."""
+    """The cutflow as JSON content; an undefined efficiency is null."""
     return [
         {
             "step": step.name,
@@ -180,9 +180,9 @@ def _step_names(config: Mapping[str, Any]) -> list[str]:
 def _yields(
     ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], sample: str
 ) -> list[Yield]:
-    """What is left of one sample after each step: what the next step rejects, and what that leaves.
+    """Events and weights of a sample after each step.
 
-    Added up from the end, since differences of large sums of weights may have no figure left.
+    They are added up from the end, since differences of large sums of weights may lose all digits.
     """
 
     def of(counters: Mapping[str, Any], step: str) -> Yield:

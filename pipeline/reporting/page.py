@@ -1,4 +1,4 @@
-"""Fills the HTML template with what the manifests of a run say. Everything that comes from inputs is escaped."""
+"""Fills the HTML template from the manifests of a run. All text from inputs is escaped."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting.card import CAPTIONS
 from pipeline.reporting.cutflow import StepEfficiency, as_json, cutflow
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
-from pipeline.yaml_text import write_yaml
 
 _HERE: Final = Path(__file__).parent
 _BUNDLED: Final = ROOT / "samples"
-#: Fewer test events than this are pointed out.
+#: With fewer test events than this, the report warns.
 _FEW_EVENTS: Final = 1000
-#: Probability below which two samples are said to differ.
+#: Probability below which the report says that two samples differ.
 _DIFFERENT: Final = 0.01
 _SIDE_BY_SIDE: Final = {
     "background_efficiency": "ROC curves on the test split: how much background passes (down is better) when a share "
@@ -55,11 +55,11 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     """The report as HTML.
 
     Args:
-        versions: Current versions of ingest, features, train and evaluate, and of gridsearch and export if there are.
-        report: The report section of the config.
+        versions: Current versions of ingest, features, train and evaluate, and of gridsearch and export if they exist.
+        report: The section `report` of the config.
         card: Folder of the dataset card's figures.
     """
-    # autoescape for every file: names of samples and paths come from users and files.
+    # Every file is escaped: names of samples and paths come from users and files.
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
     environment.filters["share"] = _share
     environment.filters["interval"] = _interval
@@ -70,11 +70,11 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
 
 
 def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
-    """What the template shows, pictures apart; also written as JSON beside the page."""
+    """The content of the page without pictures, also for the JSON file beside it."""
     ingest, features, train, evaluate = (
         versions[name].manifest for name in ("ingest", "features", "train", "evaluate")
     )
-    # Each section of the config from the stage that was made with it: a later command may have had another.
+    # Each section of the config comes from the stage that used it: later commands may have used another config.
     config = {
         **{key: ingest["config"][key] for key in ("samples", "ingest")},
         **{key: features["config"][key] for key in ("classes", "features")},
@@ -129,14 +129,16 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
 
 
 def warnings(versions: Mapping[str, Version]) -> list[str]:
-    """What a reader must know before a number of the page is quoted."""
+    """Warnings about the numbers of the page."""
     ingest, features, evaluate = (versions[name].manifest for name in ("ingest", "features", "evaluate"))
     metrics = evaluate["counters"]
     found = []
     if features["counters"]["load_test"]:
-        found.append("Load-test sample: copies of few events. No number on this page means anything but the times.")
+        found.append("Load-test sample: copies of a few events. Only the times on this page have a meaning.")
     if any(Path(file["path"]).is_relative_to(_BUNDLED) for file in ingest["inputs"]):
-        found.append("Technical sample: the bundled events show that everything works, not how well such models do.")
+        found.append(
+            "Technical sample: the bundled events test the software; they do not measure the quality of such models."
+        )
     if metrics["num_events"] < _FEW_EVENTS:
         found.append(f"Only {metrics['num_events']} test events: small differences between models mean nothing.")
     if features["config"]["features"]["convention"] != "correct":
@@ -145,21 +147,21 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
     if negative:
         found.append(
             f"{negative} of the ingested events have negative weights: they enter sums, losses and metrics with their "
-            f"sign, and so may a bin of a histogram or a share of the cutflow."
+            f"sign, so a bin of a histogram or a share of the cutflow may be negative."
         )
     bad = len(ingest["counters"]["bad_files"])
     if bad:
-        found.append(f"Input files that could not be read and were skipped: {bad}. Nothing of them is in the numbers.")
+        found.append(f"Unreadable input files that were skipped: {bad}. The numbers do not include them.")
     for name, run in metrics["runs"].items():
         values = [test["p_value"] for tests in run["train_against_test"].values() for test in tests.values()]
-        # The smallest of several is small by chance more often (Bonferroni).
+        # Bonferroni correction for the smallest of several probabilities.
         lowest = min(values, default=1.0) * len(values)
         if values and lowest < _DIFFERENT:
             found.append(f"{name}: scores of training and test events differ (p = {lowest:.1g}): overtrained.")
     for name, version in versions.items():
         if "accepted" in version.manifest:
             reasons = "; ".join(version.manifest["accepted"]["reasons"])
-            found.append(f"{name} was stale and accepted as it is: {reasons}.")
+            found.append(f"{name} was stale and accepted as up to date: {reasons}.")
     return found
 
 
@@ -181,7 +183,7 @@ def _pictures(versions: Mapping[str, Version]) -> dict[str, Any]:
 
 
 def _plots(folder: Path, captions: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The figures of a folder that are there, with their captions."""
+    """The existing figures of a folder, with captions."""
     paths = {name: folder / f"{name}.png" for name in captions}
     return {name: {"caption": captions[name], "png": _inline(path)} for name, path in paths.items() if path.exists()}
 

@@ -1,6 +1,6 @@
-"""What code means for a result: the modules that an entry point imports, as syntax trees without words.
+"""The meaning of code for a result: syntax trees of the modules that an entry point imports.
 
-Comments, docstrings, the texts of errors and statements that only print or log change no result, so they do not count.
+Comments, docstrings, texts of errors and statements that only print or log change no result, so they do not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("pipeline", "ingestion", "features", "models", "training")
 
-#: Modules that change no result: they speak, start, probe, watch or show progress. Nothing behind them is followed.
+#: Modules that change no result: they print, start, probe, watch or show progress. Their imports are not followed.
 EXEMPT: Final = frozenset(
     {
         "ingestion.errors",
@@ -33,14 +33,14 @@ EXEMPT: Final = frozenset(
         "training.transports.self_test",
     }
 )
-#: Of the shell, only these compute what a stage writes. The config counts by its values.
+#: The modules of the shell that compute outputs of stages. The config counts by its values.
 _SHELL_WITH_RESULTS: Final = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.models_on_disk")
 _SHELL_WITHOUT: Final = frozenset({"pipeline.stages.base", "pipeline.stages.table"})
-#: They name all there are of a kind; of those only the ones that a config chooses run, and these are entry points.
+#: Registries, which import all methods of a kind. Only the methods that the config chooses run; they are entry points.
 REGISTRIES: Final = frozenset({"training.algorithms.registry", "models.networks.registry"})
-#: Files beside a module that it fills.
+#: Template files that a module fills.
 _TEMPLATES: Final = (".html", ".css")
-#: Calls whose only effect is on what users read.
+#: Calls that only affect what users read.
 _SPEAKING: Final = frozenset({"print", "say", "note", "warn", "debug", "info", "warning"})
 _WITHOUT_MEANING: Final = frozenset({"ctx", "kind", "type_comment"})
 
@@ -51,13 +51,13 @@ class _Module(NamedTuple):
 
 
 def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
-    """Digest of the meaning of every module that some entry points run, by its name.
+    """Digest of the meaning of every module that the entry points run, by name.
 
     Args:
         entry_points: Names of modules.
 
     Raises:
-        FileNotFoundError: One does not exist.
+        FileNotFoundError: A module does not exist.
 
     Examples:
         >>> "features.isolation" in code_digests(["pipeline.stages.features"])
@@ -67,7 +67,7 @@ def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
     waiting = list(entry_points)
     for name in waiting:
         if _file_of(name) is None:
-            raise FileNotFoundError(f"{name} is an entry point of a stage, and there is no such module")
+            raise FileNotFoundError(f"{name} is an entry point of a stage, but there is no such module")
     while waiting:
         name = waiting.pop()
         file = _file_of(name)
@@ -105,11 +105,11 @@ def _read(file: Path, _modified: int) -> _Module:
 
 
 def _canonical(node: object, imports: set[str]) -> str:
-    """A syntax tree as text, the same under every Python: without places, contexts, words and what is empty.
+    """A syntax tree as text, equal under every Python: without positions, contexts, docstrings and empty fields.
 
     Args:
         node: A node, a list of nodes, or a plain value.
-        imports: Gets the names of our modules that are imported, inside functions too.
+        imports: Collects the names of our modules that are imported, also inside functions.
     """
     if isinstance(node, list):
         return f"[{','.join([_canonical(each, imports) for each in node if not _only_speaks(each)])}]"

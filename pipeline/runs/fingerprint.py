@@ -1,4 +1,4 @@
-"""What a version was made from, and how that differs from now: the reasons for running a stage again."""
+"""The fingerprint of a version, and its differences from now: the reasons to run a stage again."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ class Input(NamedTuple):
     """One thing that a stage reads: a ROOT file, or the output of another stage."""
 
     name: str
-    """What users call it: a path, or a stage."""
+    """Name for messages: a path, or a stage."""
     digest: str
-    """Changes when the content does."""
+    """Digest of the content."""
 
 
 class Fingerprint(NamedTuple):
     """Everything that the result of a stage depends on."""
 
     inputs: dict[str, Input]
-    """By identity: the UUID of a file, the name of a stage."""
+    """Inputs by identity: the UUID of a file, the name of a stage."""
     config: dict[str, Any]
-    """Dotted key to value, of the keys that matter."""
+    """Values of the config keys that matter, by dotted key."""
     code: dict[str, str]
-    """Module to digest of its meaning."""
+    """Digest of the meaning of each module."""
     parts: dict[str, Fingerprint] = {}  # noqa: RUF012 - nobody changes it
-    """Of what the stage makes one by one, such as networks; each depends on what stands here alone."""
+    """Fingerprints of the parts of a stage, such as networks; a part depends only on its own fingerprint."""
 
     @property
     def digest(self) -> str:
-        """One hash of it all; file names do not count."""
+        """One hash of the fingerprint, without names of files."""
         content = {
             "inputs": {identity: each.digest for identity, each in self.inputs.items()},
             "config": self.config,
@@ -59,7 +59,7 @@ class Fingerprint(NamedTuple):
         return cls(inputs, content["config"], dict(content["code"]), parts)
 
     def without_inputs(self, names: Iterable[str]) -> Fingerprint:
-        """The same but for some inputs."""
+        """The fingerprint without some inputs."""
         kept = {identity: each for identity, each in self.inputs.items() if identity not in names}
         parts = {name: part.without_inputs(names) for name, part in self.parts.items()}
         return self._replace(inputs=kept, parts=parts)
@@ -90,14 +90,14 @@ def reasons_to_run(before: Fingerprint, now: Fingerprint) -> list[str]:
 
 
 def changed_code(before: Fingerprint, now: Fingerprint) -> list[str]:
-    """Modules that mean something else, are new, or run no more."""
+    """Modules whose meaning changed, new modules, and modules that no longer run."""
     names = sorted(now.code.keys() | before.code.keys())
     return [name for name in names if now.code.get(name) != before.code.get(name)]
 
 
 def _reasons_of_parts(before: dict[str, Fingerprint], now: dict[str, Fingerprint]) -> list[str]:
     reasons = [f"{name} is new" for name in now if name not in before]
-    reasons += [f"{name} is not wanted any more" for name in before if name not in now]
+    reasons += [f"{name} is no longer configured" for name in before if name not in now]
     for name, part in now.items():
         if name in before:
             reasons += [f"{name}: {reason}" for reason in reasons_to_run(before[name], part)]

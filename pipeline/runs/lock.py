@@ -1,4 +1,4 @@
-"""One run at a time in a run folder."""
+"""Locks: one run at a time in a run folder, and claims on the versions that other jobs read."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, TextIO
 
 import psutil
 
 from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
+from training.own_folders import MARKER
 
 _SECONDS_FOR_A_NAME: Final = 1.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.02
@@ -21,13 +22,13 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.02
 
 @contextmanager
 def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
-    """Hold the run folder; a second run refuses. The lock ends with the process, however it ends.
+    """Hold the run folder; a second run is refused. The lock ends with the process, however that ends.
 
-    Folders that are made for the lock are removed with it, if the run folder holds nothing else then.
+    Folders that were made for the lock are removed with it if they hold nothing else.
 
     Args:
         run_dir: The run folder.
-        name: Of the file; jobs that hold other ones run beside each other.
+        name: Name of the lock file; jobs with different lock files run beside each other.
 
     Raises:
         FolderInUseError: Another run holds it.
@@ -54,8 +55,31 @@ def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
             _remove_unused(path, made)
 
 
+@contextmanager
+def reading(folders: Iterable[Path]) -> Iterator[None]:
+    """Claim version folders that a job reads, so that `clean` keeps them; the claim ends with the process."""
+    with ExitStack() as held:
+        for folder in folders:
+            # A folder without the marker is never removed.
+            with contextlib.suppress(FileNotFoundError):
+                fcntl.flock(held.enter_context((folder / MARKER).open()), fcntl.LOCK_SH)
+        yield
+
+
+def is_read(folder: Path) -> bool:
+    """Whether a running job has claimed a version folder."""
+    try:
+        with (folder / MARKER).open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _held(path: Path) -> TextIO:
-    """The lock file, once this process holds it.
+    """The lock file, held by this process.
 
     Raises:
         RunFolderError: Another run holds it, or its file system has no locks.
@@ -65,7 +89,7 @@ def _held(path: Path) -> TextIO:
         file = path.open("a+")
         try:
             _lock(file, path.parent)
-            # A run before may have removed it in the meantime, and another may hold the next file of this name.
+            # An earlier run may have removed the file meanwhile, and another run may hold a new one of this name.
             if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
                 return file
         except BaseException:
@@ -90,7 +114,7 @@ def _lock(file: TextIO, run_dir: Path) -> None:
 
 
 def _remove_unused(path: Path, made: Sequence[Path]) -> None:
-    """Remove the lock file and the folders made for it, the inner first, where there is nothing but these."""
+    """Remove the lock file and the folders made for it, the inner first, if they hold nothing else."""
     with contextlib.suppress(OSError):
         if made and {each.name for each in path.parent.iterdir()} <= {path.name}:
             path.unlink(missing_ok=True)
@@ -101,7 +125,7 @@ def _remove_unused(path: Path, made: Sequence[Path]) -> None:
 def _holder(file: TextIO) -> str:
     """The process that holds the lock.
 
-    It writes its number just after it has got it: until then there is none, or that of a run before, which was killed.
+    It writes its number just after it takes the lock; until then the file is empty or names an earlier, killed run.
     """
     deadline = time.monotonic() + _SECONDS_FOR_A_NAME
     while True:
@@ -110,6 +134,6 @@ def _holder(file: TextIO) -> str:
         if found.isdecimal() and psutil.pid_exists(int(found)):
             return found
         if time.monotonic() > deadline:
-            # Of another machine, which shares the disk.
+            # The process of another machine that shares the disk.
             return found or "unknown"
         time.sleep(_SECONDS_BETWEEN_LOOKS)

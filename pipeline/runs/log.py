@@ -1,7 +1,7 @@
-"""What runs did, for machines: a line of JSON an event, and a textfile for Prometheus' node exporter.
+"""The log of runs: one line of JSON per event, and a textfile for the node exporter of Prometheus.
 
 <run_dir>/logs/<run id>.jsonl       events of one command
-<run_dir>/metrics.prom              state of the stages after the last one
+<run_dir>/metrics.prom              state of the stages after the last command
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunLog:
         self.path = run_dir / _LOGS / f"{self.run_id}.jsonl"
 
     def event(self, name: str, **details: Any) -> None:
-        """Append an event; the last line of a killed run says where it was.
+        """Append an event; the last line of a killed run shows its last event.
 
         Raises:
             RunFolderError: It cannot be written.
@@ -57,12 +57,12 @@ class RunLog:
         *,
         failed: str | None,
     ) -> None:
-        """Replace `metrics.prom`; each value names the run folder, so that those of several do not collide.
+        """Replace `metrics.prom`; each value names its run folder, so that several run folders do not collide.
 
         Args:
-            stages: For each stage the manifest of its version in use, None before the first.
-            in_use: For each network the manifest of the model in use, None if there is none that can be read.
-            failed: The stage that failed in this run, or `promote`, if one did.
+            stages: Manifest of the version in use of each stage; None before the first.
+            in_use: Manifest of the model in use of each network; None if none can be read.
+            failed: The stage that failed in this run, or `promote`; None if none did.
 
         Raises:
             RunFolderError: It cannot be written.

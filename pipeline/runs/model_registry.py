@@ -1,4 +1,4 @@
-"""The models of a run folder that were ever in use.
+"""The model registry: all models of a run folder that are or were in use.
 
 <run_dir>/registry/<network>/current.json          the pointer to the model in use
 <run_dir>/registry/<network>/0003-5be21f02/        a model that was promoted, with model.onnx and manifest.json
@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pipeline.runs import own_folders
 from pipeline.runs.store import StageStore, Version
+from training import own_folders
 
-#: Folder of the models in use, in the run folder.
+#: Folder of the registry in the run folder.
 REGISTRY: Final = "registry"
 _WITHDRAWN: Final = "withdrawn"
 
@@ -30,7 +30,7 @@ class Registry(StageStore):
 
     @classmethod
     def all_of(cls, run_dir: Path) -> list[Registry]:
-        """Of each network that has any, by name."""
+        """The registries of all networks with promoted models, by name."""
         return [cls(run_dir, path.name) for path in sorted((run_dir / REGISTRY).glob("*")) if path.is_dir()]
 
     def promoted(self) -> list[str]:
@@ -38,19 +38,19 @@ class Registry(StageStore):
         return [name for name in self.complete() if _WITHDRAWN not in (self.manifest_of(name) or {})]
 
     def withdrawn_digests(self) -> set[str]:
-        """Of models that were rolled back."""
+        """Digests of the models that were rolled back."""
         manifests = [self.manifest_of(name) or {} for name in self.complete()]
         return {manifest["digest"] for manifest in manifests if _WITHDRAWN in manifest}
 
     def withdraw(self, version: Version, when: str) -> None:
-        """Note that a model was rolled back."""
+        """Mark a model as rolled back."""
         self.rewrite_manifest(version, version.manifest | {_WITHDRAWN: when})
 
     def recovered(self) -> Version | None:
-        """The model in use; where the pointer is missing, it is first set to the newest that was promoted.
+        """The model in use; a missing pointer is first set to the newest promoted model.
 
-        That a pointer is missing though a model is there comes from a kill just before it was set, which this
-        finishes, or from somebody who removed a damaged one.
+        A pointer is missing if the command was killed just before it wrote the pointer, or if somebody removed a
+        damaged pointer.
 
         Raises:
             RunFolderError: The pointer or its version is damaged.
@@ -61,9 +61,9 @@ class Registry(StageStore):
         return self.current()
 
     def remove_unpublished(self) -> None:
-        """Remove models newer than the one in use, but for withdrawn ones: a kill came before they were in use.
+        """Remove models newer than the one in use, except withdrawn ones: a kill came before they were in use.
 
-        Left there, `rollback` would take them for models that were in use before.
+        Otherwise `rollback` would take them for earlier models in use.
         """
         current = self.current()
         for name in self.promoted():

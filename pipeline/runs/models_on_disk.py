@@ -1,4 +1,4 @@
-"""Models that a user names by their paths: what training left, whole or of one network, and exported ONNX files."""
+"""Models that a user names by path: training folders, of one or all networks, and exported ONNX files."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from pipeline.errors import ConfigError, MissingInputError
 from pipeline.runs.seen_events import count_seen, dataset_of, identities
 
 _NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
-#: What an evaluation writes beside the folders of the models, and the name of its reference.
+#: Other names in the folder of an evaluation: its own files, and its reference model.
 _TAKEN: Final = frozenset({"plots", "events", "features", "boosted-trees", "metrics.json", "evaluation.json"})
 
 
 class FoundModel(NamedTuple):
-    """A model and where it comes from."""
+    """A model with its provenance."""
 
     candidate: Candidate
     classes: list[str]
     definitions: Mapping[str, Any]
-    """How the features that it was trained on were computed."""
+    """Definitions of the features that it was trained on."""
     dataset: Path | None
-    """The features that it was trained on, where that is known and they are still there."""
+    """The features that it was trained on; None if they are unknown or gone."""
 
 
 def find_models(words: Sequence[str], classes: Sequence[str]) -> list[FoundModel]:
     """Read models.
 
     Args:
-        words: `PATH` or `NAME=PATH`; a path is an ONNX file, the folder of a training run, or one that holds several.
-        classes: Of the events.
+        words: `PATH` or `NAME=PATH`; a path is an ONNX file, the folder of a training run, or a folder of several.
+        classes: Classes of the events.
 
     Raises:
-        MissingInputError: There is nothing of that kind at a path.
-        ModelError: A model cannot be read, or is of other classes.
+        MissingInputError: There is no model at a path.
+        ModelError: A model cannot be read, or has other classes.
         ConfigError: Two models have the same name, or a name cannot be that of a folder.
     """
     found: dict[str, FoundModel] = {}
@@ -66,10 +66,10 @@ def find_models(words: Sequence[str], classes: Sequence[str]) -> list[FoundModel
 
 
 def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str, Any]) -> None:
-    """Refuse models whose features were computed otherwise than those of the events.
+    """Refuse models whose features have other definitions than those of the events.
 
     Raises:
-        ModelError: One; the message names the settings that differ.
+        ModelError: A model has other definitions; the message names the settings that differ.
     """
     for each in models:
         differing = [
@@ -79,19 +79,19 @@ def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str
         ]
         if differing:
             raise ModelError(
-                f"{each.candidate.name} was trained on features that were computed otherwise: {', '.join(differing)}. "
-                f"Use the config that it was trained with, or train again."
+                f"{each.candidate.name} was trained on features with other definitions: {', '.join(differing)}. "
+                f"Use the config of its training, or train again."
             )
 
 
 def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path]) -> list[str]:
-    """Refuse models that were trained, or chosen, on events that they are to be evaluated on.
+    """Refuse models that were trained, or chosen, on events of the evaluation.
 
     Returns:
-        Names of the models of which it is not known what they were trained on.
+        Names of the models whose training events are unknown.
 
     Raises:
-        ModelError: One; the message counts the events.
+        ModelError: A model has seen the events; the message counts them.
     """
     events = identities(files)
     unknown = []
@@ -102,8 +102,8 @@ def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path]) -> l
         num_seen = count_seen(FeatureDataset.load(each.dataset), events)
         if num_seen:
             raise ModelError(
-                f"{each.candidate.name} was trained on {num_seen} of these {len(events)} events: what it makes of them "
-                f"says nothing. Evaluate it on events that it has not seen."
+                f"{each.candidate.name} was trained on {num_seen} of these {len(events)} events, so its results on "
+                f"them mean nothing. Evaluate it on events that it has not seen."
             )
     return unknown
 
@@ -123,13 +123,13 @@ def _places(path: Path) -> list[Path]:
         raise MissingInputError(f"--model: there is no {path.absolute()}. Name a training folder or an ONNX file.")
     inside = ", ".join(sorted(each.name for each in path.iterdir())) or "nothing"
     raise MissingInputError(
-        f"--model: {path} holds no trained model (no model/model.json; a training that has not got through an epoch "
-        f"leaves none) and no model.onnx. In it: {inside}."
+        f"--model: {path} holds no trained model (no model/model.json; a training writes it after the first epoch) and "
+        f"no model.onnx. It holds: {inside}."
     )
 
 
 def _name_of(place: Path) -> str:
-    """What a model is called where the user gives no name: exported files are all `<network>/model.onnx`."""
+    """Default name of a model; all exported files are named `<network>/model.onnx`."""
     if place.is_dir():
         return place.name
     return place.parent.name if place.name == "model.onnx" else place.stem
@@ -150,5 +150,5 @@ def _refuse_other_classes(found: FoundModel, classes: Sequence[str]) -> None:
     if found.classes != list(classes):
         raise ModelError(
             f"{found.candidate.name} was trained for the classes {found.classes}, the config has {list(classes)}. "
-            f"Use the config that it was trained with."
+            f"Use the config of its training."
         )

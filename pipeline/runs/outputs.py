@@ -1,7 +1,7 @@
-"""The files of a version: their sizes and digests, whether they are still there, and what they say.
+"""The files of a version: sizes, digests of bytes, and digests of content.
 
-A file's bytes are vouched for by its digest. What a later stage reads is known by its content: numbers that no two runs
-have alike, such as times, do not count, so a second run with the same result makes nothing after it stale.
+The digest of the bytes shows damage. The digest of the content tells later stages whether their input changed. It
+leaves out values that differ in every run, such as times; so an equal result makes no later stage stale.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
-#: Keys of JSON that say when, how fast or from what a result came, not what it is.
+#: Keys of JSON about the time, speed or source of a result, rather than the result.
 NOT_CONTENT: Final = frozenset(
     {
         "created",
         "consensus_distance",
         "events_per_second",
         "exchange_seconds",
+        "hidden_seconds",
         "files_read",
         "kernel_outputs_taken_over",
         "latency",
@@ -38,7 +39,7 @@ NOT_CONTENT: Final = frozenset(
         "wait_seconds",
     }
 )
-#: Stands for the counters of a manifest among the files that a stage reads.
+#: Pattern for the counters of a manifest, among the files that a stage reads.
 COUNTERS: Final = "counters"
 _BLOCK: Final = 1 << 20
 
@@ -47,20 +48,20 @@ class OutputFile(NamedTuple):
     """A file of a version."""
 
     path: str
-    """Below the version's folder."""
+    """Path below the folder of the version."""
     size: int
     digest: str
-    """XXH3 of its bytes."""
+    """XXH3 digest of the bytes."""
     content: str
-    """Digest of what it says; of JSON without `NOT_CONTENT`."""
+    """Digest of the content; for JSON without `NOT_CONTENT`."""
 
 
 def written_files(folder: Path, but: Collection[str]) -> list[OutputFile]:
-    """All files of a version, by path; each is on the disk, under its name, when this returns.
+    """All files of a version, by path. They and their names are flushed to disk.
 
     Args:
         folder: The version's folder.
-        but: Names of files that are not counted, such as the manifest.
+        but: Names of files to leave out, such as the manifest.
     """
     found = []
     inside = sorted(folder.rglob("*"))
@@ -74,10 +75,10 @@ def written_files(folder: Path, but: Collection[str]) -> list[OutputFile]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Flush the names in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        # Some file systems cannot do this for folders; the files are in place all the same.
+        # Some file systems cannot flush folders; the files are in place anyway.
         with contextlib.suppress(OSError):
             os.fsync(descriptor)
     finally:
@@ -85,12 +86,12 @@ def flush_folder(folder: Path) -> None:
 
 
 def missing_files(folder: Path, files: Iterable[OutputFile]) -> list[str]:
-    """Files that are gone, or have another size than when they were written."""
+    """Files that are missing, or whose size changed."""
     return [each.path for each in files if _size(folder / each.path) != each.size]
 
 
 def changed_files(folder: Path, files: Iterable[OutputFile]) -> list[str]:
-    """Files that are gone or hold other bytes than when they were written; reads all of them."""
+    """Files that are missing, or whose bytes changed; reads all files."""
     return [
         each.path
         for each in files
@@ -99,12 +100,12 @@ def changed_files(folder: Path, files: Iterable[OutputFile]) -> list[str]:
 
 
 def content_digest(files: Iterable[OutputFile], counters: object, patterns: Sequence[str]) -> str:
-    """What the files that match say, as one digest.
+    """One digest of the content of the files that match patterns.
 
     Args:
         files: All files of a version.
         counters: The counters of its manifest.
-        patterns: Of paths below its folder; `*` matches slashes too, and `COUNTERS` stands for the counters.
+        patterns: Patterns of paths below its folder; `*` also matches slashes, and `COUNTERS` means the counters.
     """
     said = {each.path: each.content for each in files if any(fnmatchcase(each.path, one) for one in patterns)}
     if COUNTERS in patterns:
@@ -131,7 +132,7 @@ def _content(value: object) -> Any:
 
 
 def _digest_of_json(path: Path) -> str | None:
-    """None where it is no JSON."""
+    """Content of a JSON file; None if it is no JSON."""
     text = path.read_text(encoding="utf-8")
     try:
         value = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]

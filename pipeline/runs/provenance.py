@@ -1,4 +1,4 @@
-"""Who made a version with what: code state, package versions, time."""
+"""Provenance of a version: state of the code, package versions, time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _PACKAGES: Final = (
 
 
 def now() -> str:
-    """The time in UTC, to the second. It stands in manifests and reports, and decides nothing."""
+    """The time in UTC, to the second, for manifests and reports; no decision depends on it."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 def package_versions() -> dict[str, str]:
-    """Installed versions of the packages that matter, and of Python."""
+    """Installed versions of Python and of the packages that can change numbers."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -46,7 +46,7 @@ def package_versions() -> dict[str, str]:
 
 
 def release() -> str:
-    """Version of the pipeline, as installed."""
+    """Installed version of the pipeline."""
     try:
         return metadata.version("hep-pipeline")
     except metadata.PackageNotFoundError:
@@ -54,7 +54,7 @@ def release() -> str:
 
 
 def code_version() -> str:
-    """Commit of the checkout, and whether files differ from it; `unknown` outside a git checkout."""
+    """Commit of the checkout, and whether files differ from it; `unknown` without a git checkout."""
     git = shutil.which("git")
     if git is None or not (ROOT / ".git").exists():
         return "unknown (no git checkout)"

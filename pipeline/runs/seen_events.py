@@ -1,4 +1,4 @@
-"""Which events a training has seen: a model says nothing about those."""
+"""The events that a training has seen; results of the model on them mean nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from features.schema import IDENTITY_COLUMNS
 
-#: What a training leaves beside the model, and where its data are named in there.
+#: File beside the model that names the features of the training.
 _RUN: Final = "run.json"
-#: Splits that a training sees: one it learns from, by the other its best epoch is chosen.
+#: Splits that a training sees: it learns from one, and the other chooses its best epoch.
 _LEARNT_FROM: Final = ("train", "val")
 
 
 def count_seen(dataset: FeatureDataset, events: pa.Array) -> int:
-    """How many of some events (see `identities`) a training on this dataset learns from, or is chosen by."""
+    """Number of events (see `identities`) in the training and validation splits of a dataset."""
     seen = identities([file for split in _LEARNT_FROM for file in dataset.files(split)])
     return pc.sum(pc.is_in(events, value_set=seen)).as_py() or 0
 
@@ -39,7 +39,7 @@ def identities(files: Sequence[Path]) -> pa.Array:
 
 
 def dataset_of(place: Path) -> Path | None:
-    """The features that a training run names, if they are there, whole."""
+    """The features that a training run names; None if they are unknown or incomplete."""
     folder = _named_by(place)
     if folder is None:
         return None
@@ -52,7 +52,7 @@ def dataset_of(place: Path) -> Path | None:
 
 
 def copy_record(place: Path, target: Path) -> None:
-    """Copy what a training run says of itself, if it names its features, which it then names from the new folder."""
+    """Copy the record of a training run, with the path of its features relative to the new folder."""
     folder = _named_by(place)
     if folder is not None:
         content = json.loads((place / _RUN).read_text(encoding="utf-8"))
@@ -61,7 +61,7 @@ def copy_record(place: Path, target: Path) -> None:
 
 
 def _named_by(place: Path) -> Path | None:
-    """The path of the features is relative to the training run, so that both may be moved together."""
+    """The features that a record names, by a path relative to the training run, so that both can move together."""
     try:
         written = json.loads((place / _RUN).read_text(encoding="utf-8"))["dataset"]
         return Path(os.path.normpath(place.absolute() / written))

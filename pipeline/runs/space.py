@@ -1,4 +1,4 @@
-"""Whether there is room for what a stage is going to write."""
+"""Whether the disk has room for the output of a stage."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-#: Of errors where nothing can be written any more.
+#: Error numbers of a disk that is full or read-only.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
-#: Asked for in any case: temporary files of Spark and MPI, figures, logs.
+#: Minimum for any stage: temporary files of Spark and MPI, figures, logs.
 LEAST_BYTES: Final = 2**30
 
 
 def size_of(paths: Iterable[Path]) -> int:
-    """Bytes of all files of these, those that other versions share included; folders, and what is gone, take none."""
+    """Bytes of all files, including those that other versions share; folders and missing files count 0."""
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def out_of_room(error: BaseException | None) -> OSError | None:
-    """What the system said, where an error comes from a disk that is full or may not be written.
+    """The error of the system, if an error comes from a disk that is full or read-only; else None.
 
-    Libraries that then fail to close their half-written files raise something else, with this as its context.
+    Libraries that then fail to close a half-written file raise another error, with this one as its context.
 
     Examples:
         >>> out_of_room(OSError(errno.ENOSPC, "No space left on device"))
@@ -47,13 +47,11 @@ def says_out_of_room(words: str) -> bool:
 
 
 def bytes_needed(before: Path | None, taken_over: Iterable[Path] = ()) -> int:
-    """Free space that must be there before a stage starts: as much as it will write, judged by its last version.
+    """Free space that a stage needs before it starts: the size of its last version, without the files it takes over.
 
-    The new version will hardly be smaller than that, but what it takes over from it as hard links takes no space. Which
-    files these are, the stage knows, and no count of links: a first version's have one, until the second takes them
-    over; those that the last night added have one as well, though the next will not write them again; and a stage that
-    makes all anew, for changed code say, needs the whole size again however often its old files are linked. What comes
-    of new input is not known before, and not asked for; nor is room for copies on a file system without hard links.
+    A new version is rarely smaller than the last one, and files taken over as hard links take no space. The stage says
+    which files it takes over; the number of links does not, since a file has one link until a second version takes it
+    over. The estimate leaves out the output of new inputs, and copies on a file system without hard links.
 
     Args:
         before: Its last version; None before the first.

@@ -1,11 +1,11 @@
-"""Outputs of a stage on disk: version folders, a manifest in each, one small pointer file.
+"""Outputs of a stage on disk: version folders with a manifest each, and one small pointer file.
 
     <run_dir>/<stage>/current.json          the pointer: {"version": "0002-1f0a93bc"}
     <run_dir>/<stage>/0002-1f0a93bc/        a version; complete if it holds manifest.json, ours if it holds a marker
 
-A version is written in place and becomes visible only when the pointer is replaced, which is atomic. Readers follow the
-pointer and nothing else, so killing a stage at any instant leaves the old version in use. Only what is ours is ever
-removed, and no symbolic link is followed for that.
+A version is written in place and becomes visible when the pointer is replaced, which is atomic. Readers follow only the
+pointer, so a kill of a stage at any instant leaves the old version in use. Only folders of ours are ever removed, and
+no symbolic link is followed for that.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from ingestion.secrets import redact_all
 from pipeline.errors import RunFolderError, cannot_write
-from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import OutputFile, flush_folder, written_files
+from training import own_folders
 
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"
@@ -31,7 +31,7 @@ _NAME: Final = re.compile(r"([0-9]{4,})-[0-9a-f]{8}")
 
 
 class _Content(dict[str, Any]):
-    """Keys and values of a manifest; one that is not there is said to be."""
+    """Keys and values of a manifest; a missing key raises an error with a message."""
 
     def __init__(self, content: dict[str, Any], *, where: str, fix: str) -> None:
         super().__init__(content)
@@ -50,18 +50,18 @@ class Version(NamedTuple):
 
     @property
     def made_from(self) -> dict[str, Any]:
-        """The fingerprint of what it was made from, also after `plan --accept` has blessed it as something else."""
+        """The fingerprint of the inputs it was made from, also after `plan --accept` replaced the fingerprint."""
         made_from: dict[str, Any] = self.manifest.get("made_from") or self.manifest["fingerprint"]
         return made_from
 
     def ran_same_code(self, entry_point: str) -> bool:
-        """Whether all that an entry point imports meant the same when this was made as it means now."""
+        """Whether the meaning of all imports of an entry point is the same as when this version was made."""
         before = dict(self.made_from["code"])
         return all(before.get(name) == digest for name, digest in code_digests([entry_point]).items())
 
     @property
     def files(self) -> list[OutputFile]:
-        """All that was written, but for the manifest."""
+        """All files of the version except the manifest."""
         return [OutputFile(*(each[name] for name in OutputFile._fields)) for each in self.manifest["outputs"]]
 
 
@@ -71,7 +71,7 @@ class StageStore:
     Args:
         run_dir: The run folder.
         stage: Name of the stage.
-        group: Folder in the run folder that holds the stage's.
+        group: Folder in the run folder that holds the folder of the stage.
     """
 
     def __init__(self, run_dir: Path, stage: str, *, group: str = "") -> None:
@@ -85,7 +85,7 @@ class StageStore:
         return self.folder / POINTER
 
     def current(self) -> Version | None:
-        """The version that the pointer names; None before the first, or if it is of an earlier code.
+        """The version that the pointer names; None before the first, or if earlier code made it.
 
         Raises:
             RunFolderError: The pointer or its version is damaged.
@@ -102,11 +102,11 @@ class StageStore:
                 f"{pointer} or the version it names is damaged ({cause}). Remove {pointer} and run the stage again."
             ) from cause
         if manifest.get("manifest_version") in range(1, MANIFEST_VERSION):
-            # Of an earlier code: made anew.
+            # Earlier code made it: the stage runs again.
             return None
         if manifest.get("manifest_version") != MANIFEST_VERSION:
             raise RunFolderError(
-                f"{folder / MANIFEST} is incomplete or of another version of this code. "
+                f"{folder / MANIFEST} is incomplete, or another version of this code wrote it. "
                 f"Remove {pointer} and run the stage again."
             )
         return Version(name, folder, manifest)
@@ -119,22 +119,22 @@ class StageStore:
             return False
 
     def next_folder(self, digest: str) -> Path:
-        """Where the next version goes; nothing is made yet.
+        """Folder of the next version; this makes nothing.
 
         Args:
-            digest: Of what the version is made from; becomes part of its name.
+            digest: Digest of the inputs of the version; a part of it is in the name.
         """
-        # Unfinished ones count: processes that a killed run left behind must not find its folder again.
+        # Unfinished folders count: processes of a killed run must not find their folder again.
         numbers = [_number(path) for path in self._named_like_versions()]
         return self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
 
     def begin(self, folder: Path, *, can_continue: Callable[[Path], bool] = lambda _: False) -> None:
-        """Make a version folder; what earlier killed runs left is removed, unless it can be continued.
+        """Make a version folder, and remove folders of killed runs that cannot be continued.
 
-        It is empty, or, under its new name, the newest unfinished one of the same digest that can be continued.
+        The folder is empty, or the newest unfinished one of the same digest that can be continued, renamed.
 
         Args:
-            folder: From `next_folder`.
+            folder: The result of `next_folder`.
             can_continue: Whether the work in an unfinished folder can be continued.
 
         Raises:
@@ -155,7 +155,7 @@ class StageStore:
             raise cannot_write(self.folder, cause) from cause
 
     def commit(self, folder: Path, manifest: dict[str, Any]) -> Version:
-        """Publish a finished version: its files are on the disk first, then the manifest, then the pointer."""
+        """Publish a finished version: flush its files to disk, then the manifest, then the pointer."""
         outputs = [each._asdict() for each in written_files(folder, but={MANIFEST, own_folders.MARKER})]
         manifest = {"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs}
         write_atomically(folder / MANIFEST, manifest)
@@ -174,10 +174,10 @@ class StageStore:
             return None
 
     def _manifest(self, folder: Path) -> dict[str, Any]:
-        """The manifest of a version; using a key that it lacks, on any level, is a `RunFolderError`.
+        """The manifest of a version; access to a missing key, on any level, raises `RunFolderError`.
 
         Raises:
-            OSError: There is none.
+            OSError: There is no manifest.
             ValueError: It is no JSON object.
         """
         path = folder / MANIFEST
@@ -203,7 +203,7 @@ class StageStore:
                 own_folders.remove(path)
 
     def unfinished(self) -> list[Path]:
-        """Version folders of ours without a manifest: what killed runs left."""
+        """Version folders of ours without a manifest, which killed runs left."""
         return [path for path in self._versions() if not (path / MANIFEST).exists() and own_folders.is_ours(path)]
 
     def may_remove(self, folder: Path) -> bool:
@@ -211,14 +211,14 @@ class StageStore:
         return own_folders.is_ours(folder) and not any(path.is_symlink() for path in self._holders)
 
     def discard(self, folder: Path) -> None:
-        """Remove a version that was just made; what cannot be removed, the next run finds."""
+        """Remove a version that was just made; the next run removes what this cannot."""
         with contextlib.suppress(OSError):
             own_folders.remove(folder)
 
     def _unpublished_twins(self, folder: Path) -> list[Path]:
-        """Complete versions of the same digest that never were in use: of runs killed just before the pointer was set.
+        """Complete versions of the same digest that were never in use: their runs were killed just before the pointer.
 
-        One that was withdrawn has been in use.
+        A withdrawn version was in use.
         """
         try:
             in_use = _number(Path(json.loads((self.folder / POINTER).read_text(encoding="utf-8"))["version"]))
@@ -247,7 +247,7 @@ def _number(folder: Path) -> int:
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON so that the file is either the old one or the new one, also after a power cut; secrets are hidden."""
+    """Write JSON with secrets hidden; the file is the old one or the new one, also after a power cut."""
     unfinished = path.with_name(f".{path.name}.new")
     with unfinished.open("w", encoding="utf-8") as file:
         json.dump(redact_all(content), file, indent=1)

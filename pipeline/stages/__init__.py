@@ -1,1 +1,1 @@
-"""The stages: what each one reads, what its result depends on, and the call into the package that does the work."""
+"""The stages: inputs, dependencies of the result, and the call into the package that does the work."""

@@ -1,4 +1,4 @@
-"""What a stage is."""
+"""The base class of stages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Check(NamedTuple):
-    """Something that must hold of a result before it is published."""
+    """A condition on a result; the stage publishes the result only if it holds."""
 
     name: str
     passed: bool
@@ -32,7 +32,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a stage says of its output."""
+    """The record of a stage about its output."""
 
     summary: str
     """One line for the terminal."""
@@ -41,33 +41,33 @@ class Result:
     checks: list[Check] = field(default_factory=list)
     """All must pass."""
     inputs: list[dict[str, Any]] = field(default_factory=list)
-    """Details of what was read, for the manifest."""
+    """Details of the inputs, for the manifest."""
     own_inputs: dict[str, Input] | None = None
-    """What was really read, where that may differ from what `find_inputs` found."""
+    """The inputs that were read, if they may differ from those of `find_inputs`."""
 
 
 class StageInputs(NamedTuple):
     """What a stage reads besides the output of other stages."""
 
     inputs: dict[str, Input]
-    """By identity, for the fingerprint."""
+    """Inputs by identity, for the fingerprint."""
     details: Any = None
-    """Whatever the stage's own `run` wants to know of them, so that it need not look again."""
+    """Details of the inputs for `run` of the stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a stage gets to work with."""
+    """Everything that the work of a stage needs."""
 
     config: Config
     upstream: Mapping[str, Version]
-    """Current versions of the stages it reads from."""
+    """Current versions of the stages that it reads."""
     current: Version | None
-    """Its own version in use, of which unchanged parts may be taken over."""
+    """Its version in use; unchanged parts of it may be taken over."""
     missing: frozenset[str]
-    """Files of that which are gone or changed, by path below its folder."""
+    """Missing or changed files of the version in use, by path below its folder."""
     taken_over_parts: frozenset[str]
-    """Parts that stand in `out_dir` as in the version in use, since nothing that they depend on changed."""
+    """Unchanged parts, which `out_dir` holds already as in the version in use."""
     found: StageInputs
     """What `find_inputs` found."""
     out_dir: Path
@@ -80,7 +80,7 @@ class Context:
         self.config.refuse_load_test(self.upstream["features"].manifest["counters"]["load_test"])
 
     def start_spark(self) -> SparkContext:
-        """The running context; starting it takes seconds, which the user sees."""
+        """The running context; a progress bar shows its start, which takes seconds."""
         with self.bar("Spark", "") as bar:
             bar(0, 0, "starting")
             return self.spark.context()
@@ -91,13 +91,13 @@ class Context:
 
 
 class Part(NamedTuple):
-    """Something that a stage makes by itself, in a folder of its name, such as a network of `train`.
+    """A part of a stage's output, in a folder of its name, such as a network of `train`.
 
-    While nothing that it depends on changes, it is taken over into the stage's next version.
+    The next version of the stage takes it over while its inputs, config keys and code stay the same.
     """
 
     config_items: dict[str, Any]
-    """The config keys that it depends on."""
+    """Config keys that the part depends on."""
     entry_points: tuple[str, ...]
     """Modules whose import closure it runs."""
     upstream: tuple[str, ...]
@@ -113,7 +113,7 @@ class Stage(ABC):
     optional_upstream: ClassVar[tuple[str, ...]] = ()
     """Stages whose output it reads if it exists and belongs to the same inputs as the rest."""
     needs: ClassVar[tuple[Need, ...]] = ()
-    """What `doctor` checks before it starts."""
+    """Needs that `doctor` checks before the stage starts."""
 
     def is_wanted(self, config: Config) -> bool:  # noqa: ARG002
         """Whether `run` includes it."""
@@ -124,52 +124,52 @@ class Stage(ABC):
         return tuple(name for name in self.reads if name not in self.optional_upstream)
 
     def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
-        """Modules whose import closure it runs; a change of what they mean makes it stale."""
+        """Modules whose import closure it runs; a change of their meaning makes it stale."""
         return (f"pipeline.stages.{self.name}",)
 
     def parts(self, config: Config) -> dict[str, Part]:  # noqa: ARG002
-        """What it makes one by one, by name."""
+        """The parts of its output, by name."""
         return {}
 
     def content_read(self, version: Version) -> str:
-        """Digest of what it reads of a version of a stage."""
+        """Digest of the content that it reads of a version of a stage."""
         return content_digest(version.files, version.manifest["counters"], self.reads[version.manifest["stage"]])
 
     @abstractmethod
     def config_items(self, config: Config) -> dict[str, Any]:
-        """The config keys that its result depends on, but for those of its parts."""
+        """The config keys that its result depends on, without those of its parts."""
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:  # noqa: ARG002
         """What it reads besides the output of other stages.
 
         Args:
             config: The config.
-            current: The version in use, whose manifest may spare opening files again.
+            current: The version in use; its manifest may make it unnecessary to open files again.
             console: For a progress bar.
         """
         return StageInputs({})
 
     def remembered(self, found: StageInputs) -> list[dict[str, Any]] | None:  # noqa: ARG002
-        """Details of unchanged inputs to keep in the manifest instead of those it has, if there are any."""
+        """New details of unchanged inputs for the manifest; None if there are none."""
         return None
 
     def complete(self, config: Config, current: Version, console: Console) -> None:  # noqa: B027
-        """Add what a config asks for besides the result to a version that is up to date.
+        """Add optional outputs of the config, such as scalars, to a version that is up to date.
 
         Args:
             config: The config.
             current: The version.
-            console: For a line about what was added.
+            console: For a line about the addition.
         """
 
     def can_continue(self, folder: Path) -> bool:  # noqa: ARG002
-        """Whether `run` would continue what an interrupted run left in its version folder."""
+        """Whether `run` would continue the interrupted work in a version folder."""
         return False
 
     def taken_over(self, context: Context) -> list[Path]:  # noqa: ARG002
-        """Files of its version in use that `run` will take over as hard links, which take no space."""
+        """Files of its version in use that `run` will take over as hard links."""
         return []
 
     @abstractmethod
     def run(self, context: Context) -> Result:
-        """Do the work, writing into `context.out_dir` only."""
+        """Do the work; write only into `context.out_dir`."""

@@ -16,7 +16,7 @@ from pipeline.terminal.tables import evaluation_tables
 if TYPE_CHECKING:
     from models.evaluation.measurements import Rates
 
-#: [1/(cm2 s)] to [1/(pb s)].
+#: Conversion from [1/(cm2 s)] to [1/(pb s)].
 _PB_PER_CM2 = 1e-36
 
 
@@ -35,7 +35,7 @@ class Evaluate(Stage):
         return (f"pipeline.stages.{self.name}", *(f"models.networks.{network}" for network in config.model.names))
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """What is asked, cross-sections, and the words on the plots."""
+        """The section `evaluate`, cross-sections, and the text of the plots."""
         items = flat_items(config.report, "report")
         del items["report.title"]
         cross_sections = {
@@ -94,7 +94,7 @@ class Evaluate(Stage):
 
 
 def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
-    """What an evaluation is asked for, a `models.evaluation.evaluation.EvaluationTask`."""
+    """The settings of an evaluation, an `models.evaluation.evaluation.EvaluationTask`."""
     from models.evaluation.evaluation import EvaluationTask
     from models.evaluation.style import PlotLabels
 
@@ -110,7 +110,7 @@ def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
 
 
 def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | None:
-    """Rates of the classes after the selection; None without all cross-sections, or without weights to share."""
+    """Rates of the classes after the selection; None without all cross-sections or a positive sum of weights."""
     from models.evaluation.efficiencies import rate
     from models.evaluation.measurements import Rates
 

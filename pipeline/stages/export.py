@@ -1,4 +1,4 @@
-"""The trained networks as files that other programs run: ONNX, and torch's own exported program."""
+"""The trained networks as files for other programs: ONNX, and the exported program of torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipeline.config import Config
 from pipeline.stages.base import Check, Context, Result, Stage
 from pipeline.terminal.tables import export_table
 
-#: Events of the test split that parity and latency are measured on.
+#: Number of events of the test split for parity and latency.
 _EVENTS: Final = 64
 
 
@@ -28,7 +28,7 @@ class Export(Stage):
         return (f"pipeline.stages.{self.name}", *(f"models.networks.{network}" for network in config.model.names))
 
     def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing but the networks themselves."""
+        """None: the result depends on the networks only."""
         return {}
 
     def run(self, context: Context) -> Result:
@@ -50,7 +50,7 @@ class Export(Stage):
             counters={"networks": found},
             checks=[
                 Check(
-                    f"{network}: ONNX gives what torch gives",
+                    f"{network}: ONNX agrees with torch",
                     each["largest_difference"] <= each["tolerance"],
                     f"largest difference of probabilities {each['largest_difference']:.1e} <= {each['tolerance']:g}",
                 )
@@ -60,7 +60,7 @@ class Export(Stage):
 
 
 def _export(context: Context, network: str, run_id: str) -> dict[str, Any]:
-    """Export one network; what was measured."""
+    """Export one network; returns the measurements."""
     import pyarrow.parquet as pq
 
     from features.dataset import FeatureDataset

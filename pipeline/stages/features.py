@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Features(Stage):
-    """Selects events and makes model inputs of them; see `features.spark_job`."""
+    """Selects events and computes model inputs; see `features.spark_job`."""
 
     name: ClassVar[str] = "features"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"ingest": ("events/*", COUNTERS)}
@@ -36,7 +36,7 @@ class Features(Stage):
         return {**flat_items(config.features, "features"), "classes": config.classes}
 
     def taken_over(self, context: Context) -> list[Path]:
-        """Kernel outputs of unchanged events; the mixed rows are always made anew."""
+        """Kernel outputs of unchanged events; the mixed rows are always made again."""
         earlier = _earlier(context)
         if earlier is None:
             return []
@@ -44,7 +44,7 @@ class Features(Stage):
         return [earlier.folder / output.name for output in outputs if output is not None]
 
     def run(self, context: Context) -> Result:
-        """Run the kernels, then mix; write cutflow and histograms beside the dataset."""
+        """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
         from features.distributions import HISTOGRAMS, save
         from features.spark_job import make_features
 
@@ -56,7 +56,7 @@ class Features(Stage):
         with ExitStack() as progress:
 
             def shown(label: str, num_events: int) -> AbstractContextManager[Accumulator[int]]:
-                """A counter on a bar, which takes the place of the one before."""
+                """A counter on a bar, which replaces the previous bar."""
                 progress.close()
                 return counted(spark, progress.enter_context(context.bar(label, "events")), num_events)
 
@@ -79,18 +79,18 @@ class Features(Stage):
 
 
 def _refuse_other_labels(context: Context) -> None:
-    """Events carry the labels that their samples had when they were ingested.
+    """Refuse events whose sample had another label when they were ingested.
 
     Raises:
-        MissingInputError: A sample has another label now.
+        MissingInputError: The label of a sample changed.
     """
     ingested = {each["name"]: each["label"] for each in context.upstream["ingest"].manifest["config"]["samples"]}
     now = {sample.name: sample.label for sample in context.config.samples}
     for name, label in ingested.items():
         if label >= len(context.config.classes) or now.get(name, label) != label:
             raise MissingInputError(
-                f"the events of sample '{name}' were ingested with the label {label}; the config has changed since. "
-                f"Run `python -m pipeline ingest` first, or `python -m pipeline run` for all."
+                f"the events of sample '{name}' were ingested with the label {label}; the config has another label "
+                f"now. Run `python -m pipeline ingest` first, or `python -m pipeline run` for all."
             )
 
 
@@ -179,7 +179,7 @@ def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Res
     fed = ", ".join(map(str, dataset.evenly_fed()))
     summary = f"{selected} events selected ({shares}); feeds {fed} workers evenly"
     if result.num_taken_over:
-        summary += f"; kernels of {result.num_taken_over} of {len(result.outputs)} parts as before"
+        summary += f"; kernels of {result.num_taken_over} of {len(result.outputs)} parts reused"
     return Result(
         summary=summary,
         counters=counters,

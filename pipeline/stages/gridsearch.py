@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from training.gridsearch.spark_job import SearchOutcome
     from training.gridsearch.trainings import Search
 
-#: Of `train`: what the trainings of a search take from there.
+#: Keys of `train` that the trainings of a search use.
 _FROM_TRAIN: Final = ("optimizer", "momentum", "nesterov", "weight_decay", "seed")
-#: Folder of the trainings, and the part of the stage that they are.
+#: Name of the part that holds the trainings, and of its folder.
 _TRAININGS: Final = "trainings"
 _MOST_SLOTS: Final = 64
 
@@ -34,19 +34,19 @@ class GridSearch(Stage):
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def is_wanted(self, config: Config) -> bool:
-        """Only where a network is to be what it finds; `gridsearch` itself runs it in any case."""
+        """Whether a network takes its settings from the search; the command `gridsearch` runs it in any case."""
         return config.model.searched
 
     def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing but what its trainings depend on."""
+        """None besides those of its trainings."""
         return {}
 
     def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
-        """Also the network that is searched."""
+        """The search, and the network that it searches."""
         return (f"pipeline.stages.{self.name}", "models.networks.hlf")
 
     def parts(self, config: Config) -> dict[str, Part]:
-        """The trainings: drawing them anew does not repeat them. Grid, optimiser, seed."""
+        """The trainings, which depend on grid, optimiser and seed; a new drawing does not repeat them."""
         train = flat_items(config.training_of("hlf"), "train")
         items = {
             **flat_items(config.gridsearch, "gridsearch"),
@@ -55,11 +55,11 @@ class GridSearch(Stage):
         return {_TRAININGS: Part(items, ("training.gridsearch.trainings", "models.networks.hlf"), ("features",))}
 
     def can_continue(self, folder: Path) -> bool:
-        """Whether trainings have ended in there."""
+        """Whether a folder holds finished trainings."""
         return any((folder / _TRAININGS).glob("[!.]*.json"))
 
     def run(self, context: Context) -> Result:
-        """Search; write `best.json`, `search.json`, `plots/` and, in `trainings/`, the curves of each training."""
+        """Search; write `best.json`, `search.json`, `plots/` and the curves of each training in `trainings/`."""
         from features.dataset import FeatureDataset
         from training.gridsearch.spark_job import num_trainings, search
         from training.gridsearch.trainings import Search
@@ -86,12 +86,12 @@ class GridSearch(Stage):
             )
         seconds = time.perf_counter() - started
         with context.bar("gridsearch", "settings") as bar:
-            bar(0, 0, "timing and drawing what was tried")
+            bar(0, 0, "timing and drawing the settings")
             return _finish(context, common, found, dataset, seconds, spark.defaultParallelism)
 
 
 def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int) -> Result:
-    """Measure the candidates, write the result, draw it."""
+    """Measure the candidates, write the result and draw it."""
     from training.gridsearch.candidates import latencies
     from training.gridsearch.choice import Choice
     from training.gridsearch.results import chosen, ranked
@@ -114,7 +114,7 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
         "seconds": seconds,
         "slots": slots,
         "training_seconds": sum(found.training_seconds),
-        # What was done before took no time now.
+        # Earlier trainings took no time in this run.
         "speed_up": None if found.num_taken_over else sum(found.training_seconds) / seconds,
         "train_events": dataset.num_rows("train"),
     }

@@ -28,13 +28,13 @@ _JOB: Final = "ingestion.spark_job"
 
 
 class Ingest(Stage):
-    """Reads the ROOT files of all samples, but for those whose events it has already; see `ingestion.spark_job`."""
+    """Reads the new ROOT files of all samples; see `ingestion.spark_job`."""
 
     name: ClassVar[str] = "ingest"
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """Thresholds, names, and which label each sample has."""
+        """Thresholds, names, and the label of each sample."""
         labels = {f"samples.{sample.name}.label": sample.label for sample in config.samples}
         return {**flat_items(config.ingest, "ingest"), **labels}
 
@@ -48,7 +48,7 @@ class Ingest(Stage):
 
         infos, bad = _earlier_files(current)
         known: dict[str, FileInfo | BadFile] = {}
-        # Files are checked anew when other branches or another tree are asked for.
+        # A change of the branches or the tree requires a new check of the files.
         if current is not None and current.ran_same_code(_JOB) and _same_settings(config, current):
             known = {info.path: info for info in infos} | {each.path: each for each in bad}
         with Bar(console, "checking files", "files") as bar:
@@ -61,7 +61,7 @@ class Ingest(Stage):
         return StageInputs(_identities(found.infos, found.bad), found)
 
     def remembered(self, found: StageInputs) -> list[dict[str, Any]] | None:
-        """The files with the places and times at which they now are, so that they need no second check."""
+        """The files with their current paths and times, so that the next run need not check them again."""
         return [info._asdict() for info in found.details.infos]
 
     def taken_over(self, context: Context) -> list[Path]:
@@ -72,7 +72,7 @@ class Ingest(Stage):
         return [earlier.folder / part.name for parts in earlier.parts.values() for part in parts if part.name]
 
     def run(self, context: Context) -> Result:
-        """Read what is new, and take over the rest."""
+        """Read new files, and take over the events of unchanged ones."""
         from ingestion.spark_job import ingest
 
         config = context.config
@@ -131,7 +131,7 @@ def _same_settings(config: Config, current: Version) -> bool:
 
 
 def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFile]]:
-    """Files that a version was made from, and those that it skipped."""
+    """The files of a version, including those that it skipped."""
     from ingestion.files import BadFile, FileInfo
 
     if current is None:
@@ -140,7 +140,7 @@ def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFil
         infos = [FileInfo.from_json(each) for each in current.manifest["inputs"]]
         return infos, [BadFile(**each) for each in current.manifest["counters"]["bad_files"]]
     except (KeyError, TypeError, RunFolderError):
-        # Written by other code, which makes the stage stale anyway: all files are checked again.
+        # Other code wrote it, which makes the stage stale: all files are checked again.
         return [], []
 
 
@@ -175,7 +175,7 @@ def _result(context: Context, result: IngestResult) -> Result:
     summary = f"{len(result.infos)} files, {sums['entries']} entries, {sums['events']} events kept"
     with_entries = sum(info.entries > 0 for info in result.infos)
     if result.num_read < with_entries:
-        summary += f"; {result.num_read} files read, {with_entries - result.num_read} as before"
+        summary += f"; {result.num_read} files read, {with_entries - result.num_read} reused"
     if result.bad:
         summary += f"; {len(result.bad)} bad files skipped"
     return Result(

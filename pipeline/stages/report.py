@@ -25,7 +25,7 @@ class Report(Stage):
     optional_upstream: ClassVar[tuple[str, ...]] = ("gridsearch", "export")
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """The words on the page."""
+        """The section `report`."""
         return flat_items(config.report, "report")
 
     def run(self, context: Context) -> Result:
@@ -55,5 +55,5 @@ class Report(Stage):
         outside = [word for word in ('src="http', 'href="http', "url(http") if word in html]
         return Result(
             summary=str(page),
-            checks=[Check("self-contained", not outside, "nothing is loaded from elsewhere")],
+            checks=[Check("self-contained", not outside, "the page loads nothing from elsewhere")],
         )

@@ -13,6 +13,6 @@ from pipeline.stages.ingest import Ingest
 from pipeline.stages.report import Report
 from pipeline.stages.train import Train
 
-#: All stages, each after those it reads from.
+#: All stages; each comes after the stages that it reads.
 STAGES: Final[tuple[Stage, ...]] = (Ingest(), Features(), GridSearch(), Train(), Evaluate(), Export(), Report())
 STAGE_OF: Final = {stage.name: stage for stage in STAGES}

@@ -32,15 +32,15 @@ class Train(Stage):
     needs: ClassVar[tuple[Need, ...]] = (Need.MPI,)
 
     def upstream_of(self, config: Config) -> tuple[str, ...]:
-        """The features, and the grid search where a network is to be what it found."""
+        """The features, and the grid search if a network takes its settings from there."""
         return ("features", "gridsearch") if config.model.searched else ("features",)
 
     def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
-        """Nothing but what its networks depend on."""
+        """None besides those of its networks."""
         return {}
 
     def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
-        """None but those of its networks."""
+        """None besides those of its networks."""
         return ()
 
     def parts(self, config: Config) -> dict[str, Part]:
@@ -77,19 +77,19 @@ class Train(Stage):
         )
 
     def complete(self, config: Config, current: Version, console: Console) -> None:
-        """Write numbers for TensorBoard, if they are wanted now and were not when the networks were trained."""
+        """Write scalars for TensorBoard, if the config enabled them after the training."""
         for network in config.model.names:
             _write_scalars(config, network, current.folder, console)
 
     def _summary(self, context: Context, network: ModelName) -> dict[str, Any]:
-        """Of a network that is trained now, or, where nothing changed, of the version in use."""
+        """Summary of a network: trained now, or taken over from the version in use."""
         if network in context.taken_over_parts and context.current is not None:
             context.console.print(f"  {network}: nothing changed, taken over", highlight=False)
             _write_scalars(context.config, network, context.out_dir, context.console)
             taken_over: dict[str, Any] = context.current.manifest["counters"]["networks"][network]
             return taken_over
         if any((context.out_dir / network).glob("checkpoints/*/complete.json")):
-            words = f"  {network}: an interrupted run left a checkpoint, training continues from there"
+            words = f"  {network}: training continues from the checkpoint of an interrupted run"
             context.console.print(words, highlight=False)
         return _train(context, network)
 
@@ -143,25 +143,25 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
 
 
 def _write_scalars(config: Config, network: ModelName, version: Path, console: Console) -> None:
-    """Numbers of a finished training for TensorBoard, from its records, if they are wanted and not there."""
+    """Write missing TensorBoard scalars of a finished training from its records, if the config asks for them."""
+    from training.loop.records import read_records
     from training.loop.scalars import FOLDER, write_all
-    from training.loop.summary import read_records
 
     folder = version / network / FOLDER
     if config.training_of(network).tensorboard and not folder.exists():
         write_all(read_records(version / network)[0], folder)
-        console.print(f"  {network}: numbers for TensorBoard in {folder}", highlight=False, markup=False)
+        console.print(f"  {network}: scalars for TensorBoard in {folder}", highlight=False, markup=False)
 
 
 def _start_from(context: Context, network: ModelName, model: NetworkSettings) -> Version | None:
-    """The model in use, if it has the same layers, is of features of the same definitions, and saw no test event."""
+    """The model in use, if it has the same layers and feature definitions, and has not seen a test event."""
     from features.dataset import FeatureDataset
     from models.saved_model import load_model
     from pipeline.runs.seen_events import count_seen, dataset_of, identities
 
     current = Registry(context.config.run_dir, network).current()
     if current is None:
-        context.console.print("  there is no model in use to begin with: fresh weights", highlight=False)
+        context.console.print("  there is no model in use to start from: fresh weights", highlight=False)
         return None
     _, spec = load_model(current.folder / "model")
     dataset = FeatureDataset.load(context.upstream["features"].folder)
@@ -172,17 +172,17 @@ def _start_from(context: Context, network: ModelName, model: NetworkSettings) ->
         )
         return None
     learnt_from = dataset_of(current.folder)
-    # After a change of the split it may have learnt from what are test events now.
+    # After a change of the split, its training events may now be test events.
     num_seen = None
     if learnt_from is not None:
         num_seen = count_seen(FeatureDataset.load(learnt_from), identities(dataset.files("test")))
     if num_seen != 0:
-        events = "events that are not known any more" if num_seen is None else f"{num_seen} of the test events"
+        events = "unknown events" if num_seen is None else f"{num_seen} of the test events"
         context.console.print(
             f"  the model in use, {current.name}, was trained on {events}: fresh weights", highlight=False
         )
         return None
-    context.console.print(f"  beginning with the model in use, {current.name}, and its scaling", highlight=False)
+    context.console.print(f"  starting from the model in use, {current.name}, and its scaling", highlight=False)
     return current
 
 

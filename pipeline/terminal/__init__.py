@@ -1,1 +1,1 @@
-"""How commands speak and end: exit codes, interrupts, progress."""
+"""The terminal: exit codes, interrupts, progress, tables."""

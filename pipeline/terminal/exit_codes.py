@@ -1,4 +1,4 @@
-"""How a command ends: what is said, and the exit code."""
+"""The end of a command: its messages and exit code."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ from pipeline.runs.space import out_of_room
 from pipeline.terminal.interrupts import requested
 
 _SECONDS_BEFORE_AGAIN: Final = 0.05
-#: Errors of the system that come from a name or from permissions.
+#: Errors of the system because of a name or of permissions.
 _OF_THE_MACHINE: Final = frozenset({errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
 _WIDTH_OF_FILES: Final = 1000
-#: What moves the cursor or changes colours, as names of files may.
+#: Variables that force colours on help texts and tracebacks, also in files.
+_FORCING_COLOURS: Final = ("FORCE_COLOR", "PY_COLORS")
+#: Control characters, which move the cursor or change colours; names of files may hold them.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -39,11 +41,16 @@ def _in_letters(control: re.Match[str]) -> str:
 
 
 class SafeConsole(Console):
-    """A console that shows no secrets and no control characters, and cuts no line of a file."""
+    """A console that shows no secrets and no control characters, cuts no line of a file, and colours terminals only."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it writes to a terminal, independent of FORCE_COLOR."""
+        return super().is_terminal and not self.file.closed and self.file.isatty()
 
     @property  # type: ignore[misc]
     def size(self) -> ConsoleDimensions:
-        """Of the terminal; a file has room."""
+        """Size of the terminal; files get long lines."""
         found = super().size
         return found if self.is_terminal or "COLUMNS" in os.environ else found._replace(width=_WIDTH_OF_FILES)
 
@@ -53,25 +60,25 @@ class SafeConsole(Console):
         super().print(*shown, **options)
 
 
-#: What a command tells, and where its progress and errors go.
+#: Consoles for the result of a command, and for its progress and errors.
 out = SafeConsole(highlight=False, soft_wrap=True)
 err = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
 class Exit(IntEnum):
-    """What the exit status means."""
+    """Exit codes."""
 
     OK = 0
     USER_ERROR = 1
-    """Input, run folder or machine; the message says which."""
+    """An error of the input, the run folder or the machine; the message says which."""
     USAGE = 2
-    """Command line or config."""
+    """An error of the command line or the config."""
     BUG = 3
-    """An error that we did not foresee."""
+    """A bug of the pipeline."""
     NOT_THERE_YET = 66
-    """What the command reads has not come yet; sysexits.h has this number for missing input."""
+    """The input of the command does not exist yet; sysexits.h has this number for missing input."""
     IN_USE = 75
-    """Another command holds the run folder; sysexits.h has this number for what may be tried again."""
+    """Another command holds the run folder; sysexits.h has this number for failures that pass."""
     NOTHING_TO_DO = 99
     """Everything was up to date, where `--exit-code` asks for it; Airflow has this number for skipped tasks."""
     INTERRUPTED = 130
@@ -81,8 +88,10 @@ class Exit(IntEnum):
 def with_exit_code(command_line: Callable[[], None]) -> None:
     """Run a command line; the process ends with its exit code, after an interrupt too.
 
-    Letters that the terminal's encoding lacks are shown as escapes.
+    Characters that the encoding of the terminal lacks become escapes. Files, such as logs of ranks, get no colours.
     """
+    for name in _FORCING_COLOURS:
+        os.environ.pop(name, None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -95,10 +104,10 @@ def with_exit_code(command_line: Callable[[], None]) -> None:
 
 
 def _end_with(code: int) -> NoReturn:
-    """End the process with this exit code, once all is cleaned up.
+    """End the process with this exit code, after its clean-up.
 
-    Where an interrupt falls into `exec` or `eval` of a string, as every import of a namedtuple has one, Python 3.11
-    remembers it as unhandled, and in the end kills itself by SIGINT whatever the exit code is.
+    If an interrupt comes during `exec` or `eval` of a string, as in every import of a namedtuple, Python 3.11 remembers
+    it as unhandled, and at its end kills itself by SIGINT whatever the exit code is.
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -112,7 +121,7 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
         signal.signal(number, _interrupt)
     sys.unraisablehook = _not_lost
     if not debug:
-        # Spark's gateway logs a traceback for every call that an interrupt or a lost worker breaks; the error says it.
+        # Spark's gateway logs a traceback for each call that an interrupt or a lost worker breaks; the error suffices.
         logging.getLogger().setLevel(logging.CRITICAL)
     try:
         work()
@@ -125,10 +134,10 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
 
 
 def _explain(error: BaseException) -> Exit:
-    """Say what went wrong; returns the exit code."""
+    """Print what went wrong; returns the exit code."""
     if isinstance(error, KeyboardInterrupt) or requested.is_set():
-        # A terminal interrupts Spark's workers too: their end may reach us as an error before our own interrupt does.
-        # Whatever comes now must not end the process otherwise.
+        # A terminal also interrupts Spark's workers: their end may reach us as an error before our own interrupt.
+        # A further signal must not change the exit code.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         err.print("\ninterrupted; finished stages stay; the same command resumes there")
@@ -165,7 +174,7 @@ def _leave(code: Exit) -> None:
 
 
 def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send an interrupt again that Python has dropped, as it does with exceptions raised in destructors."""
+    """Resend an interrupt that Python has dropped, as it drops all exceptions of destructors."""
     if unraisable.exc_type is KeyboardInterrupt:
         threading.Timer(_SECONDS_BEFORE_AGAIN, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:

@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: numbers are never broken; columns without room follow in a table of their own."""
+"""Tables that fit the terminal: numbers are never broken; columns that do not fit follow in another table."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _GAP: Final = 2
 
 
 class Grid:
-    """A table of words; rich prints it.
+    """A table of text, printed by rich.
 
     Args:
-        columns: Heads of the columns.
+        columns: Headings of the columns.
         keys: Number of leading columns that name a row; each table repeats them.
-        title: A line above.
-        caption: A line below.
+        title: Line above the table.
+        caption: Line below the table.
     """
 
     def __init__(self, *columns: str, keys: int = 1, title: str = "", caption: str = "") -> None:

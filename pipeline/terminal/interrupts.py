@@ -1,7 +1,7 @@
 """Whether the user has asked to stop.
 
-The exception of an interrupt can get lost: Python drops those that fall into destructors, and some imports catch all.
-So the request is kept here, and checked before anything is published.
+The exception of an interrupt can get lost: Python drops exceptions of destructors, and some imports catch all. So this
+module keeps the request, and the runner checks it before it publishes anything.
 """
 
 from __future__ import annotations

@@ -11,18 +11,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 _SECONDS_BETWEEN_LINES: Final = 5.0
-#: Without news; a line says then what was last known.
+#: After this time without an update, a line repeats the last state.
 _SECONDS_OF_SILENCE: Final = 9.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 
 
 class Bar:
-    """Shows how far a piece of work is, with rate and estimated time left; without news too, that it is at work.
+    """Shows the progress of a piece of work with rate and remaining time; without updates, that it is still running.
 
     Args:
-        console: Where to show it.
-        label: What is being done.
-        unit: What is counted (`events`).
+        console: Console that shows it.
+        label: Name of the work.
+        unit: Unit of the counts (`events`).
     """
 
     def __init__(self, console: Console, label: str, unit: str) -> None:
@@ -32,7 +32,7 @@ class Bar:
         self._begun = self._last_line = time.monotonic()
         self._words = "starting"
         self._ended = threading.Event()
-        # Rate and time left count from the first news: starting Spark or MPI is not part of the work.
+        # Rate and remaining time start at the first update: the start of Spark or MPI is not part of the work.
         self._first: tuple[float, int] | None = None
         self._progress: Progress | None = None
         if console.is_terminal:
@@ -71,7 +71,7 @@ class Bar:
         self._console.print(f"  {self._label}: {words}", highlight=False, markup=False)
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
-        """Show that `done` of `total` is done; where the total is 0, it is not known."""
+        """Show that `done` of `total` is done; a total of 0 means unknown."""
         if self._first is None and done:
             self._first = (time.monotonic(), done)
         rate = 0.0

@@ -1,4 +1,4 @@
-"""Tables and sentences that commands print: results of the stages, for the terminal."""
+"""Tables and sentences about results of the stages, for the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.settings import TrainSettings
 if TYPE_CHECKING:
     from training.gridsearch.results import Score
 
-#: Of a search, the best.
+#: Number of settings of a search that a table shows, the best first.
 _ROWS_SHOWN: Final = 10
 
 
@@ -38,7 +38,7 @@ def describe(settings: TrainSettings) -> str:
 
 
 def rank_table(summary: dict[str, Any]) -> Grid:
-    """What each rank did and where its time went; pairwise averages where there are any."""
+    """Steps and time of each rank; pairwise averages, if there are any."""
     ranks = summary["per_rank"]
     has_pairs = any(rank["averages_begun"] for rank in ranks)
     pair_columns = ("averages", "staleness") if has_pairs else ()
@@ -70,7 +70,7 @@ def search_table(scores: list[Score]) -> Grid:
     table = Grid(
         *("layers", "batch", "rate", "epochs", "weights", "accuracy", "behind", "us"),
         keys=4,
-        title=f"the best {min(_ROWS_SHOWN, len(scores))} of {len(scores)} settings; us: time of an event",
+        title=f"the best {min(_ROWS_SHOWN, len(scores))} of {len(scores)} settings; us: time per event",
         caption="behind: the best, fold by fold; *: ahead of all smaller, or quicker, beyond noise",
     )
     for each in scores[:_ROWS_SHOWN]:
@@ -89,17 +89,19 @@ def search_table(scores: list[Score]) -> Grid:
 
 
 def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
-    """For the terminal: accuracy and areas by model, the working points, and rates where they are known."""
+    """Accuracy and areas by model, the working points, and the rates if they are known."""
     classes, signal = metrics["classes"], metrics["signal"]
     summary = Grid("model", "accuracy", *(f"AUC {name}" for name in classes))
     backgrounds = [name for name in classes if name != signal]
     points = Grid(
         *("model", "kept", "threshold", *backgrounds),
         keys=2,
-        title=f"share of the backgrounds left [%] where this share of {signal} is kept",
+        title=f"background efficiency [%] at this signal efficiency for {signal}",
         caption="-: not measurable, fewer than 10 signal events are expected to fail",
     )
-    rates = Grid("model", "kept", *classes, "purity", keys=2, title=f"rates [1/s] where this share of {signal} is kept")
+    rates = Grid(
+        "model", "kept", *classes, "purity", keys=2, title=f"rates [1/s] at this signal efficiency for {signal}"
+    )
     for name, run in metrics["runs"].items():
         summary.add_row(name, _words(run["accuracy"]), *(_words(run["auc"][each]) for each in classes))
         for point in run["working_points"]:
@@ -124,9 +126,9 @@ def _interval(efficiency: Mapping[str, float]) -> str:
 
 
 def export_table(found: dict[str, Any]) -> Grid:
-    """Sizes, parity and times."""
+    """Sizes, parity and times of the exported networks."""
     heads = ("network", "size [kB]", "differs by", "median", "99 %", "99.9 %", "events/s")
-    table = Grid(*heads, title="size, largest difference from torch, times of an event [us]")
+    table = Grid(*heads, title="size, largest difference from torch, times per event [us]")
     for network, each in found.items():
         times = each["latency_us"]
         table.add_row(

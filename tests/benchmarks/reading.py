@@ -30,7 +30,7 @@ from training.readers.batch import Batch
 from training.readers.opening import open_reader
 from training.readers.petastorm_compat import make_batch_reader
 from training.readers.reader import Reader
-from training.readers.sharding import plan_epoch
+from training.readers.sharding import plan_epoch, share_of
 
 HLF = ("hlf",)
 PARTICLES = ("particles", "num_particles")
@@ -117,11 +117,11 @@ def through(reader: Reader, case: Case, *, epoch: int = 0) -> Iterable[Batch]:
     """One epoch of one rank."""
     rows = [group.rows for group in case.dataset.splits["train"]]
     plan = plan_epoch(rows, world_size=1, batch_size=_BATCH, seed=1, epoch=epoch)
-    return reader.train_batches(plan, rank=0, epoch=epoch)
+    return reader.train_batches(share_of(plan, rows, rank=0, epoch=epoch))
 
 
 def consume(batches: Iterable[Batch]) -> None:
-    """Look at every batch, and do nothing with it."""
+    """Read every batch without using it."""
     for _ in batches:
         pass
 

@@ -56,7 +56,7 @@ class Cost(NamedTuple):
 
 
 def repeated(infos: list[FileInfo], num_events: int) -> list[FileInfo]:
-    """The files again and again under new identities, until there are so many events."""
+    """Repeat the files under new identities up to a number of events."""
     chosen: list[FileInfo] = []
     total = 0
     while total < num_events:

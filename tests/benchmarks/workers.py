@@ -36,25 +36,22 @@ from models.networks.hlf_settings import HlfSettings
 from models.networks.network_settings import NetworkSettings
 from models.networks.particles_settings import ParticlesSettings
 from models.saved_model import build, model_spec
-from training.algorithms.base import Algorithm
-from training.algorithms.registry import make_algorithm
-from training.flat_model import FlatModel
-from training.launching.launcher import launch, rank_command, rank_environment
+from training.launching import launcher, rank_process
+from training.launching.launcher import launch, rank_command
 from training.launching.rank import RunSpec, without_denormals
-from training.loop.summary import read_records
+from training.loop.records import read_records
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
-from training.simulation.simulate import simulate
-from training.simulation.transport import SimNetwork
-from training.simulation.virtual_time import VirtualClock
-from training.transports.mpi import MpiTransport
-from training.transports.transport import Transport, run_now
+from training.simulation.simulate import samples_per_second, simulate
+from training.workloads.work import ReaderWork
 
 GROUPS = 16
-#: Seconds of a step of the workers that only sleep: three fast ones, and a slow one.
-FAST, SLOW = 0.005, 0.05
+#: Seconds that a step takes longer on three fast workers and on a slow one.
+FAST, SLOW = 0.02, 0.2
+#: Environment variable with the number of the slow rank.
+SLOW_RANK = "HEP_SLOW_RANK"
 
 
 def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
@@ -161,7 +158,7 @@ def our_loop(dataset: FeatureDataset, model: NetworkSettings, settings: TrainSet
 def working_rate(ranks: list[list[dict[str, Any]]]) -> float:
     """Events of all workers over the time that the slowest spent at work, after the first epoch."""
     samples = sum(record["samples"] for rank in ranks for record in rank[1:])
-    kinds = ("read", "compute", "communicate")
+    kinds = ("read", "compute", "communicate", "wait")
     seconds = max(
         sum(record["seconds_by_kind"].get(kind, 0.0) for record in rank[1:] for kind in kinds) for rank in ranks
     )
@@ -224,117 +221,95 @@ def recurrent(repeats: int) -> dict[str, Any]:
     return {"particles, one worker": ours}
 
 
-class Sleeper:
-    """A model whose gradient is 0 and takes time."""
-
-    def __init__(self, size: int) -> None:
-        self.flat_model = FlatModel(nn.Linear(size, 1, bias=False))
-
-
-async def steps_until(
-    algorithm: Algorithm, transport: Transport, sleep: Callable[[], Any], *, seconds: float, steps: int | None
-) -> float:
-    """Steps per second of one worker: as many as it makes in a time, or a number that all make together."""
-    await algorithm.start()
-    await transport.barrier()
-    started = transport.now()
-    done = 0
-    while done < steps if steps else transport.now() - started < seconds:
-        await algorithm.step(sleep, 1)
-        done += 1
-    rate = done / (transport.now() - started)
-    await algorithm.quiesce()
-    await algorithm.close()
-    return rate
-
-
 STRAGGLER_METHODS: dict[str, dict[str, Any]] = {
-    "ar-sgd": {"algorithm": "ar-sgd", "scale_learning_rate": False},
     "ad-psgd": {"algorithm": "ad-psgd"},
-    "ad-psgd + slowmo, no average": {"algorithm": "ad-psgd", "slowmo": {}},
     "swarm-sgd": {"algorithm": "swarm-sgd"},
     "swarm-sgd + slowmo, no average": {"algorithm": "swarm-sgd", "slowmo": {}},
+    "ar-sgd": {"algorithm": "ar-sgd"},
+    "d-psgd": {"algorithm": "d-psgd"},
 }
 
 
-def straggling(chosen: dict[str, Any], slow: dict[int, float]) -> float:
-    """Steps per second of four simulated workers together."""
-    settings = TrainSettings.model_validate({"workers": 4, **chosen})
-    cluster = ClusterSettings.sleeping(FAST, slow_ranks=slow)
-    clock = VirtualClock()
-    network = SimNetwork(clock, cluster, 4)
-    rates: list[float] = []
-    steps = 200 if settings.algorithm == "ar-sgd" else None
+def slow_rank(argv: list[str]) -> int:
+    """The program of a rank, but every step takes `FAST` longer or, on the slow rank, `SLOW`."""
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    seconds = SLOW if str(rank) == os.environ[SLOW_RANK] else FAST
+    compute = ReaderWork.compute_gradient
 
-    async def work(transport: Transport) -> None:
-        async def sleep() -> None:
-            await clock.sleep(FAST * slow.get(transport.rank, 1.0))
-
-        algorithm = make_algorithm(Sleeper(2013).flat_model, settings, transport)
-        rates.append(await steps_until(algorithm, transport, sleep, seconds=5.0, steps=steps))
-
-    for transport in network.transports():
-        clock.spawn(work(transport), f"worker {transport.rank}")
-    clock.run()
-    return sum(rates)
-
-
-def straggling_rank(chosen: dict[str, Any], slow: bool) -> None:
-    """The same as one rank of an MPI job; rank 0 prints the rate of all."""
-    transport = MpiTransport(overlap="inline")
-    settings = TrainSettings.model_validate({"workers": transport.world_size, **chosen})
-    seconds = SLOW if slow and transport.rank == 0 else FAST
-
-    async def sleep() -> None:
+    async def compute_slowly(work: ReaderWork) -> None:
         time.sleep(seconds)
+        await compute(work)
 
-    algorithm = make_algorithm(Sleeper(2013).flat_model, settings, transport)
-    steps = 60 if settings.algorithm == "ar-sgd" else None
-    rate = np.array([run_now(steps_until(algorithm, transport, sleep, seconds=3.0, steps=steps))])
-    run_now(transport.all_reduce_sum(rate))
-    if transport.rank == 0:
-        sys.stdout.write(json.dumps(float(rate[0])) + "\n")
+    ReaderWork.compute_gradient = compute_slowly  # type: ignore[method-assign]
+    return rank_process.main(argv)
 
 
-def straggling_on_mpi(chosen: dict[str, Any], slow: bool) -> float:
-    """Steps per second of four ranks that sleep instead of computing."""
-    command = rank_command(TrainSettings.model_validate({"algorithm": "ad-psgd", "workers": 4}), Path("unused"))
-    start = command[: command.index(sys.executable)]
-    argument = json.dumps({"chosen": chosen, "slow": slow})
-    done = subprocess.run(
-        [*start, sys.executable, __file__, "--rank", argument],
-        env=rank_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return float(done.stdout.splitlines()[-1])
+def straggling(dataset: FeatureDataset, chosen: dict[str, Any], slow: int) -> list[list[dict[str, Any]]]:
+    """The records of a run on four ranks, through the launcher; a slow rank of -1 is none."""
+
+    def command(settings: TrainSettings, spec_path: Path) -> list[str]:
+        words = rank_command(settings, spec_path)
+        place = words.index("-m")
+        return [*words[:place], __file__, "--rank", *words[place + 2 :]]
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[SLOW_RANK] = str(slow)
+        launcher.rank_command = command
+        launch(
+            RunSpec(dataset.folder, HlfSettings(), straggler_settings(chosen), Path(folder)), on_progress=lambda _: None
+        )
+        launcher.rank_command = rank_command
+        return read_records(Path(folder))
+
+
+def kept_within(ranks: list[list[dict[str, Any]]]) -> float:
+    """The rate of a run over that of ranks which all worked at the pace of the fast ones of this run without waiting.
+
+    Unlike a comparison of two runs, it does not suffer from other work on the machine.
+    """
+    steps = [sum(record["steps"] for record in records[1:]) for records in ranks]
+    seconds = [sum(record["seconds"] for record in records[1:]) for records in ranks]
+    busy = [sum(record["seconds"] - record["wait_seconds"] for record in records[1:]) for records in ranks]
+    pace = statistics.median_high(each / time for each, time in zip(steps, busy, strict=True))
+    return sum(steps) / max(seconds) / (len(ranks) * pace)
+
+
+def straggler_settings(chosen: dict[str, Any]) -> TrainSettings:
+    """Short runs of 200 steps an epoch, of four workers together."""
+    defaults = {"workers": 4, "epochs": 6, "batch_size": 32, "reader": "arrow", "cache": "memory"}
+    return TrainSettings.model_validate({**defaults, **chosen})
 
 
 def stragglers() -> dict[str, Any]:
-    """Item 5: four workers, one ten times slower; the share of the clean rate that is left."""
+    """Item 5: four workers, one ten times slower; the share of the clean rate that is left, through the product."""
     found: dict[str, Any] = {}
-    for name, chosen in STRAGGLER_METHODS.items():
-        simulated = straggling(chosen, {0: SLOW / FAST}) / straggling(chosen, {})
-        measured = straggling_on_mpi(chosen, True) / straggling_on_mpi(chosen, False)
-        losses = [loss_with_straggler(chosen, slow) for slow in ({}, {0: SLOW / FAST})]
-        found[name] = {
-            "simulated": round(simulated, 3),
-            "on MPI": round(measured, 3),
-            "validation loss, clean": round(losses[0], 4),
-            "validation loss, with straggler": round(losses[1], 4),
-        }
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = hlf_dataset(Path(folder) / "hlf", 200 * 32)
+        train, val, network = in_memory(200 * 32, workers=4)
+        for name, chosen in STRAGGLER_METHODS.items():
+            clean, slowed = (straggling(dataset, chosen, slow) for slow in (-1, 1))
+            simulated = [
+                simulate(
+                    network, train, val, straggler_settings(chosen), ClusterSettings.sleeping(FAST, slow_ranks=slow)
+                )
+                for slow in ({}, {1: SLOW / FAST})
+            ]
+            runs = (clean, slowed, *(each.records for each in simulated))
+            rates = [samples_per_second([records[1:] for records in run]) for run in runs]
+            found[name] = {
+                "on MPI": round(rates[1] / rates[0], 3),
+                "on MPI, of the pace of its own fast ranks": round(kept_within(slowed), 3),
+                "simulated": round(rates[3] / rates[2], 3),
+                "steps of each rank": [sum(record["steps"] for record in records) for records in slowed],
+                "share of the time spent waiting": [
+                    round(sum(r["wait_seconds"] for r in records) / sum(r["seconds"] for r in records), 3)
+                    for records in slowed
+                ],
+                "validation loss, clean": round(clean[0][-1]["val_loss"], 4),
+                "validation loss, with straggler": round(slowed[0][-1]["val_loss"], 4),
+            }
+            show(f"  {name}: {json.dumps(found[name])}")
     return found
-
-
-def loss_with_straggler(chosen: dict[str, Any], slow: dict[int, float]) -> float:
-    """Validation loss after equal samples, in the simulator."""
-    train, val, network = in_memory(8_000, workers=4)
-    settings = TrainSettings.model_validate({"workers": 4, "epochs": 5, "batch_size": 32, **chosen})
-    cluster = ClusterSettings.sleeping(FAST, slow_ranks=slow)
-    loss: float = simulate(network, train, val, settings, cluster).records[0][-1]["val_loss"]
-    return loss
 
 
 def in_memory(num_rows: int, *, workers: int) -> tuple[MemoryRows, MemoryRows, nn.Module]:
@@ -381,16 +356,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
     parser.add_argument("--workers", type=int, default=1_000, help="virtual workers of the simulator")
     parser.add_argument("--only", choices=["hlf", "particles", "stragglers", "simulator"], help="one part only")
-    parser.add_argument("--rank", help=argparse.SUPPRESS)
     parser.add_argument("--ddp", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.ddp:
         distributed_rate(*arguments.ddp)
-        return
-    if arguments.rank:
-        job = json.loads(arguments.rank)
-        straggling_rank(job["chosen"], job["slow"])
         return
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "hlf": lambda: one_and_two_workers(arguments.rows, arguments.repeats),
@@ -407,4 +377,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if "--rank" in sys.argv:
+        sys.exit(slow_rank([word for word in sys.argv if word != "--rank"]))
     main()

@@ -24,7 +24,7 @@ from training.errors import LaunchError, ShardError
 from training.launching.launcher import launch
 from training.launching.rank import RunSpec, make_model
 from training.readers.opening import open_reader
-from training.readers.sharding import plan_epoch
+from training.readers.sharding import plan_epoch, share_of
 from training.transports.transport import SingleTransport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
@@ -55,7 +55,10 @@ def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarra
             seed=settings.seed,
             epoch=epoch,
         )
-        shards = [reader.train_batches(plan, rank=rank, epoch=epoch) for rank in range(settings.workers)]
+        shards = [
+            reader.train_batches(share_of(plan, ROWS["train"], rank=rank, epoch=epoch))
+            for rank in range(settings.workers)
+        ]
         for batches in zip(*shards, strict=True):
             labels, weights = (torch.cat(parts) for parts in zip(*[batch[1:] for batch in batches], strict=True))
             logits = network(torch.cat([batch.inputs[0] for batch in batches]))

@@ -67,7 +67,7 @@ def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]
 @pytest.mark.parametrize(
     "chosen", [{"algorithm": "ar-sgd"}, {"algorithm": "d-psgd"}, {"algorithm": "ad-psgd"}, {"algorithm": "swarm-sgd"}]
 )
-def test_a_killed_rank_is_noticed_and_all_go_on_from_the_last_checkpoint(
+def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
     dataset: FeatureDataset, tmp_path: Path, chosen: dict[str, Any]
 ) -> None:
     run = make_spec(dataset, tmp_path / "out", **SLOW, **chosen)
@@ -85,7 +85,7 @@ def test_a_killed_rank_is_noticed_and_all_go_on_from_the_last_checkpoint(
 
 
 @pytest.mark.parametrize("algorithm", ["ar-sgd", "local-sgd", "d-psgd"])
-def test_survivors_go_on_without_the_killed_rank(dataset: FeatureDataset, tmp_path: Path, algorithm: str) -> None:
+def test_survivors_continue_without_the_killed_rank(dataset: FeatureDataset, tmp_path: Path, algorithm: str) -> None:
     for attempt in range(3):
         run = make_spec(
             dataset,
@@ -122,7 +122,7 @@ def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: Fea
     with signal_to_a_rank(run, signal.SIGSTOP), pytest.raises(StalledError) as caught:
         launch(run, on_progress=lambda _: None)
     message = str(caught.value)
-    # mpirun lets a stopped rank go on when it ends it, so that it may say a word after all.
+    # mpirun continues a stopped rank before it ends it, so the rank may still print a line.
     assert "rank 0: " in message
     assert "rank 1: " in message
     assert any(
@@ -143,7 +143,7 @@ def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(
     assert summary(run.out_dir)["epochs"] == 1
 
 
-def test_a_second_launch_goes_on_where_an_interrupted_one_was(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_a_second_launch_continues_an_interrupted_one(dataset: FeatureDataset, tmp_path: Path) -> None:
     run = make_spec(dataset, tmp_path / "out", algorithm="local-sgd", slowmo={"tau": 5}, **SLOW)
 
     def interrupt(progress: Any) -> None:
@@ -155,7 +155,7 @@ def test_a_second_launch_goes_on_where_an_interrupted_one_was(dataset: FeatureDa
     started = time.monotonic()
     seen: list[int] = []
     launch(run, on_progress=lambda progress: seen.append(progress.epoch))
-    assert seen[0] > 1, f"it began anew after {time.monotonic() - started:.0f} s"
+    assert seen[0] > 1, f"it started from scratch after {time.monotonic() - started:.0f} s"
     undisturbed = make_spec(dataset, tmp_path / "calm", algorithm="local-sgd", slowmo={"tau": 5}, **SLOW)
     launch(undisturbed, on_progress=lambda _: None)
     np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(undisturbed.out_dir))

@@ -67,16 +67,16 @@ def test_an_error_names_its_run_and_what_is_done_stays_done(dataset: FeatureData
     assert "training diverged" in str(caught.value)
     assert [(run.out_dir / "summary.json").exists() for run in runs] == [True, False, False]
     before = (runs[0].out_dir / "summary.json").stat().st_mtime_ns
-    mended = [runs[0], runs[1]._replace(train=runs[2].train), runs[2]]
+    repaired = [runs[0], runs[1]._replace(train=runs[2].train), runs[2]]
     seen: set[int] = set()
-    launch_all(mended, tmp_path / "job", on_progress=lambda number, _: seen.add(number))
+    launch_all(repaired, tmp_path / "job", on_progress=lambda number, _: seen.add(number))
     assert seen == {1, 2}
     assert (runs[0].out_dir / "summary.json").stat().st_mtime_ns == before
     # Nothing is left to do: no rank is started.
-    launch_all(mended, tmp_path / "job", on_progress=lambda *_: pytest.fail("a run was done again"))
+    launch_all(repaired, tmp_path / "job", on_progress=lambda *_: pytest.fail("a run was done again"))
 
 
-def test_an_interrupted_launch_goes_on_within_the_run(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_an_interrupted_launch_continues_within_the_run(dataset: FeatureDataset, tmp_path: Path) -> None:
     long = {"algorithm": "local-sgd", "epochs": 60, "batch_size": 4}
     runs = specs(dataset, tmp_path / "many", {}, long)
 

@@ -47,7 +47,7 @@ def test_samples_of_all_ranks_are_counted_exactly(tmp_path: Path, mpi: Mpi) -> N
 
 
 @pytest.mark.parametrize("overlap", ["inline", "thread"])
-@pytest.mark.parametrize("protocol", ["locked", "additive"])
+@pytest.mark.parametrize("protocol", ["locked", "additive", "sockets"])
 @pytest.mark.parametrize("ranks", [0, 1], ids=["without mpirun", "one rank"])
 def test_a_world_of_one(tmp_path: Path, mpi: Mpi, ranks: int, protocol: str, overlap: str) -> None:
     (result,) = results_of(mpi, ranks, "messages:alone", tmp_path / "ranks", protocol=protocol, overlap=overlap)
@@ -80,14 +80,14 @@ def test_the_start_up_test_finds_nothing_and_measures(tmp_path: Path, mpi: Mpi) 
         ("room", "where 100 are free on host"),
     ],
 )
-def test_memory_that_cannot_be_shared_is_told_with_advice(tmp_path: Path, why: str, words: str) -> None:
+def test_memory_that_cannot_be_shared_is_an_error_with_advice(tmp_path: Path, why: str, words: str) -> None:
     for found in results_of(IMPLEMENTATIONS[0], 2, "messages:fail_to_start", tmp_path / "ranks", why=why):
         assert words in found
         assert "OMPI_MCA_osc" in found
         assert "--shm-size" in found
 
 
-def test_a_folder_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> None:
     outcome = run_ranks(
         IMPLEMENTATIONS[0],
         2,

@@ -1,4 +1,4 @@
-"""Ranks are killed, and the others go on without them (Open MPI's --with-ft ulfm)."""
+"""Ranks are killed, and the others continue (Open MPI's --with-ft ulfm)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 
 def lose(ranks: int, folder: Path, **arguments: Any) -> Outcome:
-    """Kill some of so many ranks; again, at most twice, where Open MPI ended others with them."""
+    """Kill some of the ranks; repeat at most twice if Open MPI ended other ranks too."""
     for attempt in range(3):
         try:
             outcome = run_ranks(
@@ -34,7 +34,7 @@ def lose(ranks: int, folder: Path, **arguments: Any) -> Outcome:
 
 @pytest.mark.parametrize("doing", ["all_reduce", "broadcast", "barrier", "exchange"])
 @pytest.mark.parametrize("victims", [[0], [3], [2, 0]], ids=str)
-def test_survivors_of_calls_of_all_go_on_together(tmp_path: Path, doing: str, victims: list[int]) -> None:
+def test_survivors_of_calls_of_all_continue_together(tmp_path: Path, doing: str, victims: list[int]) -> None:
     outcome = lose(5, tmp_path, doing=doing, victims=victims)
     left = 5 - len(victims)
     # The file carries the rank in MPI's first world, which those that are left keep.
@@ -47,9 +47,13 @@ def test_survivors_of_calls_of_all_go_on_together(tmp_path: Path, doing: str, vi
         assert result["losses"] == ["error"] * len(victims)
 
 
-def test_additive_averages_do_not_notice_but_can_ask(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["additive", "sockets"])
+def test_averages_do_not_notice_but_can_ask(tmp_path: Path, protocol: str) -> None:
     # A rank that dies in the middle of an accumulation blocks the others, so averages here are few and far between.
-    outcome = lose(4, tmp_path, doing="average", victims=[1])
+    outcome = lose(4, tmp_path, doing="average", victims=[1], protocol=protocol)
     assert sorted(outcome.results) == [0, 2, 3], outcome.output
     assert {result["losses"][0] for result in outcome.results.values()} <= {"num_lost", "error"}
     assert all(result["world"] == result["samples"] == 3 for result in outcome.results.values())
+    # Ranks 0 and 2 average with the lost one.
+    counted = [outcome.results[rank]["averages_lost"] > 0 for rank in (0, 2, 3)]
+    assert counted == ([True, True, False] if protocol == "sockets" else [False, False, False])

@@ -1,4 +1,4 @@
-"""`dataset.json` is what it says, or an error names it."""
+"""`dataset.json` is read and checked; errors name it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_key_that_is_lacking_is_named(tmp_path: Path, lacking: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "null", '{"version": 3, "classes": []}'])
-def test_what_is_no_dataset_is_named(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_dataset_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "dataset.json").write_text(text)
     with pytest.raises(DatasetError, match=r"dataset\.json.*Make the features again"):
         FeatureDataset.load(tmp_path)

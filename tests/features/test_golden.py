@@ -1,4 +1,4 @@
-"""The features of 30 bundled events, as they were when last reviewed; `pytest --update-golden` writes them anew."""
+"""The features of 30 bundled events equal the reviewed ones; `pytest --update-golden` replaces these."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_features_are_those_of_the_golden_table(name: str, bundled_files: list[F
     path = GOLDEN / f"features_{name}.json"
     if update_golden:
         path.write_text(json.dumps(found, indent=1) + "\n")
-        pytest.skip(f"{path.name} was written anew; review the difference before you commit it")
+        pytest.skip(f"{path.name} was replaced; review the difference before you commit it")
     expected = json.loads(path.read_text())
     assert len(found) == len(expected) == 3 * EVENTS_PER_SAMPLE
     for event, golden in zip(found, expected, strict=True):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.yaml_text import write_yaml
+from pipeline.configuration.yaml_text import write_yaml
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 #: Those that `run` includes with `small_config`: no network is to be what a grid search found.

@@ -10,8 +10,8 @@ from feature_datasets import write_dataset
 from published_by_hand import publish
 
 from features.dataset import FeatureDataset
+from pipeline.configuration.yaml_text import write_yaml
 from pipeline.runs.store import StageStore
-from pipeline.yaml_text import write_yaml
 
 
 def made_features(

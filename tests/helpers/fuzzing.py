@@ -22,7 +22,7 @@ from typing import IO, Final, NamedTuple
 from spoiled_inputs import SAMPLES, mutated_config, mutated_root
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-#: Of the child, all together; it takes half a GiB by itself.
+#: Memory of the child; without inputs it takes half a GiB.
 MEMORY_BYTES: Final = 4 << 30
 #: Of real memory, by one input: the biggest file has 4 MB.
 GROWTH_BYTES: Final = 1 << 30
@@ -172,7 +172,7 @@ def judge(work: Callable[[], None]) -> tuple[str, str]:
         if ("spoiled." not in message and "--set" not in message) or len(message) > 20_000:
             return "failed", f"a message of {len(message)} letters that names no file: {message[:500]}"
         verdict, words = "refused", f"{type(error).__name__}: {message[:500]}"
-    except BaseException:  # noqa: BLE001 - whatever it is, it is told
+    except BaseException:  # noqa: BLE001 - the parent reports any error
         return "failed", traceback.format_exc()[-2500:]
     else:
         verdict, words = "accepted", ""
@@ -211,7 +211,7 @@ def main(kind: str, first: int, count: int, folder: Path) -> None:
         outcome = Outcome(kind, seed, verdict, words, time.perf_counter() - started)
         print(json.dumps(outcome), flush=True)  # noqa: T201 - to the parent
         if SpoiledProcessError.__name__ in words:
-            # The next one begins anew.
+            # The next input starts a new child.
             return
 
 

@@ -32,7 +32,7 @@ def write_particle_dataset(
 
 
 def replace_columns(path: Path, **columns: object) -> None:
-    """Write a features file anew with other values in some columns."""
+    """Rewrite a features file with other values in some columns."""
     table = pq.read_table(path)
     for name, values in columns.items():
         place = table.schema.get_field_index(name)

@@ -19,7 +19,7 @@ PROGRAMS = Path(__file__).resolve().parents[1] / "distributed" / "programs"
 MPICH_VARIABLE = "HEP_MPICH_PYTHON"
 
 #: What Open MPI says when, after the loss of one rank, it ends another for a message that was given up; the rest may
-#: then wait for ever. See `training.transports.ulfm`. It cannot be fixed here; that all else is well can be seen.
+#: then wait forever. See `training.transports.ulfm`. It cannot be fixed here; that all else is well can be seen.
 GIVEN_UP = "Send error after request freed"
 
 

@@ -36,7 +36,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "ar-sgd": {"algorithm": "ar-sgd"},
     "local-sgd": {"algorithm": "local-sgd"},
     "d-psgd": {"algorithm": "d-psgd"},
-    "ad-psgd": {"algorithm": "ad-psgd"},
+    "ad-psgd": {"algorithm": "ad-psgd", "overlap": "inline"},
     "ad-psgd beside": {"algorithm": "ad-psgd", "overlap": "thread"},
     "swarm-sgd": {"algorithm": "swarm-sgd"},
     "swarm-sgd geometric": {"algorithm": "swarm-sgd", "local_steps_law": "geometric"},

@@ -13,7 +13,7 @@ import uproot
 from numpy.random import Generator
 from ruamel.yaml.error import YAMLError
 
-from pipeline.yaml_text import read_yaml, write_yaml
+from pipeline.configuration.yaml_text import read_yaml, write_yaml
 
 SAMPLES: Final = Path(__file__).resolve().parents[2] / "samples"
 CONFIGS: Final = Path(__file__).resolve().parents[2] / "pipeline" / "configs"
@@ -31,7 +31,7 @@ def mutated_root(seed: int) -> bytes:
     rng = rng_of("root", seed)
     paths = sorted(SAMPLES.glob("*.root"))
     path = paths[rng.integers(len(paths))]
-    # As it is, nearly all of a file is compressed, and a spoiled byte ends in the decompression; so in half of the
+    # Nearly all of a file is compressed, and a spoiled byte ends in the decompression; so in half of the
     # cases the tree's description lies there in plain, and what is spoiled is its meaning.
     in_plain = bool(rng.integers(2))
     whole, tree_at = with_plain_tree(path) if in_plain else (path.read_bytes(), 0)

@@ -13,7 +13,7 @@ from features.dataset import FeatureDataset
 from models.networks.registry import settings_from_json
 from models.saved_model import load_model
 from training.launching.rank import RunSpec
-from training.loop.summary import read_records
+from training.loop.records import read_records
 from training.settings import TrainSettings
 
 

@@ -1,4 +1,4 @@
-"""A run that nobody disturbed, and stages of it that are killed, started again and compared with it."""
+"""An undisturbed run, and stages of it that are killed, started again and compared with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ingest.on_bad_file`: what is skipped, what is counted and said, and what the next run makes of it.
+"""`ingest.on_bad_file`: skipped files, counters, messages, and the next run.
 
 The stage runs as users run it, but its tasks run in this process: no JVM.
 """
@@ -223,7 +223,7 @@ def test_no_event_of_a_file_stays_of_which_one_piece_is_damaged(analysis: Analys
     assert len(list((analysis.version / "events").iterdir())) == 3
 
 
-def test_a_second_run_is_up_to_date_and_looks_only_at_what_may_have_been_mended(
+def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
     three_bad: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three_bad.ingest(on_bad_file="skip")
@@ -245,14 +245,14 @@ def test_bad_files_of_earlier_are_not_read_again_when_a_file_is_added(three_bad:
     bad = three_bad.counters["bad_files"]
     write_good(three_bad.data / "qcd_1.root")
     shown = three_bad.ingest(on_bad_file="skip")
-    assert "1 files read, 3 as before; 3 bad files skipped" in shown
+    assert "1 files read, 3 reused; 3 bad files skipped" in shown
     assert three_bad.counters["files_read"] == 1
     assert sorted(three_bad.counters["bad_files"], key=str) == sorted(bad, key=str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_a_mended_file_is_noticed_and_read(analysis: Analysis, kind: str) -> None:
+def test_a_repaired_file_is_noticed_and_read(analysis: Analysis, kind: str) -> None:
     path = analysis.data / "qcd_bad.root"
     KINDS[kind][0](path)
     analysis.ingest(on_bad_file="skip")
@@ -265,7 +265,7 @@ def test_a_mended_file_is_noticed_and_read(analysis: Analysis, kind: str) -> Non
     assert "ingest: up to date" in analysis.ingest(on_bad_file="skip")
 
 
-def test_a_file_mended_under_its_own_uuid_and_size_is_noticed(analysis: Analysis) -> None:
+def test_a_file_repaired_under_its_own_uuid_and_size_is_noticed(analysis: Analysis) -> None:
     path = write_good(analysis.data / "qcd_bad.root")
     whole, times = path.read_bytes(), path.stat()
     damage(path)

@@ -106,7 +106,7 @@ def write_in_baskets(path: Path, sizes: list[int]) -> Path:
             ]
             with uproot.open(write_delphes(path.with_name("piece.root"), events)) as piece:
                 everything = {name: branch.array() for name, branch in piece["Delphes"].items()}
-            # Uproot writes the numbers of candidates by itself.
+            # Uproot writes the numbers of candidates without being asked.
             arrays = {name: array for name, array in everything.items() if array.ndim == 2}
             if number == 0:
                 tree: Any = file.mktree("Delphes", {name: array.type.content for name, array in arrays.items()})

@@ -65,7 +65,7 @@ def test_a_glob_may_match_nothing_where_the_sample_has_other_files(tmp_path: Pat
     assert told == [f"sample 'qcd': no file matches '{empty}' (yet?); its other files are taken"]
 
 
-def test_where_nobody_is_told_a_glob_must_match(tmp_path: Path) -> None:
+def test_a_glob_must_match_without_a_listener(tmp_path: Path) -> None:
     (tmp_path / "a.root").touch()
     with pytest.raises(NoFilesError, match=r"no file matches '[^']*incoming/\*\.root'\. There: "):
         expand(qcd(tmp_path / "*.root", tmp_path / "incoming" / "*.root"))

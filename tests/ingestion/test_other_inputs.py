@@ -49,19 +49,19 @@ FLAT_MAP: Final = {
 }
 
 
-def look_at(path: Path, settings: IngestSettings) -> Inventory:
+def inventory_of(path: Path, settings: IngestSettings) -> Inventory:
     return inventory(expand([SampleSettings(name="other", label=0, files=[str(path)])]), settings)
 
 
 def select(path: Path, settings: IngestSettings) -> Selection:
-    (info,) = look_at(path, settings).infos
+    (info,) = inventory_of(path, settings).infos
     (raw,) = read_events(info, settings, start=0, stop=info.entries)
     return select_events(raw, info, settings)
 
 
 def message_of(path: Path, settings: IngestSettings, kind: type[IngestionError]) -> str:
     with pytest.raises(kind) as caught:
-        look_at(path, settings)
+        inventory_of(path, settings)
     return str(caught.value)
 
 

@@ -164,7 +164,7 @@ def test_a_remote_page_is_no_root_file(server: FaultyServer, served_file: Path) 
 
 
 @pytest.mark.parametrize("header", ["ETag", "Last-Modified"])
-def test_a_remote_file_that_changes_in_place_is_looked_at_again(server: FaultyServer, header: str) -> None:
+def test_a_remote_file_that_changes_in_place_is_checked_again(server: FaultyServer, header: str) -> None:
     url = f"{server.url}/a.root"
     server.headers = {header: "Sat, 01 Nov 2025 10:00:00 GMT"}
     remembered = checked(url)._replace(entries=12345)
@@ -258,7 +258,7 @@ def test_reading_gives_up_on_a_server_that_only_fails(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_skipped_because_its_server_was_down_is_looked_at_again(server: FaultyServer) -> None:
+def test_a_file_skipped_because_its_server_was_down_is_checked_again(server: FaultyServer) -> None:
     settings = IngestSettings(on_bad_file=OnBadFile.SKIP)
     source = [SourceFile("remote", 1, f"{server.url}/a.root")]
     server.fail(UNAVAILABLE, FOR_EVER)

@@ -1,4 +1,4 @@
-"""Failures that may pass are tried again, three times in all; others never. No time is lost here: nobody sleeps."""
+"""Temporary failures are tried three times, other failures once. These tests do not sleep."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 class Flaky:
-    """A function that raises the same error the first so many times that it is called, then works.
+    """A function that raises the same error in its first calls, then works.
 
     Args:
         works: What it does then.
@@ -191,7 +191,7 @@ def test_a_header_that_can_be_read_at_the_third_attempt_is_fine(path: Path, monk
 
 
 @pytest.mark.usefixtures("waits")
-def test_a_size_that_is_told_at_the_third_attempt_is_fine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_that_comes_at_the_third_attempt_is_fine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flaky = Flaky(LocalFileSystem.info, once_more(), times=2)
     monkeypatch.setattr(LocalFileSystem, "info", flaky.method())
     assert look(path).infos[0].entries == 20
@@ -235,7 +235,7 @@ def test_a_header_that_is_forbidden_or_gone_is_asked_for_once(
 
 
 @pytest.mark.usefixtures("waits")
-def test_a_file_that_could_not_be_looked_at_is_looked_at_again_by_the_next_run(
+def test_a_file_that_could_not_be_checked_is_checked_again_by_the_next_run(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = IngestSettings(on_bad_file=OnBadFile.SKIP)

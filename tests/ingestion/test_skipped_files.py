@@ -1,4 +1,4 @@
-"""What is left of a file that turns out bad, or another, while it is read: nothing in the folder, nothing believed."""
+"""A file that turns out bad, or changes, during the read leaves nothing in the folder."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_believed(
     assert [info.modified for info in result.infos] == [info.modified for info in before.infos]
 
 
-def test_a_file_mended_without_a_trace_in_size_or_time_is_read_again(data: Path) -> None:
+def test_a_file_repaired_without_a_trace_in_size_or_time_is_read_again(data: Path) -> None:
     wrong = found(data)
     bad = job.BadFile("qcd", wrong.infos[0].path, "UnreadableFileError", "no permission", *wrong.infos[0][5:7])
     assert found(data, known={bad.path: bad}).bad == []

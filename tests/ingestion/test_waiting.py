@@ -1,4 +1,4 @@
-"""Files that are still being written, or came too late, are left for another run, and it is said."""
+"""Files that are still being written, or came too late, are left for another run, with a message."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_without_the_setting_nothing_waits(data: Path) -> None:
         look(data)
 
 
-def test_a_file_that_grows_while_it_is_looked_at_waits(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_grows_during_its_check_waits(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (data / "half.root").unlink()
     inspect = module.inspect
 

@@ -126,7 +126,7 @@ def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
         ("ingest.entries_per_task=7", "", ()),
     ],
 )
-def test_a_changed_key_makes_only_what_hangs_on_it_stale(
+def test_a_changed_key_makes_only_its_dependents_stale(
     finished: Finished, change: str, reason: str, stale: tuple[str, ...]
 ) -> None:
     plan = finished.plan("--set", change)
@@ -158,7 +158,7 @@ def test_accept_blesses_what_is_there(finished: Finished) -> None:
     before = manifest.read_text()
     try:
         accepted = pipeline("plan", "--accept", "--config", finished.config, *changed)
-        assert "accepted as they are: train" in accepted.stdout
+        assert "accepted as up to date: train" in accepted.stdout
         assert stages_shown(finished.plan(*changed))["train"] == "up to date"
         assert json.loads(manifest.read_text())["accepted"]["reasons"] == ["hlf: config train.seed changed (1 -> 9)"]
     finally:
@@ -193,7 +193,7 @@ def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(finished: 
     done = pipeline("evaluate", "--config", finished.config, *options)
     assert done.returncode == 0, done.stderr
     assert (
-        "note: train is stale (hlf: config train.seed changed (1 -> 7)); evaluate uses the version that is there"
+        "note: train is stale (hlf: config train.seed changed (1 -> 7)); evaluate uses its current version"
         in done.stderr
     )
 

@@ -149,7 +149,7 @@ def test_the_same_command_draws_again_from_the_json_alone(compared: Compared) ->
             shutil.rmtree(compared.folder / name)
         done = compared.again("--set", "report.sample_note=another note")
         assert done.returncode == 0, done.stderr
-        assert "all runs are done; drawing again" in done.stderr
+        assert "all runs are done; redrawing" in done.stderr
         assert (compared.folder / "comparison.json").read_bytes() == before
         assert (compared.folder / "comparison.md").read_text() == page
         assert len(list((compared.folder / "figures").glob("*.pdf"))) == 12

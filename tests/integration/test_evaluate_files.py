@@ -233,7 +233,7 @@ def test_an_exported_network_gives_what_torch_gives(trained: Trained) -> None:
     out = trained.folder / "exported"
     done = trained.evaluate("--model", trained.exported, "--model", f"torch={trained.second}", "--out", out)
     assert done.exit_code == 0, done.stderr
-    assert "it is not known what hlf was trained on" in done.stderr
+    assert "the training events of hlf are unknown" in done.stderr
     tables = [pq.read_table(out / name / "predictions.parquet") for name in ("hlf", "torch")]
     assert keys_of(tables[0]) == keys_of(tables[1])
     np.testing.assert_allclose(*map(probabilities, tables), atol=1e-6)
@@ -291,7 +291,7 @@ def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
 def test_a_folder_that_is_there_is_refused_and_left_alone(trained: Trained, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     words = trained.refused(Exit.USER_ERROR, "--model", trained.first, "--out", tmp_path)
-    assert "is there already. Give a new folder with --out" in words
+    assert "exists already. Give a new folder with --out" in words
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     assert not list(tmp_path.parent.glob(f".{tmp_path.name}*"))
 

@@ -15,12 +15,13 @@ from pipeline.commands.clean import clean
 from pipeline.commands.plan import lines, plan
 from pipeline.commands.status import verify
 from pipeline.config import load_config
+from pipeline.configuration.yaml_text import read_yaml, write_yaml
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, State
-from pipeline.runs import code_meaning, own_folders
+from pipeline.runs import code_meaning
 from pipeline.runs.outputs import NOT_CONTENT
 from pipeline.runs.store import StageStore
-from pipeline.yaml_text import read_yaml, write_yaml
+from training import own_folders
 
 pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.end_to_end]
 Edit = Callable[[str, str, str], None]
@@ -182,7 +183,7 @@ def test_packages_of_another_version_are_mentioned_and_run_nothing(plans: Plans)
     content["packages"]["numpy"] = "1.0"
     manifest.write_text(json.dumps(content), encoding="utf-8")
     assert plans.reasons() == {}
-    assert f"            note: made with numpy 1.0, which now is {now}" in list(lines(plan(plans.run_folder)))
+    assert f"            note: made with numpy 1.0; installed is {now}" in list(lines(plan(plans.run_folder)))
 
 
 def test_an_export_again_with_the_same_result_leaves_the_report_as_it_is(
@@ -234,12 +235,12 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: P
     assert undisturbed.run("train", *other).returncode == 0
     assert interrupted.is_dir()
     (note,) = (line for line in lines(plan(plans.run_folder)) if str(interrupted) in line)
-    assert "kept until `clean`" in note
+    assert "stays until `clean`" in note
     # The settings return: what was interrupted is continued, not begun again.
     digest = made_from.read_text(encoding="utf-8")
     done = undisturbed.run("train")
     assert done.returncode == 0, done.stderr
-    assert "hlf: an interrupted run left a checkpoint, training continues from there" in done.stderr
+    assert "hlf: training continues from the checkpoint of an interrupted run" in done.stderr
     again = store.current()
     assert again is not None
     assert (again.folder / "hlf" / "made-from").read_text(encoding="utf-8") == digest

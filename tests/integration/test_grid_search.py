@@ -1,4 +1,4 @@
-"""A grid search under Spark: rounds, failures, and going on after an interruption."""
+"""A grid search under Spark: rounds, failures, and continuation after an interruption."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_halving_gives_the_best_more_epochs(spark: SparkContext, dataset: Featur
     assert again.scores == found.scores
 
 
-def test_a_setting_that_fails_is_listed_and_the_others_go_on(
+def test_a_setting_that_fails_is_listed_and_the_others_continue(
     spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
 ) -> None:
     found, _ = run(spark, common(dataset, learning_rate=[0.01, 1e30]), tmp_path / "found")

@@ -128,7 +128,7 @@ def test_a_search_leaves_its_result_in_files(searched: Searched) -> None:
     assert strict(folder / "manifest.json")["counters"] == found
 
 
-def test_times_are_told(searched: Searched) -> None:
+def test_times_are_recorded(searched: Searched) -> None:
     found = searched.found()
     assert (found["slots"], found["trainings_taken_over"], found["train_events"]) == (2, 0, 100)
     assert found["speed_up"] == pytest.approx(found["training_seconds"] / found["seconds"])
@@ -246,7 +246,7 @@ def test_impossible_grids_are_refused_with_the_key(searched: Searched, change: s
     assert words in result.stderr
 
 
-def test_a_killed_search_goes_on_where_it_was(provider: SparkProvider, tmp_path: Path) -> None:
+def test_a_killed_search_continues_where_it_was(provider: SparkProvider, tmp_path: Path) -> None:
     undisturbed = Analysis(provider, tmp_path / "undisturbed", gridsearch=LONG)
     undisturbed.done("gridsearch")
     killed = Analysis(provider, tmp_path / "killed", gridsearch=LONG)
@@ -298,7 +298,7 @@ def test_a_training_killed_in_the_second_network_ends_as_if_undisturbed(
     assert (folder / "hlf" / "summary.json").exists()
     assert not (second / "summary.json").exists()
     said = killed.done("train")
-    assert "particles: an interrupted run left a checkpoint, training continues from there" in said
+    assert "particles: training continues from the checkpoint of an interrupted run" in said
     assert weights(killed) == weights(networks)
 
 

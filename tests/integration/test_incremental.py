@@ -216,7 +216,7 @@ def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(analys
     added = add_file(analysis)
     shown = analysis.run("ingest")
     assert f"input added: {added}" in shown
-    assert "1 files read, 3 as before" in shown
+    assert "1 files read, 3 reused" in shown
     assert analysis.counters("ingest")["files_read"] == 1
     parts, inodes = analysis.parts(), analysis.inodes("ingest", "events")
     assert {name: parts[name] for name in old_parts} == old_parts
@@ -232,7 +232,7 @@ def test_features_of_old_parts_are_taken_over_and_the_result_is_that_of_a_fresh_
     splits, kernels = analysis.splits(), analysis.inodes("features", "kernels")
     add_file(analysis)
     shown = analysis.run()
-    assert "kernels of 3 of 4 parts as before" in shown
+    assert "kernels of 3 of 4 parts reused" in shown
     assert analysis.counters("features")["kernel_outputs_taken_over"] == 3
     after = analysis.inodes("features", "kernels")
     assert {name: after[name] for name in kernels} == kernels
@@ -306,7 +306,7 @@ def test_a_file_changed_in_place_is_read_again_and_its_kernels_run_again(analysi
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_kernels_run_again_only_for_settings_that_they_hang_on(
+def test_kernels_run_again_only_for_settings_that_they_depend_on(
     analysis: Analysis, change: dict[str, Any], taken_over: int
 ) -> None:
     before = analysis.dataset()
@@ -344,7 +344,7 @@ def test_a_file_given_to_another_sample_is_read_again(analysis: Analysis) -> Non
 
 
 @pytest.mark.parametrize("stage", ["ingest", "features"])
-def test_force_mends_a_damaged_version_as_its_error_message_promises(analysis: Analysis, stage: str) -> None:
+def test_force_repairs_a_damaged_version_as_its_error_message_promises(analysis: Analysis, stage: str) -> None:
     folder = analysis.version(stage) / {"ingest": "events", "features": "kernels"}[stage]
     (damaged, *_) = sorted(folder.iterdir())
     content = damaged.read_bytes()
@@ -353,7 +353,7 @@ def test_force_mends_a_damaged_version_as_its_error_message_promises(analysis: A
     assert (analysis.version(stage) / folder.name / damaged.name).read_bytes() == content
 
 
-def test_a_file_damaged_inside_is_skipped_until_it_is_mended(analysis: Analysis) -> None:
+def test_a_file_damaged_inside_is_skipped_until_it_is_repaired(analysis: Analysis) -> None:
     before, dataset = analysis.counters("ingest"), analysis.dataset()
     path = add_file(analysis)
     damage(path)
@@ -368,9 +368,9 @@ def test_a_file_damaged_inside_is_skipped_until_it_is_mended(analysis: Analysis)
     assert again.splitlines() == ["ingest: up to date", "features: up to date"]
     later(path, lambda: add_file(analysis))
     analysis.run("ingest", ingest={"on_bad_file": "skip"})
-    mended = analysis.counters("ingest")
-    assert (mended["files_read"], mended["bad_files"]) == (1, [])
-    assert mended["samples"]["qcd"]["entries"] == 80
+    repaired = analysis.counters("ingest")
+    assert (repaired["files_read"], repaired["bad_files"]) == (1, [])
+    assert repaired["samples"]["qcd"]["entries"] == 80
 
 
 WEIGHT_FILES: dict[str, list[tuple[str, float, int]]] = {

@@ -106,7 +106,7 @@ def test_a_limit_of_file_sizes_ends_a_stage_with_what_to_do(undisturbed: Undistu
     assert_told_and_nothing_left(undisturbed, stage, done, "File too large")
 
 
-def test_ranks_that_a_limit_of_file_sizes_ended_are_told_of_it(undisturbed: Undisturbed) -> None:
+def test_ranks_that_a_limit_of_file_sizes_ended_name_it(undisturbed: Undisturbed) -> None:
     undisturbed.restore("train")
     done = undisturbed.run("train", faults={"file_bytes": LARGEST_FILE})
     assert done.returncode == 1
@@ -151,9 +151,7 @@ def test_a_run_folder_that_cannot_be_written_is_refused_by_what_writes(
 
 
 @pytest.mark.parametrize("command", [("status", "--json"), ("plan",), ("validate",)], ids=lambda words: words[0])
-def test_a_run_folder_that_cannot_be_written_can_be_looked_at(
-    undisturbed: Undisturbed, command: tuple[str, ...]
-) -> None:
+def test_a_run_folder_that_cannot_be_written_can_be_read(undisturbed: Undisturbed, command: tuple[str, ...]) -> None:
     run_dir = undisturbed.restore()
     with write_protected(run_dir):
         done = undisturbed.run(*command, faults=AS_ANYBODY)

@@ -100,7 +100,7 @@ class Browser:
         return Seen(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])
 
     def screenshot(self, page: Path, *flags: str, width: int = DESK, height: int = 1500) -> Image.Image:
-        """The page as it looks at the top."""
+        """Screenshot of the top of the page."""
         path = page.with_name("screenshot.png")
         self.open(page, f"--screenshot={path}", *flags, width=width, height=height)
         with Image.open(path) as image:
@@ -113,7 +113,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
 
 
 def picture(width: float) -> bytes:
-    """A figure so many inches wide."""
+    """A figure of a width in inches."""
     content = io.BytesIO()
     figure = Figure(figsize=(width, 5.6))
     figure.subplots().plot([0, 1], [0, 1])

@@ -1,4 +1,4 @@
-"""Secrets of URLs and settings: nowhere in the run folder, nor in what a command says."""
+"""Secrets of URLs and settings: absent from the run folder and from all messages."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_nothing_that_is_written_or_said_holds_a_secret(tmp_path: Path, server: 
     assert promoted.returncode == 0, promoted.stderr
     again = pipeline("ingest", "--config", config, "--set", f"spark.conf={{spark.a.token: {TOKEN}}}")
     assert "up to date" in again.stderr
-    (server.folder / "qcd.root").write_bytes(b"no ROOT file any more, and long enough to be looked at")
+    (server.folder / "qcd.root").write_bytes(b"no ROOT file any more, and long enough to be read")
     mistaken = pipeline("plan", "--config", config, "--set", f"spark.conf={{a.token: [{TOKEN}]}}")
     assert mistaken.returncode == 2
     refused = pipeline("plan", *words, "--set", f"train.launcher_args=[-x,MY_TOKEN={TOKEN}]")

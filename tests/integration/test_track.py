@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from undisturbed_run import Finished, Undisturbed
 
+from pipeline.configuration.yaml_text import read_yaml
 from pipeline.runs.store import StageStore
-from pipeline.yaml_text import read_yaml
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 

@@ -1,4 +1,4 @@
-"""`train.warm_start`: from the model in use where that is honest, else from fresh weights, and it is said."""
+"""`train.warm_start`: from the model in use if that has seen no test event, else from fresh weights, with a message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OTHER_SPLIT = [f"features.split.{name}={share}" for name, share in (("train", 0.
 
 
 def train(undisturbed: Undisturbed, *options: str) -> tuple[str, str | None]:
-    """What is said of the beginning, and the weights that the ranks were told to begin with."""
+    """The message about the start, and the initial weights that the ranks got."""
     done = undisturbed.run("train", *WARM, *options)
     assert done.returncode == 0, done.stderr
     (said,) = [line.strip() for line in done.stderr.splitlines() if "model in use" in line]
@@ -29,7 +29,7 @@ def train(undisturbed: Undisturbed, *options: str) -> tuple[str, str | None]:
 def test_a_model_that_saw_what_are_test_events_now_is_not_begun_with(undisturbed: Undisturbed) -> None:
     run_dir = undisturbed.restore()
     said, start = train(undisturbed)
-    assert (said, start) == ("there is no model in use to begin with: fresh weights", None)
+    assert (said, start) == ("there is no model in use to start from: fresh weights", None)
     undisturbed.restore()
     assert undisturbed.run("promote").returncode == 0
     current = Registry(run_dir, "hlf").current()
@@ -39,7 +39,7 @@ def test_a_model_that_saw_what_are_test_events_now_is_not_begun_with(undisturbed
     assert in_use["hlf"]["train"] == version_of(run_dir, "train").name
 
     said, start = train(undisturbed)
-    assert said == f"beginning with the model in use, {current.name}, and its scaling"
+    assert said == f"starting from the model in use, {current.name}, and its scaling"
     assert start == str(current.folder / "model")
 
     # It was begun with, and the accuracy quoted on events that it had been trained on.
@@ -53,7 +53,7 @@ def test_a_model_that_saw_what_are_test_events_now_is_not_begun_with(undisturbed
 
     (undisturbed.run_dir / "features" / current_features(undisturbed) / "dataset.json").unlink()
     said, start = train(undisturbed, *split, "--force")
-    assert said == f"the model in use, {current.name}, was trained on events that are not known any more: fresh weights"
+    assert said == f"the model in use, {current.name}, was trained on unknown events: fresh weights"
     assert start is None
 
 

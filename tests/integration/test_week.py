@@ -79,7 +79,7 @@ class Week:
         """Like the start of a night, up to a `kill -9` of the process group in the middle of `train`."""
         for stage in ("ingest", "features"):
             assert command(self.provider, stage, "--config", self.config).exit_code == 0
-        # Many epochs, so that there is time; the next run has other settings, and does not go on from there.
+        # Many epochs, so that there is time; the next run has other settings and does not continue from there.
         arguments = ["train", "--config", str(self.config), "--set", "train.epochs=2000"]
         process = subprocess.Popen(
             [sys.executable, "-m", "pipeline", *arguments],
@@ -149,7 +149,7 @@ def disturbed(folder: Path, provider: SparkProvider) -> Week:
 
     week.arrives(LATER["ttbar"])
     said = week.runs()
-    assert "1 files read, 3 as before" in said
+    assert "1 files read, 3 reused" in said
 
     week.arrives(LATER["qcd"], share=0.5)
     assert "1 bad files skipped" in week.runs()
@@ -171,7 +171,7 @@ def disturbed(folder: Path, provider: SparkProvider) -> Week:
     assert "may still be being written" in said
 
     week.arrives(LATER["wjets"])
-    assert "1 files read, 5 as before" in week.runs()
+    assert "1 files read, 5 reused" in week.runs()
     return week
 
 

@@ -1,4 +1,4 @@
-"""What every command has in common, and what is said of options that have moved."""
+"""The options that all commands share, and errors for moved options."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from pipeline.cli import Asked, app
 from pipeline.commands.promote import Verdict
+from pipeline.configuration.yaml_text import read_yaml
 from pipeline.errors import ConfigError, FolderInUseError
 from pipeline.machine.doctor import Finding, Severity
 from pipeline.run_folder import RunFolder
 from pipeline.runs.lock import locked
 from pipeline.stages.table import STAGES
 from pipeline.terminal.exit_codes import Exit
-from pipeline.yaml_text import read_yaml
 
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 #: Options and arguments that a command has besides those of every command.

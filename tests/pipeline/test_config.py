@@ -13,9 +13,9 @@ from ingestion.files import expand
 from ingestion.secrets import redact
 from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, Config, find_config, flat_items, load, load_config
+from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
-from pipeline.yaml_text import write_yaml
 from training.settings import TrainSettings
 
 MINIMAL: dict[str, Any] = {
@@ -226,8 +226,8 @@ def test_mistakes_show_no_secrets_and_stay_readable(tmp_path: Path, override: st
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("spark:\n  conf:\n    my.password: hush1 hush2: x\n", "a mistake in line 3, column 29, which is not shown"),
-        ("spark: {conf: {my.password: *hush}}\n", "a mistake in line 1, column 29, which is not shown"),
+        ("spark:\n  conf:\n    my.password: hush1 hush2: x\n", "a mistake in line 3, column 29; the line is hidden"),
+        ("spark: {conf: {my.password: *hush}}\n", "a mistake in line 1, column 29; the line is hidden"),
         ("samples: @files\n", "cannot start any token"),
     ],
 )
@@ -418,11 +418,11 @@ def test_a_path_that_counted_from_the_current_folder_is_an_error_that_says_so(tm
     (elsewhere / "runs" / "x" / "ingest").mkdir(parents=True)
     assert load_config(path).run_dir == tmp_path / "runs" / "x"
     (elsewhere / "runs" / "x" / "ingest" / "current.json").touch()
-    with pytest.raises(ConfigError, match=r"run_dir: 'runs/x' is there from the current folder.*'here/runs/x'"):
+    with pytest.raises(ConfigError, match=r"run_dir: 'runs/x' exists in the current folder.*'here/runs/x'"):
         load_config(path)
     (elsewhere / "runs").rename(tmp_path / "runs")
     (elsewhere / "b.root").touch()
-    with pytest.raises(ConfigError, match=r"samples.1.files: 'b.root' is there from the current folder"):
+    with pytest.raises(ConfigError, match=r"samples.1.files: 'b.root' exists in the current folder"):
         load_config(path)
     (tmp_path / "b.root").touch()
     assert load_config(path).samples[1].files == [str(tmp_path / "b.root")]

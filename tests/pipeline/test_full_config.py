@@ -1,4 +1,4 @@
-"""`full.yaml` is the reference of all keys: it must hold each one, with the default of the code."""
+"""`full.yaml` holds every key with the default of the code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.config import SHIPPED, Config, load_config
-from pipeline.yaml_text import read_yaml
+from pipeline.configuration.yaml_text import read_yaml
 
 
 def keys_of(model: type[BaseModel], prefix: str = "") -> set[str]:

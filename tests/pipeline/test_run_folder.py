@@ -1,4 +1,4 @@
-"""What the commands share: versions upstream that belong together, and the look at the machine."""
+"""The run folder: versions upstream that belong together, and the check of the machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_missing_one_is_named_with_its_command(run_folder: RunFolder) -> None:
 def test_versions_that_do_not_belong_together_are_refused_unless_asked_for(run_folder: RunFolder) -> None:
     made = chain(run_folder)
     new = publish(run_folder.config.run_dir, "features", content="other").name
-    words = rf"evaluate cannot use train {made['train']}: that was made from other features than {new}"
+    words = rf"evaluate cannot use train {made['train']}: it was made from other features than {new}"
     with pytest.raises(MissingInputError, match=words):
         run_folder.upstream(Evaluate())
     assert run_folder.upstream(Evaluate(), mixed=True)["features"].name == new

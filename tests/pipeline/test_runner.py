@@ -1,4 +1,4 @@
-"""What a run leaves that cannot begin."""
+"""A run that cannot begin leaves nothing."""
 
 from __future__ import annotations
 

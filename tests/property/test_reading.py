@@ -1,4 +1,4 @@
-"""Whatever the row groups, the ranks and the batches: the readers deliver the planned rows, in the planned order."""
+"""For any row groups, ranks and batches, the readers deliver the planned rows in the planned order."""
 
 from __future__ import annotations
 
@@ -85,15 +85,16 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
         for row in shuffled(rows[group], seed=5, epoch=epoch, group=group).tolist()
     ]
     bounds = step_bounds(len(order), plan.num_steps).tolist()
+    share = share_of(plan, rows, rank=rank, epoch=epoch, first_step=first_step)
     layout = BatchLayout(names, (1.0,), torch.float32, torch.device("cpu"))
     for kind in (StreamedReader, CachedReader):
         source = MadeRows(rows)
         reader = kind(made_dataset(rows), source, layout, seed=5)
-        batches = list(reader.train_batches(plan, rank=rank, epoch=epoch, first_step=first_step))
+        batches = list(reader.train_batches(share))
         assert len(batches) == plan.num_steps - first_step
         for step, batch in enumerate(batches, first_step):
             check(batch, order[bounds[step] : bounds[step + 1]], names)
-        assert source.read == share_of(plan, rows, rank=rank, first_step=first_step).groups
+        assert source.read == share.groups
 
 
 @settings(max_examples=80)

@@ -1,4 +1,4 @@
-"""Whatever the timing, the pairs and the protocol: nothing is lost in an average, and nobody waits for ever."""
+"""For any timing, pairs and protocol: an average loses nothing, and no worker waits forever."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ exec {mpirun} "$@"
 
 
 def leaves_files(folder: Path, monkeypatch: pytest.MonkeyPatch, *, times: int) -> Path:
-    """An mpirun that so many times has the process id of a killed one; returns the file with a line for each start."""
+    """An mpirun that has the process id of a killed one in its first starts; returns the file with a line per start."""
     calls, script = folder / "calls", folder / "mpirun"
     calls.touch()
     words = {"calls": shlex.quote(str(calls)), "mpirun": shlex.quote(str(launcher.find_mpirun())), "times": times}

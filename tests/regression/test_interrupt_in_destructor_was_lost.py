@@ -1,4 +1,4 @@
-"""Ctrl-C that arrived while Python ran a destructor was dropped, and the stage went on to its end."""
+"""Ctrl-C that arrived while Python ran a destructor was dropped, and the stage continued to its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Fragile:
 def work():
     Fragile()
     time.sleep(20)
-    print("went on to the end")
+    print("continued to the end")
 
 guard(work, debug=False)
 """
@@ -25,5 +25,5 @@ guard(work, debug=False)
 
 def test_the_interrupt_still_ends_the_work() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
-    assert "went on" not in done.stdout
+    assert "continued" not in done.stdout
     assert "interrupted" in done.stderr

@@ -41,7 +41,7 @@ def test_it_waits_for_the_name_of_the_one_that_runs(tmp_path: Path, of_a_killed_
         writer.join()
 
 
-def test_a_name_of_another_machine_is_told_after_a_while(tmp_path: Path) -> None:
+def test_a_name_of_another_machine_is_named_after_a_while(tmp_path: Path) -> None:
     ended = ended_process()
     path = tmp_path / ".lock"
     path.write_text(str(ended))

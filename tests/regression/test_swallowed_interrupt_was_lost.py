@@ -22,7 +22,7 @@ def run(stage, context):
         os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
         pass  # as some libraries do
-    return Result(summary="went on to the end")
+    return Result(summary="continued to the end")
 
 Ingest.run = run
 app(["ingest", "--config", sys.argv[1]])
@@ -37,7 +37,7 @@ def test_nothing_is_published(tmp_path: Path) -> None:
     )
     assert done.returncode == 130, done.stderr
     assert "interrupted" in done.stderr
-    assert "went on" not in done.stderr
+    assert "continued to the end" not in done.stderr
     assert list((tmp_path / "run" / "ingest").iterdir()) == []
 
 

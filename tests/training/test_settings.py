@@ -138,7 +138,7 @@ def test_settings_that_may_well_be_meant_otherwise_are_named(chosen: dict[str, A
         ({"schedule": {"milestones": [3]}}, ["schedule.milestones have no effect on the decay constant"]),
     ],
 )
-def test_keys_that_the_method_does_not_look_at_are_named(chosen: dict[str, Any], advice: list[str]) -> None:
+def test_keys_that_the_method_ignores_are_named(chosen: dict[str, Any], advice: list[str]) -> None:
     found = TrainSettings.model_validate(chosen).advice()
     assert len(found) == len(advice)
     assert all(sentence.startswith(start) for sentence, start in zip(found, advice, strict=True))

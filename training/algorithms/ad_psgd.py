@@ -47,5 +47,6 @@ class AdPsgd(GossipAlgorithm):
             return
         self.optimizer.step()
         self.model.read(self._change)
-        after = await self.shared.add(subtract(self._change, self._snapshot, out=self._change))
-        self.counts.staleness[after - before] += 1
+        after = await self.add_finite(subtract(self._change, self._snapshot, out=self._change))
+        if after is not None:
+            self.counts.staleness[after - before] += 1

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from training.algorithms.optimizer_state import treat_state
 from training.flat_model import VectorModel
 from training.settings import StatePolicy
-from training.transports.transport import AverageCounts, Transport, Vector
+from training.transports.transport import AverageCounts, Transport, Vector, is_finite
 
 ComputeGradient = Callable[[], Awaitable[None]]
 """Computes the gradient of the mean loss over the local batch, at the model's parameters, into the model."""
@@ -25,7 +25,7 @@ class StepCounts:
     """Counters of the steps of one worker."""
 
     skipped: int = 0
-    """Number of steps without an update because the gradient was not finite."""
+    """Number of steps without an update because the gradient or the update was not finite."""
     staleness: Counter[int] = field(default_factory=Counter)
     """Number of updates by the number of averages between the read and the change of the model."""
 
@@ -41,6 +41,8 @@ class Algorithm(ABC):
 
     #: Whether all workers take each step together, so that the run does not depend on timing.
     synchronous: bool = True
+    #: Whether all workers must take the same number of steps, since they meet now and then.
+    equal_steps: bool = True
 
     def __init__(self, model: VectorModel, optimizer: Optimizer, transport: Transport) -> None:
         self.model = model
@@ -75,6 +77,14 @@ class Algorithm(ABC):
         present += change
         self.model.write(present)
 
+    async def snapshot(self, out: Vector) -> float:  # noqa: ARG002 - most share nothing
+        """Copy the mean of the vectors that all workers share into `out`, without stopping anyone.
+
+        Returns:
+            The consensus distance of these vectors; see `consensus_distance`.
+        """
+        raise AssertionError(f"workers of {type(self).__name__} share no vectors")
+
     async def quiesce(self) -> None:
         """Wait until no worker averages; none begins an average before its next step. All workers together."""
         await self.transport.barrier()
@@ -106,9 +116,24 @@ class Algorithm(ABC):
 
 
 async def mean_over_workers(vector: Vector, transport: Transport) -> None:
-    """Replace a vector by its mean over all workers, in place."""
-    await transport.all_reduce_sum(vector)
-    vector /= transport.world_size
+    """Replace a vector by its mean over the workers whose vector is finite, in place; NaN if there are none."""
+    message = np.zeros(vector.size + 1, dtype=vector.dtype)
+    if is_finite(vector):
+        message[:-1] = vector
+        message[-1] = 1
+    await transport.all_reduce_sum(message)
+    with np.errstate(invalid="ignore"):
+        np.divide(message[:-1], message[-1], out=vector)
+
+
+async def consensus_distance(own: Vector, mean: Vector, transport: Transport) -> float:
+    """sqrt(1/m sum_i |x_i - mean|^2), the distance of the workers from consensus (Kong et al. 2021, equation 2).
+
+    The thesis' Gamma_t (section 2.3) is m times its square.
+    """
+    square = np.array([np.square(own.astype(np.float64) - mean).sum()])
+    await transport.all_reduce_sum(square)
+    return float(np.sqrt(square[0] / transport.world_size))
 
 
 async def treat_optimizer(optimizer: Optimizer, policy: StatePolicy, transport: Transport) -> None:

@@ -8,7 +8,7 @@ from typing_extensions import override
 from training.algorithms.base import Algorithm, ComputeGradient
 from training.flat_model import VectorModel
 from training.topology import Topology
-from training.transports.transport import Transport
+from training.transports.transport import Transport, is_finite
 
 
 class DPsgd(Algorithm):
@@ -36,11 +36,14 @@ class DPsgd(Algorithm):
         exchange = self.transport.begin_exchange(self._sent, self._neighbours)
         has_gradient = await self.has_gradient(compute_gradient, num_samples)
         theirs = await exchange
-        own_weight, *weights = self._weights
-        self._mixed[:] = self._sent
-        self._mixed *= own_weight
-        for weight, vector in zip(weights, theirs, strict=True):
-            self._mixed += weight * vector
-        self.model.write(self._mixed)
+        # A model that is not finite stays with its worker, which takes over the mean of its neighbours.
+        pairs = zip(self._weights, (self._sent, *theirs), strict=True)
+        finite = [(weight, vector) for weight, vector in pairs if is_finite(vector)]
+        total = sum(weight for weight, _ in finite) if len(finite) <= len(theirs) else 1.0
+        if finite:
+            self._mixed.fill(0)
+            for weight, vector in finite:
+                self._mixed += weight / total * vector
+            self.model.write(self._mixed)
         if has_gradient:
             self.optimizer.step()

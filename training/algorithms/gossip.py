@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm
 from training.flat_model import VectorModel
 from training.random_streams import generator_state, random_stream, set_generator_state
-from training.transports.transport import AverageCounts, SharedVector, Transport, Vector
+from training.transports.transport import AverageCounts, SharedVector, Transport, Vector, is_finite
 
 
 class Partners(Protocol):
@@ -72,6 +74,7 @@ class GossipAlgorithm(Algorithm):
     """
 
     synchronous = False
+    equal_steps = False
 
     def __init__(self, model: VectorModel, optimizer: Any, transport: Transport, *, partners: Partners) -> None:
         super().__init__(model, optimizer, transport)
@@ -102,7 +105,30 @@ class GossipAlgorithm(Algorithm):
 
     @override
     async def add(self, change: Vector) -> None:
-        await self.shared.add(change)
+        await self.add_finite(change)
+
+    async def add_finite(self, change: Vector) -> int | None:
+        """Add to the shared vector; returns the number of its averages. None: the change is not finite, and counted."""
+        if is_finite(change):
+            return await self.shared.add(change)
+        self.counts.skipped += 1
+        return None
+
+    @override
+    async def snapshot(self, out: Vector) -> float:
+        """Read one vector after the other; the mean and the distance are updated with each (Welford 1962)."""
+        theirs, mean = self.model.empty(), np.zeros(out.shape)
+        squares, count = 0.0, 0
+        for rank in range(self.transport.world_size):
+            await self.shared.read_of(rank, theirs)
+            if not is_finite(theirs):
+                continue
+            count += 1
+            difference = theirs - mean
+            mean += difference / count
+            squares += float(np.dot(difference, theirs - mean))
+        out[:] = mean if count else np.nan
+        return math.sqrt(squares / count) if count else math.nan
 
     @override
     async def quiesce(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 import torch
 from torch import nn
@@ -18,11 +18,38 @@ from training.algorithms.sgd import Sgd
 from training.algorithms.slowmo import SlowMo
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
 from training.compiled.optimizer import VectorOptimizer
+from training.errors import ShardError
 from training.flat_model import VectorModel
 from training.random_streams import random_stream
 from training.settings import AlgorithmName, OptimizerName, StatePolicy, TrainSettings
 from training.topology import Topology, make_topology
 from training.transports.transport import Transport
+
+_CLASSES: Final[dict[AlgorithmName, type[Algorithm]]] = {
+    AlgorithmName.SGD: Sgd,
+    AlgorithmName.AR_SGD: ArSgd,
+    AlgorithmName.LOCAL_SGD: LocalSgd,
+    AlgorithmName.D_PSGD: DPsgd,
+    AlgorithmName.AD_PSGD: AdPsgd,
+    AlgorithmName.SWARM_SGD: SwarmSgd,
+}
+
+
+def has_static_shards(settings: TrainSettings) -> bool:
+    """Whether the row groups of an epoch are divided among the workers beforehand; else they draw work units.
+
+    Raises:
+        ShardError: `train.sharding` is global for a method whose workers must take the same number of steps.
+    """
+    slow = settings.slowmo is not None and settings.slowmo_is_exact
+    equal_steps = _CLASSES[settings.algorithm].equal_steps or slow
+    if settings.sharding == "global" and equal_steps:
+        what = f"{settings.algorithm}{' with the exact average of slowmo' if slow else ''}"
+        raise ShardError(
+            f"train.sharding is global, but all workers of {what} take the same number of steps. Leave it out, or set "
+            f"it to static."
+        )
+    return equal_steps or settings.sharding == "static"
 
 
 def make_algorithm(

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, subtract, treat_optimizer
 from training.settings import StatePolicy
-from training.transports.transport import AverageCounts, Vector
+from training.transports.transport import AverageCounts, Vector, is_finite
 
 
 class SlowMo(Algorithm):
@@ -36,6 +36,7 @@ class SlowMo(Algorithm):
         self.base = base
         self.counts = base.counts
         self.synchronous = base.synchronous
+        self.equal_steps = base.equal_steps or exact_average
         self._tau, self._alpha, self._beta = tau, alpha, beta
         self._exact = exact_average
         self._policy = state_policy
@@ -68,6 +69,8 @@ class SlowMo(Algorithm):
         self._target[:] = self._present
         if self._exact:
             await mean_over_workers(self._target, self.transport)
+        if not is_finite(self._target):
+            return
         # u <- beta u + (x_0 - x_tau) / gamma
         self._momentum *= self._beta
         self._momentum += subtract(self._origin, self._target, out=self._target) / self._rate
@@ -90,6 +93,10 @@ class SlowMo(Algorithm):
     @override
     async def add(self, change: Vector) -> None:
         await self.base.add(change)
+
+    @override
+    async def snapshot(self, out: Vector) -> float:
+        return await self.base.snapshot(out)
 
     @override
     async def quiesce(self) -> None:

@@ -94,8 +94,9 @@ class SwarmSgd(GossipAlgorithm):
 
     async def _publish(self) -> None:
         self.model.read(self._change)
-        after = await self.shared.add(subtract(self._change, self._snapshot, out=self._change))
-        self.counts.staleness[after - self._averages_seen] += 1
+        after = await self.add_finite(subtract(self._change, self._snapshot, out=self._change))
+        if after is not None:
+            self.counts.staleness[after - self._averages_seen] += 1
 
     async def _take_over(self) -> None:
         self._averages_seen = await self.shared.read(self._snapshot)

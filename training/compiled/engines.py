@@ -9,12 +9,15 @@ import numpy as np
 from torch import Tensor, nn
 
 from models.networks.hlf import HlfClassifier
+from models.networks.inclusive import InclusiveClassifier
+from models.networks.particles import ParticleEncoder, ParticlesClassifier
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, Integers
-from training.compiled.perceptron import Events, Perceptron, perceptron_gradients
+from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
+from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
 
 
-class Rows(Protocol):
+class EventTensors(Protocol):
     """Some events in host memory."""
 
     @property
@@ -38,7 +41,7 @@ class Engine(Protocol):
         parameters: Array,
         gradients: Array,
         members: Integers,
-        rows: Rows,
+        rows: EventTensors,
         order: Integers,
         bounds: Integers,
         sums: Array,
@@ -77,18 +80,69 @@ class PerceptronEngine(Engine):
         parameters: Array,
         gradients: Array,
         members: Integers,
-        rows: Rows,
+        rows: EventTensors,
         order: Integers,
         bounds: Integers,
         sums: Array,
     ) -> None:
         """See `Engine`."""
-        perceptron_gradients(parameters, gradients, members, self.network, events_of(rows), order, bounds, sums)
+        events = events_of(rows)
+        if events.inputs.shape[1] != len(self.network.mean):
+            raise ValueError(f"the network takes {len(self.network.mean)} features, not {events.inputs.shape[1]}")
+        perceptron_gradients(parameters, gradients, members, self.network, events, order, bounds, sums)
 
 
-def events_of(rows: Rows) -> Events:
+class RecurrentEngine(Engine):
+    """Networks with a GRU over particles.
+
+    Args:
+        encoder: Scaling and GRU.
+        further: Scaling of the features that join the GRU's last state, if there are any.
+        layers: Linear layers with ReLU between them.
+    """
+
+    def __init__(self, encoder: ParticleEncoder, further: Standardize | None, layers: Sequence[nn.Module]) -> None:
+        head = PerceptronEngine(layers).network
+        mean: Array = encoder.scaling.mean.numpy()
+        joined = (mean[:0], mean[:0]) if further is None else (further.mean.numpy(), further.inverse_std.numpy())
+        self._network = Recurrent(
+            encoder.gru.hidden_size, mean, encoder.scaling.inverse_std.numpy(), Perceptron(head.widths, *joined)
+        )
+        self._work = mean[:0]
+
+    def gradients(
+        self,
+        parameters: Array,
+        gradients: Array,
+        members: Integers,
+        rows: EventTensors,
+        order: Integers,
+        bounds: Integers,
+        sums: Array,
+    ) -> None:
+        """See `Engine`."""
+        particles, numbers = (column.numpy() for column in rows.inputs[-2:])
+        further = rows.inputs[0].numpy() if len(rows.inputs) > 2 else np.empty((len(numbers), 0), particles.dtype)
+        events = ParticleEvents(further, particles, numbers, rows.labels.numpy(), rows.weights.numpy())
+        for place, member in enumerate(members):
+            batch = order[bounds[place] : bounds[place + 1]]
+            longest = numbers[batch].max()
+            if longest > particles.shape[1]:
+                raise IndexError(f"an event has {longest} particles in an array for {particles.shape[1]}")
+            steps = steps_of(batch, numbers[batch])
+            work = self._room(steps.num_particles * (5 * self._network.width + len(self._network.mean)))
+            recurrent_gradient(parameters[member], gradients[member], self._network, events, steps, work, sums[member])
+
+    def _room(self, size: int) -> Array:
+        """Memory that is kept from step to step: new memory takes the system a tenth of a step to give."""
+        if len(self._work) < size:
+            self._work = np.empty(size, self._work.dtype)
+        return self._work
+
+
+def events_of(rows: EventTensors) -> RowArrays:
     """The arrays of some events with one input column."""
-    return Events(rows.inputs[0].numpy(), rows.labels.numpy(), rows.weights.numpy())
+    return RowArrays(rows.inputs[0].numpy(), rows.labels.numpy(), rows.weights.numpy())
 
 
 def compiled_engine(module: nn.Module) -> Engine | None:
@@ -104,6 +158,10 @@ def compiled_engine(module: nn.Module) -> Engine | None:
         return None
     if type(module) is HlfClassifier:
         return PerceptronEngine([module.scaling, *module.layers])
+    if type(module) is ParticlesClassifier:
+        return RecurrentEngine(module.encoder, None, [module.output])
+    if type(module) is InclusiveClassifier:
+        return RecurrentEngine(module.encoder, module.scaling, list(module.layers))
     if type(module) is nn.Sequential and _is_perceptron(list(module)):
         return PerceptronEngine(list(module))
     return None

@@ -20,14 +20,39 @@ Integers = NDArray[np.int64]
 kernel = partial(compiled, error_model="numpy", nogil=True, fastmath=frozenset({"reassoc", "contract", "arcp", "nsz"}))
 
 
-def power_of_two(exponent: float) -> Any:
-    """2 to an integral power, in the precision of the argument; for compiled code."""
-    return np.ldexp(np.ones((), dtype=np.asarray(exponent).dtype)[()], int(exponent))
+def exponential(value: Any) -> Any:
+    """Exp of a number, within rounding; in compiled code a loop over it becomes vector instructions."""
+    return np.exp(value)
 
 
-@overload(power_of_two, inline="always")
-def _power_of_two(exponent: types.Type) -> Any:
-    """Write the exponent of the floating point number, which compiles to vector instructions."""
-    if exponent == types.float32:
-        return lambda exponent: np.int32((np.int32(exponent) + np.int32(127)) << np.int32(23)).view(np.float32)
-    return lambda exponent: np.int64((np.int64(exponent) + np.int64(1023)) << np.int64(52)).view(np.float64)
+@overload(exponential)
+def _exponential(value: Any) -> Any:
+    """2^k exp(r) with |r| <= log(2) / 2: exp(r) is Taylor's polynomial, and k is written into the exponent's bits."""
+    return _single if value == types.float32 else _double
+
+
+def _single(value: Any) -> Any:
+    clipped = max(value, np.float32(-87))
+    clipped = min(clipped, np.float32(88))
+    power = np.floor(clipped * np.float32(1.4426950408889634) + np.float32(0.5))
+    # log(2) in two parts, the first with few digits, so that the product is exact.
+    rest = (clipped - power * np.float32(0.693359375)) + power * np.float32(2.12194440e-4)
+    found = np.float32(1 / 5040) * rest + np.float32(1 / 720)
+    found = (found * rest + np.float32(1 / 120)) * rest + np.float32(1 / 24)
+    found = (found * rest + np.float32(1 / 6)) * rest + np.float32(1 / 2)
+    found = (found * rest + np.float32(1)) * rest + np.float32(1)
+    return found * np.int32((np.int32(power) + np.int32(127)) << np.int32(23)).view(np.float32)
+
+
+def _double(value: Any) -> Any:
+    clipped = max(value, -708.0)
+    clipped = min(clipped, 709.0)
+    power = np.floor(clipped * 1.4426950408889634 + 0.5)
+    rest = (clipped - power * 6.93147180369123816490e-1) - power * 1.90821492927058770002e-10
+    found = (rest / 6227020800 + 1 / 479001600) * rest + 1 / 39916800
+    found = (found * rest + 1 / 3628800) * rest + 1 / 362880
+    found = (found * rest + 1 / 40320) * rest + 1 / 5040
+    found = (found * rest + 1 / 720) * rest + 1 / 120
+    found = (found * rest + 1 / 24) * rest + 1 / 6
+    found = (found * rest + 1 / 2) * rest + 1
+    return (found * rest + 1) * np.int64((np.int64(power) + np.int64(1023)) << np.int64(52)).view(np.float64)

@@ -69,6 +69,15 @@ def update(
             parameters[i] -= rate_ * (gradient[i] + decay * parameters[i])
 
 
+@kernel
+def is_finite(gradient: Array) -> bool:
+    """Whether the square of a gradient is finite; it also overflows for gradients that are far too large."""
+    square = gradient.dtype.type(0)
+    for i in range(gradient.size):
+        square += gradient[i] * gradient[i]
+    return math.isfinite(square)
+
+
 class VectorOptimizer:
     """The part of `torch.optim.Optimizer` that the algorithms use, for one vector in host memory.
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from features.dataset import FeatureDataset
-from training.errors import LaunchError, StalledError
+from training.algorithms.registry import has_static_shards
+from training.errors import LaunchError, NoEventsError, StalledError
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles
 from training.loop.trainer import Progress
@@ -45,6 +46,7 @@ def launch(
 
     Raises:
         ShardError: The dataset has too few row groups for the workers.
+        NoEventsError: A split has no events.
         TopologyError: The communication graph does not exist for this number of workers.
         LaunchError: mpirun is missing, or a rank failed or was lost too often; the message comes from that rank.
         StalledError: No rank made progress; the message says what each rank was doing.
@@ -169,8 +171,15 @@ def _attempt_until_done(
 
 def _refuse_impossible(spec: RunSpec) -> None:
     """Refuse impossible runs before the ranks start, since ranks take seconds to find out."""
-    rows = [group.rows for group in FeatureDataset.load(spec.dataset).splits["train"]]
-    plan_epoch(rows, world_size=spec.train.workers, batch_size=spec.train.batch_size, seed=spec.train.seed, epoch=0)
+    dataset, settings = FeatureDataset.load(spec.dataset), spec.train
+    for split in ("train", "val"):
+        if not dataset.num_rows(split):
+            raise NoEventsError(
+                f"the {split} split of {dataset.folder} has no events. Make the features again, from more."
+            )
+    rows = [group.rows for group in dataset.splits["train"]]
+    if has_static_shards(settings):
+        plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
     make_topology(spec.train.graph, spec.train.workers)
 
 

@@ -143,7 +143,7 @@ def train(
     trainer = Trainer(
         settings,
         [group.rows for group in dataset.splits["train"]],
-        ReaderWork(model, reader, rank=transport.rank, alive=meter.alive),
+        ReaderWork(model, reader, alive=meter.alive),
         make_algorithm(model, settings, metered),
         metered,
         meter,
@@ -152,8 +152,8 @@ def train(
     )
     with without_denormals():
         run_now(trainer.run(agreed_checkpoint(files.checkpoints, transport)))
-    files.close()
     run_now(transport.barrier())
+    files.close()
     if transport.rank == 0:
         write_summary(spec.out_dir, spec.model, settings, dataset.num_rows("train"), model.flat.numel())
     run_now(transport.barrier())

@@ -59,7 +59,8 @@ def main(argv: list[str]) -> int:
             transport.close()
             transport = _transport(run)
             _train_with_survivors(run, transport, files, watchdog)
-    except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait for ever
+        transport.close()
+    except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
         if not is_rank_loss(error):
             # The launcher knows of a lost rank anyway, and the loss is no error of this rank.
             _report(error, files, world.rank)
@@ -155,7 +156,7 @@ def _report(error: BaseException, files: LaunchFiles, rank: int) -> None:
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """End this rank when its mpirun was killed; it would wait for the others for ever."""
+    """End this rank when its mpirun was killed; it would wait for the others forever."""
     while os.getppid() == parent:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     os._exit(1)

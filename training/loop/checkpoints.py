@@ -1,7 +1,11 @@
 """Checkpoints of a run: one file per rank, then one small file that marks them as complete.
 
-checkpoints/epoch-00003-step-00000120-of-4/rank-0.pt ...   state of that rank; tensors and plain values only
-checkpoints/epoch-00003-step-00000120-of-4/complete.json   written last, by rank 0: completes the checkpoint
+checkpoints/epoch-00003-step-00000120-of-4-<digest of the settings>/
+    rank-0.pt ...   state of that rank; tensors and plain values only
+    complete.json   written last, by the last rank: completes the checkpoint
+
+A folder belongs to one run: other settings have another digest, and a run that resumes removes what was written behind
+the place where it begins.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import secrets
 import shutil
 import time
 import zipfile
@@ -24,7 +29,7 @@ from training.errors import CheckpointError
 from training.settings import TrainSettings
 
 _KEPT: Final = 2
-_VERSION: Final = 2
+_VERSION: Final = 3
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Settings, in addition to those of speed, that may differ between the run that writes and the run that resumes.
@@ -37,7 +42,7 @@ class Checkpoint(NamedTuple):
     folder: Path
     epoch: int
     step: int
-    """Number of finished steps of the epoch."""
+    """Number of finished steps of the epoch; of its rows, if workers draw work units."""
     world_size: int
 
     def load(self, rank: int) -> dict[str, Any]:
@@ -105,6 +110,9 @@ class CheckpointFolder:
             try:
                 content = json.loads(path.read_text(encoding="utf-8"))
                 found.append((int(content["number"]), content, path.parent))
+            except FileNotFoundError:
+                # Another rank removes it.
+                continue
             except (ValueError, LookupError, TypeError) as cause:
                 raise CheckpointError(f"{path} is damaged. Remove {path.parent} to resume before it.") from cause
         return [(content, folder) for _, content, folder in sorted(found, key=lambda each: each[0], reverse=True)]
@@ -113,7 +121,7 @@ class CheckpointFolder:
         """Write one rank's part, atomically.
 
         Args:
-            position: Epoch, and number of its finished steps.
+            position: Epoch, and number of its finished steps or rows.
             world_size: Number of ranks.
             rank: The rank.
             content: Tensors and plain values.
@@ -123,8 +131,15 @@ class CheckpointFolder:
         _write(folder / f"rank-{rank}.pt", lambda file: torch.save(content, file))
 
     def complete(self, position: tuple[int, int], world_size: int) -> None:
-        """Mark a checkpoint as complete, and remove all but the newest ones; rank 0 only."""
+        """Mark a checkpoint as complete if all ranks have written it; remove those before the newest ones.
+
+        Several ranks may see that they are the last; both then write the same.
+        """
         folder = self._place(position, world_size)
+        if (folder / "complete.json").exists() or not all(
+            (folder / f"rank-{rank}.pt").exists() for rank in range(world_size)
+        ):
+            return
         epoch, step = position
         before = self._complete()
         content = {
@@ -138,12 +153,34 @@ class CheckpointFolder:
         _write(folder / "complete.json", lambda file: file.write(json.dumps(content).encode()))
         kept = [path for _, path in self._complete()[:_KEPT]]
         for old in self.folder.glob("epoch-*"):
-            if old not in kept:
-                shutil.rmtree(old)
+            # Workers that are ahead write later ones meanwhile.
+            if old not in kept and not (self._is_ours(old) and _position_of(old) > position):
+                shutil.rmtree(old, ignore_errors=True)
+
+    def forget_after(self, position: tuple[int, int], resume: Checkpoint | None) -> None:
+        """Remove what an earlier run of these settings wrote behind a position, before this run writes it again.
+
+        Args:
+            position: Where this run begins.
+            resume: The checkpoint that it resumes from, which stays.
+        """
+        for folder in self.folder.glob("epoch-*"):
+            is_before = _position_of(folder) <= position and (folder / "complete.json").exists()
+            if self._is_ours(folder) and not is_before and (resume is None or folder != resume.folder):
+                shutil.rmtree(folder)
+
+    def _is_ours(self, folder: Path) -> bool:
+        return folder.name.endswith(f"-{self._digest}")
 
     def _place(self, position: tuple[int, int], world_size: int) -> Path:
         epoch, step = position
-        return self.folder / f"epoch-{epoch:05d}-step-{step:08d}-of-{world_size}"
+        return self.folder / f"epoch-{epoch:05d}-step-{step:08d}-of-{world_size}-{self._digest}"
+
+
+def _position_of(folder: Path) -> tuple[int, int]:
+    """Epoch and step in the name of a checkpoint."""
+    _, epoch, _, step, *_ = folder.name.split("-")
+    return int(epoch), int(step)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -158,7 +195,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file atomically."""
-    unfinished = path.with_name(f".{path.name}")
+    # Two ranks may complete a checkpoint at the same time.
+    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     with unfinished.open("wb") as file:
         write(file)
         file.flush()

@@ -1,17 +1,27 @@
-"""Measures a worker's time by kind of work, and the bytes that it sends, around any transport."""
+"""Measures a worker's time by kind of work, and the bytes that it sends, around any transport.
+
+Every moment belongs to one kind, so that the kinds add up to the time of the run: `read`, `compute`, `communicate`,
+`wait` (for others: barriers, the last worker of an all-reduce, messages of neighbours, locks), `validate` and
+`checkpoint`.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Protocol, TypeVar
 
 from typing_extensions import override
 
-from training.transports.transport import AverageCounts, SharedVector, Transport, Vector
+from training.transports.transport import AverageCounts, CounterName, SharedVector, Transport, Vector
 
-#: Number of all-reduces per timed barrier; the barrier's time is the time spent waiting for others.
-_SAMPLED: Final = 16
+T = TypeVar("T")
+
+
+class _WaitCounter(Protocol):
+    """Something that knows how long its owner has waited in its calls."""
+
+    waited: float
 
 
 class Meter:
@@ -28,17 +38,11 @@ class Meter:
         self.bytes = 0
         self.doing = "starting"
         """Current activity of the worker, for the report of a stall."""
-        self._waits: list[float] = []
-        self._collectives = self._first_collective = 0
-        self._last_wait = 0.0
 
     def restart(self) -> None:
-        """Reset all counters and start now."""
+        """Reset all counters; the clock runs on."""
         self.seconds.clear()
         self.bytes = 0
-        self._waits.clear()
-        self._first_collective = self._collectives
-        self._last = self._now()
 
     def lap(self, kind: str) -> None:
         """Book the time since the last lap under this kind."""
@@ -55,39 +59,29 @@ class Meter:
         """Time since the last booking of this worker."""
         return self._now() - max(self._last, self._sign)
 
-    async def timed(self, what: str, work: Awaitable[None]) -> None:
-        """Await some communication, and book the time before it as computation."""
+    @property
+    def total_seconds(self) -> float:
+        """Time of all kinds."""
+        return sum(self.seconds.values())
+
+    async def timed(self, what: str, work: Awaitable[T], waiting: _WaitCounter) -> T:
+        """Await some communication; books the time before it as computation, and the part spent waiting apart."""
         self.lap("compute")
-        before, self.doing = self.doing, what
-        await work
-        self.doing = before
-        self.lap("communicate")
+        doing, self.doing = self.doing, what
+        before = waiting.waited
+        result = await work
+        self.doing = doing
+        self.talked(waiting.waited - before)
+        return result
 
-    def is_sampled(self) -> bool:
-        """Count a collective operation; True if its waiting time is to be measured."""
-        self._collectives += 1
-        return self._collectives % _SAMPLED == 0
-
-    async def wait(self, barrier: Awaitable[None]) -> None:
-        """Measure the time until all others reach a barrier."""
-        self.lap("compute")
-        started = self._now()
-        before, self.doing = self.doing, "waiting for the others"
-        await barrier
-        self.doing = before
-        self._last_wait = self._now() - started
-        self._waits.append(self._last_wait)
-        self.lap("communicate")
-
-    def wait_seconds(self, counts_wait: float) -> float:
-        """Estimated part of the communication time spent waiting for others.
-
-        Args:
-            counts_wait: Measured time spent waiting for locks.
-        """
-        mean = sum(self._waits) / len(self._waits) if self._waits else self._last_wait
-        sampled = mean * (self._collectives - self._first_collective)
-        return min(sampled, self.seconds["communicate"]) + counts_wait
+    def talked(self, waited: float) -> None:
+        """Book the time since the last lap as communication, but for the part spent waiting [s]."""
+        now = self._now()
+        seconds = now - self._last
+        waited = min(waited, seconds)
+        self.seconds["wait"] += waited
+        self.seconds["communicate"] += seconds - waited
+        self._last = now
 
 
 class MeteredTransport(Transport):
@@ -102,40 +96,33 @@ class MeteredTransport(Transport):
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
         """Books the bytes that a worker of a ring sends: the minimum."""
-        if self._meter.is_sampled():
-            await self._meter.wait(self._transport.barrier())
         self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
-        await self._meter.timed("in an all-reduce", self._transport.all_reduce_sum(vector))
+        await self._meter.timed("in an all-reduce", self._transport.all_reduce_sum(vector), self._transport)
 
     @override
     async def broadcast(self, vector: Vector) -> None:
-        await self._meter.timed("in a broadcast", self._transport.broadcast(vector))
+        await self._meter.timed("in a broadcast", self._transport.broadcast(vector), self._transport)
 
     @override
     async def barrier(self) -> None:
-        await self._meter.timed("in a barrier", self._transport.barrier())
+        await self._meter.timed("in a barrier", self._transport.barrier(), self._transport)
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        self._meter.bytes += vector.nbytes * len(neighbours)
-        return self._received(self._transport.begin_exchange(vector, neighbours))
-
-    async def _received(self, exchange: Awaitable[list[Vector]]) -> list[Vector]:
-        theirs: list[Vector] = []
-
-        async def receive() -> None:
-            theirs.extend(await exchange)
-
-        await self._meter.timed("waiting for the models of neighbours", receive())
-        return theirs
+        meter = self._meter
+        meter.bytes += vector.nbytes * len(neighbours)
+        meter.lap("compute")
+        exchange = self._transport.begin_exchange(vector, neighbours)
+        meter.lap("communicate")
+        return meter.timed("waiting for the models of neighbours", exchange, self._transport)
 
     @override
     async def share(self, vector: Vector) -> SharedVector:
         return _MeteredVector(await self._transport.share(vector), self._meter, vector.nbytes)
 
     @override
-    async def count_samples(self, num_samples: int) -> int:
-        return await self._transport.count_samples(num_samples)
+    async def count(self, counter: CounterName, number: int) -> int:
+        return await self._meter.timed("counting", self._transport.count(counter, number), self._transport)
 
     @override
     def now(self) -> float:
@@ -155,30 +142,30 @@ class _MeteredVector(SharedVector):
         return self._shared.counts
 
     async def read(self, out: Vector) -> int:
-        self._meter.lap("compute")
-        averages = await self._shared.read(out)
-        self._meter.lap("communicate")
-        return averages
+        return await self._meter.timed("reading the own model", self._shared.read(out), self._shared)
+
+    async def read_of(self, rank: int, out: Vector) -> None:
+        self._meter.bytes += self._nbytes
+        await self._meter.timed(f"reading the model of rank {rank}", self._shared.read_of(rank, out), self._shared)
 
     async def add(self, change: Vector) -> int:
-        self._meter.lap("compute")
-        averages = await self._shared.add(change)
-        self._meter.lap("communicate")
-        return averages
+        return await self._meter.timed("changing the own model", self._shared.add(change), self._shared)
 
     async def average_with(self, partner: int) -> None:
         # An average receives the partner's vector and sends its change.
         self._meter.bytes += 2 * self._nbytes
-        await self._meter.timed(f"averaging with rank {partner}", self._shared.average_with(partner))
+        await self._meter.timed(f"averaging with rank {partner}", self._shared.average_with(partner), self._shared)
 
     def begin_average_with(self, partner: int) -> None:
-        before = self._shared.counts.skipped
+        before, waited = self._shared.counts.skipped, self._shared.waited
+        self._meter.lap("compute")
         self._shared.begin_average_with(partner)
+        self._meter.talked(self._shared.waited - waited)
         if self._shared.counts.skipped == before:
             self._meter.bytes += 2 * self._nbytes
 
     async def drain(self) -> None:
-        await self._meter.timed("finishing averages", self._shared.drain())
+        await self._meter.timed("finishing averages", self._shared.drain(), self._shared)
 
     async def close(self) -> None:
-        await self._shared.close()
+        await self._meter.timed("closing the shared model", self._shared.close(), self._shared)

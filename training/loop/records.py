@@ -1,17 +1,92 @@
-"""The files of a run: records of each rank, the best model, checkpoints."""
+"""The files of a run: records of each rank, the best model, checkpoints.
+
+Each rank writes its own record of an epoch when it is done with it. What concerns all is in the record of the rank that
+found it out; `merged` brings them together.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
-from training.loop.checkpoints import CheckpointFolder
+from training.loop.checkpoints import Checkpoint, CheckpointFolder
 from training.loop.scalars import TensorBoardScalars
 from training.transports.transport import Vector
+
+#: What one rank found out about all, in its record of an epoch.
+_OF_ALL: Final = ("samples_left_out", "samples_seen_by_all", "consensus_distance", "val_loss", "val_accuracy")
+
+
+def merged(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """The records of all ranks, each with what the ranks have in common, up to the last epoch that was validated.
+
+    Examples:
+        >>> sums = {"loss": 1.0, "weight": 2.0, "correct": 1.0}
+        >>> first = {"epoch": 0, "samples": 2, "sums": sums, "val_loss": 0.5}
+        >>> second = {"epoch": 0, "samples": 3, "sums": sums}
+        >>> [(each["samples_all_ranks"], each["val_loss"]) for (each,) in merged([[first], [second]])]
+        [(5, 0.5), (5, 0.5)]
+    """
+    epochs: dict[int, list[dict[str, Any]]] = {}
+    for record in (record for records in ranks for record in records):
+        epochs.setdefault(record["epoch"], []).append(record)
+    common: dict[int, dict[str, Any]] = {}
+    best = (math.inf, -1)
+    for epoch, records in sorted(epochs.items()):
+        known = next((record for record in records if "val_loss" in record), None)
+        if known is None:
+            break
+        # The totals of an epoch that ended before a rank was lost are known already.
+        totals = next((record for record in records if "samples_all_ranks" in record), None) or _totals(records)
+        best = min(best, (known["val_loss"], epoch))
+        common[epoch] = {name: known[name] for name in _OF_ALL if name in known} | {
+            **{name: totals[name] for name in ("samples_all_ranks", "train_loss", "train_accuracy")},
+            "best_epoch": best[1],
+        }
+    return [[record | common[record["epoch"]] for record in records if record["epoch"] in common] for records in ranks]
+
+
+def _totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Samples, loss and accuracy of all ranks while they trained."""
+    loss, weight, correct = (sum(record["sums"][name] for record in records) for name in ("loss", "weight", "correct"))
+    return {
+        "samples_all_ranks": sum(record["samples"] for record in records),
+        "train_loss": loss / weight if weight else math.nan,
+        "train_accuracy": correct / weight if weight else math.nan,
+    }
+
+
+def read_records(out_dir: Path) -> list[list[dict[str, Any]]]:
+    """The records of each rank, epoch by epoch, with what they have in common."""
+    paths = sorted((out_dir / "metrics").glob("rank-*.jsonl"), key=_rank_of)
+    return merged([_lines(path) for path in paths])
+
+
+def complete_records(out_dir: Path) -> None:
+    """Write into the records of each rank what the ranks have in common, after the end of the run."""
+    for rank, records in enumerate(read_records(out_dir)):
+        _write_lines(out_dir / "metrics" / f"rank-{rank}.jsonl", records)
+
+
+def _rank_of(path: Path) -> int:
+    return int(path.stem.removeprefix("rank-"))
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a file to which a rank may be writing."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    unfinished.replace(path)
 
 
 class RunFiles(Protocol):
@@ -19,20 +94,20 @@ class RunFiles(Protocol):
 
     keeps_checkpoints: bool
 
-    def begin(self, history: Sequence[dict[str, Any]]) -> None:
-        """Begin a run, or resume it after these records."""
+    def begin(self, history: Sequence[dict[str, Any]], position: tuple[int, int], resume: Checkpoint | None) -> None:
+        """Begin a run, or resume it after these records at a position: an epoch, and steps or rows of it."""
 
     def record(self, record: dict[str, Any]) -> None:
         """Add an epoch's record."""
 
     def keep_best(self, parameters: Vector) -> None:
-        """Keep the average model, which is the best so far."""
+        """Keep the best average model of the run; only the worker that has it calls."""
 
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
-        """Write this worker's part of a checkpoint; position is the epoch and the number of its finished steps."""
+        """Write this worker's part of a checkpoint; position: epoch, and number of its finished steps or rows."""
 
     def complete_checkpoint(self, position: tuple[int, int]) -> None:
-        """Complete a checkpoint after all workers have written their parts."""
+        """Complete a checkpoint if all workers have written their parts."""
 
 
 class DiskFiles(RunFiles):
@@ -43,8 +118,8 @@ class DiskFiles(RunFiles):
         rank: Rank of the worker.
         world_size: Number of ranks.
         digest: Digest of the settings; see `training.loop.checkpoints.settings_digest`.
-        save_model: Writes the best model with the given parameters; called on rank 0.
-        scalars: Writes numbers of rank 0 for TensorBoard; None for none.
+        save_model: Writes the best model with the given parameters.
+        scalars: Writes numbers for TensorBoard, on rank 0; None for none.
     """
 
     keeps_checkpoints = True
@@ -64,28 +139,35 @@ class DiskFiles(RunFiles):
         self._rank, self._world_size = rank, world_size
         self._save_model = save_model
         self._scalars = scalars if rank == 0 else None
+        self._shown = 0
         self.checkpoints = CheckpointFolder(out_dir / "checkpoints", digest)
 
     @override
-    def begin(self, history: Sequence[dict[str, Any]]) -> None:
+    def begin(self, history: Sequence[dict[str, Any]], position: tuple[int, int], resume: Checkpoint | None) -> None:
         """Write the records; they replace those that an interrupted run wrote after its checkpoint."""
-        self._metrics.write_text("".join(json.dumps(record) + "\n" for record in history), encoding="utf-8")
+        _write_lines(self._metrics, history)
         if self._rank == 0:
+            self.checkpoints.forget_after(position, resume)
             for path in self._metrics.parent.glob("rank-*.jsonl"):
-                if int(path.stem.removeprefix("rank-")) >= self._world_size:
+                if _rank_of(path) >= self._world_size:
                     path.unlink()
 
     @override
     def record(self, record: dict[str, Any]) -> None:
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+        self._show()
+
+    def _show(self) -> None:
+        """Write the epochs that are new for TensorBoard."""
         if self._scalars is not None:
-            self._scalars.write(record)
+            for record in read_records(self._metrics.parents[1])[0][self._shown :]:
+                self._scalars.write(record)
+                self._shown += 1
 
     @override
     def keep_best(self, parameters: Vector) -> None:
-        if self._rank == 0:
-            self._save_model(parameters)
+        self._save_model(parameters)
 
     @override
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
@@ -93,12 +175,12 @@ class DiskFiles(RunFiles):
 
     @override
     def complete_checkpoint(self, position: tuple[int, int]) -> None:
-        if self._rank == 0:
-            self.checkpoints.complete(position, self._world_size)
+        self.checkpoints.complete(position, self._world_size)
 
     def close(self) -> None:
-        """Close the files at the end of the run."""
+        """Close the files after the end of all ranks."""
         if self._scalars is not None:
+            self._show()
             self._scalars.close()
 
 
@@ -112,7 +194,12 @@ class MemoryFiles(RunFiles):
         self.best: Vector | None = None
 
     @override
-    def begin(self, history: Sequence[dict[str, Any]]) -> None:
+    def begin(
+        self,
+        history: Sequence[dict[str, Any]],
+        position: tuple[int, int],
+        resume: Checkpoint | None,
+    ) -> None:
         self.records = list(history)
 
     @override

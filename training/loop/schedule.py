@@ -7,6 +7,35 @@ import math
 from training.settings import TrainSettings
 
 
+class SampleClock:
+    """Counts the samples of all workers in epochs, each as long as the samples that it uses.
+
+    Args:
+        settings: The rate and its schedule.
+    """
+
+    def __init__(self, settings: TrainSettings) -> None:
+        self._settings = settings
+        self._epoch = 0
+        self._budget = 1
+        self._offset = 0
+
+    def begin(self, epoch: int, budget: int, *, done: int = 0, counted: int = 0) -> None:
+        """Begin an epoch.
+
+        Args:
+            epoch: Number of the epoch.
+            budget: Number of samples that it uses.
+            done: Number of these that were used before an interruption.
+            counted: What the workers' counter shows now.
+        """
+        self._epoch, self._budget, self._offset = epoch, budget, done - counted
+
+    def learning_rate(self, counted: int) -> float:
+        """The rate after as many samples as the workers' counter shows."""
+        return learning_rate(self._settings, self._epoch + (counted + self._offset) / self._budget)
+
+
 def learning_rate(settings: TrainSettings, epochs_done: float) -> float:
     """The learning rate of the base optimiser after `epochs_done` epochs of samples, over all workers together.
 

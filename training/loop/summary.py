@@ -8,21 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from models.networks.network_settings import NetworkSettings
+from training.loop.records import complete_records, read_records
 from training.settings import TrainSettings
 
 Record = dict[str, Any]
 
 
-def read_records(out_dir: Path) -> list[list[Record]]:
-    """The records of each rank, epoch by epoch."""
-    paths = sorted((out_dir / "metrics").glob("rank-*.jsonl"), key=lambda path: int(path.stem.removeprefix("rank-")))
-    return [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in paths]
-
-
 def write_summary(
     out_dir: Path, model: NetworkSettings, settings: TrainSettings, train_rows: int, num_parameters: int
 ) -> None:
-    """Write `summary.json`.
+    """Write `summary.json`, after the records are complete.
 
     Args:
         out_dir: Folder of the run, with the records of all ranks.
@@ -31,6 +26,7 @@ def write_summary(
         train_rows: Number of events of the training split.
         num_parameters: Number of parameters of the network.
     """
+    complete_records(out_dir)
     ranks = read_records(out_dir)
     history = ranks[0]
     best = history[history[-1]["best_epoch"]]
@@ -42,7 +38,7 @@ def write_summary(
         "optimizer": str(settings.optimizer),
         "workers": settings.workers,
         "epochs": settings.epochs,
-        "steps": sum(record["steps"] for record in history),
+        "steps": round(sum(record["steps"] for records in ranks for record in records) / len(ranks)),
         "samples": sum(record["samples_all_ranks"] for record in history),
         "samples_left_out": sum(record["samples_left_out"] for record in history),
         "train_rows": train_rows,

@@ -1,6 +1,9 @@
 """The training loop of one worker: epochs of steps, validation of the average model, checkpoints, records.
 
-MPI and the simulator run the same coroutine.
+Workers that must take equal numbers of steps get equal shares of each epoch and meet at its end. All others draw work
+units and wait for nobody from the first step to the last: whoever draws the first unit of an epoch validates a snapshot
+of the models, and each worker writes its own record and checkpoint when it passes. MPI and the simulator run the same
+coroutine.
 """
 
 from __future__ import annotations
@@ -13,13 +16,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from training.algorithms.base import Algorithm, mean_over_workers
-from training.errors import DivergedError
+from training.algorithms.base import Algorithm, consensus_distance, mean_over_workers
+from training.algorithms.registry import has_static_shards
+from training.errors import DivergedError, NoEventsError
+from training.loop.account import Account
 from training.loop.checkpoints import Checkpoint
 from training.loop.metering import Meter, MeteredTransport
-from training.loop.records import RunFiles
-from training.loop.schedule import learning_rate
-from training.readers.sharding import EpochPlan, plan_epoch
+from training.loop.records import RunFiles, merged
+from training.loop.schedule import SampleClock
+from training.loop.worker_state import start, worker_state
+from training.readers.sharding import plan_epoch, share_of
+from training.readers.units import Boundary, Position, UnitQueue
 from training.settings import TrainSettings
 from training.transports.transport import Vector
 from training.workloads.sums import Sums, reduce_sums
@@ -38,7 +45,7 @@ class Progress(NamedTuple):
     loss: float
     samples_per_second: float
     consensus_distance: float
-    """Consensus distance at the end of the last epoch; NaN before."""
+    """Consensus distance when this worker last validated; NaN before."""
 
 
 class Trainer:
@@ -74,12 +81,13 @@ class Trainer:
         self._meter = meter
         self._files = files
         self._on_progress = on_progress
-        self._epoch = self._step = 0
-        self._samples = 0
-        self._sums = Sums()
-        self._best: dict[str, Any] = {"epoch": -1, "val_loss": math.inf, "model": None}
-        self._seconds_before = 0.0
+        self._account = Account(work, algorithm, meter)
+        self._clock = SampleClock(settings)
+        self._is_static = has_static_shards(settings)
+        self._epoch = self._done = self._seen = self._counted = 0
+        self._best: dict[str, Any] = {"val_loss": math.inf, "model": None}
         self._last_progress = 0.0
+        self._distance = math.nan
         self.history: list[dict[str, Any]] = []
 
     async def run(self, resume: Checkpoint | None = None) -> None:
@@ -87,246 +95,238 @@ class Trainer:
 
         Raises:
             ShardError: The dataset has too few row groups for the workers.
+            NoEventsError: A split has no events.
             DivergedError: The loss is no longer finite.
         """
-        if resume is None:
-            await self._algorithm.start()
-        else:
-            await self._take_up(resume)
-        self._files.begin(self.history)
-        while self._epoch < self._settings.epochs:
-            await self._run_epoch()
+        parts, mine, is_same = ([], [], False) if resume is None else self._recall(resume)
+        # Before any worker can write a checkpoint: they all wait for each other in start() or in the checkpoint.
+        self._files.begin(self.history, (self._epoch, self._done), resume)
+        await start(self._work, self._algorithm, parts, is_same=is_same)
+        self._meter.lap("start")
+        self._account.begin()
+        self._algorithm.counts.skipped = sum(part["skipped"] for part in mine)
+        if is_same or not self._is_static:
+            self._account.load_states([part["account"] for part in mine])
+        if self._epoch < self._settings.epochs:
+            await (self._epochs_together() if self._is_static else self._epochs_without_waiting())
+        await self._keep_best()
         await self._algorithm.quiesce()
         await self._algorithm.close()
 
-    async def _run_epoch(self) -> None:
+    async def _epochs_together(self) -> None:
+        """Epochs of equal shares; all workers meet at the end of each."""
         settings, transport = self._settings, self._transport
-        plan = plan_epoch(
+        while self._epoch < settings.epochs:
+            plan = plan_epoch(
+                self._rows,
+                world_size=transport.world_size,
+                batch_size=settings.batch_size,
+                seed=settings.seed,
+                epoch=self._epoch,
+            )
+            budget, done = int(plan.samples.sum()), int(plan.samples[: self._done].sum())
+            self._clock.begin(self._epoch, budget, done=done, counted=self._counted)
+            end = self._counted + budget - done
+            self._work.begin(share_of(plan, self._rows, rank=transport.rank, epoch=self._epoch, first_step=self._done))
+            for step, of_all in enumerate(plan.samples[self._done :].tolist(), self._done + 1):
+                await self._step(of_all)
+                self._tell(step, plan.num_steps)
+                if settings.checkpoint_steps and step % settings.checkpoint_steps == 0 < plan.num_steps - step:
+                    await self._checkpoint((self._epoch, step))
+            self._counted = end
+            await self._meet(budget, left_out=sum(self._rows) - budget)
+            await self._checkpoint((self._epoch, 0))
+
+    async def _epochs_without_waiting(self) -> None:
+        """Work units by tickets, one read ahead; the workers meet at the end of the run only."""
+        settings, transport, work = self._settings, self._transport, self._work
+        place, every = Position(self._epoch, self._done), settings.checkpoint_steps
+        queue = UnitQueue(
             self._rows,
             world_size=transport.world_size,
             batch_size=settings.batch_size,
             seed=settings.seed,
-            epoch=self._epoch,
+            epochs=settings.epochs,
+            start=place,
+            rows_between=every * settings.batch_size * transport.world_size if every else None,
         )
-        self._meter.restart()
-        self._counts_before = self._algorithm.average_counts
-        started = await self._steps(plan, transport.now())
-        record = await self._finish_epoch(plan)
-        record["seconds"] = transport.now() - started + self._seconds_before
-        self._seconds_before = 0.0
-        self._files.record(record)
-        self.history.append(record)
-        self._refuse_divergence(record)
-        self._epoch, self._step = self._epoch + 1, 0
-        await self._checkpoint()
+        self._clock.begin(place.epoch, sum(self._rows), done=place.row)
+        num_steps = -(-sum(self._rows) // settings.batch_size)
+        ticket = await transport.count("tickets", 1) - 1
+        unit = queue.take(ticket)
+        while unit is not None:
+            await self._pass(queue.passed(), ticket)
+            work.begin(unit.share)
+            ticket = await transport.count("tickets", 1) - 1
+            following = queue.take(ticket)
+            if following is not None:
+                work.prefetch(following.share)
+            row = unit.start.row
+            for size in unit.share.sizes:
+                await self._step(size)
+                row += size
+                self._tell(row // settings.batch_size, num_steps)
+            unit = following
+        await self._pass(queue.passed(), ticket)
 
-    async def _steps(self, plan: EpochPlan, started: float) -> float:
-        """Run the remaining steps of the epoch; returns the time at which it started or resumed."""
-        settings, work, algorithm, meter = self._settings, self._work, self._algorithm, self._meter
-        per_step = plan.samples.tolist()
-        first_step = self._step
-        work.begin_epoch(plan, epoch=self._epoch, first_step=first_step)
-        groups = algorithm.optimizer.param_groups
-        num_rows = sum(self._rows)
-        counts_globally = self._counts_globally
-        for step in range(first_step, plan.num_steps):
-            meter.doing = "reading"
-            num_samples = work.next_batch()
-            meter.lap("read")
-            meter.doing = "computing"
-            if counts_globally:
-                self._samples = await self._transport.count_samples(num_samples)
+    async def _pass(self, boundaries: Sequence[Boundary], ticket: int) -> None:
+        """End epochs and write checkpoints on the way to a unit; whoever draws the first unit of an epoch validates."""
+        for boundary in boundaries:
+            epoch, row = boundary.position
+            if epoch == self._settings.epochs:
+                await self._meet(sum(self._rows))
+            elif not row:
+                await self._end_epoch(validates=boundary.ticket == ticket)
+            await self._checkpoint(boundary.position)
+
+    async def _step(self, of_all: int) -> None:
+        """Take one step; `of_all`: the samples of this step of all workers, if they take it together."""
+        work, meter, algorithm = self._work, self._meter, self._algorithm
+        meter.doing = "reading"
+        num_samples = work.next_batch()
+        meter.lap("read")
+        meter.doing = "computing"
+        if not self._settings.schedule.is_constant:
+            if algorithm.synchronous:
+                self._counted += of_all
             else:
-                self._samples += per_step[step]
-            if not settings.schedule.is_constant:
-                groups[0]["lr"] = learning_rate(settings, self._samples / num_rows)
-            await algorithm.step(work.compute_gradient, num_samples)
-            meter.lap("compute")
-            self._step = step + 1
-            self._tell(plan, started)
-            if settings.checkpoint_steps and self._step % settings.checkpoint_steps == 0 < plan.num_steps - self._step:
-                self._seconds_before += self._transport.now() - started
-                await self._checkpoint()
-                started = self._transport.now()
-        return started
+                self._counted = await self._transport.count("samples", num_samples)
+            algorithm.optimizer.param_groups[0]["lr"] = self._clock.learning_rate(self._counted)
+        await algorithm.step(work.compute_gradient, num_samples)
+        meter.lap("compute")
+        self._account.steps += 1
 
-    @property
-    def _counts_globally(self) -> bool:
-        """Whether to count samples of all workers at run time: the rate depends on them, and their order varies."""
-        return not (self._settings.schedule.is_constant or self._algorithm.synchronous)
-
-    async def _see_all_samples(self) -> None:
-        """Update the count of all workers' samples to their last steps; no worker takes a step meanwhile."""
-        if self._counts_globally:
-            self._samples = await self._transport.count_samples(0)
-
-    def _tell(self, plan: EpochPlan, started: float) -> None:
+    def _tell(self, step: int, num_steps: int) -> None:
         """Report progress at regular times and at the end of an epoch."""
         if self._on_progress is None:
             return
         now = time.monotonic()
-        if now - self._last_progress < _SECONDS_BETWEEN_PROGRESS and self._step < plan.num_steps:
+        if now - self._last_progress < _SECONDS_BETWEEN_PROGRESS and step < num_steps:
             return
-        self._last_progress = now
-        elapsed = self._transport.now() - started + self._seconds_before
-        rows = sum(self._rows) * self._step / plan.num_steps
+        self._last_progress, elapsed = now, self._meter.total_seconds
         self._on_progress(
             Progress(
                 epoch=self._epoch + 1,
                 num_epochs=self._settings.epochs,
-                step=self._step,
-                num_steps=plan.num_steps,
-                loss=self._sums.plus(self._work.sums_so_far()).mean_loss,
-                samples_per_second=rows / elapsed if elapsed else math.nan,
-                consensus_distance=self.history[-1]["consensus_distance"] if self.history else math.nan,
+                step=step,
+                num_steps=num_steps,
+                loss=self._account.sums.mean_loss,
+                samples_per_second=sum(self._rows) * step / num_steps / elapsed if elapsed else math.nan,
+                consensus_distance=self._distance,
             )
         )
 
-    async def _finish_epoch(self, plan: EpochPlan) -> dict[str, Any]:
-        """Validate the average model; returns the epoch's record."""
-        algorithm, transport, meter = self._algorithm, self._transport, self._meter
+    async def _meet(self, budget: int, *, left_out: int = 0) -> None:
+        """End an epoch with all workers: validate the exact average model, each on its share."""
+        work, transport, meter = self._work, self._transport, self._meter
         meter.doing = "at the end of the epoch"
-        await algorithm.quiesce()
-        await self._see_all_samples()
-        sums = self._sums.plus(self._work.take_sums())
-        self._sums = Sums()
-        own = self._work.model.empty()
-        await algorithm.current(own)
+        await self._algorithm.quiesce()
+        own = work.model.empty()
+        await self._algorithm.current(own)
         mean = own.copy()
         await mean_over_workers(mean, transport)
-        counts, before = algorithm.average_counts, self._counts_before
-        record = {
-            "epoch": self._epoch,
-            "rank": transport.rank,
-            "workers": transport.world_size,
-            "steps": plan.num_steps,
-            "samples": sums.samples,
-            "samples_left_out": int(sum(self._rows[group] for group in plan.left_out)),
-            "samples_seen_by_all": self._samples,
-            "learning_rate": algorithm.optimizer.param_groups[0]["lr"],
-            "bytes_sent": meter.bytes,
-            "averages_begun": counts.begun - before.begun,
-            "averages_received": counts.received - before.received,
-            "averages_skipped": counts.skipped - before.skipped,
-            "mixed_reads": counts.mixed_reads - before.mixed_reads,
-            "staleness": {str(number): times for number, times in sorted(algorithm.counts.staleness.items())},
-            "steps_not_finite": algorithm.counts.skipped,
-            "wait_seconds": meter.wait_seconds(counts.wait_seconds - before.wait_seconds),
-            "exchange_seconds": counts.exchange_seconds - before.exchange_seconds,
-            "consensus_distance": await consensus_distance(own, mean, transport),
-        }
-        algorithm.counts.staleness.clear()
-        totals = await reduce_sums(sums, transport)
-        meter.lap("communicate")
-        record |= {
-            "samples_all_ranks": totals.samples,
-            "train_loss": totals.mean_loss,
-            "train_accuracy": totals.accuracy,
-        }
-        record |= await self._validate(own, mean)
+        distance = await consensus_distance(own, mean, transport)
+        sums = await work.validate(mean, ValidationShare(transport.rank, transport.world_size))
         meter.lap("validate")
-        record["seconds_by_kind"] = {kind: round(value, 6) for kind, value in meter.seconds.items()}
-        await self._keep_best(record, mean)
-        return record
+        facts = self._facts(await reduce_sums(sums, transport), distance, budget, left_out)
+        if self._epoch == self._settings.epochs - 1 and transport.world_size > 1 and work.validates_alone:
+            alone = await work.validate(own, ValidationShare(0, 1))
+            facts |= {"worker_val_loss": alone.mean_loss, "worker_val_accuracy": alone.accuracy}
+            meter.lap("validate")
+        self._record(facts, None if transport.rank else mean)
 
-    async def _validate(self, own: Vector, mean: Vector) -> dict[str, Any]:
-        """Loss and accuracy of the average model; after the last epoch also those of the worker's own model."""
-        transport = self._transport
-        share = ValidationShare(transport.rank, transport.world_size)
-        totals = await reduce_sums(await self._work.validate(mean, share), transport)
-        found: dict[str, Any] = {"val_loss": totals.mean_loss, "val_accuracy": totals.accuracy}
-        if self._epoch == self._settings.epochs - 1 and transport.world_size > 1:
-            alone = await self._work.validate(own, ValidationShare(0, 1))
-            found |= {"worker_val_loss": alone.mean_loss, "worker_val_accuracy": alone.accuracy}
-        return found
-
-    async def _keep_best(self, record: dict[str, Any], mean: Vector) -> None:
-        if record["val_loss"] < self._best["val_loss"]:
-            kept = torch.from_numpy(mean.copy()) if self._transport.rank == 0 else None
-            self._best = {"epoch": self._epoch, "val_loss": record["val_loss"], "model": kept}
-            self._files.keep_best(mean)
-        record["best_epoch"] = self._best["epoch"]
-
-    def _refuse_divergence(self, record: dict[str, Any]) -> None:
-        if math.isfinite(record["val_loss"]):
+    async def _end_epoch(self, *, validates: bool) -> None:
+        """End this worker's epoch; one worker validates the mean of the shared vectors on the whole split."""
+        if not validates:
+            self._seen += sum(self._rows)
+            self._record({}, None)
             return
-        raise DivergedError(
-            f"the validation loss of epoch {record['epoch'] + 1} is {record['val_loss']}: training diverged. "
-            f"Lower train.learning_rate (now {self._settings.effective_learning_rate:g} in effect)."
-        )
+        self._meter.doing, mean = "validating", self._work.model.empty()
+        distance = await self._algorithm.snapshot(mean)
+        totals = await self._work.validate(mean, ValidationShare(0, 1))
+        self._meter.lap("validate")
+        self._record(self._facts(totals, distance, sum(self._rows), 0), mean)
 
-    async def _checkpoint(self) -> None:
-        """Write this worker's state while no worker averages; all workers together."""
+    def _facts(self, totals: Sums, distance: float, budget: int, left_out: int) -> dict[str, Any]:
+        """What an epoch's record says about all workers."""
+        if not totals.samples:
+            raise NoEventsError("the validation split has no events. Make the features again, from more events.")
+        self._seen += budget
+        self._distance = distance
+        return {
+            "samples_left_out": left_out,
+            "samples_seen_by_all": self._seen,
+            "consensus_distance": distance,
+            "val_loss": totals.mean_loss,
+            "val_accuracy": totals.accuracy,
+        }
+
+    def _record(self, facts: dict[str, Any], mean: Vector | None) -> None:
+        """Write the record of this worker's epoch, and begin the next; keep the model in memory if it is the best."""
+        who = {"epoch": self._epoch, "rank": self._transport.rank, "workers": self._transport.world_size}
+        record = who | self._account.record() | facts
+        self._files.record(record)
+        self.history.append(record)
+        if facts and not math.isfinite(record["val_loss"]):
+            raise DivergedError(
+                f"the validation loss of epoch {self._epoch + 1} is {record['val_loss']}: training diverged. "
+                f"Lower train.learning_rate (now {self._settings.effective_learning_rate:g} in effect)."
+            )
+        if mean is not None and record["val_loss"] < self._best["val_loss"]:
+            self._best = {"val_loss": record["val_loss"], "model": torch.from_numpy(mean.copy())}
+        self._account.begin()
+        self._epoch, self._done = self._epoch + 1, 0
+
+    async def _keep_best(self) -> None:
+        """Store the best model of the run; the worker that validated it does so."""
+        rank, losses = self._transport.rank, np.zeros(self._transport.world_size)
+        losses[rank] = self._best["val_loss"]
+        await self._transport.all_reduce_sum(losses)
+        if int(np.argmin(losses)) == rank and self._best["model"] is not None:
+            self._files.keep_best(self._best["model"].numpy())
+
+    async def _checkpoint(self, position: tuple[int, int]) -> None:
+        """Write this worker's state: all workers together while none averages, or, with work units, when it passes.
+
+        A state between two units is complete: the units before the position are done by someone, and none behind it.
+        """
         if not self._files.keeps_checkpoints:
             return
         self._meter.doing = "writing a checkpoint"
-        await self._algorithm.quiesce()
-        await self._see_all_samples()
-        self._sums = self._sums.plus(self._work.take_sums())
-        published, current = self._work.model.empty(), self._work.model.empty()
-        await self._algorithm.published(published)
-        await self._algorithm.current(current)
-        self._files.write_checkpoint(
-            (self._epoch, self._step),
-            {
-                "published": torch.from_numpy(published),
-                "current": torch.from_numpy(current),
-                "optimizer": self._algorithm.optimizer.state_dict(),
-                "algorithm": self._algorithm.state(),
-                "work": self._work.state(),
-                "samples": self._samples,
-                "skipped": self._algorithm.counts.skipped,
-                "sums": self._sums._asdict(),
-                "seconds_before": self._seconds_before,
-                "best": self._best,
-                "history": self.history,
-            },
-        )
-        # After the barrier all workers have written, and no vector was averaged meanwhile.
-        await self._transport.barrier()
-        self._files.complete_checkpoint((self._epoch, self._step))
+        if self._is_static:
+            await self._algorithm.quiesce()
+        content = await worker_state(self._work, self._algorithm) | {
+            "account": self._account.state(),
+            "samples": self._seen,
+            "best": self._best,
+            "history": self.history,
+        }
+        self._files.write_checkpoint(position, content)
+        if self._is_static:
+            # After the barrier no vector can have been averaged before another worker wrote its own.
+            await self._transport.barrier()
+        if not self._is_static or self._transport.rank == 0:
+            self._files.complete_checkpoint(position)
         self._meter.lap("checkpoint")
 
-    async def _take_up(self, resume: Checkpoint) -> None:
-        """Resume from a checkpoint: exactly, or from the average model with another number of workers."""
-        model, algorithm, transport = self._work.model, self._algorithm, self._transport
-        content = resume.load(transport.rank if resume.world_size == transport.world_size else 0)
-        self._epoch = resume.epoch
-        if content["best"]["model"] is not None:
-            # The model's folder may hold a model of later epochs than the checkpoint; these epochs run again.
-            self._files.keep_best(content["best"]["model"].numpy())
-        self._samples, self._best, self.history = content["samples"], content["best"], content["history"]
-        if transport.rank == 0 and self._counts_globally:
-            # Load before any worker takes a step: start() waits for all workers.
-            await transport.count_samples(self._samples)
-        if resume.world_size == transport.world_size:
-            model.write(content["published"].numpy())
-            await algorithm.start()
-            algorithm.load_state(content["algorithm"])
-            self._work.load_state(content["work"])
-            algorithm.optimizer.load_state_dict(content["optimizer"])
-            algorithm.counts.skipped = content["skipped"]
-            self._step = resume.step
-            self._sums = Sums(**content["sums"])
-            self._seconds_before = content["seconds_before"]
-        else:
-            # The rest of the epoch cannot be divided anew, so the epoch restarts, and momentum and moments with it.
-            parts = [resume.load(rank) for rank in range(resume.world_size)]
-            models = [part["current"].numpy() for part in parts]
-            model.write(np.mean(models, axis=0, dtype=np.float64).astype(models[0].dtype))
-            await algorithm.start()
-            # A rank takes the counters of the rank with its number; an additional rank starts at 0.
-            own: dict[str, Any] = (
-                parts[transport.rank] if transport.rank < len(parts) else {"history": [], "skipped": 0}
-            )
-            self.history, algorithm.counts.skipped = own["history"], own["skipped"]
+    def _recall(self, resume: Checkpoint) -> tuple[list[dict[str, Any]], list[dict[str, Any]], bool]:
+        """Take over place, records and best model of a checkpoint.
 
-
-async def consensus_distance(own: Vector, mean: Vector, transport: MeteredTransport) -> float:
-    """sqrt(1/m sum_i |x_i - mean|^2), the distance of the workers from consensus (Kong et al. 2021, equation 2).
-
-    The thesis' Gamma_t (section 2.3) is m times its square.
-    """
-    square = np.array([np.square(own.astype(np.float64) - mean).sum()])
-    await transport.all_reduce_sum(square)
-    return float(np.sqrt(square[0] / transport.world_size))
+        Returns:
+            Its parts, only this worker's if the number of workers is the same; those that this worker continues; and
+            whether the number is the same.
+        """
+        rank, world_size = self._transport.rank, self._transport.world_size
+        is_same = resume.world_size == world_size
+        parts = [resume.load(each) for each in ([rank] if is_same else range(resume.world_size))]
+        if is_same:
+            self.history = parts[0]["history"]
+        elif rank < len(parts):
+            # The records of ranks that are gone are kept in the totals.
+            self.history = merged([part["history"] for part in parts])[rank]
+        # The steps of an epoch of equal shares cannot be divided anew, so it restarts.
+        self._epoch, self._done = resume.epoch, resume.step if is_same or not self._is_static else 0
+        self._seen = parts[0]["samples"]
+        mine = parts if is_same else parts[rank::world_size]
+        self._best = min((part["best"] for part in mine), key=lambda best: best["val_loss"], default=self._best)
+        return parts, mine, is_same

@@ -14,7 +14,7 @@ from features.dataset import FeatureDataset
 from training.readers.batch import Batch, BatchLayout
 from training.readers.memory_rows import MemoryRows
 from training.readers.reader import Reader
-from training.readers.sharding import EpochPlan, share_of
+from training.readers.sharding import Piece, Share
 from training.readers.sources import Source
 
 #: Number of steps whose rows are copied together.
@@ -48,31 +48,31 @@ class CachedReader(Reader):
         )
 
     @override
-    def train_batches(self, plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        memory = self._memory_of("train")
-        share = share_of(plan, memory.group_rows, rank=rank, first_step=first_step)
-        if not share.sizes:
-            return
-        order = memory.reading_order(share.groups, epoch=epoch)[share.skipped :]
-        yield from self._batches("train", share.groups, order, share.sizes, skipped=share.skipped)
+    def train_batches(self, share: Share) -> Iterator[Batch]:
+        if share.sizes:
+            yield from self._batches("train", share.pieces, self._memory_of("train").reading_order(share), share.sizes)
+
+    def prefetch(self, share: Share) -> None:
+        """Do nothing: most row groups are in memory."""
 
     @override
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         memory = self._memory_of("val")
-        groups = list(range(rank, len(memory.group_rows), world_size))
-        if not groups:
+        rows = memory.group_rows
+        pieces = [Piece(group, 0, rows[group]) for group in range(rank, len(rows), world_size)]
+        if not pieces:
             return
-        sizes = [size for group in groups for size in self._layout.val_sizes(memory.group_rows[group])]
-        yield from self._batches("val", groups, memory.in_order(groups), sizes)
+        sizes = [size for piece in pieces for size in self._layout.val_sizes(rows[piece.group])]
+        yield from self._batches("val", pieces, memory.in_order([piece.group for piece in pieces]), sizes)
 
     def _batches(
-        self, split: str, groups: Sequence[int], order: NDArray[np.int64], sizes: Sequence[int], *, skipped: int = 0
+        self, split: str, pieces: Sequence[Piece], order: NDArray[np.int64], sizes: Sequence[int]
     ) -> Iterator[Batch]:
-        """Batches of the given sizes from the rows in `order`: the rows of `groups` without the first `skipped`."""
+        """Batches of the given sizes from the rows in `order`, which are those of the pieces."""
         rows = self._memory_of(split).rows
         bounds = list(accumulate(sizes, initial=0))
-        arrivals = self._arrivals(split, groups)
-        there = -skipped
+        arrivals = self._arrivals(split, pieces)
+        there = 0
         for first in range(0, len(sizes), _STEPS_AT_ONCE):
             some = sizes[first : first + _STEPS_AT_ONCE]
             start, stop = bounds[first], bounds[first + len(some)]
@@ -80,18 +80,18 @@ class CachedReader(Reader):
                 there += next(arrivals)
             yield from rows.batches(order[start:stop], some)
 
-    def _arrivals(self, split: str, groups: Sequence[int]) -> Iterator[int]:
-        """Number of rows of each row group, as soon as it is in memory."""
+    def _arrivals(self, split: str, pieces: Sequence[Piece]) -> Iterator[int]:
+        """Number of rows of each piece, as soon as its row group is in memory."""
         memory, there = self._memory[split], self._there[split]
-        missing = [group for group in groups if group not in there]
+        missing = [group for group, _, _ in pieces if group not in there]
         arriving = zip(missing, self._source.row_groups(split, missing), strict=True)
         missing_now = set(missing)
-        for group in groups:
+        for group, start, stop in pieces:
             if group in missing_now:
                 _, columns = next(arriving)
                 memory.fill(group, self._layout.rows(columns))
                 there.add(group)
-            yield memory.group_rows[group]
+            yield stop - start
 
     def _memory_of(self, split: str) -> MemoryRows:
         if split not in self._memory:

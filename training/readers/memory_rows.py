@@ -16,7 +16,7 @@ from features.dataset import FeatureDataset
 from training.errors import CacheError, ShardError
 from training.readers.batch import Batch, BatchLayout, Rows
 from training.readers.hostile import refuse_pickled_schema
-from training.readers.sharding import EpochPlan, shuffled, step_bounds
+from training.readers.sharding import Share, shuffled, step_bounds
 from training.readers.sources import ArrowSource
 
 
@@ -24,12 +24,13 @@ from training.readers.sources import ArrowSource
 class MemoryRows:
     """The rows of a split, in the order of the row groups.
 
-    Step `s` of an epoch is `batch(order[bounds[s]:bounds[s + 1]])`, where `order = row_order(plan, ...)` and
-    `bounds = step_bounds(len(order), plan.num_steps)`: the same events in the same order as from a reader.
+    Step `s` of a share is `batch(order[bounds[s]:bounds[s + 1]])`, where `order = reading_order(share)` and `bounds`
+    are the sums of `share.sizes`: the same events in the same order as from a reader.
 
     Examples:
         >>> rows = MemoryRows(Rows((torch.ones(5, 3),), torch.zeros(5, dtype=torch.int64), torch.ones(5)), 1, [3, 2])
-        >>> rows.row_order(EpochPlan(np.array([[1], [0]]), np.array([]), 2, np.array([2, 3])), rank=0, epoch=0).tolist()
+        >>> from training.readers.sharding import Piece
+        >>> rows.reading_order(Share(0, [Piece(1, 0, 2)], [1, 1])).tolist()
         [3, 4]
         >>> rows.recut(5).group_rows
         [1, 1, 1, 1, 1]
@@ -108,20 +109,13 @@ class MemoryRows:
             )
         return replace(self, group_rows=np.diff(step_bounds(num_rows, num_groups)).tolist())
 
-    def row_order(self, plan: EpochPlan, *, rank: int, epoch: int) -> NDArray[np.int64]:
-        """Numbers of the rows of one rank in one epoch, in reading order.
-
-        Args:
-            plan: The epoch's plan, for `group_rows`.
-            rank: Rank of the worker.
-            epoch: Number of the epoch, from 0.
-        """
-        return self.reading_order(plan.groups[rank].tolist(), epoch=epoch)
-
-    def reading_order(self, groups: Sequence[int], *, epoch: int) -> NDArray[np.int64]:
-        """Numbers of the rows of some row groups, in the reading order of an epoch."""
-        starts, rows = self._starts, self.group_rows
-        parts = [starts[group] + shuffled(rows[group], seed=self.seed, epoch=epoch, group=group) for group in groups]
+    def reading_order(self, share: Share) -> NDArray[np.int64]:
+        """Numbers of the rows of a share, in reading order."""
+        starts, rows, seed = self._starts, self.group_rows, self.seed
+        parts = [
+            starts[group] + shuffled(rows[group], seed=seed, epoch=share.epoch, group=group)[start:stop]
+            for group, start, stop in share.pieces
+        ]
         return np.concatenate(parts)
 
     def in_order(self, groups: Sequence[int]) -> NDArray[np.int64]:

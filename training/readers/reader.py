@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from training.readers.batch import Batch
-from training.readers.sharding import EpochPlan
+from training.readers.sharding import Share
 
 
 class Reader(Protocol):
@@ -20,19 +20,19 @@ class Reader(Protocol):
         """Size of the row groups that the reader keeps in memory."""
         ...
 
-    def train_batches(self, plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """The steps of one rank in one epoch, some of which may be empty: `plan.num_steps - first_step` batches.
+    def train_batches(self, share: Share) -> Iterator[Batch]:
+        """The steps of a share, some of which may be empty.
 
         Args:
-            plan: The epoch's plan, from `training.readers.sharding.plan_epoch`.
-            rank: Rank of the worker.
-            epoch: Number of the epoch, from 0.
-            first_step: Number of steps to skip; row groups for these steps only are not read.
+            share: The rows, from `training.readers.sharding.share_of` or `training.readers.units`.
 
         Raises:
             DamagedDatasetError: A file cannot be read.
         """
         ...
+
+    def prefetch(self, share: Share) -> None:
+        """Begin to read a share, which the next call of `train_batches` asks for."""
 
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """This rank's share of the validation split; ranks may get different numbers of batches.

@@ -80,24 +80,36 @@ def _plan_epoch(rows: tuple[int, ...], world_size: int, batch_size: int, seed: i
     return EpochPlan(groups, left_out, num_steps, samples)
 
 
-class EpochShare(NamedTuple):
-    """The rows that one rank reads in an epoch or in the rest of it."""
+class Piece(NamedTuple):
+    """Consecutive rows of a row group, in the reading order of an epoch."""
 
-    groups: list[int]
-    """Row groups, in reading order."""
-    skipped: int
-    """Number of rows of the first row group, in shuffled order, that earlier steps used."""
+    group: int
+    start: int
+    stop: int
+
+
+class Share(NamedTuple):
+    """Rows that a worker trains on, in this order, and their division into steps."""
+
+    epoch: int
+    pieces: list[Piece]
     sizes: list[int]
     """Number of rows of each step."""
 
+    @property
+    def groups(self) -> list[int]:
+        """The row groups, in reading order."""
+        return [piece.group for piece in self.pieces]
 
-def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, first_step: int = 0) -> EpochShare:
+
+def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, epoch: int, first_step: int = 0) -> Share:
     """The rows that a rank reads from some step of an epoch on, without the row groups of earlier steps only.
 
     Args:
         plan: The epoch's plan.
         rows: Rows of each row group.
         rank: Rank of the worker.
+        epoch: Number of the epoch, from 0.
         first_step: Number of steps to skip.
 
     Raises:
@@ -105,21 +117,25 @@ def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, first_step: int
 
     Examples:
         >>> plan = EpochPlan(np.array([[2, 0]]), np.array([1]), 4, np.array([5] * 4))
-        >>> share_of(plan, [10, 10, 10], rank=0)
-        EpochShare(groups=[2, 0], skipped=0, sizes=[5, 5, 5, 5])
-        >>> share_of(plan, [10, 10, 10], rank=0, first_step=3)
-        EpochShare(groups=[0], skipped=5, sizes=[5])
+        >>> share_of(plan, [10, 10, 10], rank=0, epoch=0).sizes
+        [5, 5, 5, 5]
+        >>> share_of(plan, [10, 10, 10], rank=0, epoch=0, first_step=3)
+        Share(epoch=0, pieces=[Piece(group=0, start=5, stop=10)], sizes=[5])
     """
     if not 0 <= first_step <= plan.num_steps:
         raise ValueError(f"there is no step {first_step} in an epoch of {plan.num_steps} steps")
     groups = plan.groups[rank].tolist()
-    ends = np.cumsum([0, *(rows[group] for group in groups)])
-    bounds = step_bounds(int(ends[-1]), plan.num_steps)
-    first_row = bounds[first_step]
-    used_up = min(int(np.searchsorted(ends, first_row, side="right")) - 1, len(groups))
-    return EpochShare(groups[used_up:], int(first_row - ends[used_up]), np.diff(bounds[first_step:]).tolist())
+    bounds = step_bounds(sum(rows[group] for group in groups), plan.num_steps)[first_step:]
+    pieces, skipped = [], int(bounds[0])
+    for group in groups:
+        if skipped < rows[group]:
+            pieces.append(Piece(group, skipped, rows[group]))
+        skipped = max(0, skipped - rows[group])
+    return Share(epoch, pieces, np.diff(bounds).tolist())
 
 
+# Cached, since the parts of a row group are read one after the other.
+@lru_cache(maxsize=16)
 def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.int64]:
     """Reading order of the rows of a row group, (num_rows,): it depends on seed, epoch and row group only.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from typing_extensions import override
 from features.dataset import FeatureDataset
 from training.readers.batch import Batch, BatchLayout, Rows
 from training.readers.reader import Reader
-from training.readers.sharding import EpochPlan, EpochShare, share_of, shuffled
+from training.readers.sharding import Share, shuffled
 from training.readers.sources import Source
 
 
@@ -30,6 +31,8 @@ class StreamedReader(Reader):
         self._source = source
         self._layout = layout
         self._seed = seed
+        self._thread: ThreadPoolExecutor | None = None
+        self._ahead: tuple[Share, Future[Rows], Iterator[Rows]] | None = None
 
     @property
     def cached_bytes(self) -> int:
@@ -37,11 +40,20 @@ class StreamedReader(Reader):
         return 0
 
     @override
-    def train_batches(self, plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        rows = self._rows["train"]
-        share = share_of(plan, rows, rank=rank, first_step=first_step)
-        pieces = zip(self._row_groups("train", share.groups), self._orders(share, epoch), strict=True)
-        yield from deal(pieces, share.sizes)
+    def train_batches(self, share: Share) -> Iterator[Batch]:
+        arriving = self._row_groups("train", share.groups)
+        if self._ahead is not None and self._ahead[0] == share:
+            _, first, arriving = self._ahead
+            self._ahead = None
+            arriving = _behind(first, arriving)
+        return deal(zip(arriving, self._orders(share), strict=True), share.sizes)
+
+    @override
+    def prefetch(self, share: Share) -> None:
+        """Read the first row group in a thread."""
+        arriving = self._row_groups("train", share.groups)
+        self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
+        self._ahead = (share, self._thread.submit(next, arriving), arriving)
 
     @override
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
@@ -54,12 +66,16 @@ class StreamedReader(Reader):
     def _row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Rows]:
         return map(self._layout.rows, self._source.row_groups(split, groups))
 
-    def _orders(self, share: EpochShare, epoch: int) -> Iterator[NDArray[np.int64]]:
+    def _orders(self, share: Share) -> Iterator[NDArray[np.int64]]:
         """Rows to read of each row group, in reading order."""
-        skipped = share.skipped
-        for group in share.groups:
-            yield shuffled(self._rows["train"][group], seed=self._seed, epoch=epoch, group=group)[skipped:]
-            skipped = 0
+        for group, start, stop in share.pieces:
+            yield shuffled(self._rows["train"][group], seed=self._seed, epoch=share.epoch, group=group)[start:stop]
+
+
+def _behind(first: Future[Rows], rest: Iterator[Rows]) -> Iterator[Rows]:
+    """The row group that a thread reads, and then the others."""
+    yield first.result()
+    yield from rest
 
 
 def deal(pieces: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int]) -> Iterator[Batch]:

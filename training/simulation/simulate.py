@@ -13,7 +13,7 @@ from training.algorithms.registry import make_algorithm
 from training.determinism import be_deterministic
 from training.loop.checkpoints import Checkpoint
 from training.loop.metering import Meter, MeteredTransport
-from training.loop.records import MemoryFiles, RunFiles
+from training.loop.records import MemoryFiles, RunFiles, merged
 from training.loop.trainer import Progress, Trainer
 from training.readers.memory_rows import MemoryRows
 from training.settings import AlgorithmName, TrainSettings
@@ -104,7 +104,7 @@ def simulate(
         clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
     clock.run()
-    return Simulated([trainer.history for trainer in trainers], stacked.parameters, clock.now)
+    return Simulated(merged([trainer.history for trainer in trainers]), stacked.parameters, clock.now)
 
 
 def samples_per_second(records: Sequence[Sequence[dict[str, Any]]]) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from copy import deepcopy
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -13,10 +13,11 @@ from torch import nn
 from typing_extensions import override
 
 from training.compiled.engines import compiled_engine
+from training.compiled.optimizer import is_finite
 from training.flat_model import FlatModel, VectorModel
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
-from training.readers.sharding import EpochPlan, step_bounds
+from training.readers.sharding import Share
 from training.simulation.cluster import ComputeTimes
 from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
 from training.transports.transport import Vector
@@ -100,8 +101,7 @@ class RowModel(VectorModel):
 
     @override
     def gradient_is_finite(self) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return math.isfinite(np.dot(self._host_gradient, self._host_gradient))
+        return is_finite(self._host_gradient)
 
 
 class MeanModelEvaluator:
@@ -123,6 +123,7 @@ class MeanModelEvaluator:
         self.train = train
         self._val = val
         self._pending: dict[int, Vector] = {}
+        self.num_val = len(val)
 
     async def gradient(self, rank: int, rows: Vector, seconds: float) -> None:
         """Let a worker compute on some rows, for some virtual time."""
@@ -174,17 +175,20 @@ class StackedWork(Work):
         self._evaluator = evaluator
         self._rank = rank
         self._times = times
-        self._validates_alone = validates_alone
+        self.validates_alone = validates_alone
         self._order: Vector = np.empty(0, dtype=np.int64)
         self._bounds: list[int] = [0]
         self._step = 0
         self._rows: Vector = self._order
 
     @override
-    def begin_epoch(self, plan: EpochPlan, *, epoch: int, first_step: int) -> None:
-        self._order = self._evaluator.train.row_order(plan, rank=self._rank, epoch=epoch)
-        self._bounds = step_bounds(len(self._order), plan.num_steps).tolist()
-        self._step = first_step
+    def begin(self, share: Share) -> None:
+        self._order = self._evaluator.train.reading_order(share)
+        self._bounds = [0, *accumulate(share.sizes)]
+        self._step = 0
+
+    def prefetch(self, share: Share) -> None:
+        """Do nothing: all rows are in memory."""
 
     @override
     def next_batch(self) -> int:
@@ -210,10 +214,9 @@ class StackedWork(Work):
 
     @override
     async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
-        """Validate in no virtual time; the first worker evaluates the shares of all."""
-        if share.part or (share.num_parts == 1 and not self._validates_alone):
-            return Sums()
-        return self._evaluator.validate(parameters)
+        """Validate for as long as the gradients of a third of the rows take; the first worker evaluates all shares."""
+        await self._evaluator.clock.sleep(self._times.evaluating(self._evaluator.num_val // share.num_parts))
+        return Sums() if share.part else self._evaluator.validate(parameters)
 
     @override
     def state(self) -> dict[str, Any]:

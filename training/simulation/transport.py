@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -10,7 +12,7 @@ from typing_extensions import override
 from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import ROUND_TRIPS, Cards, all_reduce_seconds, tree_seconds
 from training.simulation.virtual_time import VirtualClock, VirtualLock, VirtualTask, suspend
-from training.transports.transport import AverageCounts, SharedVector, Transport, Vector
+from training.transports.transport import AverageCounts, CounterName, SharedVector, Transport, Vector, is_finite
 
 
 class _Meeting:
@@ -19,7 +21,7 @@ class _Meeting:
     Workers continue in the order of their ranks, so that the order of their arrival does not matter.
     """
 
-    __slots__ = ("_clock", "_finish", "_tasks", "_world_size", "kind")
+    __slots__ = ("_clock", "_finish", "_tasks", "_world_size", "complete", "kind")
 
     def __init__(self, kind: str, world_size: int, clock: VirtualClock, finish: Callable[[], float]) -> None:
         self.kind = kind
@@ -27,15 +29,24 @@ class _Meeting:
         self._world_size = world_size
         self._clock = clock
         self._finish = finish
+        self.complete = 0.0
+        """Time at which the last worker arrived so far."""
 
     def arrive(self, rank: int, task: VirtualTask) -> None:
         self._tasks[rank] = task
+        self.complete = self._clock.now
         if len(self._tasks) == self._world_size:
             self._clock.at(self._clock.now + self._finish(), self._resume_all)
 
     def _resume_all(self) -> None:
         for rank in range(self._world_size):
             self._tasks[rank].resume()
+
+
+class _Message(NamedTuple):
+    sent: float
+    arrival: float
+    vector: Vector
 
 
 class SimNetwork:
@@ -57,12 +68,12 @@ class SimNetwork:
         self.world_size = world_size
         self.additive = protocol != "locked"
         self.round_trips = ROUND_TRIPS[protocol]
-        self.samples = 0
+        self.counters: Counter[str] = Counter()
         self.vectors: dict[int, list[SimVector]] = {}
         """The shared vectors of each rank, in order of creation."""
         self._meetings: dict[int, _Meeting] = {}
         self._payloads: dict[int, dict[int, Vector]] = {}
-        self._mail: dict[tuple[int, int], list[tuple[float, Vector]]] = {}
+        self._mail: dict[tuple[int, int], list[_Message]] = {}
         self._expecting: dict[tuple[int, int], VirtualTask] = {}
 
     def transports(self) -> list[SimTransport]:
@@ -71,8 +82,11 @@ class SimNetwork:
 
     async def meet(
         self, rank: int, number: int, kind: str, payload: Vector | None, finish: Callable[..., float]
-    ) -> None:
+    ) -> float:
         """Take part in the collective operation of this number; all workers take part in all, in the same order.
+
+        Returns:
+            The time until the last worker arrived [s].
 
         Raises:
             AssertionError: Others are in another kind of operation, because of a bug in an algorithm.
@@ -90,13 +104,15 @@ class SimNetwork:
         meeting = self._meetings[number]
         if meeting.kind != kind:
             raise AssertionError(f"rank {rank} is in {kind}, others are in {meeting.kind}")
+        arrived = self.clock.now
         await suspend(lambda task: meeting.arrive(rank, task))
+        return meeting.complete - arrived
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:
         """Send a message; it arrives after its time on the network."""
         arrival = self.cards.arrival(self.clock.now, sender, receiver, vector.nbytes)
         key = (sender, receiver)
-        self._mail.setdefault(key, []).append((arrival, vector.copy()))
+        self._mail.setdefault(key, []).append(_Message(self.clock.now, arrival, vector.copy()))
         waiting = self._expecting.pop(key, None)
         if waiting is not None:
             self.clock.at(arrival, waiting.resume)
@@ -106,18 +122,25 @@ class SimNetwork:
         now = self.clock.now
         await self.clock.sleep(self.cards.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips) - now)
 
-    async def fetch(self, sender: int, receiver: int) -> Vector:
-        """Wait for the next message on a link."""
+    async def answer(self, sender: int, receiver: int, nbytes: int) -> None:
+        """Wait for the answer to a request: an empty message there, and some bytes back."""
+        now = self.clock.now
+        await self.clock.sleep(self.cards.arrival(now, sender, receiver, nbytes, round_trips=2) - now)
+
+    async def fetch(self, sender: int, receiver: int) -> tuple[Vector, float]:
+        """Wait for the next message on a link; returns it, and the time until it was sent [s]."""
         key = (sender, receiver)
+        started = self.clock.now
 
         def expect(task: VirtualTask) -> None:
             if self._mail.get(key):
-                self.clock.at(max(self._mail[key][0][0], self.clock.now), task.resume)
+                self.clock.at(max(self._mail[key][0].arrival, self.clock.now), task.resume)
             else:
                 self._expecting[key] = task
 
         await suspend(expect)
-        return self._mail[key].pop(0)[1]
+        message = self._mail[key].pop(0)
+        return message.vector, max(0.0, message.sent - started)
 
 
 class SimTransport(Transport):
@@ -147,7 +170,7 @@ class SimTransport(Transport):
                 each[...] = total
             return all_reduce_seconds(network.hosts, network.world_size, vector.nbytes)
 
-        await network.meet(self.rank, self._next(), "an all-reduce", vector, add_up)
+        self.waited += await network.meet(self.rank, self._next(), "an all-reduce", vector, add_up)
 
     @override
     async def broadcast(self, vector: Vector) -> None:
@@ -158,13 +181,13 @@ class SimTransport(Transport):
                 each[...] = payloads[0]
             return tree_seconds(network.hosts, network.world_size, vector.nbytes)
 
-        await network.meet(self.rank, self._next(), "a broadcast", vector, spread)
+        self.waited += await network.meet(self.rank, self._next(), "a broadcast", vector, spread)
 
     @override
     async def barrier(self) -> None:
         network = self._network
         seconds = tree_seconds(network.hosts, network.world_size, 0)
-        await network.meet(self.rank, self._next(), "a barrier", None, lambda _: seconds)
+        self.waited += await network.meet(self.rank, self._next(), "a barrier", None, lambda _: seconds)
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
@@ -173,7 +196,12 @@ class SimTransport(Transport):
         return self._receive(neighbours)
 
     async def _receive(self, neighbours: Sequence[int]) -> list[Vector]:
-        return [await self._network.fetch(neighbour, self.rank) for neighbour in neighbours]
+        found = []
+        for neighbour in neighbours:
+            vector, waited = await self._network.fetch(neighbour, self.rank)
+            self.waited += waited
+            found.append(vector)
+        return found
 
     @override
     async def share(self, vector: Vector) -> SharedVector:
@@ -184,9 +212,14 @@ class SimTransport(Transport):
         return mine
 
     @override
-    async def count_samples(self, num_samples: int) -> int:
-        self._network.samples += num_samples
-        return self._network.samples
+    async def count(self, counter: CounterName, number: int) -> int:
+        """A ticket takes a message there and back; the samples are counted beside the computation."""
+        network = self._network
+        network.counters[counter] += number
+        found = network.counters[counter]
+        if counter == "tickets":
+            await network.answer(0, self.rank, 8)
+        return found
 
     def now(self) -> float:
         """Seconds on the virtual clock."""
@@ -216,7 +249,7 @@ class SimVector(SharedVector):
         self._which = which
         self.values = vector.copy()
         self.lock = VirtualLock(network.clock)
-        self._begun = self._received = self._skipped = self._mixed = 0
+        self._begun = self._received = self._skipped = self._mixed = self._refused = 0
         self._wait = self._busy = 0.0
         self.changes = 0
         """Number of changes of any kind so far."""
@@ -226,7 +259,9 @@ class SimVector(SharedVector):
     @property
     @override
     def counts(self) -> AverageCounts:
-        return AverageCounts(self._begun, self._received, self._skipped, self._mixed, self._wait, self._busy)
+        return AverageCounts(
+            self._begun, self._received, self._skipped, self._mixed, self._wait, self._busy, refused=self._refused
+        )
 
     @override
     async def read(self, out: Vector) -> int:
@@ -246,22 +281,43 @@ class SimVector(SharedVector):
             self.lock.release()
         return self._begun + self._received
 
-    async def _locked(self) -> None:
+    async def _locked(self, vector: SimVector | None = None) -> None:
         started = self._network.clock.now
-        await self.lock.acquire()
-        self._wait += self._network.clock.now - started
+        await (vector or self).lock.acquire()
+        waited = self._network.clock.now - started
+        self._wait += waited
+        self.waited += waited
+
+    @override
+    async def read_of(self, rank: int, out: Vector) -> None:
+        network = self._network
+        theirs = network.vectors[rank][self._which]
+        if not network.additive:
+            await self._locked(theirs)
+        if rank != self._rank:
+            await network.answer(rank, self._rank, out.nbytes)
+        np.copyto(out, theirs.values)
+        if not network.additive:
+            theirs.lock.release()
 
     @override
     async def average_with(self, partner: int) -> None:
+        waited = self._wait
+        await self._average(partner)
+        self.waited += self._wait - waited
+
+    async def _average(self, partner: int) -> None:
         clock = self._network.clock
         started = clock.now
         theirs = self._network.vectors[partner][self._which]
-        await (self._average_adding(theirs) if self._network.additive else self._average_locked(theirs))
-        self._begun += 1
-        theirs._received += 1
+        if await (self._average_adding(theirs) if self._network.additive else self._average_locked(theirs)):
+            self._begun += 1
+            theirs._received += 1
+        else:
+            self._refused += 1
         self._busy += clock.now - started
 
-    async def _average_locked(self, theirs: SimVector) -> None:
+    async def _average_locked(self, theirs: SimVector) -> bool:
         network = self._network
         first, second = (self, theirs) if self._rank < theirs._rank else (theirs, self)
         started = network.clock.now
@@ -270,25 +326,29 @@ class SimVector(SharedVector):
         self._wait += network.clock.now - started
         await network.travel(theirs._rank, self._rank, self.values.nbytes)
         await network.travel(self._rank, theirs._rank, self.values.nbytes)
-        difference = half_difference(theirs.values, self.values)
-        self._apply(theirs, difference)
+        is_made = self._apply(theirs, half_difference(theirs.values, self.values))
         second.lock.release()
         first.lock.release()
+        return is_made
 
-    async def _average_adding(self, theirs: SimVector) -> None:
+    async def _average_adding(self, theirs: SimVector) -> bool:
         network = self._network
         await network.travel(theirs._rank, self._rank, self.values.nbytes)
         difference = half_difference(theirs.values, self.values)
         before = self.changes + theirs.changes
         await network.travel(self._rank, theirs._rank, self.values.nbytes)
         self._mixed += self.changes + theirs.changes != before
-        self._apply(theirs, difference)
+        return self._apply(theirs, difference)
 
-    def _apply(self, theirs: SimVector, difference: Vector) -> None:
+    def _apply(self, theirs: SimVector, difference: Vector) -> bool:
+        """Change both vectors, unless one of them is not finite, which must not reach the other."""
+        if difference.dtype.kind == "f" and not is_finite(difference):
+            return False
         self.values += difference
         theirs.values -= difference
         self.changes += 1
         theirs.changes += 1
+        return True
 
     @override
     def begin_average_with(self, partner: int) -> None:
@@ -299,7 +359,7 @@ class SimVector(SharedVector):
         self._network.clock.spawn(self._average_beside(partner), f"average of rank {self._rank}", keep=False)
 
     async def _average_beside(self, partner: int) -> None:
-        await self.average_with(partner)
+        await self._average(partner)
         self._under_way = False
         if self._draining is not None:
             self._network.clock.at(self._network.clock.now, self._draining.resume)
@@ -312,7 +372,9 @@ class SimVector(SharedVector):
             def wait(task: VirtualTask) -> None:
                 self._draining = task
 
+            started = self._network.clock.now
             await suspend(wait)
+            self.waited += self._network.clock.now - started
 
     @override
     async def close(self) -> None: ...

@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from features.dataset import FeatureDataset
 from models.networks.registry import ModelName, NetworksSettings
+from training import own_folders
+from training.errors import StudyError
 from training.launching.rank import RunSpec
 from training.readers.sharding import plan_epoch
 from training.settings import AlgorithmName, TrainSettings
@@ -62,11 +64,21 @@ class PlannedRun(NamedTuple):
         return str(self._made_from()["code"])
 
     def prepare(self, code: str) -> None:
-        """Make its folder; files of the same run stay, so that it resumes from its last checkpoint."""
+        """Make its folder; files of the same run stay, so that it resumes from its last checkpoint.
+
+        Raises:
+            StudyError: A folder that this code has not made is at its place.
+        """
         folder = self.spec.out_dir
         if self.left_digest != self.digest:
-            shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
+            own_folders.remove(folder)
+            try:
+                own_folders.make(folder)
+            except FileExistsError as cause:
+                raise StudyError(
+                    f"{folder} holds files that this code has not made (it has no {own_folders.MARKER}), and a run of "
+                    f"the comparison goes there. Move it away or remove it."
+                ) from cause
         (folder / _MADE_FROM).write_text(json.dumps({"digest": self.digest, "code": code}), encoding="utf-8")
 
     def forget_checkpoints(self) -> None:

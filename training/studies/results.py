@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from training.loop.summary import read_records
+from training.loop.records import read_records
 from training.settings import AlgorithmName, TrainSettings
 from training.studies.plan import PlannedRun
 from training.studies.runs import Counts, read_counts
@@ -187,7 +187,7 @@ def collect(runs: Sequence[PlannedRun]) -> list[RunResult]:
 
 
 def communicating(record: Mapping[str, Any], settings: TrainSettings) -> float:
-    """Communication time of an epoch [s]; averages in a thread during the computation count too, as in the thesis."""
-    seconds = float(record["seconds_by_kind"].get("communicate", 0.0))
+    """Communication time of an epoch, waiting included [s]; averages in a thread count too, as in the thesis."""
+    seconds = float(sum(record["seconds_by_kind"].get(kind, 0.0) for kind in ("communicate", "wait")))
     in_thread = settings.algorithm is AlgorithmName.AD_PSGD and settings.overlap == "thread"
     return seconds + float(record["exchange_seconds"]) if in_thread else seconds

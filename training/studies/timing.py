@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from features.dataset import FeatureDataset
 from models.saved_model import model_spec
 from training.launching.rank import RunSpec, make_model
-from training.loop.summary import read_records
+from training.loop.records import read_records
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import AlgorithmName, TrainSettings
@@ -33,7 +33,7 @@ _STEPS: Final = 48
 _FLOAT_BYTES: Final = {"float32": 4, "float64": 8}
 _STAND_IN_PARAMETERS: Final = 256
 #: Kinds of work that count as training; validation and checkpoints do not.
-_TRAINING: Final = ("read", "compute", "communicate")
+_TRAINING: Final = ("read", "compute", "communicate", "wait")
 
 Tell = Callable[[int, int, str], None]
 """Called with the finished part, the total, and a note."""
@@ -192,7 +192,7 @@ def rates(settings: TrainSettings, records: Sequence[Sequence[Record]]) -> dict[
             for epoch in epochs
         ]
     )
-    steps = np.array([epoch[0]["steps"] for epoch in epochs])
+    steps = np.array([np.mean([record["steps"] for record in epoch]) for epoch in epochs])
     samples = np.array([sum(record["samples"] for record in epoch) for epoch in epochs])
     return {
         "method": str(settings.algorithm),

@@ -12,7 +12,8 @@ from training.studies.settings import CompareSettings
 _SHARED: Final = frozenset(
     {
         "optimizer", "learning_rate", "scale_learning_rate", "schedule", "momentum", "nesterov", "weight_decay",
-        "precision", "exchange", "network", "overlap", "device", "launcher", "launcher_args", "max_restarts", "stall_seconds",
+        "precision", "exchange", "network", "overlap", "device", "launcher", "launcher_args", "max_restarts",
+        "stall_seconds",
     }
 )  # fmt: skip
 #: More local steps than an epoch has.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from training.transports.loading import load_mpi
-from training.transports.transport import Vector
+from training.transports.transport import Vector, is_finite
 from training.transports.window_memory import (
     BEGUN,
     HEADER_BYTES,
@@ -70,6 +70,11 @@ class AdditiveAveraging:
         self._copy_counts()
         np.copyto(out, self._own.vector)
 
+    def read_of(self, rank: int, out: Vector) -> None:
+        """Copy the vector of any rank."""
+        self._read([(rank, self._theirs)])
+        np.copyto(out, self._theirs.vector)
+
     def add(self, change: Vector) -> None:
         """Add to the vector."""
         own, window = self._rank, self._window
@@ -81,14 +86,20 @@ class AdditiveAveraging:
         window.Flush(own)
         self._copy_counts()
 
-    def average(self, partner: int) -> None:
-        """Add half the difference to this rank's vector, and subtract it from the partner's."""
+    def average(self, partner: int) -> bool:
+        """Add half the difference to this rank's vector and subtract it from the partner's, if it is finite.
+
+        Returns:
+            Whether it is.
+        """
         own, window = self._rank, self._window
         self._read([(own, self._own), (partner, self._theirs)])
         plus, minus = self._own.vector, self._theirs.vector
         if self._is_float:
             np.subtract(minus, plus, plus)
             np.multiply(plus, self._half, plus)
+            if not is_finite(plus):
+                return False
         else:
             np.subtract(minus, plus, plus)
             np.floor_divide(plus, 2, plus)
@@ -104,6 +115,7 @@ class AdditiveAveraging:
         window.Flush_all()
         self._copy_counts()
         self.begun += 1
+        return True
 
     def take_counts(self) -> None:
         """Bring `received` and `begun` up to date."""

@@ -7,9 +7,9 @@ their average, and unlocks. No other rank reads or writes them meanwhile. So
    addition). For integers, d = (xj - xi) // 2 is added on one side and subtracted on the other, which is exact;
  * no change is lost: a rank makes its own changes under the lock of its own window;
  * there is no deadlock: the holder of a lock waits only for locks of higher ranks, so the holder of the highest lock
-   never waits, and releases it within one copy. MPI may delay locking until the first use of a lock, so the first lock
-   is used, by a read of the vector, before the second is requested. (MPI never delays the lock of a rank's own window,
-   as the standard demands, since it guards memory that is used without MPI.)
+   never waits, and releases it within one copy. MPI may delay locking until the first use of a lock, so each lock is
+   used at once, by a read of one number, which also separates the waiting from the copy of the vector. (MPI never
+   delays the lock of a rank's own window, as the standard demands, since it guards memory that is used without MPI.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from training.transports.loading import load_mpi
-from training.transports.transport import Vector
+from training.transports.transport import Vector, is_finite
 from training.transports.window_memory import BEGUN, HEADER_BYTES, RECEIVED, WindowMemory
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class LockedAveraging:
         self._rank = comm.rank
         self._memory = WindowMemory(comm, vector)
         self._window = self._memory.window
-        self._shared = mpi.LOCK_SHARED
+        self._shared, self._exclusive = mpi.LOCK_SHARED, mpi.LOCK_EXCLUSIVE
+        self._probe = (np.zeros(1, np.int64), 1, mpi.INT64_T)
         #: Buffer of the partner's header and vector, to receive and to send.
         region = np.zeros(self.message_bytes, np.uint8)
         self._message = (region, region.size, mpi.BYTE)
@@ -53,47 +54,56 @@ class LockedAveraging:
 
     def read(self, out: Vector) -> None:
         """Copy the vector."""
-        self._window.Lock(self._rank, self._shared)
+        self._lock(self._rank, self._shared)
         np.copyto(out, self._memory.vector)
         self._copy_counts()
         self._window.Unlock(self._rank)
 
+    def read_of(self, rank: int, out: Vector) -> None:
+        """Copy the vector of any rank; several ranks may read it at once."""
+        self._lock(rank, self._shared)
+        self._window.Get(self._message, rank)
+        self._window.Flush(rank)
+        np.copyto(out, self._theirs)
+        self._window.Unlock(rank)
+
     def add(self, change: Vector) -> None:
         """Add to the vector."""
-        started = perf_counter()
-        self._window.Lock(self._rank)
-        self.wait_seconds += perf_counter() - started
+        self._lock(self._rank)
         self._memory.vector += change
         self._copy_counts()
         self._window.Unlock(self._rank)
 
-    def average(self, partner: int) -> None:
-        """Replace the vectors of this rank and its partner by their average."""
-        own, window = self._rank, self._window
-        started = perf_counter()
-        if own < partner:
-            window.Lock(own)
-            window.Lock(partner)
-            locked = perf_counter()
-            window.Get(self._message, partner)
-            window.Flush(partner)
-        else:
-            window.Lock(partner)
-            window.Get(self._message, partner)
-            window.Flush(partner)
-            window.Lock(own)
-            locked = perf_counter()
-        self.wait_seconds += locked - started
-        self._take_average()
-        window.Put(self._message, partner)
-        window.Unlock(max(own, partner))
-        window.Unlock(min(own, partner))
+    def average(self, partner: int) -> bool:
+        """Replace the vectors of this rank and its partner by their average, if both are finite; returns whether."""
+        window = self._window
+        first, second = sorted((self._rank, partner))
+        self._lock(first)
+        self._lock(second)
+        window.Get(self._message, partner)
+        window.Flush(partner)
+        are_finite = not self._is_float or (is_finite(self._memory.vector) and is_finite(self._theirs))
+        if are_finite:
+            self._take_average()
+            window.Put(self._message, partner)
+        window.Unlock(second)
+        window.Unlock(first)
+        return are_finite
 
     def take_counts(self) -> None:
         """Bring `received` and `begun` up to date."""
-        self._window.Lock(self._rank, self._shared)
+        self._lock(self._rank, self._shared)
         self._copy_counts()
         self._window.Unlock(self._rank)
+
+    def _lock(self, rank: int, kind: int | None = None) -> None:
+        """Lock a window and wait until it is locked."""
+        started = perf_counter()
+        self._window.Lock(rank, self._exclusive if kind is None else kind)
+        if rank != self._rank:
+            self._window.Get(self._probe, rank)
+            self._window.Flush(rank)
+        self.wait_seconds += perf_counter() - started
 
     def free(self) -> None:
         """Free the window, all ranks together."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Awaitable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Literal
@@ -18,7 +19,7 @@ from training.transports.mpi_process import MpiProcess, end_job_if_stuck
 from training.transports.mpi_shared_vector import Averaging, MpiSharedVector
 from training.transports.self_test import SelfTest, self_test
 from training.transports.socket_shared_vector import SocketCounters, SocketSharedVector
-from training.transports.transport import Transport, Vector
+from training.transports.transport import COUNTERS, CounterName, Transport, Vector
 from training.transports.window_memory import ADVICE, allocate, own_memory
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ _PROTOCOLS: Final[dict[str, type[LockedAveraging | AdditiveAveraging]]] = {
     "locked": LockedAveraging,
     "additive": AdditiveAveraging,
 }
-_NUM_COUNTERS: Final = 1
 #: Time after which a thread that returns from MPI gets Python's lock from a computing thread [s]; the default is 5 ms.
 _SWITCH_SECONDS: Final = 5e-5
 #: Time to wait for the other thread's MPI call before all ranks are ended without it [s].
@@ -75,12 +75,15 @@ class MpiTransport(Transport):
         self.process = MpiProcess(self.comm)
         self._turn = self.process.turn
         self._counters = self._make_counters()
+        self._waits = _CollectiveWaits(self.comm, self._turn)
         self._tested: SelfTest | None = None
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
+        started = perf_counter()
         with self._turn:
             self.comm.Allreduce(self._mpi.IN_PLACE, vector)
+        self.waited += self._waits.of(perf_counter() - started)
 
     @override
     async def broadcast(self, vector: Vector) -> None:
@@ -90,7 +93,9 @@ class MpiTransport(Transport):
     @override
     async def barrier(self) -> None:
         """Wait for all ranks; unlike MPI's own barrier, this leaves the core to slower ranks."""
+        started = perf_counter()
         self.process.wait_for_all()
+        self.waited += perf_counter() - started
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
@@ -104,11 +109,14 @@ class MpiTransport(Transport):
     async def _finish_exchange(
         self, receives: list[MPI.Request], sends: list[MPI.Request], theirs: list[Vector]
     ) -> list[Vector]:
+        started = perf_counter()
         with self._turn:
             try:
                 # Do not wait for the sends too: if a rank is lost, Open MPI ends all others for a cancelled send.
                 self._mpi.Request.Waitall(receives)
                 self._mpi.Request.Waitall(sends)
+                # A large message leaves only when the neighbour is ready for it, so this is waiting too.
+                self.waited += perf_counter() - started
             except self._mpi.Exception as error:
                 self.process.raise_named(error)
         return theirs
@@ -138,7 +146,7 @@ class MpiTransport(Transport):
     def _make_counters(self) -> _Counters | SocketCounters:
         self.process.wait_for_all()
         if self.protocol == "sockets":
-            return SocketCounters(self.comm, _NUM_COUNTERS, network=self.network)
+            return SocketCounters(self.comm, len(COUNTERS), network=self.network)
         with end_job_if_stuck(self.comm, doing="Allocating memory that ranks share", advice=ADVICE):
             return _Counters(self.comm)
 
@@ -153,9 +161,9 @@ class MpiTransport(Transport):
         return self._tested
 
     @override
-    async def count_samples(self, num_samples: int) -> int:
+    async def count(self, counter: CounterName, number: int) -> int:
         with self._turn:
-            return self._counters.add(0, num_samples)
+            return self._counters.add(COUNTERS.index(counter), number)
 
     @override
     def now(self) -> float:
@@ -185,13 +193,45 @@ def _chosen(protocol: Protocol, comm: MPI.Intracomm) -> Protocol:
     return "locked" if is_one_host else "sockets"
 
 
+class _CollectiveWaits:
+    """How much of the time of an all-reduce is waiting for the last rank.
+
+    Ranks leave an all-reduce together, and the last to enter waits for nobody. So the shortest of its times is that of
+    the communication, and the rest of a longer one is waiting. The ranks compare their times after one all-reduce in
+    `_EVERY` (a barrier before it would change what is measured), and the others are taken to have the same share.
+    """
+
+    _EVERY: Final = 16
+    _FADING: Final = 0.95
+
+    def __init__(self, comm: MPI.Intracomm, turn: threading.Lock) -> None:
+        self._comm, self._turn = comm, turn
+        self._min = load_mpi().MIN
+        self._own, self._least = np.zeros(1), np.zeros(1)
+        self._count = 0
+        self._seconds = self._waited = 0.0
+
+    def of(self, seconds: float) -> float:
+        """The time spent waiting in an all-reduce that took `seconds`; all ranks call it after each."""
+        self._count += 1
+        if self._count > self._EVERY and self._count % self._EVERY:
+            return seconds * self._waited / self._seconds
+        self._own[0] = seconds
+        with self._turn:
+            self._comm.Allreduce(self._own, self._least, self._min)
+        waited: float = seconds - self._least.item()
+        self._seconds = self._FADING * self._seconds + seconds
+        self._waited = self._FADING * self._waited + waited
+        return waited
+
+
 class _Counters:
     """Numbers on rank 0 to which all ranks add at any time, without the help of rank 0."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._sum = load_mpi().SUM
-        self._window = allocate(comm, _NUM_COUNTERS * np.dtype(np.int64).itemsize)
-        np.frombuffer(own_memory(self._window), np.int64, count=_NUM_COUNTERS)[:] = 0
+        self._window = allocate(comm, len(COUNTERS) * np.dtype(np.int64).itemsize)
+        np.frombuffer(own_memory(self._window), np.int64, count=len(COUNTERS))[:] = 0
         comm.Barrier()
         self._own, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
         # All accesses are atomic additions, so a shared lock is enough.

@@ -34,8 +34,11 @@ class Averaging(Protocol):
     def add(self, change: Vector) -> None:
         """Add to the vector."""
 
-    def average(self, partner: int) -> None:
-        """Replace the vectors of this rank and its partner by their average."""
+    def average(self, partner: int) -> bool:
+        """Replace the vectors of this rank and its partner by their average; False: one of them is not finite."""
+
+    def read_of(self, rank: int, out: Vector) -> None:
+        """Copy the vector of any rank into `out`."""
 
     def take_counts(self) -> None:
         """Update `received` and `begun`, as all methods above also do."""
@@ -67,7 +70,7 @@ class MpiSharedVector(SharedVector):
         self._with_thread = with_thread
         self._poke = poke
         self._exchange_seconds = self._beside_seconds = self._blocked_seconds = 0.0
-        self._skipped = 0
+        self._skipped = self._refused = 0
         #: Held while the thread has an average to make.
         self._under_way = threading.Lock()
         self._partners: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -89,6 +92,7 @@ class MpiSharedVector(SharedVector):
             averaging.wait_seconds,
             self._exchange_seconds,
             max(0.0, self._beside_seconds - self._blocked_seconds),
+            self._refused,
         )
 
     @property
@@ -109,10 +113,15 @@ class MpiSharedVector(SharedVector):
             return self._averaging.begun + self._averaging.received
 
     @override
+    async def read_of(self, rank: int, out: Vector) -> None:
+        with self._own_turn():
+            self._averaging.read_of(rank, out)
+
+    @override
     async def average_with(self, partner: int) -> None:
-        self._raise_error_of_thread()
         self._process.refuse_non_partner(partner)
-        self._average(partner)
+        with self._own_turn():
+            self._average(partner)
 
     @override
     def begin_average_with(self, partner: int) -> None:
@@ -120,7 +129,8 @@ class MpiSharedVector(SharedVector):
         self._raise_error_of_thread()
         self._process.refuse_non_partner(partner)
         if not self._with_thread:
-            self._average(partner)
+            with self._own_turn():
+                self._average(partner)
         elif self._under_way.acquire(blocking=False):
             if self._thread is None:
                 self._start_thread()
@@ -132,7 +142,9 @@ class MpiSharedVector(SharedVector):
     async def drain(self) -> None:
         started = perf_counter()
         with self._under_way:
-            self._blocked_seconds += perf_counter() - started
+            blocked = perf_counter() - started
+            self._blocked_seconds += blocked
+            self.waited += blocked
         with self._own_turn():
             self._averaging.take_counts()
 
@@ -142,7 +154,9 @@ class MpiSharedVector(SharedVector):
         if self._thread is not None:
             self._partners.put(None)
             self._thread.join()
+        started = perf_counter()
         self._process.wait_for_all()
+        self.waited += perf_counter() - started
         with self._turn:
             self._averaging.take_counts()
             self._averaging.free()
@@ -150,22 +164,26 @@ class MpiSharedVector(SharedVector):
 
     @contextmanager
     def _own_turn(self) -> Iterator[None]:
-        """The turn of the owner's thread at MPI, for which it may wait for the other thread."""
+        """The turn of the owner's thread at MPI; counts its waiting, for the other thread and for locks."""
         self._raise_error_of_thread()
         started = perf_counter()
         with self._turn:
-            self._blocked_seconds += perf_counter() - started
+            blocked = perf_counter() - started
+            self._blocked_seconds += blocked
+            self.waited += blocked
+            before = self._averaging.wait_seconds
             if self._poke:
                 self._process.poke()
             yield
+            self.waited += self._averaging.wait_seconds - before
 
     def _average(self, partner: int) -> float:
-        """Make an average; returns its duration [s]."""
-        with self._turn:
-            started = perf_counter()
-            self._averaging.average(partner)
-            seconds = perf_counter() - started
-            self._exchange_seconds += seconds
+        """Make an average; the caller has the turn. Returns its duration [s]."""
+        started = perf_counter()
+        if not self._averaging.average(partner):
+            self._refused += 1
+        seconds = perf_counter() - started
+        self._exchange_seconds += seconds
         return seconds
 
     def _raise_error_of_thread(self) -> None:
@@ -182,7 +200,8 @@ class MpiSharedVector(SharedVector):
         """Main loop of the thread: make the requested averages until the request is None."""
         while (partner := self._next_partner()) is not None:
             try:
-                self._beside_seconds += self._average(partner)
+                with self._turn:
+                    self._beside_seconds += self._average(partner)
             except BaseException as error:  # noqa: BLE001 - it is raised where the result would have been used
                 self._error = error
             finally:

@@ -78,7 +78,7 @@ class ServedVector:
         self._polled = np.array([kernels.poll_entry(each.fileno()) for each in connections], np.int16)
         self._ask_polled = np.zeros(kernels.POLL_WORDS, np.int16)
         self.waited_seconds = self._blocked_seconds = 0.0
-        self.skipped = 0
+        self.skipped = self._received = 0
         self._error: BaseException | None = None
         kernels.init_mutex(self._mutex)
         # A daemon, since nothing stops the thread after a failed training.
@@ -87,12 +87,12 @@ class ServedVector:
 
     @property
     def counts(self) -> AverageCounts:
-        """Counters so far."""
+        """Counters so far; averages by partners as of the last call."""
         counters = self._counters
         beside = self._seconds.item()
         return AverageCounts(
             begun=counters.item(kernels.BEGUN),
-            received=counters.item(kernels.RECEIVED),
+            received=self._received,
             skipped=self.skipped,
             refused=counters.item(kernels.NUM_REFUSED),
             lost=counters.item(kernels.NUM_LOST),
@@ -102,11 +102,15 @@ class ServedVector:
 
     def read(self, out: Vector) -> int:
         """Copy the vector; returns the number of its averages."""
-        return kernels.read(out, self._own, self._mutex, self._counters)
+        version = kernels.read(out, self._own, self._mutex, self._counters)
+        self._received = self._counters.item(kernels.RECEIVED)
+        return version
 
     def add(self, change: Vector) -> int:
         """Add to the vector; returns the number of its averages."""
-        return kernels.add(change, self._own, self._mutex, self._counters)
+        version = kernels.add(change, self._own, self._mutex, self._counters)
+        self._received = self._counters.item(kernels.RECEIVED)
+        return version
 
     def average(self, partner: int) -> None:
         """Average with a partner, and wait for the end."""
@@ -145,6 +149,7 @@ class ServedVector:
             if select.select([self._is_drained], [], [], 1e-3 * _PATIENCE)[0]:
                 self._is_drained.recv(_ALIGNMENT)
         self._counters[kernels.IS_DRAINING] = 0
+        self._received = self._counters.item(kernels.RECEIVED)
         self._blocked_seconds += perf_counter() - started
 
     def read_of(self, rank: int, out: Vector) -> None:
@@ -175,6 +180,7 @@ class ServedVector:
         self._counters[kernels.IS_ENDING] = 1
         self._wakes.send(b"-")
         self._thread.join()
+        self._received = self._counters.item(kernels.RECEIVED)
         self._peers.close()
         for each in self._pairs:
             each.close()
@@ -251,8 +257,8 @@ class SocketSharedVector(SharedVector):
     async def read(self, out: Vector) -> int:
         return self._served.read(out)
 
+    @override
     async def read_of(self, rank: int, out: Vector) -> None:
-        """Copy another worker's vector, as it is now, into `out`, without its help."""
         self._served.read_of(rank, out)
 
     @override
@@ -275,13 +281,17 @@ class SocketSharedVector(SharedVector):
 
     @override
     async def drain(self) -> None:
+        started = perf_counter()
         self._served.drain()
+        self.waited += perf_counter() - started
 
     @override
     async def close(self) -> None:
         """Close the vector; ranks that come early serve the others until all are here."""
+        started = perf_counter()
         self._served.drain()
         self._process.wait_for_all()
+        self.waited += perf_counter() - started
         self._served.close()
 
 

@@ -6,16 +6,32 @@ in the simulator they suspend until the virtual clock has advanced.
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Coroutine, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 Vector = NDArray[Any]
+CounterName = Literal["samples", "tickets"]
+"""Counters that all workers add to: the samples of the learning rate's clock, the tickets of the work units."""
+COUNTERS: Final[tuple[CounterName, ...]] = get_args(CounterName)
 T = TypeVar("T")
+
+
+def is_finite(vector: Vector) -> bool:
+    """Whether all elements are finite, and not so large that the sum of their squares overflows.
+
+    Examples:
+        >>> is_finite(np.array([1.0, -2.0])), is_finite(np.array([1.0, np.nan]))
+        (True, False)
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(np.dot(vector, vector))
 
 
 class AverageCounts(NamedTuple):
@@ -26,7 +42,7 @@ class AverageCounts(NamedTuple):
     received: int = 0
     """Number of averages that partners made with this vector."""
     skipped: int = 0
-    """Number of averages not begun because the previous one was still running."""
+    """Number of averages not made because the previous one was still running."""
     mixed_reads: int = 0
     """Number of reads of a vector that changed meanwhile (protocol `additive` only)."""
     wait_seconds: float = 0.0
@@ -36,7 +52,7 @@ class AverageCounts(NamedTuple):
     hidden_seconds: float = 0.0
     """Part of `exchange_seconds` beside the computation [s]."""
     refused: int = 0
-    """Number of averages not made because a vector was not finite (protocol `sockets`)."""
+    """Number of averages not made because a vector was not finite."""
     lost: int = 0
     """Number of averages not made because the partner was lost (protocol `sockets`)."""
 
@@ -48,9 +64,15 @@ class SharedVector(Protocol):
     conserved, and no change by `add` is lost.
     """
 
+    waited: float = 0.0
+    """Time that the owner has waited in its calls, for locks or for its own thread [s]."""
+
     @property
     def counts(self) -> AverageCounts:
         """Counters so far."""
+
+    async def read_of(self, rank: int, out: Vector) -> None:
+        """Copy another worker's vector, as it is now, into `out`, without its help."""
 
     async def read(self, out: Vector) -> int:
         """Copy the vector into `out`; returns the number of its averages so far, by this worker and by partners."""
@@ -76,6 +98,8 @@ class Transport(Protocol):
 
     rank: int
     world_size: int
+    waited: float = 0.0
+    """Time that this worker has waited for others, of all its time in calls [s]."""
 
     async def all_reduce_sum(self, vector: Vector) -> None:
         """Replace the vector by its sum over all workers, on all workers."""
@@ -95,8 +119,8 @@ class Transport(Protocol):
     async def share(self, vector: Vector) -> SharedVector:
         """A shared vector with this content; all workers together."""
 
-    async def count_samples(self, num_samples: int) -> int:
-        """Add to the number of samples of all workers, the global clock; returns the sum so far."""
+    async def count(self, counter: CounterName, number: int) -> int:
+        """Add to a counter of all workers, which begins at 0; returns the sum so far."""
 
     def now(self) -> float:
         """Seconds on this transport's clock."""
@@ -109,7 +133,7 @@ class SingleTransport(Transport):
     world_size = 1
 
     def __init__(self) -> None:
-        self._samples = 0
+        self._counters: Counter[str] = Counter()
 
     async def all_reduce_sum(self, vector: Vector) -> None:
         """The sum over one worker is the vector itself."""
@@ -131,9 +155,9 @@ class SingleTransport(Transport):
         return _OwnVector(vector)
 
     @override
-    async def count_samples(self, num_samples: int) -> int:
-        self._samples += num_samples
-        return self._samples
+    async def count(self, counter: CounterName, number: int) -> int:
+        self._counters[counter] += number
+        return self._counters[counter]
 
     def now(self) -> float:
         """Seconds on the machine's clock."""
@@ -153,6 +177,9 @@ class _OwnVector(SharedVector):
     async def read(self, out: Vector) -> int:
         np.copyto(out, self._vector)
         return 0
+
+    async def read_of(self, rank: int, out: Vector) -> None:  # noqa: ARG002 - there is one
+        np.copyto(out, self._vector)
 
     async def add(self, change: Vector) -> int:
         self._vector += change
@@ -178,7 +205,7 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
         AssertionError: The coroutine suspended, so it needs the simulator.
 
     Examples:
-        >>> run_now(SingleTransport().count_samples(3))
+        >>> run_now(SingleTransport().count("samples", 3))
         3
     """
     try:

@@ -1,20 +1,20 @@
 """Continues without lost ranks: MPI's user-level failure mitigation (`mpirun --with-ft ulfm`).
 
-When a rank dies, calls of the others on that communicator raise or wait for ever. The first rank that notices revokes
+When a rank dies, calls of the others on that communicator raise or wait forever. The first rank that notices revokes
 the communicator, so that all notice, and the survivors make a new, smaller one. Measured with Open MPI 5.0.11 on one
 host; one of four ranks was killed at a random moment while all repeated one kind of call:
 
  * `all_reduce_sum`, `barrier` and exchanges raised in 60 of 60 cases (`broadcast` in 8 of 8), and the survivors
    continued;
  * with three such jobs together on two cores, so that ranks wait for a core, Open MPI ended a second rank in 2 of 180
-   jobs of exchanges ("Send error after request freed", about an abandoned message), and the others waited for ever.
+   jobs of exchanges ("Send error after request freed", about an abandoned message), and the others waited forever.
    With synchronous sends this happened in 7 of 240 jobs, with half a second of waiting before the revocation in 1 of
    180, which says little. `train.stall_seconds` ends such a job;
- * averages under the protocol `locked` waited for ever in 20 of 20 cases: the lock of a dead rank is never released;
+ * averages under the protocol `locked` waited forever in 20 of 20 cases: the lock of a dead rank is never released;
  * averages under the protocol `additive` continued in 39 of 40 cases, without any error: messages to the lost rank are
-   lost, `num_lost` counts it, and the next collective call raises. In one case they waited for ever, since Open MPI
+   lost, `num_lost` counts it, and the next collective call raises. In one case they waited forever, since Open MPI
    also guards each accumulation by a lock. So ranks that average need a watchdog under both protocols;
- * MPI_Finalize waited for ever in 3 of 48 jobs with a lost rank, and in 7 of 20 with windows. So `leave` ends the
+ * MPI_Finalize waited forever in 3 of 48 jobs with a lost rank, and in 7 of 20 with windows. So `leave` ends the
    process without it, which worked in 99 of 99 cases.
 """
 

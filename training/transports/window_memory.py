@@ -74,7 +74,7 @@ def allocate(comm: MPI.Intracomm, num_bytes: int) -> MPI.Win:
 
     Raises:
         LaunchError: There is no room for the window, or MPI refuses it. The rank must then end the job, since others
-            may already wait for it inside MPI for ever.
+            may already wait for it inside MPI forever.
     """
     mpi = load_mpi()
     _refuse_without_room(comm, num_bytes)

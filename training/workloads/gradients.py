@@ -54,7 +54,7 @@ class CompiledGradients(Gradients):
 
     @override
     def compute(self, batch: Batch) -> None:
-        size = len(batch.labels)
+        size = batch.labels.shape[0]
         if len(self._order) < size:
             self._order = np.arange(size)
         self._bounds[1] = size

@@ -11,7 +11,7 @@ from typing_extensions import override
 from training.flat_model import FlatModel, VectorModel
 from training.readers.batch import Batch
 from training.readers.reader import Reader
-from training.readers.sharding import EpochPlan
+from training.readers.sharding import Share
 from training.transports.transport import Vector
 from training.workloads.gradients import gradients_of
 from training.workloads.sums import Sums, sums_of
@@ -29,9 +29,14 @@ class Work(Protocol):
 
     #: The model of the gradients.
     model: VectorModel
+    #: Whether the worker also evaluates its own model at the end.
+    validates_alone: bool = True
 
-    def begin_epoch(self, plan: EpochPlan, *, epoch: int, first_step: int) -> None:
-        """Go to a step of an epoch."""
+    def begin(self, share: Share) -> None:
+        """Begin to train on these rows."""
+
+    def prefetch(self, share: Share) -> None:
+        """Begin to read the rows that come next."""
 
     def next_batch(self) -> int:
         """Read the batch of the next step; returns its number of events, which may be 0."""
@@ -61,27 +66,27 @@ class ReaderWork(Work):
     Args:
         model: The worker's network.
         reader: Delivers the batches.
-        rank: Rank of the worker.
         alive: Called within long work to report progress.
     """
 
     model: FlatModel
 
-    def __init__(
-        self, model: FlatModel, reader: Reader, *, rank: int, alive: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, model: FlatModel, reader: Reader, *, alive: Callable[[], None] = lambda: None) -> None:
         self.model = model
         self._reader = reader
-        self._rank = rank
         self._alive = alive
         self._batches: Iterator[Batch] = iter(())
         self._batch: Batch | None = None
         self._gradients = gradients_of(model)
 
     @override
-    def begin_epoch(self, plan: EpochPlan, *, epoch: int, first_step: int) -> None:
-        self._batches = iter(self._reader.train_batches(plan, rank=self._rank, epoch=epoch, first_step=first_step))
+    def begin(self, share: Share) -> None:
+        self._batches = iter(self._reader.train_batches(share))
         self.model.module.train()
+
+    @override
+    def prefetch(self, share: Share) -> None:
+        self._reader.prefetch(share)
 
     @override
     def next_batch(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 from typing import Any
 
@@ -50,7 +49,7 @@ def conserve(protocol: Any, overlap: Any, averages: int, size: int = 33, dtype: 
     versions.append(run_now(vector.read(found)))
     counts = vector.counts
     result = {
-        "difference": (summed(transport, found) - summed(transport, start + added)).tolist(),
+        "difference": np.unique(summed(transport, found) - summed(transport, start + added)).tolist(),
         "counts": counts._asdict(),
         "last_version": versions[-1],
         "versions_grow": versions == sorted(versions),
@@ -61,10 +60,10 @@ def conserve(protocol: Any, overlap: Any, averages: int, size: int = 33, dtype: 
     return result
 
 
-def stamps(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
+def stamps(protocol: Any, averages: int, size: int) -> dict[str, Any]:
     """All elements of a vector stay the same number, unless a change is seen half done.
 
-    The first half of the ranks only read, again and again; the others average with them meanwhile.
+    The first half of the ranks only read, again and again, until the others have averaged with them.
     """
     transport = MpiTransport(protocol=protocol, overlap="inline")
     rng = np.random.default_rng([transport.rank, 2])
@@ -72,28 +71,26 @@ def stamps(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
     num_readers = transport.world_size // 2
     found, change = np.empty(size), np.empty(size)
     torn = unnoticed = reads = 0
-    run_now(transport.barrier())
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if transport.rank >= num_readers:
+    if transport.rank >= num_readers:
+        for number in range(averages):
             change.fill(rng.integers(10))
             run_now(vector.add(change))
-            run_now(vector.average_with(int(rng.integers(num_readers))))
-            continue
+            run_now(vector.average_with(number % num_readers))
+    writers_are_done = transport.comm.Ibarrier()
+    while not writers_are_done.Test():
         noticed = vector.counts.mixed_reads
         run_now(vector.read(found))
         reads += 1
         if found.min() != found.max():
             torn += 1
             unnoticed += vector.counts.mixed_reads == noticed
-    run_now(transport.barrier())
     result = {"torn": torn, "unnoticed": unnoticed, "reads": reads, **vector.counts._asdict()}
     run_now(vector.close())
     transport.close()
     return result
 
 
-def read_others(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
+def read_others(protocol: Any, duration: float, size: int) -> dict[str, Any]:
     """The first rank reads the vectors of the others, which add to them meanwhile."""
     transport = MpiTransport(protocol=protocol, overlap="inline")
     vector = run_now(transport.share(np.full(size, transport.rank, np.float32)))
@@ -101,16 +98,16 @@ def read_others(protocol: Any, seconds: float, size: int) -> dict[str, Any]:
     torn = 0
     last = {rank: float(rank) for rank in range(1, transport.world_size)}
     run_now(transport.barrier())
-    end = time.monotonic() + seconds
+    end = time.monotonic() + duration
     grows = True
     while time.monotonic() < end:
         if transport.rank:
             run_now(vector.add(one))
             continue
-        for rank in last:
+        for rank, before in last.items():
             run_now(vector.read_of(rank, found))
             torn += found.min() != found.max()
-            grows = grows and last[rank] <= found[0]
+            grows = grows and before <= found[0]
             last[rank] = float(found[0])
     run_now(transport.barrier())
     run_now(vector.read_of(transport.rank, found))
@@ -165,7 +162,7 @@ def straggle(protocol: Any, overlap: Any, nap: float, averages: int) -> dict[str
 
 
 def finish_early(protocol: Any, overlap: Any, averages: int) -> dict[str, Any]:
-    """Rank 0 is done at once and gives its vector back; the others go on averaging with it."""
+    """Rank 0 ends at once and frees its vector; the others continue to average with it."""
     transport = MpiTransport(protocol=protocol, overlap=overlap)
     vector = run_now(transport.share(np.arange(100.0) * transport.rank))
     if transport.rank:
@@ -243,22 +240,22 @@ def skip(protocol: Any) -> dict[str, Any]:
 
 
 def skip_beside_sockets(transport: MpiTransport) -> dict[str, Any]:
-    """The same, where the partner's thread waits for the lock of its vector."""
+    """The same, while the partner's thread waits for the lock of its vector."""
     vector = run_now(transport.share(np.zeros(3)))
-    mutex = ctypes.c_void_p(vector._served._mutex.ctypes.data)
-    partner = 1 - transport.rank
-    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+    served, partner, library = vector._served, 1 - transport.rank, ctypes.CDLL(None)
+    own = served._mutex
     run_now(transport.barrier())
-    threading.Timer(0.3, ctypes.CDLL(None).pthread_mutex_unlock, [mutex]).start()
-    # The call itself takes the lock too, so that it is made here without it.
-    served = vector._served
-    free = np.zeros_like(served._mutex)
-    own, served._mutex = served._mutex, free
+    library.pthread_mutex_lock(ctypes.c_void_p(own.ctypes.data))
+    # The owner takes this lock too; here it does without.
+    served._mutex = np.zeros_like(own)
+    run_now(transport.barrier())
     for _ in range(3):
         vector.begin_average_with(partner)
+    run_now(transport.barrier())
+    library.pthread_mutex_unlock(ctypes.c_void_p(own.ctypes.data))
+    served._mutex = own
     run_now(vector.drain())
     vector.begin_average_with(partner)
-    served._mutex = own
     run_now(vector.close())
     transport.close()
     return vector.counts._asdict()

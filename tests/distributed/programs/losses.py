@@ -15,24 +15,26 @@ import numpy as np
 from training.transports import ulfm
 from training.transports.mpi import MpiTransport
 from training.transports.mpi_shared_vector import MpiSharedVector
+from training.transports.socket_shared_vector import SocketSharedVector
 from training.transports.transport import Vector, run_now
 
 
 def lose(finish: Callable[[object], None], doing: str, victims: list[int], protocol: Any = "additive") -> NoReturn:
-    """Do something again and again, while ranks are killed one after the other; go on without them."""
+    """Repeat an action while ranks are killed one after the other; continue without them."""
     transport = MpiTransport(protocol=protocol, overlap="inline")
-    world_rank, losses = transport.rank, []
+    world_rank, losses, averages_lost = transport.rank, [], 0
     vector = np.full(2013, float(transport.rank), np.float32)
     for victim in victims:
         shared = run_now(transport.share(vector))
         losses.append(until_lost(transport, shared, doing, vector, dies=transport.rank == victim))
+        averages_lost += shared.counts.lost
         transport = ulfm.survivors(transport)
         vector.fill(1)
         run_now(transport.all_reduce_sum(vector))
     shared = run_now(transport.share(vector))
     for _ in range(100):
         run_now(shared.average_with((transport.rank + 1) % transport.world_size))
-    run_now(transport.count_samples(1))
+    run_now(transport.count("samples", 1))
     run_now(transport.barrier())
     finish(
         {
@@ -40,15 +42,18 @@ def lose(finish: Callable[[object], None], doing: str, victims: list[int], proto
             "rank": transport.rank,
             "world": transport.world_size,
             "losses": losses,
+            "averages_lost": averages_lost,
             "sum": float(vector[0]),
-            "samples": run_now(transport.count_samples(0)),
+            "samples": run_now(transport.count("samples", 0)),
         }
     )
     ulfm.leave(transport)
 
 
-def until_lost(transport: MpiTransport, shared: MpiSharedVector, doing: str, vector: Vector, *, dies: bool) -> str:
-    """Go on until the loss of a rank shows, and how it did."""
+def until_lost(
+    transport: MpiTransport, shared: MpiSharedVector | SocketSharedVector, doing: str, vector: Vector, *, dies: bool
+) -> str:
+    """Continue until the loss of a rank shows; return how it did."""
     rank, ranks = transport.rank, transport.world_size
     neighbours = sorted({(rank + 1) % ranks, (rank - 1) % ranks})
     out = np.empty_like(vector)

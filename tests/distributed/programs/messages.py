@@ -60,9 +60,9 @@ def count(times: int) -> dict[str, Any]:
     """All ranks count samples at once."""
     transport = MpiTransport()
     run_now(transport.barrier())
-    seen = [run_now(transport.count_samples(transport.rank + 1)) for _ in range(times)]
+    seen = [run_now(transport.count("samples", transport.rank + 1)) for _ in range(times)]
     run_now(transport.barrier())
-    total = run_now(transport.count_samples(0))
+    total = run_now(transport.count("samples", 0))
     transport.close()
     return {"seen": seen, "total": total}
 
@@ -84,7 +84,7 @@ def alone(protocol: Any, overlap: Any) -> dict[str, Any]:
         shared.begin_average_with(0)
     except AssertionError as error:
         words = str(error)
-    samples = [run_now(transport.count_samples(2)) for _ in range(2)]
+    samples = [run_now(transport.count("samples", 2)) for _ in range(2)]
     run_now(shared.close())
     transport.close()
     return {

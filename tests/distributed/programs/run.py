@@ -25,7 +25,7 @@ def main() -> None:
         given = json.loads(arguments)
         # Those that do not come back to here take `finish`.
         finish(chosen(**given)) if not module.startswith("losses") else chosen(finish, **given)
-    except BaseException:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one for ever
+    except BaseException:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one forever
         traceback.print_exc()
         sys.stderr.flush()
         world.Abort(1)

@@ -132,7 +132,7 @@ def test_calibration_counts_classes_alike(lightest: float) -> None:
 def test_right_probabilities_of_a_mixture_of_classes_alike_are_calibrated_whatever_the_sample_has() -> None:
     rng = np.random.default_rng(3)
     labels = np.repeat([0, 1, 2], [20_000, 4000, 2000])
-    # One feature with two values; the third class is told apart from nothing but by its share.
+    # One feature with two values; only its share distinguishes the third class.
     is_high = rng.random(len(labels)) < np.array([0.2, 0.8, 0.5])[labels]
     likelihood = np.where(is_high[:, None], [0.2, 0.8, 0.5], [0.8, 0.2, 0.5])
     scores = likelihood / likelihood.sum(axis=1, keepdims=True)

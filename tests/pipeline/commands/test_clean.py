@@ -14,9 +14,9 @@ from rich.console import Console
 from pipeline.commands.clean import clean
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
-from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.store import StageStore, Version
+from training import own_folders
 
 CHAIN = {"ingest": (), "features": ("ingest",), "train": ("features",), "evaluate": ("features", "train")}
 
@@ -166,6 +166,21 @@ def test_nothing_is_removed_while_a_run_is_under_way(run_folder: RunFolder) -> N
         pytest.raises(Exception, match="in use by another run"),
     ):
         clean(run_folder, 1)
+
+
+def test_versions_that_a_comparison_reads_stay_with_what_they_were_made_from(run_folder: RunFolder) -> None:
+    run_dir = run_folder.config.run_dir
+    night(run_dir)
+    with RunFolder(run_folder.config, Console(quiet=True)).locked("compare"):
+        night(run_dir)
+        assert clean(run_folder, 1, dry_run=True) == clean(run_folder, 1) == []
+        assert {stage: left(run_dir, stage) for stage in CHAIN} == {key: ["0001", "0002"] for key in CHAIN}
+        # A night that the comparison does not read.
+        night(run_dir)
+        clean(run_folder, 1)
+        assert left(run_dir, "features") == ["0001", "0003"]
+    clean(run_folder, 1)
+    assert left(run_dir, "features") == ["0003"]
 
 
 def test_an_old_version_that_is_a_link_to_an_archive_is_left_alone(run_folder: RunFolder, tmp_path: Path) -> None:

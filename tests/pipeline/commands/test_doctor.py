@@ -1,4 +1,4 @@
-"""`doctor`: it looks first, and tries only where nothing is wrong."""
+"""`doctor` checks first, and starts the ranks only without errors."""
 
 from __future__ import annotations
 

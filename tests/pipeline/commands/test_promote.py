@@ -1,9 +1,10 @@
-"""Which model is in use: better ones take the place, and worse ones do not."""
+"""The model in use: better models replace it, worse ones do not."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pipeline.errors import MissingInputError, PromotionError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.log import METRICS
 from pipeline.runs.seen_events import dataset_of
+from pipeline.terminal import progress
 
 
 @pytest.fixture
@@ -54,6 +56,17 @@ def test_a_better_model_takes_the_place_and_a_worse_one_does_not(nights: Trained
     # The improvement is kept with the model.
     kept = nights.registry.current().manifest["improvement"]  # type: ignore[union-attr]
     assert kept["value"] > kept["error"] > 0
+
+
+def test_promotion_shows_its_progress(nights: TrainedNights, monkeypatch: pytest.MonkeyPatch) -> None:
+    nights.train(5)
+    nights.promote()
+    nights.train(20)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    shown = StringIO()
+    list(promote(RunFolder(nights.run_folder.config, Console(file=shown, width=200))))
+    lines = [line.strip().partition(" events")[0] for line in shown.getvalue().splitlines()]
+    assert lines == [f"promote hlf: {done}/600" for done in (256, 300, 556, 600)]
 
 
 def test_forced_a_worse_model_is_put_in_use_and_it_is_said(nights: TrainedNights) -> None:
@@ -103,7 +116,7 @@ def test_a_model_in_use_that_cannot_be_compared_stays_until_it_is_forced(
     assert not promoted
     assert reason.startswith("it cannot be compared with 0001-")
     assert why in reason
-    assert reason.endswith("`promote --force` puts it in use all the same.")
+    assert reason.endswith("`promote --force` puts it in use anyway.")
     promoted, reason = nights.promote(force=True)
     assert promoted
     assert why in reason
@@ -165,7 +178,7 @@ def test_what_was_promoted_and_withdrawn_is_in_the_log_of_the_run(nights: Traine
 def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(nights: TrainedNights) -> None:
     nights.train(5)
     (nights.run_dir / "train" / nights.made["train"] / "hlf" / "run.json").unlink()
-    with pytest.raises(PromotionError, match=r"hlf: .*not known which events.*promote --force"):
+    with pytest.raises(PromotionError, match=r"hlf: the training events of hlf are unknown.*promote --force"):
         nights.promote()
     assert nights.in_use() is None
     assert nights.promote(force=True)[0]
@@ -173,7 +186,7 @@ def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(n
     promoted, reason = nights.promote()
     assert not promoted
     assert "cannot be compared with 0001" in reason
-    assert "not known which events in-use was trained on" in reason
+    assert "the training events of in-use are unknown" in reason
 
 
 def test_after_a_move_of_the_run_folder_the_model_in_use_knows_what_it_saw(

@@ -1,4 +1,4 @@
-"""There is a way back to the model that was in use before."""
+"""Rollback to the previous model."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_a_rollback_brings_the_one_before_back_and_keeps_it(nights: TrainedNight
     assert (withdrawn[:4], current[:4]) == ("0002", "0001")
     assert nights.registry.current().name == current  # type: ignore[union-attr]
     # The next night finds the same candidate, and leaves it.
-    assert nights.promote() == (False, "it was rolled back; --force promotes it all the same")
-    with pytest.raises(MissingInputError, match="nothing to go back to"):
+    assert nights.promote() == (False, "it was rolled back; --force promotes it anyway")
+    with pytest.raises(MissingInputError, match="nothing to roll back to"):
         rollback(nights.run_folder, "hlf")
     assert nights.promote(force=True)[0]
     assert nights.in_use() == nights.made["train"]
@@ -41,9 +41,9 @@ def test_a_rollback_brings_the_one_before_back_and_keeps_it(nights: TrainedNight
 def test_there_is_nothing_to_roll_back_to_at_first(nights: TrainedNights) -> None:
     nights.train(5)
     nights.promote()
-    with pytest.raises(MissingInputError, match="before the one in use"):
+    with pytest.raises(MissingInputError, match="no previous model of"):
         rollback(nights.run_folder, "hlf")
-    with pytest.raises(MissingInputError, match="nothing to go back to"):
+    with pytest.raises(MissingInputError, match="nothing to roll back to"):
         rollback(nights.run_folder, "particles")
 
 

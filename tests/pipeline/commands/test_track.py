@@ -1,4 +1,4 @@
-"""What MLflow learns of a training is what the training recorded, read back from the files of its store."""
+"""MLflow gets the records of a training; the tests read them from the files of its store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.store import StageStore
 from training.gridsearch.choice import Choice
-from training.loop.summary import read_records
+from training.loop.records import read_records
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -196,7 +196,7 @@ def test_numbers_for_tensorboard_are_written_from_the_records(finished: Finished
     wanted = finished.run_folder.config.train.model_copy(update={"tensorboard": True})
     assert finished.train() == "train: up to date\n"
     folders = {network: finished.trained / network / "tensorboard" for network in ("hlf", "particles")}
-    said = "".join(f"  {network}: numbers for TensorBoard in {folder}\n" for network, folder in folders.items())
+    said = "".join(f"  {network}: scalars for TensorBoard in {folder}\n" for network, folder in folders.items())
     assert finished.train(train=wanted) == f"train: up to date\n{said}"
     for network, folder in folders.items():
         expected = [(each["epoch"], pytest.approx(each["val_loss"])) for each in records(finished, network)]

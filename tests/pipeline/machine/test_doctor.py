@@ -119,7 +119,7 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str, Severity, str, str]]
         {},
         "java",
         Severity.ERROR,
-        "tells no version",
+        "prints no version",
         "JAVA_HOME",
     ),
     (
@@ -220,7 +220,7 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str, Severity, str, str]]
         TWO,
         "shared-memory",
         Severity.WARNING,
-        "Only 95 MiB of /dev/shm are free, 2 workers want 96",
+        "Only 95 MiB of /dev/shm are free, but 2 workers need 96",
         "--shm-size=96m",
     ),
     (
@@ -478,7 +478,7 @@ def test_wrong_java_on_the_path(tmp_path: Path, find: Callable[..., list[Finding
 
 def test_java_home_at_nothing(tmp_path: Path, find: Callable[..., list[Finding]]) -> None:
     (found,) = find(JAVA_HOME=str(tmp_path / "gone"))
-    assert found.problem.startswith(f"JAVA_HOME is {tmp_path}/gone, where there is no bin/java")
+    assert found.problem.startswith(f"JAVA_HOME is {tmp_path}/gone, which has no bin/java")
 
 
 def test_no_java_at_all(tmp_path: Path, find: Callable[..., list[Finding]]) -> None:

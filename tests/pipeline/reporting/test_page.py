@@ -219,15 +219,18 @@ def _accepted(made: Versions) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (_load_test, "Load-test sample: copies of few events."),
+        (_load_test, "Load-test sample: copies of a few events."),
         (_bundled, "Technical sample: the bundled events"),
         (_few, "Only 999 test events"),
         (_published, "Features are those of CERN's published notebooks, mistakes included."),
         (_negative, "7 of the ingested events have negative weights"),
-        (_bad, "Input files that could not be read and were skipped: 2."),
+        (_bad, "Unreadable input files that were skipped: 2."),
         (_overtrained, "hlf: scores of training and test events differ (p = 0.008): overtrained."),
         (_certain, "hlf: scores of training and test events differ (p = 0): overtrained."),
-        (_accepted, "train was stale and accepted as it is: code models/networks/hlf.py changed; train.epochs was 3."),
+        (
+            _accepted,
+            "train was stale and accepted as up to date: code models/networks/hlf.py changed; train.epochs was 3.",
+        ),
     ],
 )
 def test_each_warning_comes_alone_and_stands_on_the_page(

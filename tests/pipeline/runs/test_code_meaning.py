@@ -1,4 +1,4 @@
-"""Words change no result, everything else may."""
+"""Comments and messages change no result; other code may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a stage is stale."""
+"""The reasons for a stale stage."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_parts_have_reasons_of_their_own() -> None:
     now = Fingerprint({}, {}, {}, {"hlf": other, "inclusive": BASE})
     assert reasons_to_run(before, now) == [
         "inclusive is new",
-        "particles is not wanted any more",
+        "particles is no longer configured",
         "hlf: config x.a changed (1 -> 2)",
         "hlf: code of models.networks.hlf changed",
     ]

@@ -34,7 +34,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 
 def write_run(folder: Path, dataset: FeatureDataset, *, seed: int = 1, classes: list[str] = CLASSES) -> Path:
-    """A training run as far as an evaluation looks at it."""
+    """The files of a training run that an evaluation reads."""
     folder.mkdir(parents=True)
     make_spec(dataset, folder).save(folder / "run.json")
     spec = made_spec("hlf")._replace(definitions=DEFINITIONS, classes=classes)
@@ -105,7 +105,7 @@ def test_a_folder_name_is_taken_whole_and_may_hold_an_equals_sign(version: Path)
     assert names(f"mine={moved}") == ["mine"]
 
 
-def test_the_same_network_of_two_runs_is_told_apart_by_the_run(version: Path) -> None:
+def test_the_same_network_of_two_runs_is_distinguished_by_the_run(version: Path) -> None:
     other = Path(shutil.copytree(version, version.with_name("0002-cd")))
     assert names(version, other)[:2] == ["hlf", "inclusive"]
     assert len(set(names(version, other))) == 4
@@ -140,10 +140,10 @@ def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_run_without_a_model_says_what_is_in_there(tmp_path: Path) -> None:
     (tmp_path / "hlf" / "checkpoints" / "0000-0010").mkdir(parents=True)
-    with pytest.raises(MissingInputError, match=r"has not got through an epoch.*In it: checkpoints\."):
+    with pytest.raises(MissingInputError, match=r"writes it after the first epoch.*It holds: checkpoints\."):
         names(tmp_path / "hlf")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(MissingInputError, match=r"In it: nothing\."):
+    with pytest.raises(MissingInputError, match=r"It holds: nothing\."):
         names(tmp_path / "empty")
 
 

@@ -1,4 +1,4 @@
-"""What a manifest vouches for is on the disk before the manifest is."""
+"""The files of a manifest are on disk before the manifest."""
 
 from __future__ import annotations
 

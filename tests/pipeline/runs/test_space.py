@@ -1,4 +1,4 @@
-"""A stage does not start where there is no room for what it writes."""
+"""A stage does not start without space for its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Version folders and the pointer: a version is there whole or not at all."""
+"""Version folders and the pointer: a version is complete or absent."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import CLUSTER, METHODS, LinearGradients, run
+from simulated import CLUSTER, GOSSIP, METHODS, LinearGradients, run
 
 JITTER = CLUSTER.model_copy(update={"jitter": 0.3})
 SLOWMO: dict[str, dict[str, Any]] = {
@@ -68,4 +68,6 @@ def test_disagreement_falls_when_the_learning_rate_falls(method: str) -> None:
     if method == "ar-sgd":
         assert max(distances) < 1e-14
     else:
-        assert 0 < max(distances[4:]) < 0.1 * max(distances[:3])
+        # With work units a worker may still hold steps of the epoch before.
+        settled = distances[5:] if method in GOSSIP else distances[4:]
+        assert 0 < max(settled) < 0.1 * max(distances[:3])

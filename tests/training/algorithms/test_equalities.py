@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simulated import METHODS, LinearGradients, matched, models, run, toy_network, toy_rows
 from torch.optim import SGD, Adam, Optimizer
 
-from training.readers.sharding import plan_epoch, step_bounds
+from training.readers.sharding import plan_epoch, share_of, step_bounds
 
 OPTIMIZERS: list[dict[str, Any]] = [
     {"optimizer": "sgd"},
@@ -39,7 +39,8 @@ def sequential(chosen: dict[str, Any], *, workers: int, rate: float = 0.05, epoc
     optimizer = torch_optimizer(chosen, network.parameters(), rate)
     for epoch in range(epochs):
         plan = plan_epoch(rows.group_rows, world_size=workers, batch_size=10, seed=1, epoch=epoch)
-        orders = [rows.row_order(plan, rank=rank, epoch=epoch) for rank in range(workers)]
+        shares = [share_of(plan, rows.group_rows, rank=rank, epoch=epoch) for rank in range(workers)]
+        orders = [rows.reading_order(share) for share in shares]
         bounds = [step_bounds(len(order), plan.num_steps) for order in orders]
         for step in range(plan.num_steps):
             picked = np.concatenate([o[b[step] : b[step + 1]] for o, b in zip(orders, bounds, strict=True)])
@@ -65,7 +66,7 @@ def test_ar_sgd_is_one_worker_fed_all_batches(chosen: dict[str, Any], workers: i
 @pytest.mark.parametrize("algorithm", ["sgd", "ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
 @pytest.mark.parametrize("chosen", OPTIMIZERS)
 def test_with_one_worker_every_method_is_sequential(algorithm: str, chosen: dict[str, Any]) -> None:
-    found = models(run(algorithm=algorithm, workers=1, local_steps=1, train=UNEVEN, **chosen))
+    found = models(run(algorithm=algorithm, workers=1, local_steps=1, sharding="static", train=UNEVEN, **chosen))
     assert_all_equal(found, sequential(chosen, workers=1))
 
 
@@ -92,7 +93,7 @@ def test_ad_psgd_and_swarm_sgd_of_the_same_pairs_move_the_mean_as_ar_sgd_but_not
 
 @pytest.mark.parametrize("method", METHODS)
 def test_workers_without_events_take_part_in_the_steps_of_the_others(method: str) -> None:
-    simulated = run(train=UNEVEN, **METHODS[method], workers=3)
+    simulated = run(train=UNEVEN, **METHODS[method], workers=3, sharding="static")
     smallest = min(records[0]["samples"] for records in simulated.records)
     assert smallest < simulated.records[0][0]["steps"], "a worker with fewer events than steps is wanted"
     assert np.isfinite(models(simulated)).all()

@@ -1,4 +1,4 @@
-"""Twenty steps of each method, as they were when last reviewed; `pytest --update-golden` writes them anew."""
+"""Twenty steps of each method equal the reviewed ones; `pytest --update-golden` replaces these."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ SLOWMO: dict[str, dict[str, Any]] = {
     for kind, exact in (("exact slowmo", True), ("slowmo", False))
     if exact or method not in ("ar-sgd", "local-sgd")
 }
-ALL = METHODS | SLOWMO
+UNITS = {
+    "ad-psgd by work units": METHODS["ad-psgd"],
+    "swarm-sgd with slowmo by work units": METHODS["swarm-sgd"] | {"slowmo": {"tau": 4, "beta": 0.6}},
+}
+ALL = METHODS | SLOWMO | UNITS
 KEYS = (
     "train_loss",
     "val_loss",
@@ -38,6 +42,7 @@ def trajectory(method: str) -> dict[str, Any]:
         optimizer="adam",
         cluster=ROUGH,
         schedule={"warmup_epochs": 1, "decay": "cosine"},
+        sharding=None if method in UNITS else "static",
     )
     parameters = models(simulated)
     waves = np.cos(np.outer(np.arange(4), np.arange(parameters.shape[1])))
@@ -49,7 +54,7 @@ def test_trajectories_are_the_golden_ones(update_golden: bool) -> None:
     found = {method: trajectory(method) for method in ALL}
     if update_golden:
         GOLDEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        pytest.skip(f"{GOLDEN.name} was written anew; review the difference before you commit it")
+        pytest.skip(f"{GOLDEN.name} was replaced; review the difference before you commit it")
     expected = json.loads(GOLDEN.read_text(encoding="utf-8"))
     assert found.keys() == expected.keys()
     for method, golden in expected.items():

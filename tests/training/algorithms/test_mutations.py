@@ -1,4 +1,4 @@
-"""The tests would notice: each of them fails when the line that it is there for is wrong."""
+"""The tests can fail: each fails if the line that it tests is wrong."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from training.algorithms.slowmo import SlowMo
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
 from training.compiled.optimizer import VectorOptimizer
 from training.errors import StalledError
+from training.loop import worker_state
 from training.loop.trainer import Trainer
 from training.simulation.stacked import StackedWork
 from training.simulation.transport import SimVector, half_difference
@@ -52,8 +53,8 @@ SAME_MEAN = (
     "training/algorithms/test_slowmo_disagreement.py"
     "::test_the_mean_moves_as_with_the_exact_average_though_workers_differ"
 )
-RESUME = "training/simulation/test_resume.py::test_every_method_goes_on_from_a_checkpoint_bit_by_bit"
-CLOCK = "training/simulation/test_resume.py::test_the_clock_of_the_learning_rate_goes_on"
+RESUME = "training/simulation/test_resume.py::test_every_method_continues_from_a_checkpoint_bit_by_bit"
+CLOCK = "training/simulation/test_resume.py::test_the_clock_of_the_learning_rate_continues"
 RING = {"base": {"algorithm": "d-psgd", "topology": "ring"}, "beta": 0.6}
 BY_HAND = {"overlap": "inline", "exchange": "locked"}
 #: Batches that differ in size between workers.
@@ -85,7 +86,7 @@ MUTATIONS = {
     "local steps before the average": Mutation(
         SwarmSgd.step, "await self._publish()", "pass", SWARM_BY_HAND, {"exchange": "locked"}
     ),
-    "the mean of local models": Mutation(mean_over_workers, "/= transport.world_size", "/= 4", LOCAL_BY_HAND),
+    "the mean of local models": Mutation(mean_over_workers, "message[-1] = 1", "message[-1] = 2", LOCAL_BY_HAND),
     "gradients weighted by samples": Mutation(
         ArSgd.step, "gradient *= num_samples", "num_samples = 1", AR_IS_SEQUENTIAL, UNEVEN
     ),
@@ -111,7 +112,7 @@ MUTATIONS = {
     ),
     "gradients that are not finite": Mutation(
         Algorithm.has_gradient, "self.model.gradient_is_finite()", "True",
-        "training/algorithms/test_nan_guard.py::test_the_other_workers_go_on",
+        "training/algorithms/test_nan_guard.py::test_the_other_workers_continue",
         {"method": "d-psgd", "slow": {}, "bad": float("nan")},
     ),
     "locks in the order of the ranks": Mutation(
@@ -145,10 +146,10 @@ MUTATIONS = {
         StackedWork.load_state, 'self._times.load_state(state["times"])', "pass", RESUME, resumed("ad-psgd")
     ),
     "the optimizer in a checkpoint": Mutation(
-        Trainer._take_up, 'algorithm.optimizer.load_state_dict(content["optimizer"])', "pass", RESUME, resumed("ar-sgd")
+        worker_state.start, 'algorithm.optimizer.load_state_dict(own["optimizer"])', "pass", RESUME, resumed("ar-sgd")
     ),
     "samples of all workers in a checkpoint": Mutation(
-        Trainer._see_all_samples, "if self._counts_globally:", "if False:", CLOCK, {"method": "ad-psgd"}
+        Trainer._epochs_together, "done=done, counted", "done=0, counted", CLOCK, {"method": "ad-psgd"}
     ),
 }  # fmt: skip
 

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from simulated import METHODS, ROUGH, LinearGradients, Watcher, models, run, toy_rows
 
+from training.algorithms.base import Algorithm
+from training.algorithms.gossip import GossipAlgorithm
+from training.algorithms.slowmo import SlowMo
 from training.readers.memory_rows import MemoryRows
 
 SLOWMO = {"slowmo": {"tau": 4, "beta": 0.5}}
@@ -17,7 +20,7 @@ SLOWMO = {"slowmo": {"tau": 4, "beta": 0.5}}
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
 @pytest.mark.parametrize("slow", [{}, SLOWMO], ids=["plain", "slowmo"])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_other_workers_go_on(method: str, slow: dict[str, Any], bad: float) -> None:
+def test_the_other_workers_continue(method: str, slow: dict[str, Any], bad: float) -> None:
     problem = LinearGradients(workers=4, steps=15, seed=1)
     problem.pulls[2, 3:6] = bad
     watcher = Watcher()
@@ -61,3 +64,46 @@ def test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch(method: str, row
         assert sum(record["steps_not_finite"] for record in records) == epoch + 1
         assert np.isfinite(records[0]["val_loss"])
     assert np.isnan(simulated.records[0][-1]["train_loss"]), "what could not be computed is not left out silently"
+
+
+def poison(rank: int, step: int, algorithm: Algorithm) -> None:
+    """Spoil the model of rank 2 before its fourth step, where its worker and where its partners see it."""
+    if (rank, step) != (2, 3):
+        return
+    spoiled = algorithm.model.empty()
+    algorithm.model.read(spoiled)
+    spoiled[1] = np.nan
+    algorithm.model.write(spoiled)
+    base = algorithm.base if isinstance(algorithm, SlowMo) else algorithm
+    if isinstance(base, GossipAlgorithm):
+        base.shared.values[1] = np.nan  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("slow", [{}, SLOWMO, {"slowmo": SLOWMO["slowmo"] | {"exact_average": True}}], ids=str)
+@pytest.mark.parametrize("method", METHODS)
+def test_parameters_that_are_not_finite_reach_nobody(method: str, slow: dict[str, Any]) -> None:
+    problem = LinearGradients(workers=4, steps=25, seed=1)
+    found = problem.drive(**METHODS[method], **slow, optimizer="sgd", cluster=ROUGH, before_step=poison)
+    for rank in (0, 1, 3):
+        assert np.abs(found[:, rank]).max() < 100, f"rank {rank}"
+    if method in ("local-sgd", "d-psgd"):
+        # The others give it a model again.
+        assert np.isfinite(found[-1, 2]).all()
+
+
+def test_an_update_that_is_not_finite_is_not_published() -> None:
+    problem = LinearGradients(workers=3, steps=8, seed=1)
+
+    def spoil(rank: int, step: int, algorithm: Algorithm) -> None:
+        algorithm.optimizer.param_groups[0]["lr"] = float("inf") if (rank, step) == (1, 4) else 0.1
+
+    for method in ("ad-psgd", "swarm-sgd"):
+        watcher = Watcher()
+
+        def before(rank: int, step: int, algorithm: Algorithm, watcher: Watcher = watcher) -> None:
+            spoil(rank, step, algorithm)
+            watcher(rank, step, algorithm)
+
+        found = problem.drive(algorithm=method, local_steps=1, optimizer="sgd", cluster=ROUGH, before_step=before)
+        assert np.isfinite(found).all()
+        assert [watcher.algorithms[rank].counts.skipped for rank in range(3)] == [0, 1, 0]

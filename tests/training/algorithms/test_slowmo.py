@@ -127,7 +127,7 @@ def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_the_slow_momentum_does_not_hang_on_the_learning_rate(exact: bool) -> None:
+def test_the_slow_momentum_does_not_depend_on_the_learning_rate(exact: bool) -> None:
     # Gradients that do not depend on the model; the rate changes between outer steps.
     seen = []
     for before in (set_rate, lambda *_: None):

@@ -62,7 +62,7 @@ def inflation(base: dict[str, Any], beta: float) -> float:
 
 
 def known_inflation(beta: float) -> float:
-    """The same where each window ends with fresh disagreement s of variance 1, whatever was before.
+    """The same if each window ends with an independent disagreement s of variance 1.
 
     v = gamma u and e, what remains after the outer step, follow v <- beta v + e - s and e <- s - beta v (eigenvalues of
     modulus sqrt(beta)), so that the variance of e becomes (1 + beta) / ((1 - beta) (1 + 2 beta)).

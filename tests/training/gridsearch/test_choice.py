@@ -75,7 +75,7 @@ def test_everything_else_stays() -> None:
     assert settings == train.model_copy(update={"batch_size": 64, "learning_rate": 0.02, "epochs": 7})
 
 
-def test_defaults_that_hang_on_other_settings_still_do() -> None:
+def test_defaults_that_depend_on_other_settings_still_do() -> None:
     # Dumped whole, a default of one method would count as the user's choice and be refused for another.
     settings = trained_as(BEST, algorithm="local-sgd", workers=2, slowmo={"tau": 6})
     assert settings.model_fields_set == {"algorithm", "workers", "slowmo", "batch_size", "learning_rate", "epochs"}

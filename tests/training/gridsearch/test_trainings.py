@@ -1,4 +1,4 @@
-"""Jobs of a search on a real features dataset: done once, and told when they fail."""
+"""Jobs of a search on a real features dataset: done once, with a message if they fail."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_halving_ends_with_the_full_number_of_epochs(num_trials: int, epochs: in
     assert left >= 1
 
 
-def test_the_best_go_on() -> None:
+def test_the_best_continue() -> None:
     trials = all_trials(GridSearchSettings.model_validate(SMALL))
     scores = [(trial, float(place % 5)) for place, trial in enumerate(trials)]
     going = promoted(scores, 9, 3)

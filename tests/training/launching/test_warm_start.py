@@ -1,4 +1,4 @@
-"""Training that begins with a model that is there: its weights and its scaling, nothing else."""
+"""Training that starts from an existing model takes over its weights and its scaling only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def first(old: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_it_begins_with_the_weights_and_keeps_the_scaling(first: Path, new: FeatureDataset, tmp_path: Path) -> None:
-    # A learning rate that moves nothing shows where it began, whatever the seed.
+    # A learning rate that moves nothing shows the initial weights, for any seed.
     later = run(new, tmp_path / "out", first / "model", learning_rate=1e-12, seed=99)
     torch.testing.assert_close(torch.tensor(flat_weights(later)), torch.tensor(flat_weights(first)))
     scalers = [load_model(folder / "model")[1].scalers for folder in (first, later)]
@@ -49,12 +49,12 @@ def test_it_begins_with_the_weights_and_keeps_the_scaling(first: Path, new: Feat
     assert scalers[0]["hlf"].mean != new.scaler()["hlf"]["mean"]
 
 
-def test_it_goes_on_learning(first: Path, new: FeatureDataset, tmp_path: Path) -> None:
+def test_it_continues_to_learn(first: Path, new: FeatureDataset, tmp_path: Path) -> None:
     later = run(new, tmp_path / "out", first / "model")
     assert (flat_weights(later) != flat_weights(first)).any()
 
 
-def test_a_run_that_goes_on_from_its_checkpoint_does_not_begin_again(
+def test_a_run_that_continues_from_its_checkpoint_does_not_begin_again(
     first: Path, new: FeatureDataset, tmp_path: Path
 ) -> None:
     whole = run(new, tmp_path / "whole", first / "model", epochs=4)

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: complete or not there, of these settings only, and damage is said."""
+"""Checkpoints on disk: complete or absent, for these settings only; damage is an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ from training.simulation.simulate import Simulated
 from training.transports.transport import SingleTransport
 
 WORKERS = 3
-CHOSEN: dict[str, Any] = {"algorithm": "swarm-sgd", "slowmo": {"tau": 4}, "epochs": 3, "batch_size": 8}
+CHOSEN: dict[str, Any] = {
+    "algorithm": "swarm-sgd",
+    "slowmo": {"tau": 4},
+    "epochs": 3,
+    "batch_size": 8,
+    "sharding": "static",
+}
 
 
 class PowerCutError(Exception):
@@ -72,7 +78,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
     return training(tmp_path_factory.mktemp("whole"))
 
 
-def assert_goes_on(out: Path, whole: Simulated, position: tuple[int, int]) -> None:
+def assert_continues(out: Path, whole: Simulated, position: tuple[int, int]) -> None:
     latest = CheckpointFolder(out / "checkpoints", "d").latest()
     assert latest is not None
     assert (latest.epoch, latest.step, latest.world_size) == (*position, WORKERS)
@@ -81,14 +87,14 @@ def assert_goes_on(out: Path, whole: Simulated, position: tuple[int, int]) -> No
         assert epochs_on_disk(out, rank) == [0, 1, 2]
 
 
-def test_a_run_that_was_interrupted_goes_on_from_its_last_checkpoint(tmp_path: Path, whole: Simulated) -> None:
+def test_a_run_that_was_interrupted_continues_from_its_last_checkpoint(tmp_path: Path, whole: Simulated) -> None:
     def stop(progress: Progress) -> None:
         if (progress.epoch, progress.step) == (2, 5):
             raise PowerCutError
 
     with pytest.raises(PowerCutError):
         training(tmp_path, stop=stop)
-    assert_goes_on(tmp_path, whole, (1, 3))
+    assert_continues(tmp_path, whole, (1, 3))
 
 
 @pytest.mark.parametrize("crash", ["before rank 2 writes", "while rank 2 writes", "before it is complete"])
@@ -121,11 +127,11 @@ def test_a_crash_during_a_checkpoint_leaves_the_one_before(
         training(tmp_path)
     monkeypatch.undo()
     assert torch.save is save
-    assert (tmp_path / "checkpoints" / "epoch-00001-step-00000003-of-3").is_dir()
-    assert_goes_on(tmp_path, whole, (1, 0))
+    assert (tmp_path / "checkpoints" / "epoch-00001-step-00000003-of-3-d").is_dir()
+    assert_continues(tmp_path, whole, (1, 0))
 
 
-def test_fewer_workers_go_on_and_leave_no_records_of_those_who_are_gone(tmp_path: Path) -> None:
+def test_fewer_workers_continue_and_leave_no_records_of_those_who_are_gone(tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
         if (progress.epoch, progress.step) == (2, 5):
             raise PowerCutError
@@ -135,7 +141,7 @@ def test_fewer_workers_go_on_and_leave_no_records_of_those_who_are_gone(tmp_path
     training(tmp_path, workers=2)
     assert [epochs_on_disk(tmp_path, rank) for rank in range(2)] == [[0, 1, 2]] * 2
     assert not (tmp_path / "metrics" / "rank-2.jsonl").exists()
-    assert sorted(path.name[-4:] for path in (tmp_path / "checkpoints").iterdir()) == ["of-2", "of-2"]
+    assert sorted(path.name[-6:] for path in (tmp_path / "checkpoints").iterdir()) == ["of-2-d", "of-2-d"]
 
 
 def test_only_the_two_newest_are_kept(tmp_path: Path) -> None:
@@ -144,8 +150,8 @@ def test_only_the_two_newest_are_kept(tmp_path: Path) -> None:
         found = written(folder, (7, step), value=step)
         assert (found.epoch, found.step) == (7, step)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "epoch-00007-step-00000003-of-2",
-        "epoch-00007-step-00000004-of-2",
+        "epoch-00007-step-00000003-of-2-d",
+        "epoch-00007-step-00000004-of-2-d",
     ]
     assert found.load(1)["value"].tolist() == [5.0] * 100
 
@@ -158,6 +164,47 @@ def test_a_checkpoint_of_other_settings_is_ignored_and_does_not_outlive_the_new_
     for epoch in (1, 2, 3):
         assert written(new, (epoch, 0)).epoch == epoch
     assert old.latest() is None
+
+
+def test_a_complete_checkpoint_is_of_one_run_with_one_setting(tmp_path: Path) -> None:
+    old, new = CheckpointFolder(tmp_path, "old"), CheckpointFolder(tmp_path, "new")
+    first = written(old, (1, 0), value=7.0)
+    # A crash after the first rank of a run with other settings came to the same place.
+    new.write_rank((1, 0), 2, 0, {"value": torch.zeros(3)})
+    new.complete((1, 0), 2)
+    assert new.latest() is None
+    assert old.latest() == first
+    assert [first.load(rank)["value"][0].item() for rank in range(2)] == [7.0, 8.0]
+
+
+def test_a_run_that_returns_to_an_earlier_place_does_not_mix_with_what_it_wrote_there_before(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    written(folder, (1, 4), value=1.0)
+    others = written(folder, (2, 0), workers=3)
+    folder.write_rank((2, 4), 2, 1, {"value": torch.full((1,), 5.0)})
+    # The run of three resumes with two workers from the beginning of the epoch before.
+    folder.forget_after((1, 0), others)
+    assert folder.latest() == others
+    folder.write_rank((1, 4), 2, 0, {"value": torch.zeros(1)})
+    folder.complete((1, 4), 2)
+    assert folder.latest() == others, "rank 1 has not written it yet"
+    assert not list(tmp_path.glob("*step-00000004*/rank-1.pt"))
+
+
+def test_whoever_writes_last_completes_a_checkpoint_and_those_who_are_ahead_keep_theirs(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    for epoch in (1, 2, 3):
+        folder.write_rank((epoch, 0), 2, 0, {"value": torch.ones(1)})
+        folder.complete((epoch, 0), 2)
+        assert folder.latest() is None
+    for epoch in (1, 2, 3):
+        folder.write_rank((epoch, 0), 2, 1, {"value": torch.ones(1)})
+        for _ in range(2):
+            folder.complete((epoch, 0), 2)
+        latest = folder.latest()
+        assert latest is not None
+        assert latest.epoch == epoch
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_newest_counts_and_not_the_furthest(tmp_path: Path) -> None:
@@ -222,7 +269,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "executed").exists()
 
 
-def test_the_digest_is_of_everything_that_the_numbers_hang_on() -> None:
+def test_the_digest_is_of_everything_that_the_numbers_depend_on() -> None:
     def digest(model: dict[str, Any] | None = None, **train: Any) -> str:
         return settings_digest(HlfSettings(**(model or {})), settings(**train))
 
@@ -268,7 +315,7 @@ class _Rank1(SingleTransport):
         vector[:] = self._sent
 
 
-def test_all_ranks_go_on_from_the_checkpoint_that_rank_0_found(tmp_path: Path) -> None:
+def test_all_ranks_continue_from_the_checkpoint_that_rank_0_found(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, "d")
     first, second = written(folder, (1, 0)), written(folder, (2, 0))
     assert agreed_checkpoint(folder, SingleTransport()) == second

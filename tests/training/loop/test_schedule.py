@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import CLUSTER, LinearGradients, Watcher, run, toy_rows
+from simulated import CLUSTER, KeptCheckpoints, LinearGradients, Watcher, run, toy_rows
 
 from training.loop.schedule import learning_rate
 from training.settings import TrainSettings
@@ -69,7 +69,7 @@ def test_all_workers_of_a_synchronous_run_have_the_same_rate_by_all_samples(algo
 @pytest.mark.parametrize("algorithm", ["ad-psgd", "swarm-sgd"])
 def test_under_gossip_the_clock_counts_the_samples_of_all_so_that_a_slow_worker_is_not_behind(algorithm: str) -> None:
     slow = CLUSTER.model_copy(update={"slow_ranks": {0: 5.0}})
-    simulated = run(algorithm=algorithm, schedule=SCHEDULE, epochs=2, cluster=slow)
+    simulated = run(algorithm=algorithm, schedule=SCHEDULE, epochs=2, cluster=slow, sharding="static")
     settings = made(SCHEDULE, learning_rate=0.05, epochs=2)
     last = [records[0]["learning_rate"] for records in simulated.records]
     # After its eighth and last step of the first epoch rank 0 has seen everything; when the others took theirs, rank 0
@@ -77,6 +77,38 @@ def test_under_gossip_the_clock_counts_the_samples_of_all_so_that_a_slow_worker_
     assert last[0] == pytest.approx(learning_rate(settings, 1))
     for rate in last[1:]:
         assert learning_rate(settings, 0.7) < rate < learning_rate(settings, 0.85)
+
+
+@pytest.mark.parametrize("algorithm", ["ad-psgd", "swarm-sgd"])
+def test_with_work_units_a_slow_worker_has_the_rate_of_the_others(algorithm: str) -> None:
+    slow = CLUSTER.model_copy(update={"slow_ranks": {0: 5.0}})
+    simulated = run(algorithm=algorithm, schedule=SCHEDULE, epochs=2, cluster=slow)
+    settings = made(SCHEDULE, learning_rate=0.05, epochs=2)
+    for epoch in (1, 2):
+        # Of 32 units an epoch, a slow worker holds two while the others do ten times as many.
+        near = [learning_rate(settings, epoch + apart) for apart in (-0.3, 0, 0.3)]
+        for records in simulated.records:
+            assert min(near) <= records[epoch - 1]["learning_rate"] <= max(near)
+    assert [records[-1]["samples_seen_by_all"] for records in simulated.records] == [640] * 4
+
+
+@pytest.mark.parametrize("algorithm", ["ar-sgd", "d-psgd", "ad-psgd"])
+def test_row_groups_that_are_left_out_do_not_slow_the_clock_down(algorithm: str) -> None:
+    # Eight row groups for three workers: two are left out in each epoch.
+    schedule = {"decay": "cosine", "final_fraction": 0.01}
+    simulated = run(algorithm=algorithm, workers=3, epochs=2, schedule=schedule, sharding="static")
+    rates = [records[-1]["learning_rate"] for records in simulated.records]
+    assert min(rates) == pytest.approx(0.01 * 0.05)
+
+
+def test_an_abandoned_part_of_an_epoch_does_not_count() -> None:
+    chosen: dict[str, Any] = {"algorithm": "ar-sgd", "optimizer": "sgd", "scale_learning_rate": False, "epochs": 2}
+    chosen |= {"schedule": {"decay": "step", "milestones": [1.0], "factor": 0.1}, "train": toy_rows(240, groups=12)}
+    kept = KeptCheckpoints()
+    run(workers=4, checkpoint_steps=5, files=kept.files, **chosen)
+    shrunk = run(workers=3, resume=kept.at((0, 5)), **chosen)
+    assert [record["learning_rate"] for record in shrunk.records[0]] == pytest.approx([0.05, 0.005])
+    assert [record["samples_seen_by_all"] for record in shrunk.records[0]] == [240, 480]
 
 
 def test_the_linear_rule_reaches_the_optimizer() -> None:

@@ -14,7 +14,7 @@ from features.dataset import FeatureDataset
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
 from models.saved_model import load_model
-from training.errors import DivergedError
+from training.errors import DivergedError, NoEventsError
 from training.launching.launcher import launch
 from training.launching.rank import RunSpec
 from training.loop.trainer import Progress
@@ -87,6 +87,16 @@ def test_progress_rises_and_reaches_the_end_of_every_epoch(dataset: FeatureDatas
 def test_divergence_is_said_with_the_learning_rate(dataset: FeatureDataset, tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"diverged.*train\.learning_rate"):
         run(dataset, tmp_path / "out", optimizer="sgd", learning_rate=1e30)
+
+
+def test_a_validation_split_without_events_is_said_before_the_training(tmp_path: Path) -> None:
+    small = write_dataset(tmp_path / "set", rows={"train": [32], "val": [3], "test": [3]})
+    description = small.folder / "dataset.json"
+    content = json.loads(description.read_text())
+    content["splits"]["val"] = []
+    description.write_text(json.dumps(content))
+    with pytest.raises(NoEventsError, match=r"the val split of .* has no events"):
+        run(small, tmp_path / "out")
 
 
 def test_the_saved_model_takes_raw_features(dataset: FeatureDataset, tmp_path: Path) -> None:

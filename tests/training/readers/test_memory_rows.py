@@ -14,7 +14,7 @@ from features.dataset import FeatureDataset
 from training.errors import ShardError
 from training.readers.memory_rows import MemoryRows
 from training.readers.opening import open_reader
-from training.readers.sharding import plan_epoch, step_bounds
+from training.readers.sharding import plan_epoch, share_of
 
 ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 3], "test": [4]}
 INPUTS = ("hlf", "particles", "num_particles")
@@ -36,9 +36,9 @@ def test_steps_picked_from_memory_are_those_of_the_reader(
     for epoch in (0, 2):
         plan = plan_epoch(rows.group_rows, world_size=world_size, batch_size=4, seed=3, epoch=epoch)
         for rank in range(world_size):
-            order = rows.row_order(plan, rank=rank, epoch=epoch)
-            bounds = step_bounds(len(order), plan.num_steps)
-            for step, expected in enumerate(reader.train_batches(plan, rank=rank, epoch=epoch)):
+            share = share_of(plan, rows.group_rows, rank=rank, epoch=epoch)
+            order, bounds = rows.reading_order(share), np.cumsum([0, *share.sizes])
+            for step, expected in enumerate(reader.train_batches(share)):
                 found = rows.batch(order[bounds[step] : bounds[step + 1]])
                 for one, other in zip((*found.inputs, *found[1:]), (*expected.inputs, *expected[1:]), strict=True):
                     assert torch.equal(one, other)
@@ -61,7 +61,7 @@ def test_cut_anew_every_row_is_still_read_once(dataset: FeatureDataset, num_grou
     assert len(rows.group_rows) == num_groups
     assert max(rows.group_rows) - min(rows.group_rows) <= 1
     plan = plan_epoch(rows.group_rows, world_size=num_groups, batch_size=4, seed=3, epoch=1)
-    orders = [rows.row_order(plan, rank=rank, epoch=1) for rank in range(num_groups)]
+    orders = [rows.reading_order(share_of(plan, rows.group_rows, rank=rank, epoch=1)) for rank in range(num_groups)]
     assert sorted(np.concatenate(orders).tolist()) == list(range(49))
     assert all(order.dtype == np.int64 for order in orders)
 

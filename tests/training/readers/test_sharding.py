@@ -38,7 +38,7 @@ def test_what_is_left_out_moves_on_until_every_group_had_its_turn() -> None:
     assert sorted(group for groups in left_out for group in groups) == list(range(7))
 
 
-def test_the_plan_hangs_on_seed_and_epoch_only() -> None:
+def test_the_plan_depends_on_seed_and_epoch_only() -> None:
     def groups(seed: int, epoch: int) -> list[list[int]]:
         return plan_epoch([10] * 12, world_size=3, batch_size=10, seed=seed, epoch=epoch).groups.tolist()
 
@@ -54,24 +54,24 @@ def test_the_rest_of_an_epoch_is_the_end_of_the_whole(
     world_size = min(world_size, len(rows))
     plan = plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=1, epoch=0)
     for rank in range(world_size):
-        whole = share_of(plan, rows, rank=rank)
+        whole = share_of(plan, rows, rank=rank, epoch=0)
         assert whole.groups == plan.groups[rank].tolist()
-        assert whole.skipped == 0
         assert len(whole.sizes) == plan.num_steps
         assert sum(whole.sizes) == sum(rows[group] for group in whole.groups)
         first_step = data.draw(st.integers(0, plan.num_steps))
-        rest = share_of(plan, rows, rank=rank, first_step=first_step)
+        rest = share_of(plan, rows, rank=rank, epoch=0, first_step=first_step)
         assert rest.sizes == whole.sizes[first_step:]
         assert rest.groups == whole.groups[len(whole.groups) - len(rest.groups) :]
-        assert sum(rows[group] for group in rest.groups) - rest.skipped == sum(rest.sizes)
-        assert not rest.groups or rest.skipped < rows[rest.groups[0]]
+        assert sum(stop - start for _, start, stop in rest.pieces) == sum(rest.sizes)
+        assert all(0 <= start < stop == rows[group] for group, start, stop in rest.pieces)
+        assert not any(start for _, start, _ in rest.pieces[1:])
 
 
 @pytest.mark.parametrize("first_step", [-1, 4])
 def test_a_step_outside_of_the_epoch_is_refused(first_step: int) -> None:
     plan = plan_epoch([10, 10], world_size=1, batch_size=8, seed=1, epoch=0)
     with pytest.raises(ValueError, match=f"step {first_step} in an epoch of 3 steps"):
-        share_of(plan, [10, 10], rank=0, first_step=first_step)
+        share_of(plan, [10, 10], rank=0, epoch=0, first_step=first_step)
 
 
 def test_the_order_of_rows_is_the_one_of_earlier_versions() -> None:

@@ -11,6 +11,7 @@ import pytest
 from simulated import METHODS, ROUGH, LinearGradients, Pairs, Watcher, models, run
 
 from training.errors import StalledError
+from training.loop.metering import Meter, MeteredTransport
 from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.costs import average_seconds
 from training.simulation.transport import SimNetwork, SimTransport
@@ -95,7 +96,7 @@ def test_collectives_give_everybody_the_sum_and_the_vector_of_rank_0() -> None:
         vector += transport.rank
         await transport.all_reduce_sum(vector)
         assert vector.tolist() == [10] * 5
-        assert await transport.count_samples(0) == 0
+        assert await transport.count("samples", 0) == 0
 
     # Two rounds of a broadcast; an all-reduce of four in two rounds.
     assert on_workers(4, meet) == pytest.approx(4 * MESSAGE)
@@ -162,7 +163,7 @@ def test_steps_take_the_time_of_computing_and_of_what_must_be_waited_for() -> No
     round_seconds = LATENCY + 48 / BANDWIDTH
     assert step_seconds(algorithm="ar-sgd") == pytest.approx(STEP + 2 * round_seconds)
     assert step_seconds(algorithm="ar-sgd", workers=2) == pytest.approx(STEP + round_seconds)
-    assert step_seconds(algorithm="local-sgd", local_steps=3) == pytest.approx(STEP + 2 * MESSAGE / 3)
+    assert step_seconds(algorithm="local-sgd", local_steps=3) == pytest.approx(STEP + 2 * round_seconds / 3)
     pairs = {"workers": 2, "partners": lambda rank: Pairs([1 if rank == 0 else None]), "overlap": "inline"}
     assert step_seconds(algorithm="ad-psgd", exchange="locked", **pairs) == pytest.approx(STEP + LOCKED)
     # The models travel while the gradient is computed.
@@ -190,9 +191,10 @@ def test_an_epoch_takes_the_time_of_its_steps_and_of_its_end() -> None:
     def all_reduce(nbytes: int) -> float:
         return LATENCY + nbytes / BANDWIDTH
 
-    # 160 rows each in 8 steps of 20. At the end: a barrier; the mean model, its distance, and two times four sums.
+    # 160 rows each in 8 steps of 20. At the end: a barrier; the mean model and the number of finite ones; its distance;
+    # half of the 60 rows of the validation, and four sums; then all 60 for the worker's own model.
     steps = 8 * (1e-3 + 20 * 1e-5 + all_reduce(size + 8))
-    end = LATENCY + all_reduce(size) + all_reduce(8) + 2 * all_reduce(32)
+    end = LATENCY + all_reduce(size + 8) + all_reduce(8) + (30 + 60) * 1e-5 / 3 + all_reduce(32)
     for (record,) in simulated.records:
         assert record["seconds"] == pytest.approx(steps + end)
         assert record["seconds_by_kind"]["compute"] == pytest.approx(8 * 1.2e-3)
@@ -222,3 +224,45 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(method: st
         assert one == other
     assert (models(runs[0]) != models(runs[2])).any()
     assert runs[0].seconds != runs[2].seconds
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_kinds_of_work_add_up_to_the_time_of_every_worker(method: str) -> None:
+    simulated = run(**METHODS[method], cluster=ROUGH, epochs=3)
+    for records in simulated.records:
+        for record in records:
+            assert sum(record["seconds_by_kind"].values()) == pytest.approx(record["seconds"], rel=1e-3)
+        # The end of the run, behind the last record: the choice of the best model and the farewell.
+        total = sum(record["seconds"] for record in records)
+        assert total == pytest.approx(simulated.seconds - 1.6e-3, abs=5e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["ar-sgd", "d-psgd"])
+def test_the_workers_that_wait_for_a_slow_one_say_so(algorithm: str) -> None:
+    cluster = ClusterSettings.sleeping(1e-3, slow_ranks={1: 10.0}, latency_seconds=1e-5)
+    simulated = run(algorithm=algorithm, topology="complete", cluster=cluster, epochs=1)
+    for rank, (record,) in enumerate(simulated.records):
+        # Eight steps, in each of which the others are nine milliseconds early.
+        expected = 0.0 if rank == 1 else 8 * 9e-3
+        assert record["wait_seconds"] == pytest.approx(expected, abs=2e-4)
+        assert record["seconds_by_kind"]["compute"] == pytest.approx(8e-2 if rank == 1 else 8e-3, rel=1e-6)
+
+
+def test_waiting_for_a_lock_is_no_communication() -> None:
+    async def one(transport: SimTransport) -> None:
+        meter = Meter(transport.now)
+        shared = await MeteredTransport(transport, meter).share(np.zeros(5))
+        meter.restart()
+        if transport.rank:
+            await transport._network.clock.sleep(MESSAGE / 2)
+            meter.lap("compute")
+            await shared.add(np.ones(5))
+            # Rank 0 holds the lock for two messages.
+            assert meter.seconds["wait"] == pytest.approx(1.5 * MESSAGE)
+            assert meter.seconds["communicate"] == pytest.approx(0, abs=1e-12)
+        else:
+            await shared.average_with(1)
+            assert meter.seconds["wait"] == 0
+            assert meter.seconds["communicate"] == pytest.approx(2 * MESSAGE)
+
+    on_workers(2, one)

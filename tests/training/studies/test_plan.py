@@ -1,4 +1,4 @@
-"""Which runs there are, where they go, and which count as done."""
+"""The runs of a comparison, their folders and their state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from feature_datasets import write_dataset
 from features.dataset import FeatureDataset
 from models.networks.hlf_settings import HlfSettings
 from models.networks.registry import NetworksSettings
-from training.errors import ShardError
+from training.errors import ShardError, StudyError
 from training.settings import TrainSettings
 from training.studies.plan import StudyPlan, make_plan
 from training.studies.settings import CompareSettings
@@ -82,6 +82,16 @@ def test_what_other_settings_left_is_removed_and_what_the_same_left_is_kept(
     assert not left.exists()
 
 
+def test_a_folder_of_others_at_the_place_of_a_run_is_refused(dataset: FeatureDataset, tmp_path: Path) -> None:
+    run = planned(dataset, tmp_path).runs()[0]
+    notes = run.spec.out_dir / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    with pytest.raises(StudyError, match=r"seed-1 holds files .*made-by-hep-pipeline.*Move"):
+        run.prepare("commit 1")
+    assert notes.read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     ("changes", "is_same"),
     [
@@ -96,7 +106,7 @@ def test_what_other_settings_left_is_removed_and_what_the_same_left_is_kept(
         ({"rate_factors": [1.0]}, False),
     ],
 )
-def test_the_result_depends_on_what_matters_and_nothing_else(
+def test_the_digest_depends_on_settings_that_change_the_result_only(
     dataset: FeatureDataset, tmp_path: Path, changes: dict[str, Any], is_same: bool
 ) -> None:
     before = planned(dataset, tmp_path)

@@ -1,4 +1,4 @@
-"""Tables and sentences: they say what the numbers are, and no more."""
+"""Tables and sentences: they state the numbers without further claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--set a.b=c`: which value of the config is meant, and what it becomes."""
+"""`--set a.b=c`: the key of the config, and its new value."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from pydantic import BaseModel
 from ruamel.yaml.error import YAMLError
 
-from pipeline.credentials import Property, shown
+from pipeline.configuration.credentials import Property, shown
+from pipeline.configuration.yaml_text import about_yaml, read_yaml
 from pipeline.errors import ConfigError, short
-from pipeline.yaml_text import about_yaml, read_yaml
 
 Keys = tuple[str | int, ...]
 
@@ -26,23 +26,23 @@ class Override(NamedTuple):
     """The option as it was typed, without secrets."""
 
     def concerns(self, keys: Keys) -> bool:
-        """Whether it gives the value at a place, or all that is around it."""
+        """Whether it gives the value of a key, or of a section around it."""
         return self.keys == keys[: len(self.keys)]
 
     def is_below(self, keys: Keys) -> bool:
-        """Whether it gives a part of the value at a place."""
+        """Whether it gives a part of the value of a key."""
         return keys == self.keys[: len(keys)]
 
 
 def read_override(text: str, model: type[BaseModel]) -> Override:
-    """Read `a.b=c`; c is read as YAML, but for values that are words anyway.
+    """Read `a.b=c`. YAML reads c, except where the config expects text.
 
     Args:
-        text: What follows `--set`.
-        model: Of the config.
+        text: The value of `--set`.
+        model: The model of the config.
 
     Raises:
-        ConfigError: It is not of this form.
+        ConfigError: The text has another form.
 
     Examples:
         >>> from pipeline.config import Config
@@ -65,7 +65,7 @@ def read_override(text: str, model: type[BaseModel]) -> Override:
         # YAML quotes the line.
         why = about_yaml(cause, hides=shown(text) != text)
         raise ConfigError(f"{said}: the value is no valid YAML ({why}).") from None
-    # Words are taken as they are: YAML would cut them at ' #'.
+    # Text stays unchanged: YAML would cut it at ' #'.
     return Override(keys, given if isinstance(value, str) and not is_quoted else value, said)
 
 
@@ -73,7 +73,7 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
     """Put a value into the content of a config, in place.
 
     Raises:
-        ConfigError: A part of the path holds a value, or is no item of a list.
+        ConfigError: A part of the path is a plain value, or no item of a list.
 
     Examples:
         >>> from pipeline.config import Config
@@ -95,16 +95,16 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
             where[key] = override.value
             return
         if isinstance(where, dict) and where.get(key) is None:
-            # Also where a section that is off by default stands as null.
+            # A section that is off by default is null.
             default = _default(model, override.keys[: place + 1])
             where[key] = copy.deepcopy(default) if isinstance(default, list) else {}
         where = where[key]
 
 
 def _find(path: str, model: type[BaseModel]) -> tuple[Keys, Any]:
-    """The keys of a dotted path, and the type of the value there; None where it is not known.
+    """The keys of a dotted path, and the type of the value; None if it is not known.
 
-    Where a mapping holds words, such as Spark properties, all that is left of the path is one key.
+    In a mapping of text, such as the Spark properties, the rest of the path is one key.
     """
     kind: Any = model
     keys: list[str | int] = []
@@ -126,7 +126,7 @@ def _find(path: str, model: type[BaseModel]) -> tuple[Keys, Any]:
 
 
 def _without_none(annotation: Any) -> Any:
-    """The section or list inside `Annotated[X, ...]` and `X | None`; words that may be null are read as YAML."""
+    """The section or list inside `Annotated[X, ...]` and `X | None`; YAML reads text that may be null."""
     if get_origin(annotation) is Annotated:
         return _without_none(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -136,7 +136,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _default(model: type[BaseModel], keys: Keys) -> Any:
-    """The default of the value at a place; None where there is none."""
+    """The default of a key; None if there is none."""
     found: Any = model
     for key in keys:
         if isinstance(found, type) and issubclass(found, BaseModel):
@@ -150,10 +150,10 @@ def _default(model: type[BaseModel], keys: Keys) -> Any:
 
 
 def value_at(content: Any, keys: Keys) -> Any:
-    """What stands at a place of nested mappings and lists.
+    """The value of nested mappings and lists at a sequence of keys.
 
     Raises:
-        KeyError: Nothing does.
+        KeyError: There is no such value.
     """
     for key in keys:
         items = dict(enumerate(content)) if isinstance(content, list) else content

@@ -1,4 +1,4 @@
-"""Folders that this code made: a file in each says so, and only these are ever removed."""
+"""Folders that this code made. Each holds a marker file; only these folders are ever removed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ MARKER: Final = "made-by-hep-pipeline"
 
 
 def make(folder: Path) -> None:
-    """Make a folder that is ours.
+    """Make a folder with the marker.
 
     Raises:
-        FileExistsError: There is something of that name.
+        FileExistsError: The path exists already.
     """
     folder.mkdir(parents=True)
     (folder / MARKER).touch()
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether this code made a folder. A symbolic link is never ours, whatever it leads to.
+    """Whether this code made a folder. A symbolic link is never ours.
 
-    A kill just after a folder was made leaves it empty, so an empty one counts: it holds nothing that could be lost.
+    A kill between folder and marker leaves an empty folder, so an empty folder counts as ours.
     """
     if folder.is_symlink() or not folder.is_dir():
         return False
@@ -30,7 +30,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder if it is ours, the marker last: what a kill leaves of it is still ours."""
+    """Remove a folder if it is ours. The marker comes last, so that the rest after a kill is still ours."""
     if not is_ours(folder):
         return
     marker = folder / MARKER

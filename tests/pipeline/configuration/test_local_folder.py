@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.configuration.local_folder import chosen_folder, local_folder
 from pipeline.errors import ConfigError
-from pipeline.local_folder import chosen_folder, local_folder
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""YAML that users write, by the rules of YAML 1.2: `no` is a word and 010 is ten. What nobody means is refused."""
+"""YAML by the rules of version 1.2: `no` is a word and 010 is ten. Likely mistakes are errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.tag import Tag
 
 from ingestion.secrets import redact
-from pipeline.credentials import holds_credential
+from pipeline.configuration.credentials import holds_credential
 from pipeline.errors import short
 
-#: Values in a config, those that aliases repeat counted each time: with aliases of aliases ten lines say a billion.
+#: Highest number of values in a config, with repetitions by aliases: ten lines of nested aliases give a billion values.
 _MOST_VALUES: Final = 1_000_000
 _MOST_LEVELS: Final = 100
-#: Tags that the library gives to plain words although YAML 1.2 has no such types.
+#: Tags that the library gives to plain words, although YAML 1.2 lacks their types.
 _WORDS_ALL_THE_SAME: Final = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
 
 
 class _Resolver(VersionedResolver):
-    """What a plain word stands for."""
+    """Resolves plain words to types."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         """The tag of a node; see the base class."""
@@ -36,7 +36,7 @@ class _Resolver(VersionedResolver):
 
 
 class _Constructor(SafeConstructor):
-    """Makes values, and refuses a key that is given twice and aliases that no memory holds."""
+    """Makes values; refuses repeated keys, and aliases with too many values."""
 
     def construct_document(self, node: Any) -> Any:
         """The content of a file; see the base class."""
@@ -57,7 +57,7 @@ class _Constructor(SafeConstructor):
 
 
 def _num_values(node: Node, counted: dict[int, int]) -> int:
-    """Values that a node stands for; `counted` holds those known, 0 for a node within which this one lies."""
+    """Number of values of a node; `counted` holds the known numbers, 0 for nodes around this one."""
     if id(node) not in counted:
         counted[id(node)] = 0
         parts: list[Node] = []
@@ -72,7 +72,7 @@ def _num_values(node: Node, counted: dict[int, int]) -> int:
                     )
         counted[id(node)] = 1 + sum([_num_values(part, counted) for part in parts])
     elif not counted[id(node)]:
-        raise ConstructorError(None, None, "an alias stands for what it is a part of", node.start_mark)
+        raise ConstructorError(None, None, "an alias contains itself", node.start_mark)
     return counted[id(node)]
 
 
@@ -100,39 +100,39 @@ def read_yaml(text: str) -> Any:
     except MaxDepthExceededError:
         raise YAMLError("it is nested too deeply") from None
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as cause:
-        # Of values that are declared to be a date or number, and are none.
+        # A value is declared to be a date or a number, and is none.
         raise YAMLError(f"a value in it cannot be read ({cause})") from cause
 
 
 def write_yaml(content: Any) -> str:
-    r"""What JSON can hold as YAML text, a key each line.
+    r"""JSON content as YAML text, one key per line.
 
     Examples:
         >>> write_yaml({"title": "no", "epochs": 3})
         'title: no\nepochs: 3\n'
     """
     file = io.StringIO()
-    # Mappings of classes of our own become plain ones.
+    # Mappings of our own classes become plain ones.
     _yaml().dump(json.loads(json.dumps(content)), file)
     return file.getvalue()
 
 
 def about_yaml(cause: YAMLError, *, hides: bool = False) -> str:
-    """What is wrong with YAML text; only the place where the line may hold a secret.
+    """The mistake in YAML text; only its position if the line may hold a secret.
 
     Args:
-        cause: What the library says.
-        hides: It holds one.
+        cause: The error of the library.
+        hides: Whether the text holds a secret.
     """
     if not (hides or _holds_secret(cause)):
         return short(str(cause))
     mark = cause.problem_mark if isinstance(cause, MarkedYAMLError) else None
     place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
-    return f"a mistake{place}, which is not shown since it may hold a secret"
+    return f"a mistake{place}; the line is hidden, since it may hold a secret"
 
 
 def _holds_secret(cause: YAMLError) -> bool:
-    """Whether YAML quotes a line with a credential; its own words may name one too ("cannot start any token")."""
+    """Whether the error quotes a line with a credential. Its other text may match too ("cannot start any token")."""
     if not isinstance(cause, MarkedYAMLError):
         return holds_credential(str(cause))
     marks = [mark for mark in (cause.context_mark, cause.problem_mark) if mark is not None]
@@ -141,7 +141,7 @@ def _holds_secret(cause: YAMLError) -> bool:
 
 
 def not_text(content: Any, place: str) -> Iterator[str]:
-    """Dotted keys of words that no file can hold: YAML takes such escapes, and arguments may be any bytes."""
+    """Dotted keys of text that UTF-8 cannot encode: YAML allows such escapes, and arguments may be any bytes."""
     if isinstance(content, str) and not content.isascii():
         try:
             content.encode("utf-8")

@@ -1,4 +1,4 @@
-"""Which settings hold credentials, by the rules of those that take them: Spark, Hadoop, and MPI for its environment."""
+"""Which settings hold credentials, by the rules of Spark and Hadoop; the environment of MPI ranks follows them too."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pydantic import GetPydanticSchema, PlainSerializer, SecretStr
 from ingestion.secrets import HIDDEN, redact
 
 _CREDENTIAL: Final = re.compile(
-    # Spark's default of spark.redaction.regex, which it applies to names and values of properties, and to variables.
+    # Default of spark.redaction.regex; Spark applies it to names and values of properties and to variables.
     r"secret|password|token|access[.]?key"
-    # What Hadoop's default of hadoop.security.sensitive-config-keys adds, and the SAS of its Azure connector.
+    # Further names in Hadoop's default of hadoop.security.sensitive-config-keys, and SAS of its Azure connector.
     r"|ssl[.]keystore[.]pass\b|(?:encryption|session)[.]key\b|fs[.]azure[.](?:account[.]key|oauth2|sas)\b"
     r"|fs[.]adl[.]oauth2|fs[.]gs[.](?:encryption|proxy|auth)\b|credential(?![\w.])",
     re.IGNORECASE,
 )
 _OVERRIDE: Final = re.compile(r"(\s*(?:--set=)?\s*(?P<keys>(?P<section>\w+)[\w.-]*)\s*[=:]).+", re.DOTALL)
-#: They hold properties of Spark and arguments of launchers.
+#: Sections with properties of Spark and arguments of launchers.
 _SECTIONS: Final = ("spark", "train", "train_by_network")
 #: Names before the `=` of arguments such as `MY_TOKEN=x` and `--export=ALL,MY_TOKEN=x`.
 _VARIABLE: Final = re.compile(r"(?:^|[,=])([\w.-]+)=")
-#: A property of Spark in the config; what is neither of the two is one mistake.
+#: A property of Spark in the config. A value of neither type is one mistake, not two.
 Property = Annotated[
     str | SecretStr,
     GetPydanticSchema(lambda source, handler: {**handler(source), "custom_error_type": "string_type"}),
@@ -42,7 +42,7 @@ def holds_credential(words: str) -> bool:
 
 
 def variables_with_credentials(arguments: Sequence[str]) -> list[str]:
-    """Variables that arguments of a launcher give a value to, and whose names say that it is a credential.
+    """Variables that a launcher's arguments set, and whose names say that they hold a credential.
 
     Examples:
         >>> variables_with_credentials(["-x", "MY_TOKEN=hush", "-x", "MY_PASSWORD", "--hostfile=/token/hosts"])
@@ -53,7 +53,7 @@ def variables_with_credentials(arguments: Sequence[str]) -> list[str]:
 
 
 def shown(override: str) -> str:
-    """An override as it may be shown: without its value where that holds a credential.
+    """An override for messages and logs: its value is hidden if it holds a credential.
 
     Examples:
         >>> shown("spark.conf.spark.my.password=hush")
@@ -62,14 +62,14 @@ def shown(override: str) -> str:
         'report.title=password=tt'
     """
     found = _OVERRIDE.fullmatch(override)
-    # The name of a property tells in a misspelt section too.
+    # In a misspelt section, the name of the property decides.
     if found and holds_credential(override if found["section"] in _SECTIONS else found["keys"]):
         return f"{found[1]}{HIDDEN}"
     return redact(override)
 
 
 def shown_command(words: Sequence[str]) -> list[str]:
-    """A command line as it may be kept.
+    """A command line for messages and logs.
 
     Examples:
         >>> shown_command(["run", "--set", 'spark.conf={"spark.my.password": "a b"}', "--set=train.epochs=5"])

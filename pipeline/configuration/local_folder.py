@@ -1,4 +1,4 @@
-"""Folders that users name for outputs: on a file system of this machine, with names that it takes."""
+"""Output folders that users name: on a file system of this machine, with names that it allows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pipeline.errors import ConfigError
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 #: Bytes of a name, on all common file systems.
 _LONGEST_NAME: Final = 255
-#: Bytes of a path; Linux takes 4095, and the longest path of a file below a run folder is shorter than the difference.
+#: Bytes of a path. Linux allows 4095; paths of files below a run folder are longer by less than the difference.
 _LONGEST_PATH: Final = 3500
 
 
 def local_folder(words: str | Path) -> Path:
-    """The folder that is meant; `~` is the home folder. Nothing is made.
+    """The path of a folder; `~` is the home folder. This makes nothing.
 
     Raises:
         ValueError: It is a URL, or too long.
@@ -30,7 +30,7 @@ def local_folder(words: str | Path) -> Path:
     if _URL.match(str(words)):
         raise ValueError(
             f"'{words}' is a URL, and outputs go to local file systems only; name a folder, and copy it there "
-            f"when the run is done"
+            f"after the run"
         )
     try:
         folder = Path(words).expanduser()
@@ -46,10 +46,10 @@ def local_folder(words: str | Path) -> Path:
 
 
 def chosen_folder(words: Path, option: str) -> Path:
-    """`local_folder` of what was typed at the command line.
+    """`local_folder` of an option of the command line.
 
     Raises:
-        ConfigError: It cannot be; the message begins with the option.
+        ConfigError: It is a URL, or too long; the message begins with the option.
     """
     try:
         return local_folder(words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.credentials import holds_credential, shown, shown_command
+from pipeline.configuration.credentials import holds_credential, shown, shown_command
 
 
 @pytest.mark.parametrize(

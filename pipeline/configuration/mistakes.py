@@ -1,4 +1,4 @@
-"""What is said of mistakes in a config: the key, what is wrong, the nearest valid name, and no secrets."""
+"""Messages about mistakes in a config: the key, what is wrong, the nearest valid name, and no secrets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ingestion.secrets import HIDDEN, redact_all
-from pipeline.credentials import shown
+from pipeline.configuration.credentials import shown
+from pipeline.configuration.overrides import Override
 from pipeline.errors import nearest, short
-from pipeline.overrides import Override
 
 _MISTAKES_SHOWN: Final = 20
 
@@ -27,14 +27,14 @@ def explain(
     of_file: ValidationError | None,
     overrides: Sequence[Override],
 ) -> str:
-    """All mistakes of a config, a line each, first those of the file.
+    """All mistakes of a config, one per line; those of the file come first.
 
     Args:
-        error: Of the config with its overrides.
-        model: Of the config.
-        place: The file.
-        of_file: Of the file alone.
-        overrides: Those of the command line.
+        error: The mistakes of the config with its overrides.
+        model: The model of the config.
+        place: Name of the file.
+        of_file: The mistakes of the file alone.
+        overrides: The overrides of the command line.
     """
     known = set() if of_file is None else {(each["loc"], each["msg"]) for each in of_file.errors()}
     in_file, in_options = [], []
@@ -49,11 +49,11 @@ def explain(
 
 
 def _options(mistake: ErrorDetails, overrides: Sequence[Override], *, is_in_file: bool) -> str:
-    """The options that a mistake comes from; empty where it is the file's."""
+    """The options that cause a mistake; empty if the file does."""
     giving = [each for each in overrides if each.concerns(mistake["loc"])]
     if giving or is_in_file:
         return giving[-1].shown if giving else ""
-    # One of several values that contradict each other, or a part of what is wrong as a whole.
+    # Values that contradict each other, or a part of a value that is wrong as a whole.
     return " ".join(each.shown for each in [each for each in overrides if each.is_below(mistake["loc"])] or overrides)
 
 

@@ -1,4 +1,4 @@
-"""What users write as YAML, and what of it is refused."""
+"""YAML of users: values by YAML 1.2, and refused mistakes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ruamel.yaml.error import YAMLError
 
-from pipeline.yaml_text import read_yaml, write_yaml
+from pipeline.configuration.yaml_text import read_yaml, write_yaml
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ ALIASES = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     ("text", "words"),
     [
         (ALIASES, "its aliases stand for more than 1,000,000 values"),
-        ("a: &a [*a]", "an alias stands for what it is a part of"),
+        ("a: &a [*a]", "an alias contains itself"),
         ("[" * 5000, "it is nested too deeply"),
         ("{[a]: 1}", "a key is a word or a number"),
         ("a: !!int x", "a value in it cannot be read"),

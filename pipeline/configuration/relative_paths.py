@@ -1,4 +1,4 @@
-"""Relative paths in a config file: they count from the folder of the file."""
+"""Relative paths in a config file start at the folder of the file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pipeline.runs.store import POINTER
 
 
 def count_from_folder(path: Path, content: dict[str, Any]) -> None:
-    """Make relative paths in a config count from the folder of its file, in place.
+    """Make relative paths in a config start at the folder of its file, in place.
 
     Args:
         path: The file.
-        content: What it holds; values of the wrong type stay as they are.
+        content: Content of the file; values of the wrong type stay unchanged.
 
     Raises:
-        ConfigError: A path leads somewhere from the current folder only, as it did when paths counted from there.
+        ConfigError: A path exists only from the current folder, at which paths of earlier releases started.
     """
     folder = path.parent
     if folder.resolve() == Path.cwd():
@@ -32,7 +32,7 @@ def count_from_folder(path: Path, content: dict[str, Any]) -> None:
     for number, sample in enumerate(samples if isinstance(samples, list) else []):
         files = sample.get("files") if isinstance(sample, dict) else None
         if isinstance(files, list):
-            # An escaped folder in a pattern is one folder, whatever its name.
+            # In a pattern, the name of the folder is escaped.
             sample["files"] = [
                 _moved(f"samples.{number}.files", each, path, _folder_for(each, folder), is_there=_matches)
                 if isinstance(each, str)
@@ -46,14 +46,14 @@ def _folder_for(pattern: str, folder: Path) -> str:
 
 
 def _moved(key: str, name: str, path: Path, folder: str, *, is_there: Callable[[str], bool]) -> str:
-    """A path from a folder; absolute ones and URLs stay."""
+    """A path from a folder; absolute paths and URLs stay unchanged."""
     if "://" in name:
         return name
     moved = os.path.join(folder, name)  # noqa: PTH118 - patterns keep their signs
     if not is_there(moved) and is_there(name):
         raise ConfigError(
-            f"{path}: {key}: '{name}' is there from the current folder, but relative paths in a config file count from "
-            f"its own folder, {path.parent}. Write '{os.path.relpath(name, path.parent)}' or an absolute path."
+            f"{path}: {key}: '{name}' exists in the current folder, but relative paths in a config file start at the "
+            f"folder of the file, {path.parent}. Write '{os.path.relpath(name, path.parent)}' or an absolute path."
         )
     return moved
 

@@ -1,4 +1,4 @@
-"""Folders that this code made are told from all others, and only they are removed."""
+"""Only folders that this code made are removed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runs import own_folders
-from pipeline.runs.own_folders import MARKER
+from training import own_folders
+from training.own_folders import MARKER
 
 
 @pytest.fixture

@@ -1,0 +1,126 @@
+"""Work units: every event once an epoch, whatever the workers, the size of the units and the place of the start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feature_datasets import write_dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from training.errors import NoEventsError
+from training.readers.opening import open_reader
+from training.readers.sharding import plan_epoch, share_of, shuffled
+from training.readers.units import Position, Unit, UnitQueue
+
+row_groups = st.lists(st.integers(1, 50), min_size=1, max_size=20)
+
+
+def queue_of(rows: Sequence[int], **chosen: Any) -> UnitQueue:
+    return UnitQueue(rows, **({"world_size": 3, "batch_size": 8, "seed": 1, "epochs": 3} | chosen))
+
+
+def all_units(queue: UnitQueue) -> list[Unit]:
+    found: list[Unit] = []
+    while (unit := queue.take(len(found))) is not None:
+        found.append(unit)
+    return found
+
+
+def events(units: Sequence[Unit], rows: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Epoch, row group and row of all events, in the order of the tickets."""
+    return [
+        (unit.share.epoch, group, row)
+        for unit in units
+        for group, start, stop in unit.share.pieces
+        for row in shuffled(rows[group], seed=1, epoch=unit.share.epoch, group=group)[start:stop].tolist()
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(row_groups, st.integers(1, 8), st.integers(1, 30), st.data())
+def test_every_event_comes_once_an_epoch_in_the_same_order_from_any_start(
+    rows: list[int], world_size: int, batch_size: int, data: st.DataObject
+) -> None:
+    whole = all_units(queue_of(rows, world_size=world_size, batch_size=batch_size))
+    expected = events(whole, rows)
+    assert sorted(expected) == [(e, g, r) for e in range(3) for g, size in enumerate(rows) for r in range(size)]
+    place = data.draw(st.integers(0, len(expected) - 1))
+    epoch, row = divmod(place, sum(rows))
+    rest = all_units(queue_of(rows, world_size=data.draw(st.integers(1, 8)), start=Position(epoch, row)))
+    assert events(rest, rows) == expected[place:]
+    for unit in (*whole, *rest):
+        held = sum(stop - start for _, start, stop in unit.share.pieces)
+        assert sum(unit.share.sizes) == held > 0
+    assert max(size for unit in whole for size in unit.share.sizes) <= batch_size
+    assert [unit.start for unit in whole] == sorted(unit.start for unit in whole)
+
+
+def test_a_single_worker_reads_in_the_order_of_an_epoch_of_equal_shares() -> None:
+    rows = [40] * 8
+    units = all_units(queue_of(rows, world_size=1, batch_size=10))
+    for epoch in range(3):
+        plan = plan_epoch(rows, world_size=1, batch_size=10, seed=1, epoch=epoch)
+        pieces = [piece for unit in units if unit.share.epoch == epoch for piece in unit.share.pieces]
+        assert list(dict.fromkeys(piece.group for piece in pieces)) == share_of(plan, rows, rank=0, epoch=epoch).groups
+
+
+def test_units_are_row_groups_first_and_single_steps_at_the_end() -> None:
+    units = all_units(queue_of([1000] * 40, world_size=4, batch_size=50, epochs=10))
+    rows = [sum(unit.share.sizes) for unit in units]
+    assert rows[0] >= 1000
+    assert rows[-8:] == [50] * 8
+    assert {len(unit.share.pieces) for unit in units if unit.share.epoch == 0} == {1}
+    # A worker that is ten times slower and holds two units keeps the others waiting for a twentieth of the run at most.
+    left = np.cumsum(rows[::-1])[::-1]
+    assert all(2 * 10 * size <= max(0.7 * after, 20 * 50) for size, after in zip(rows, left / 3, strict=True))
+
+
+def test_small_row_groups_are_put_together_into_full_steps() -> None:
+    units = all_units(queue_of([5] * 64, world_size=2, batch_size=20))
+    assert {size for unit in units for size in unit.share.sizes} == {20}
+
+
+def test_boundaries_are_passed_once_and_none_is_jumped_over() -> None:
+    queue = queue_of([40] * 8, batch_size=10, rows_between=100)
+    slow = queue_of([40] * 8, batch_size=10, rows_between=100)
+    each = []
+    for ticket in range(200):
+        queue.take(ticket)
+        each += queue.passed()
+    slow.take(40)
+    some = slow.passed()
+    slow.take(10_000)
+    assert [*some, *slow.passed()] == each
+    positions = [tuple(boundary.position) for boundary in each]
+    assert positions == sorted(set(positions))
+    assert [position for position in positions if not position[1]] == [(1, 0), (2, 0), (3, 0)]
+    assert [position for position in positions if not position[0]] == [(0, 100), (0, 200), (0, 300)]
+
+
+def test_a_split_without_events_is_said() -> None:
+    with pytest.raises(NoEventsError, match="training split has no events"):
+        queue_of([])
+
+
+@pytest.mark.parametrize(("kind", "cache"), [("petastorm", "none"), ("arrow", "none"), ("arrow", "memory")])
+def test_every_reader_delivers_units_on_demand_read_ahead_or_not(tmp_path: Path, kind: Any, cache: Any) -> None:
+    rows = [11, 11, 5]
+    dataset = write_dataset(tmp_path / "data", rows={"train": rows, "val": [3], "test": [3]})
+    reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, seed=1)
+    whole = open_reader(dataset, ["hlf"], kind="arrow", cache="memory", seed=1)
+    units = all_units(queue_of(rows, world_size=2, batch_size=4, epochs=1))
+    assert len(units) > 3
+    shares = [unit.share for unit in units]
+    for number, share in enumerate(shares):
+        batches = reader.train_batches(share)
+        if number % 2 == 0 and number + 1 < len(shares):
+            reader.prefetch(shares[number + 1])
+        for batch, expected in zip(batches, whole.train_batches(share), strict=True):
+            assert torch.equal(batch.inputs[0], expected.inputs[0])
+            assert torch.equal(batch.labels, expected.labels)

@@ -1,0 +1,124 @@
+"""Nobody waits: through the trainer, one slow worker does not hold the others up, and every event counts once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import CLUSTER, GOSSIP, METHODS, ROUGH, KeptCheckpoints, models, run, toy_rows
+
+from training.errors import ShardError
+from training.simulation.simulate import Simulated, samples_per_second
+
+STRAGGLER = CLUSTER.model_copy(update={"slow_ranks": {2: 10.0}})
+TRAIN = toy_rows(2000, groups=10)
+METHODS_THAT_WAIT = {
+    name: METHODS[name] | more
+    for name, more in {
+        "ar-sgd": {},
+        "local-sgd": {},
+        "d-psgd": {},
+        "ad-psgd": {"sharding": "static"},
+        "swarm-sgd": {"slowmo": {"tau": 12, "exact_average": True}},
+    }.items()
+}
+
+
+def rate(cluster: Any, **chosen: Any) -> float:
+    return samples_per_second(run(train=TRAIN, cluster=cluster, epochs=3, **chosen).records)
+
+
+@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd with slowmo"])
+def test_the_trainer_keeps_the_rate_of_the_fast_workers(method: str) -> None:
+    chosen = METHODS["swarm-sgd"] | {"slowmo": {"tau": 4}} if "slowmo" in method else GOSSIP[method]
+    # Ideally (3 + 1/10) / 4.
+    assert 0.7 <= rate(STRAGGLER, **chosen) / rate(CLUSTER, **chosen) <= 0.78
+
+
+@pytest.mark.parametrize("method", METHODS_THAT_WAIT)
+def test_workers_with_equal_shares_are_as_slow_as_the_slowest(method: str) -> None:
+    chosen = METHODS_THAT_WAIT[method]
+    assert 0.09 <= rate(STRAGGLER, **chosen) / rate(CLUSTER, **chosen) <= 0.13
+
+
+def check_totals(simulated: Simulated, rows: int) -> None:
+    """Each event once in each epoch, by whichever worker."""
+    for epoch, records in enumerate(zip(*simulated.records, strict=True)):
+        assert {record["epoch"] for record in records} == {epoch}
+        assert sum(record["samples"] for record in records) == rows
+        assert {record["samples_all_ranks"] for record in records} == {rows}
+        assert {record["samples_left_out"] for record in records} == {0}
+        assert {record["samples_seen_by_all"] for record in records} == {rows * (epoch + 1)}
+
+
+@pytest.mark.parametrize("method", GOSSIP)
+def test_every_event_is_used_once_an_epoch_by_whoever_is_ready(method: str) -> None:
+    # Rank 2 is busy with one unit while the others do whole epochs.
+    slow = CLUSTER.model_copy(update={"slow_ranks": {2: 200.0}})
+    simulated = run(train=toy_rows(323), cluster=slow, workers=3, epochs=4, **GOSSIP[method])
+    check_totals(simulated, 323)
+    assert min(record["steps"] for record in simulated.records[2]) == 0
+    losses = [{record["val_loss"] for record in records} for records in zip(*simulated.records, strict=True)]
+    assert all(len(found) == 1 and np.isfinite(next(iter(found))) for found in losses)
+
+
+def test_the_first_unit_of_an_epoch_makes_a_worker_validate_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from training.simulation.stacked import StackedWork
+
+    validated: list[tuple[int, int, float]] = []
+    validate = StackedWork.validate
+
+    async def watched(self: StackedWork, parameters: Any, share: Any) -> Any:
+        validated.append((self._rank, share.num_parts, self._evaluator.clock.now))
+        return await validate(self, parameters, share)
+
+    monkeypatch.setattr(StackedWork, "validate", watched)
+    simulated = run(algorithm="ad-psgd", train=TRAIN, cluster=STRAGGLER, epochs=3)
+    within = [each for each in validated if each[2] < simulated.seconds - 0.01]
+    assert len(within) == 2, "one worker for each epoch but the last"
+    assert {(rank != 2, parts) for rank, parts, _ in within} == {(True, 1)}
+
+
+@pytest.mark.parametrize("workers", [3, 2, 5])
+@pytest.mark.parametrize("position", [(0, 24), (1, 0)])
+@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd additive"])
+def test_a_run_continues_from_its_checkpoint_with_any_number_of_workers(
+    method: str, position: tuple[int, int], workers: int
+) -> None:
+    chosen: dict[str, Any] = METHODS[method] | {"train": toy_rows(120, groups=6), "batch_size": 4, "cluster": ROUGH}
+    chosen |= {"schedule": {"decay": "cosine"}, "epochs": 3, "checkpoint_steps": 2}
+    kept = KeptCheckpoints()
+    whole = run(files=kept.files, workers=3, **chosen)
+    assert [place for place in sorted(kept.content) if len(kept.content[place]) == 3] == sorted(kept.content)
+    runs = [run(resume=kept.at(position), workers=workers, **chosen) for _ in range(2)]
+    np.testing.assert_array_equal(models(runs[0]), models(runs[1]))
+    records = runs[0].records
+    for epoch in range(3):
+        found = [record for worker in records for record in worker if record["epoch"] == epoch]
+        assert {record["samples_all_ranks"] for record in found} == {120}
+        if workers >= 3 or epoch >= position[0]:
+            assert sum(record["samples"] for record in found) == 120
+    # The clock of the rate is where it was: the last steps are at the end of the cosine.
+    ends = [[worker[-1]["learning_rate"] for worker in each.records] for each in (whole, runs[0])]
+    assert max(ends[1]) < 0.05 * 0.05
+    assert min(ends[0]) == pytest.approx(min(ends[1]))
+
+
+def test_the_best_model_of_a_worker_that_is_gone_is_kept() -> None:
+    kept = KeptCheckpoints()
+    chosen: dict[str, Any] = {"algorithm": "ad-psgd", "learning_rate": 0.4, "epochs": 3, "cluster": ROUGH}
+    whole = run(files=kept.files, workers=4, **chosen)
+    parts = [kept.at((2, 0)).load(rank)["best"] for rank in range(4)]
+    assert sum(part["model"] is not None for part in parts) >= 1
+    begun = KeptCheckpoints()
+    run(files=begun.files, resume=kept.at((2, 0)), workers=1, **chosen | {"epochs": 2})
+    best = min(parts, key=lambda part: part["val_loss"])
+    np.testing.assert_array_equal(begun.best(0), best["model"].numpy())
+    assert best["val_loss"] == min(record["val_loss"] for record in whole.records[0][:2])
+
+
+@pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "swarm-sgd"])
+def test_work_units_are_refused_where_all_take_the_same_number_of_steps(method: str) -> None:
+    with pytest.raises(ShardError, match=r"train\.sharding is global, but all workers of"):
+        run(**METHODS_THAT_WAIT[method] | {"sharding": "global"})

@@ -1,0 +1,86 @@
+"""Connections between ranks: whom they let in, and over which network."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from training.errors import LaunchError
+from training.transports import peers
+
+TOKEN = b"t" * 32
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_known"), [(TOKEN, True), (b"x" * 32, False), (TOKEN[:31], False), (b"", False)], ids=repr
+)
+def test_only_a_connection_with_the_token_is_kept(shown: bytes, is_known: bool) -> None:
+    known: list[socket.socket] = []
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(shown)
+        theirs.shutdown(socket.SHUT_WR)
+        peers._greet(ours, TOKEN, time.monotonic() + 5, known)
+        assert known == ([ours] if is_known else [])
+        assert (ours.fileno() == -1) == (not is_known)
+        ours.close()
+
+
+def test_a_silent_connection_delays_the_others_for_a_limited_time() -> None:
+    known: list[socket.socket] = []
+    ours, theirs = socket.socketpair()
+    started = time.monotonic()
+    with theirs:
+        peers._greet(ours, TOKEN, started + 0.05, known)
+    assert not known
+    assert time.monotonic() - started < 1
+
+
+class Interface:
+    """What psutil says about an interface."""
+
+    def __init__(self, speed: int, *, isup: bool = True) -> None:
+        self.speed, self.isup = speed, isup
+
+
+class Address:
+    """What psutil says about an address."""
+
+    family = socket.AF_INET
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+
+@pytest.mark.parametrize(
+    ("network", "addresses"),
+    [
+        (None, ["192.168.7.1", "10.0.0.1"]),
+        ("eth0", ["10.0.0.1"]),
+        ("192.168.0.0/16", ["192.168.7.1"]),
+        ("lo", ["127.0.0.1"]),
+        ("10.9.0.0/24", []),
+    ],
+)
+def test_the_fastest_network_comes_first_unless_one_is_named(
+    monkeypatch: pytest.MonkeyPatch, network: str | None, addresses: list[str]
+) -> None:
+    states = {"lo": Interface(0), "eth0": Interface(1000), "ib0": Interface(100_000), "eth1": Interface(1, isup=False)}
+    own: dict[str, Any] = {
+        "lo": [Address("127.0.0.1")],
+        "eth0": [Address("10.0.0.1")],
+        "ib0": [Address("192.168.7.1")],
+        "eth1": [Address("10.9.0.1")],
+    }
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: own)
+    assert peers._addresses(network) == addresses
+
+
+def test_an_unknown_network_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(LaunchError, match=r"train.network: rank 0 has no interface 'eht0', only .*lo"):
+        peers._addresses("eht0")

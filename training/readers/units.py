@@ -1,0 +1,169 @@
+"""Work units: parts of the epochs that workers draw one after the other, by tickets.
+
+Ticket 0 is the first unit of the run, the last ticket ends the last epoch. A worker draws a ticket whenever it is
+ready, so a fast one draws more, and nobody waits for a slow one. The order of the rows depends on seed and epoch only.
+So the units up to any ticket are the same rows, however many workers draw them and however large the units are.
+
+Long before the end of the run a unit is a row group or several. Towards the end units shrink to single steps, so that
+the workers finish together (guided self-scheduling, Polychronopoulos and Kuck 1987).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from training.errors import NoEventsError
+from training.readers.sharding import Piece, Share, plan_epoch, step_bounds
+
+#: Units per worker into which the rest of the run would divide: a unit of a worker that is ten times slower, and the
+#: one that it reads ahead, then take less time than the others need for the rest.
+_UNITS_LEFT: Final = 32
+#: Units per worker in an epoch, unless row groups are larger.
+_UNITS_AN_EPOCH: Final = 8
+
+
+class Position(NamedTuple):
+    """A place between two units."""
+
+    epoch: int
+    row: int
+    """Number of rows of the epoch before it."""
+
+
+class Unit(NamedTuple):
+    """The work of one ticket."""
+
+    share: Share
+    start: Position
+
+
+class Boundary(NamedTuple):
+    """A place at which every worker writes a checkpoint: the beginning of an epoch, or a number of steps within it."""
+
+    ticket: int
+    """The first ticket behind it."""
+    position: Position
+
+
+class UnitQueue:
+    """The units from some place to the end of the run, in the order of their tickets; a worker asks for rising tickets.
+
+    Args:
+        rows: Rows of each row group.
+        world_size: Number of workers.
+        batch_size: Highest number of rows of a step.
+        seed: Seed of the run.
+        epochs: Number of epochs of the run.
+        start: The place of ticket 0.
+        rows_between: Number of rows between two boundaries within an epoch; None for boundaries between epochs only.
+
+    Raises:
+        NoEventsError: There are no rows.
+
+    Examples:
+        >>> queue = UnitQueue([4, 4], world_size=1, batch_size=4, seed=1, epochs=1)
+        >>> [unit.share.pieces for unit in map(queue.take, range(3)) if unit]
+        [[Piece(group=0, start=0, stop=4)], [Piece(group=1, start=0, stop=4)]]
+        >>> queue.passed()
+        [Boundary(ticket=2, position=Position(epoch=1, row=0))]
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        *,
+        world_size: int,
+        batch_size: int,
+        seed: int,
+        epochs: int,
+        start: Position = Position(0, 0),  # noqa: B008 - a tuple
+        rows_between: int | None = None,
+    ) -> None:
+        if not sum(rows):
+            raise NoEventsError("the training split has no events. Make the features again, from more events.")
+        self._fixed = (tuple(rows), world_size, batch_size, seed)
+        self._epochs = epochs
+        self._start = start
+        self._rows_between = rows_between
+        self._units: tuple[Unit, ...] = ()
+        self._first = 0
+        self._next_epoch = start.epoch
+        self._boundaries: list[Boundary] = []
+        self._asked = -1
+
+    def take(self, ticket: int) -> Unit | None:
+        """The unit of a ticket; None behind the last."""
+        while ticket >= self._first + len(self._units) and self._next_epoch <= self._epochs:
+            self._enter_epoch()
+        self._asked = ticket
+        place = ticket - self._first
+        return self._units[place] if place < len(self._units) else None
+
+    def passed(self) -> list[Boundary]:
+        """Boundaries up to the ticket of the last call of `take` that were not returned before."""
+        found = [each for each in self._boundaries if each.ticket <= self._asked]
+        self._boundaries = self._boundaries[len(found) :]
+        return found
+
+    def _enter_epoch(self) -> None:
+        epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+        row = self._start.row if epoch == self._start.epoch else 0
+        self._first += len(self._units)
+        if epoch > self._start.epoch:
+            self._boundaries.append(Boundary(self._first, Position(epoch, 0)))
+        self._units = _units(*self._fixed, epoch, self._epochs, row) if epoch < self._epochs else ()
+        part = self._part(row)
+        for ticket, unit in enumerate(self._units, self._first):
+            if self._part(unit.start.row) != part:
+                part = self._part(unit.start.row)
+                self._boundaries.append(Boundary(ticket, unit.start))
+
+    def _part(self, row: int) -> int:
+        return row // self._rows_between if self._rows_between else 0
+
+
+# Cached, since thousands of simulated workers draw from the same units.
+@lru_cache(maxsize=4)
+def _units(
+    rows: tuple[int, ...], world_size: int, batch_size: int, seed: int, epoch: int, epochs: int, first_row: int
+) -> tuple[Unit, ...]:
+    """The units of an epoch from a row on."""
+    num_rows = sum(rows)
+    longest = max(*rows, num_rows // (_UNITS_AN_EPOCH * world_size))
+    found: list[Unit] = []
+    pieces: list[Piece] = []
+    row, held = 0, 0
+
+    def emit() -> None:
+        nonlocal held
+        if pieces:
+            sizes = np.diff(step_bounds(held, -(-held // batch_size))).tolist()
+            found.append(Unit(Share(epoch, pieces.copy(), sizes), Position(epoch, row - held)))
+            pieces.clear()
+            held = 0
+
+    # The order in which a single worker reads them.
+    plan = plan_epoch(rows, world_size=1, batch_size=batch_size, seed=seed, epoch=epoch)
+    for group in plan.groups[0].tolist():
+        done = max(0, min(first_row - row, rows[group]))
+        row += done
+        left = rows[group] - done
+        if not left:
+            continue
+        share_left = ((epochs - epoch) * num_rows - row) // (_UNITS_LEFT * world_size)
+        wanted = max(batch_size, min(longest, share_left))
+        if held + left > wanted:
+            emit()
+        bounds = done + step_bounds(left, -(-left // wanted))
+        for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            if start > done:
+                emit()
+            pieces.append(Piece(group, start, stop))
+            held += stop - start
+            row += stop - start
+    emit()
+    return tuple(found)
