@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ from pipeline.runs.store import Version, write_atomically
 from pipeline.stages.train import Train
 from pipeline.terminal.grid import Grid
 from pipeline.terminal.progress import Bar
+from training.simulation.probe import Measurement
+from training.studies.calibration import FILE as CALIBRATION
+from training.studies.calibration import read_or_measure
 from training.studies.drawing import draw
 from training.studies.page import render as render_page
 from training.studies.plan import StudyJob, StudyPlan, make_plan
@@ -28,7 +32,7 @@ from training.studies.results import Comparison, Timing, collect, load
 from training.studies.runs import count_all, run_job
 from training.studies.statistics import mean_of
 from training.studies.timing import time_model
-from training.studies.variants import ALL_METHODS, COMPARISONS, METHOD_NAMES, TableColumn, Variant
+from training.studies.variants import ALL_METHODS, COMPARISONS, METHOD_NAMES, REFERENCE, TableColumn, Variant
 from training.threads import use_threads
 
 _FOLDER: Final = "compare"
@@ -36,7 +40,7 @@ _RESULT: Final = "comparison.json"
 _FIGURES: Final = "figures"
 _PAGE: Final = "comparison.md"
 #: Files and folders of a comparison, which `--force` removes.
-_WRITTEN: Final = ("runs", "timing", "jobs", _FIGURES, _RESULT, _PAGE)
+_WRITTEN: Final = ("runs", "timing", "jobs", _FIGURES, _RESULT, _PAGE, CALIBRATION)
 
 
 def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = False) -> Path:
@@ -47,6 +51,7 @@ def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = Fal
         runs/<network>/<method>/rate-times-<f>/seed-<n>/
                                                     each run, as `train` leaves it, and `test_events.json`
         timing/<network>/...                        short runs that measure time
+        calibration.json                            measured messages
         jobs/                                       logs of the ranks
 
     Args:
@@ -108,7 +113,7 @@ def _compare(run_folder: RunFolder, name: str, features: Version, folder: Path, 
     )
     found = load(folder / _RESULT, plan.digest)
     if found is None:
-        found = _make(run_folder, plan, dataset, features, command)
+        found = _make(run_folder, plan, dataset, features, command, folder)
         write_atomically(folder / _RESULT, found.to_json())
     else:
         run_folder.console.print("[bold]compare[/]: all runs are done; redrawing", highlight=False)
@@ -123,7 +128,7 @@ def _compare(run_folder: RunFolder, name: str, features: Version, folder: Path, 
 
 
 def _make(
-    run_folder: RunFolder, plan: StudyPlan, dataset: FeatureDataset, features: Version, command: str
+    run_folder: RunFolder, plan: StudyPlan, dataset: FeatureDataset, features: Version, command: str, folder: Path
 ) -> Comparison:
     """All runs and measurements, without the drawing."""
     config = run_folder.config
@@ -133,7 +138,8 @@ def _make(
         _run_job(run_folder.console, job, dataset, code)
     with Bar(run_folder.console, "predict the test split", "models") as bar:
         count_all(plan.runs(), dataset.files("test"), bar)
-    return Comparison(
+    messages = read_or_measure(folder, config.train)
+    found = Comparison(
         name=plan.name,
         digest=plan.digest,
         made=_made(run_folder, command),
@@ -145,11 +151,11 @@ def _make(
             "sample_note": config.report.sample_note,
         },
         runs=collect(plan.runs()),
-        timing={
-            model: _time(run_folder, plan, model, dataset, is_first=not place)
-            for place, model in enumerate(config.compare.models)
-        },
+        timing={},
     )
+    for model in config.compare.models:
+        found.timing[model] = _time(run_folder, plan, found, model, dataset, messages)
+    return found
 
 
 def _run_job(console: Console, job: StudyJob, dataset: FeatureDataset, code: str) -> None:
@@ -163,18 +169,29 @@ def _run_job(console: Console, job: StudyJob, dataset: FeatureDataset, code: str
 
 
 def _time(
-    run_folder: RunFolder, plan: StudyPlan, model: ModelName, dataset: FeatureDataset, *, is_first: bool
+    run_folder: RunFolder,
+    plan: StudyPlan,
+    found: Comparison,
+    model: ModelName,
+    dataset: FeatureDataset,
+    messages: Sequence[Measurement],
 ) -> Timing:
     """Measured and simulated times of a network; the scaling study uses the first network only, as in the thesis."""
-    one_of_each = list({run.variant: run for run in plan.runs() if run.model == model}.values())
-    results = collect(one_of_each[:1])
+    config = run_folder.config.compare
+    best = {variant: found.of(model, variant)[0] for variant in found.variants(model)}
+    compared = [
+        run
+        for run in plan.runs()
+        if run.model == model and run.spec.train.learning_rate == best[run.variant].learning_rate
+    ]
     with Bar(run_folder.console, f"simulate {model}", "runs") as bar:
         return time_model(
             plan.timing_runs(model),
-            one_of_each,
+            compared,
             [group.rows for group in dataset.splits["train"]],
-            num_parameters=results[0].summary["num_parameters"],
-            most_workers=run_folder.config.compare.simulated_workers if is_first else None,
+            num_parameters=best[REFERENCE].summary["num_parameters"],
+            most_workers=config.simulated_workers if model == config.models[0] else None,
+            messages=messages,
             on_progress=bar,
         )
 

@@ -11,7 +11,7 @@ from training.settings import TrainSettings
 from training.studies.results import Comparison, RunResult, Timing
 from training.studies.runs import Counts
 from training.studies.timing import CLOUD, THIS_MACHINE
-from training.studies.variants import ALL_VARIANTS, METHODS
+from training.studies.variants import ALL_VARIANTS, BEST, METHODS
 
 NUM_EVENTS = 1000
 AGREEING = ("sgd", "ar-sgd", "ar-sgd-slowmo")
@@ -71,7 +71,14 @@ def made_timing(*, simulated_workers: Sequence[int] = (2, 4, 8), epochs: int = E
     ]
     measured.append({**measured[0], "batch_size": 64, "samples_per_second": 2e4})
     cluster = {"step_seconds": 1e-3, "event_seconds": 1e-6, "jitter": 0.1, "latency_seconds": 1e-5}
-    return Timing(cluster, measured, times, [{"network": network, **columns} for network in (THIS_MACHINE, CLOUD)])
+    checks = [
+        {"method": str(method), "workers": 2, "measured": 2e-3, "predicted": 2e-3 * error}
+        for method, error in zip(METHODS, (0.8, 1.1, 1.0), strict=True)
+    ]
+    rising = (0.8 - 0.3 * np.exp(-np.arange(epochs))).tolist()
+    convergence = {each.key: [{"seconds": [0.5] * epochs, "val_accuracy": rising}] * 2 for each in BEST}
+    scaling = [{"network": network, **columns} for network in (THIS_MACHINE, CLOUD)]
+    return Timing(cluster, measured, times, scaling, checks, convergence)
 
 
 def made_comparison(

@@ -271,7 +271,9 @@ class LinearGradients:
         """
         clock = VirtualClock()
         train = settings(**({"workers": self.workers, "learning_rate": 0.1} | chosen))
-        network = SimNetwork(clock, cluster, self.workers, additive=train.exchange == "additive")
+        network = SimNetwork(
+            clock, cluster, self.workers, protocol="additive" if train.exchange == "additive" else "locked"
+        )
         found = np.empty((self.steps, self.workers, len(self.initial)))
 
         async def work(rank: int) -> None:

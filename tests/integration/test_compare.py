@@ -22,7 +22,7 @@ from training.launching.rank import RunSpec
 from training.studies.plan import PlannedRun
 from training.studies.results import Comparison
 from training.studies.runs import count
-from training.studies.variants import ALL_VARIANTS, REFERENCE, Variant
+from training.studies.variants import ALL_VARIANTS, BEST, PLAIN, REFERENCE, Variant
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(900)]
 
@@ -111,11 +111,19 @@ def test_times_are_measured_and_simulated(compared: Compared) -> None:
         ("ad-psgd", 2),
         ("swarm-sgd", 2),
     }
-    assert {each["method"] for each in timing["particles"].measured} == {"sgd"}
+    assert (compared.folder / "calibration.json").exists()
     assert [max(each["workers"]) for each in timing["hlf"].scaling] == [4, 4]
     assert timing["particles"].scaling == []
-    for each in timing.values():
-        assert set(each.epochs) == {variant.key for variant in ALL_VARIANTS}
+    seeds = {"hlf": 2, "particles": 1}
+    for model, each in timing.items():
+        runs = {key: [len(run["val_accuracy"]) for run in found] for key, found in each.convergence.items()}
+        assert runs == {variant.key: [SMALL["epochs"][model]] * seeds[model] for variant in BEST}  # type: ignore[index]
+        assert [(check["method"], check["workers"]) for check in each.checks] == [
+            ("ar-sgd", 2),
+            ("ad-psgd", 2),
+            ("swarm-sgd", 2),
+        ]
+        assert set(each.epochs) == {variant.key for variant in PLAIN}
         assert each.cluster["step_seconds"] + each.cluster["event_seconds"] > 0
 
 

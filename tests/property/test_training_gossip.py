@@ -125,7 +125,7 @@ def test_integers_are_conserved_exactly_and_no_addition_is_lost(
     workers: int, cluster: ClusterSettings, additive: bool, beside: bool, seed: int
 ) -> None:
     clock = VirtualClock()
-    network = SimNetwork(clock, cluster, workers, additive=additive)
+    network = SimNetwork(clock, cluster, workers, protocol="additive" if additive else "locked")
     start = np.random.default_rng(seed).integers(-1000, 1000, size=(workers, 3))
 
     async def work(transport: SimTransport) -> None:

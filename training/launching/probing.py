@@ -1,10 +1,11 @@
-"""Tests MPI with real ranks and lists the devices, for `doctor`."""
+"""Tests MPI and measures messages with real ranks; lists the devices."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import torch
 from training.errors import LaunchError
 from training.launching.launcher import rank_command, rank_environment
 from training.settings import TrainSettings
+from training.simulation.probe import Measurement
 
 _TIMEOUT: Final = 120
 _LAST_WORDS: Final = 600
@@ -27,11 +29,34 @@ def probe_mpi(settings: TrainSettings) -> str:
     Raises:
         LaunchError: The ranks do not start, or a part of MPI does not work.
     """
+    return describe(_answer(settings, "a short test of MPI", "training.transports.self_test"), settings.workers)
+
+
+def measure_messages(settings: TrainSettings, sizes: Sequence[int]) -> list[Measurement]:
+    """All-reduces and averages of vectors of some sizes, between the ranks of a run.
+
+    Args:
+        settings: The run.
+        sizes: Sizes of the vectors [bytes].
+
+    Raises:
+        LaunchError: The ranks do not start or fail.
+    """
+    words = ("training.simulation.probe", settings.exchange, *map(str, sizes))
+    return [Measurement(**each) for each in _answer(settings, "the measurement of messages", *words)["measured"]]
+
+
+def _answer(settings: TrainSettings, what: str, module: str, *arguments: str) -> dict[str, Any]:
+    """The JSON that rank 0 of a program prints.
+
+    Raises:
+        LaunchError: The ranks do not start or fail.
+    """
     command = rank_command(settings, Path())
     launcher = command[: command.index(sys.executable)]
     try:
         done = subprocess.run(
-            [*launcher, sys.executable, "-m", "training.transports.self_test"],
+            [*launcher, sys.executable, "-m", module, *arguments],
             env=rank_environment(threads=settings.threads),
             capture_output=True,
             text=True,
@@ -40,10 +65,11 @@ def probe_mpi(settings: TrainSettings) -> str:
             timeout=_TIMEOUT,
         )
     except subprocess.TimeoutExpired as cause:
-        raise LaunchError(f"{settings.workers} ranks did not finish a short test of MPI in {_TIMEOUT} s.") from cause
+        raise LaunchError(f"{settings.workers} ranks did not finish {what} in {_TIMEOUT} s.") from cause
     if done.returncode:
-        raise LaunchError(f"{settings.workers} ranks failed a short test of MPI: {done.stderr.strip()[-_LAST_WORDS:]}")
-    return describe(json.loads(done.stdout.splitlines()[-1]), settings.workers)
+        raise LaunchError(f"{settings.workers} ranks failed {what}: {done.stderr.strip()[-_LAST_WORDS:]}")
+    found: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    return found
 
 
 def describe(result: dict[str, Any], workers: int) -> str:

@@ -1,4 +1,4 @@
-"""Calibrates a simulated cluster with the records of finished runs."""
+"""Calibrates a simulated cluster with the records of finished runs and with measured messages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from training.simulation.cluster import ClusterSettings
+from training.simulation.costs import Link, Network, all_reduce_seconds, average_seconds
+from training.simulation.probe import ALL_REDUCE, Measurement
 
 Record = dict[str, Any]
 
-#: Bandwidth of memory that ranks of one machine share; for small messages, latency matters more.
-_MEMORY_BYTES_PER_SECOND: Final = 1e10
 #: Ratio of standard deviation to median absolute deviation of a normal distribution.
 _DEVIATIONS: Final = 1.4826
+#: Latency and inverse bandwidth of a fitted link are at least this, [s] and [s/byte]: it is above 0.
+_SMALLEST: Final = 1e-12
 
 
 class _Epochs(NamedTuple):
@@ -29,17 +31,19 @@ class _Epochs(NamedTuple):
 
 
 def calibrate(
-    alone: Sequence[Sequence[Sequence[Record]]], pairs: Sequence[Sequence[Sequence[Record]]] = (), *, num_bytes: int
+    alone: Sequence[Sequence[Sequence[Record]]],
+    crowded: Sequence[Sequence[Sequence[Record]]] = (),
+    messages: Sequence[Measurement] = (),
 ) -> ClusterSettings:
-    """A cluster of machines with the speed of this one, in computing and in pairwise averages.
+    """A cluster of machines with the speed of this one, in computing and in messages.
 
     The first epoch of each run counts only if there is no other, since it includes first reads and page faults.
 
     Args:
         alone: Records of runs on one core each, from `training.loop.summary.read_records`. With at least two batch
             sizes, the time of a step is split into a constant and a time per event; with one, all of it is constant.
-        pairs: Records of runs with pairwise averages; if empty, messages take as long as in the thesis' cloud.
-        num_bytes: Size of the parameters in these runs.
+        crowded: Records of runs whose workers compute together on this machine, without messages.
+        messages: Measured messages between processes of this machine; if empty, those of the thesis' cloud.
 
     Raises:
         ValueError: No run took a step.
@@ -47,7 +51,7 @@ def calibrate(
     Examples:
         >>> def epoch(batch: int, seconds: float) -> dict[str, object]:
         ...     return {"steps": 10, "samples": 10 * batch, "seconds_by_kind": {"compute": 10 * seconds}}
-        >>> found = calibrate([[[epoch(16, 0.002)]], [[epoch(64, 0.005)]]], num_bytes=100)
+        >>> found = calibrate([[[epoch(16, 0.002)]], [[epoch(64, 0.005)]]])
         >>> round(found.step_seconds, 6), round(found.event_seconds, 8), found.jitter
         (0.001, 6.25e-05, 0.0)
     """
@@ -55,10 +59,41 @@ def calibrate(
     if not epochs:
         raise ValueError("no run took a step: there is nothing to calibrate with")
     step, event = _line([each.batch for each in epochs], [float(np.median(each.seconds)) for each in epochs])
-    jitter = float(np.median([_jitter(each) for each in epochs]))
-    return ClusterSettings.model_validate(
-        {"step_seconds": step, "event_seconds": event, "jitter": jitter, **_network(pairs, num_bytes)}
+    found = ClusterSettings(
+        step_seconds=step, event_seconds=event, jitter=float(np.median([_jitter(each) for each in epochs]))
     )
+    together = [float(np.median(each.seconds)) / (step + event * each.batch) for each in _by_batch(crowded)]
+    crowding = max(1.0, *together) if together else 1.0
+    if not messages:
+        return in_the_cloud(found).model_copy(update={"crowding": crowding})
+    link = fit_link(messages)
+    here = {"latency_seconds": link.latency, "bytes_per_second": link.bandwidth}
+    within = {f"memory_{name}": value for name, value in here.items()}
+    return found.model_copy(update={**here, **within, "crowding": crowding})
+
+
+def fit_link(messages: Sequence[Measurement], *, ring_above: float = math.inf) -> Link:
+    """Latency and bandwidth that predict measured operations with the smallest relative errors.
+
+    All predictions are linear in the latency and in the inverse bandwidth.
+    """
+    without_bytes, without_latency = Link(1.0, math.inf), Link(0.0, 1.0)
+    terms = np.array(
+        [[predicted(each, link, ring_above) for link in (without_bytes, without_latency)] for each in messages]
+    )
+    terms /= np.array([[each.seconds] for each in messages])
+    scale = terms.max(axis=0)
+    found, *_ = np.linalg.lstsq(terms / scale, np.ones(len(messages)), rcond=None)
+    latency, inverse = np.maximum(found / scale, _SMALLEST).tolist()
+    return Link(latency, 1 / inverse)
+
+
+def predicted(message: Measurement, link: Link, ring_above: float = math.inf) -> float:
+    """Time of an operation between workers that each have such a link [s]."""
+    network = Network(link, link, 1, ring_above)
+    if message.operation == ALL_REDUCE:
+        return all_reduce_seconds(network, message.workers, message.nbytes)
+    return average_seconds(network, message.operation, message.nbytes)
 
 
 def in_the_cloud(cluster: ClusterSettings) -> ClusterSettings:
@@ -105,18 +140,3 @@ def _jitter(epochs: _Epochs) -> float:
         return 0.0
     of_means = _DEVIATIONS * float(np.median(np.abs(np.asarray(epochs.seconds) - median))) / median
     return math.sqrt(math.log1p(of_means**2 * epochs.steps))
-
-
-def _network(pairs: Iterable[Sequence[Sequence[Record]]], num_bytes: int) -> dict[str, float]:
-    """Latency and bandwidth: an exchange is two messages, and its time beyond that of the bytes is latency."""
-    averages = [
-        record["exchange_seconds"] / record["averages_begun"]
-        for run in pairs
-        for worker in run
-        for record in settled(worker)
-        if record["averages_begun"]
-    ]
-    if not averages:
-        return dict(ClusterSettings.THESIS_CLOUD)
-    latency = float(np.median(averages)) / 2 - num_bytes / _MEMORY_BYTES_PER_SECOND
-    return {"latency_seconds": max(latency, 0.0), "bytes_per_second": _MEMORY_BYTES_PER_SECOND}

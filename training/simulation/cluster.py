@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from training.random_streams import generator_state, random_stream, set_generator_state
+from training.simulation.costs import Link, Network
 
 
 class ClusterSettings(BaseModel):
@@ -28,10 +28,20 @@ class ClusterSettings(BaseModel):
     """Probability that other work on the machine interrupts a step, 0 to 1."""
     pause_seconds: float = Field(default=0.0, ge=0)
     """Mean length of an interruption of a step, exponentially distributed [s]."""
+    workers_per_host: int = Field(default=1, ge=1)
+    """Number of workers that share a host: its memory and its network card."""
+    crowding: float = Field(default=1.0, ge=1)
+    """Factor on the computing time of workers that share a host, whose memory and caches they share, at least 1."""
     latency_seconds: float = Field(default=5e-5, ge=0)
-    """Latency of one message [s]."""
+    """Latency of one message between hosts [s]."""
     bytes_per_second: float = Field(default=1.25e9, gt=0)
-    """Bandwidth of a link [bytes/s]; 1.25e9 is 10 Gb/s."""
+    """Bandwidth of a host's network card, each way [bytes/s]; 1.25e9 is 10 Gb/s."""
+    memory_latency_seconds: float = Field(default=2e-6, ge=0)
+    """Latency of one message within a host [s]."""
+    memory_bytes_per_second: float = Field(default=1e10, gt=0)
+    """Bandwidth of a message within a host [bytes/s]."""
+    ring_above_bytes: float = Field(default=10_000, ge=0)
+    """Size of a vector above which an all-reduce goes around a ring; below, by recursive doubling."""
 
     #: The network of the thesis' cloud: 10 Gb/s ethernet, whose latency is of the order of 50 microseconds.
     THESIS_CLOUD: ClassVar[dict[str, float]] = {"latency_seconds": 5e-5, "bytes_per_second": 1.25e9}
@@ -44,29 +54,19 @@ class ClusterSettings(BaseModel):
                 raise ValueError(f"slow_ranks: rank {rank} with factor {factor}: both must be positive")
         return value
 
-    def message_seconds(self, nbytes: int) -> float:
-        """Time of one message between two machines."""
-        return self.latency_seconds + nbytes / self.bytes_per_second
+    @property
+    def network(self) -> Network:
+        """The hosts and their connections."""
+        return Network(
+            Link(self.latency_seconds, self.bytes_per_second),
+            Link(self.memory_latency_seconds, self.memory_bytes_per_second),
+            self.workers_per_host,
+            self.ring_above_bytes,
+        )
 
-    def exchange_seconds(self, nbytes: int) -> float:
-        """Time of one pairwise exchange: receive the partner's vector, send its change."""
-        return 2 * self.message_seconds(nbytes)
-
-    def all_reduce_seconds(self, nbytes: int, world_size: int) -> float:
-        """Time of an all-reduce after the last worker arrives: the faster of ring and recursive halving and doubling.
-
-        Ring: 2 (m-1) messages of 1/m of the vector; halving and doubling: 2 log2 m messages, the same bytes (Thakur et
-        al. 2005, sections 4.3 and 4.4).
-        """
-        if world_size == 1:
-            return 0.0
-        volume = 2 * (world_size - 1) / world_size * nbytes / self.bytes_per_second
-        messages = min(2 * (world_size - 1), 2 * math.ceil(math.log2(world_size)))
-        return messages * self.latency_seconds + volume
-
-    def barrier_seconds(self, world_size: int) -> float:
-        """Time of a barrier after the last worker arrives: a round of messages for each binary digit."""
-        return math.ceil(math.log2(world_size)) * self.latency_seconds if world_size > 1 else 0.0
+    def protocol(self, chosen: str, world_size: int) -> str:
+        """The protocol of pairwise averages; `auto` is `locked` on one host, else `sockets`, as under MPI."""
+        return chosen if chosen != "auto" else "locked" if world_size <= self.workers_per_host else "sockets"
 
     @classmethod
     def sleeping(cls, seconds: float, **more: object) -> Self:
@@ -87,7 +87,7 @@ class ComputeTimes:
 
     def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int) -> None:
         self._cluster = cluster
-        self._factor = cluster.slow_ranks.get(rank, 1.0)
+        self._factor = cluster.slow_ranks.get(rank, 1.0) * (cluster.crowding if cluster.workers_per_host > 1 else 1)
         self._rng = random_stream(seed, "compute times", rank)
         self._drawn: list[tuple[float, float]] = []
 

@@ -80,7 +80,7 @@ def simulate(
     if resume is not None:
         # With another starting time, rounding could separate simultaneous events.
         clock.now = resume.load(0)["work"]["now"]
-    network = SimNetwork(clock, cluster, world_size, additive=settings.exchange in {"additive", "sockets"})
+    network = SimNetwork(clock, cluster, world_size, protocol=cluster.protocol(settings.exchange, world_size))
     stacked = StackedModels(module, world_size)
     evaluator = MeanModelEvaluator(clock, stacked, train, val)
     paired = settings.algorithm not in (AlgorithmName.SGD, AlgorithmName.AR_SGD, AlgorithmName.LOCAL_SGD)

@@ -10,6 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from training.simulation.cluster import ClusterSettings
+from training.simulation.costs import ROUND_TRIPS, Cards, all_reduce_seconds, tree_seconds
 from training.simulation.virtual_time import VirtualClock, VirtualLock, VirtualTask, suspend
 from training.transports.transport import AverageCounts, CounterName, SharedVector, Transport, Vector, is_finite
 
@@ -55,16 +56,18 @@ class SimNetwork:
         clock: The virtual clock.
         cluster: Times of communication.
         world_size: Number of workers.
-        additive: Whether pairs average without locks; see `SimVector`.
+        protocol: Protocol of the averages, see `ClusterSettings.protocol`; without locks but for `locked`.
     """
 
     def __init__(
-        self, clock: VirtualClock, cluster: ClusterSettings, world_size: int, *, additive: bool = False
+        self, clock: VirtualClock, cluster: ClusterSettings, world_size: int, *, protocol: str = "locked"
     ) -> None:
         self.clock = clock
-        self.cluster = cluster
+        self.hosts = cluster.network
+        self.cards = Cards(self.hosts, world_size)
         self.world_size = world_size
-        self.additive = additive
+        self.additive = protocol != "locked"
+        self.round_trips = ROUND_TRIPS[protocol]
         self.counters: Counter[str] = Counter()
         self.vectors: dict[int, list[SimVector]] = {}
         """The shared vectors of each rank, in order of creation."""
@@ -107,12 +110,22 @@ class SimNetwork:
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:
         """Send a message; it arrives after its time on the network."""
-        arrival = self.clock.now + self.cluster.message_seconds(vector.nbytes)
+        arrival = self.cards.arrival(self.clock.now, sender, receiver, vector.nbytes)
         key = (sender, receiver)
         self._mail.setdefault(key, []).append(_Message(self.clock.now, arrival, vector.copy()))
         waiting = self._expecting.pop(key, None)
         if waiting is not None:
             self.clock.at(arrival, waiting.resume)
+
+    async def travel(self, sender: int, receiver: int, nbytes: int) -> None:
+        """Wait for the half of an average that carries a vector from one worker to another."""
+        now = self.clock.now
+        await self.clock.sleep(self.cards.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips) - now)
+
+    async def answer(self, sender: int, receiver: int, nbytes: int) -> None:
+        """Wait for the answer to a request: an empty message there, and some bytes back."""
+        now = self.clock.now
+        await self.clock.sleep(self.cards.arrival(now, sender, receiver, nbytes, round_trips=2) - now)
 
     async def fetch(self, sender: int, receiver: int) -> tuple[Vector, float]:
         """Wait for the next message on a link; returns it, and the time until it was sent [s]."""
@@ -155,7 +168,7 @@ class SimTransport(Transport):
                 total += payloads[rank]
             for each in payloads.values():
                 each[...] = total
-            return network.cluster.all_reduce_seconds(vector.nbytes, network.world_size)
+            return all_reduce_seconds(network.hosts, network.world_size, vector.nbytes)
 
         self.waited += await network.meet(self.rank, self._next(), "an all-reduce", vector, add_up)
 
@@ -166,14 +179,14 @@ class SimTransport(Transport):
         def spread(payloads: dict[int, Vector]) -> float:
             for each in payloads.values():
                 each[...] = payloads[0]
-            return network.cluster.barrier_seconds(network.world_size)
+            return tree_seconds(network.hosts, network.world_size, vector.nbytes)
 
         self.waited += await network.meet(self.rank, self._next(), "a broadcast", vector, spread)
 
     @override
     async def barrier(self) -> None:
         network = self._network
-        seconds = network.cluster.barrier_seconds(network.world_size)
+        seconds = tree_seconds(network.hosts, network.world_size, 0)
         self.waited += await network.meet(self.rank, self._next(), "a barrier", None, lambda _: seconds)
 
     @override
@@ -205,7 +218,7 @@ class SimTransport(Transport):
         network.counters[counter] += number
         found = network.counters[counter]
         if counter == "tickets":
-            await network.clock.sleep(2 * network.cluster.message_seconds(8))
+            await network.answer(0, self.rank, 8)
         return found
 
     def now(self) -> float:
@@ -282,7 +295,7 @@ class SimVector(SharedVector):
         if not network.additive:
             await self._locked(theirs)
         if rank != self._rank:
-            await network.clock.sleep(network.cluster.message_seconds(out.nbytes))
+            await network.answer(rank, self._rank, out.nbytes)
         np.copyto(out, theirs.values)
         if not network.additive:
             theirs.lock.release()
@@ -311,7 +324,8 @@ class SimVector(SharedVector):
         await first.lock.acquire()
         await second.lock.acquire()
         self._wait += network.clock.now - started
-        await network.clock.sleep(network.cluster.exchange_seconds(self.values.nbytes))
+        await network.travel(theirs._rank, self._rank, self.values.nbytes)
+        await network.travel(self._rank, theirs._rank, self.values.nbytes)
         is_made = self._apply(theirs, half_difference(theirs.values, self.values))
         second.lock.release()
         first.lock.release()
@@ -319,11 +333,10 @@ class SimVector(SharedVector):
 
     async def _average_adding(self, theirs: SimVector) -> bool:
         network = self._network
-        seconds = network.cluster.exchange_seconds(self.values.nbytes) / 2
-        await network.clock.sleep(seconds)
+        await network.travel(theirs._rank, self._rank, self.values.nbytes)
         difference = half_difference(theirs.values, self.values)
         before = self.changes + theirs.changes
-        await network.clock.sleep(seconds)
+        await network.travel(self._rank, theirs._rank, self.values.nbytes)
         self._mixed += self.changes + theirs.changes != before
         return self._apply(theirs, difference)
 

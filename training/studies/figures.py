@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -17,13 +17,6 @@ from training.studies.results import Comparison, Floats
 from training.studies.timing import CLOUD, THIS_MACHINE
 from training.studies.variants import METHOD_NAMES, METHODS, TableColumn, Variant
 
-#: The variants of figures 4.8 and 4.10.
-BEST: Final = (
-    Variant(AlgorithmName.AR_SGD, TableColumn.BASELINE),
-    Variant(AlgorithmName.AD_PSGD, TableColumn.NO_AVERAGE),
-    Variant(AlgorithmName.SWARM_SGD, TableColumn.NO_AVERAGE),
-)
-PLAIN: Final = tuple(Variant(method, TableColumn.BASELINE) for method in METHODS)
 _COLOUR: Final = dict(zip(METHODS, COLOURS, strict=False))
 _DASH: Final = dict(zip(TableColumn, DASHES, strict=False))
 _METHOD_DASH: Final = dict(zip(METHODS, DASHES, strict=False))
@@ -135,28 +128,25 @@ def _decimal_ticks(axes: Axes, which: Literal["x", "y"]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def plot_convergence(
-    comparison: Comparison, model: str, ends: Callable[[Variant], Floats], time_label: str, labels: PlotLabels
-) -> Figure:
-    """Figures 4.8 and 4.10: validation accuracy against epochs and against time.
+class Convergence(NamedTuple):
+    """Validation accuracies of runs, and when their epochs end: (num_seeds, num_epochs) both."""
 
-    Args:
-        comparison: Results of the comparison.
-        model: The network.
-        ends: Gives the end times of the epochs of a variant, (num_seeds, num_epochs) or (num_epochs,) [s].
-        time_label: Label of the time axis.
-        labels: Words on the plot.
-    """
+    accuracy: Floats
+    ends: Floats
+    """[s]"""
+
+
+def plot_convergence(found: Mapping[Variant, Convergence], time_label: str, labels: PlotLabels) -> Figure:
+    """Figures 4.8 and 4.10: validation accuracy against epochs and against time, both of the same runs."""
     figure, first = new_figure(labels, panels=2)
     over_time = figure.axes[1]
-    for variant in BEST:
-        found = comparison.curves(model, variant, "val_accuracy")
-        epochs = np.arange(1, found.shape[1] + 1)
+    for variant, (accuracy, ends) in found.items():
+        epochs = np.arange(1, accuracy.shape[1] + 1)
         look = _Look(_COLOUR[variant.algorithm], _METHOD_DASH[variant.algorithm])
-        _curve(first, epochs, found, variant, look)
-        _curve(over_time, np.atleast_2d(ends(variant)).mean(axis=0), found, variant, look)
+        _curve(first, epochs, accuracy, variant, look)
+        _curve(over_time, ends.mean(axis=0), accuracy, variant, look)
     _epochs_across(first)
-    _leave_out_first_epochs(first, [comparison.curves(model, variant, "val_accuracy") for variant in BEST])
+    _leave_out_first_epochs(first, [each.accuracy for each in found.values()])
     over_time.set(xlabel=time_label)
     over_time.set_xlim(left=0)
     first.set_ylabel("Validation accuracy")

@@ -28,7 +28,7 @@ from training.studies.variants import (
 )
 
 #: Version of the results that a comparison keeps of its runs.
-_VERSION: Final = 2
+_VERSION: Final = 3
 _MADE_FROM: Final = "made_from.json"
 #: Factor between the two batch sizes of the timing runs, which give the times per step and per event.
 _LARGER_BATCH: Final = 4
@@ -167,7 +167,7 @@ def make_plan(
         job.runs[0].num_steps(dataset)
     counts = _timed_workers(min(cores, len(dataset.splits["train"])))
     timing = [maker.alone(each) for each in settings.models]
-    timing += [maker.together(settings.models[0], workers) for workers in counts]
+    timing += [maker.together(each, workers) for each in settings.models for workers in counts]
     content = [name, _VERSION, settings.simulated_workers]
     content += [run.digest for job in [*converging, *timing] for run in job.runs]
     return StudyPlan(name, converging, timing, _digest(content))
@@ -214,7 +214,8 @@ class _Maker(NamedTuple):
     def together(self, model: ModelName, workers: int) -> StudyJob:
         """Timing runs of several workers, each on its own core."""
         batch = self.settings.batch_size
-        runs = [self._timing_run(model, method, workers=workers, batch_size=batch) for method in METHODS]
+        methods = (AlgorithmName.LOCAL_SGD, *METHODS)
+        runs = [self._timing_run(model, method, workers=workers, batch_size=batch) for method in methods]
         return StudyJob(
             f"{model}: time of {workers} workers", self.folder / "jobs" / f"{model}-{workers}-workers", runs
         )

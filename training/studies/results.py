@@ -16,7 +16,7 @@ from training.studies.plan import PlannedRun
 from training.studies.runs import Counts, read_counts
 from training.studies.variants import Variant
 
-VERSION: Final = 2
+VERSION: Final = 3
 Floats = NDArray[np.float64]
 
 #: Records kept of every epoch: of the averaged model, and of the time of the ranks.
@@ -89,6 +89,15 @@ class Timing(NamedTuple):
     """`seconds` and `communicate` of every epoch by variant, on a simulated cluster with one machine per worker."""
     scaling: list[dict[str, Any]]
     """Lists `method`, `workers`, `seconds_per_batch`, `samples_per_second` by `network`, with one entry per run."""
+    checks: list[dict[str, Any]]
+    """`method`, `workers`, and the `measured` and `predicted` time per batch of runs not used to calibrate [s]."""
+    convergence: dict[str, list[dict[str, list[float]]]]
+    """By variant and seed: `seconds` and `val_accuracy` of every epoch, of simulated runs with one machine a worker."""
+
+    @property
+    def miss(self) -> float:
+        """Largest relative error of a predicted time per batch; infinite if none was checked."""
+        return max((abs(each["predicted"] / each["measured"] - 1) for each in self.checks), default=np.inf)
 
 
 class Comparison(NamedTuple):

@@ -9,16 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from features.dataset import FeatureDataset
+from models.saved_model import model_spec
+from training.launching.rank import RunSpec, make_model
 from training.loop.records import read_records
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import AlgorithmName, TrainSettings
 from training.simulation.calibrate import Record, calibrate, in_the_cloud, settled
 from training.simulation.cluster import ClusterSettings
+from training.simulation.probe import Measurement
 from training.simulation.simulate import simulate
 from training.studies.plan import PlannedRun
 from training.studies.results import Timing, communicating
-from training.studies.variants import METHODS
+from training.studies.variants import BEST, METHODS, PLAIN
+from training.transports.transport import SingleTransport
 
 #: The two networks of the scaling study.
 THIS_MACHINE: Final = "shared memory"
@@ -53,31 +58,48 @@ def time_model(
     *,
     num_parameters: int,
     most_workers: int | None,
+    messages: Sequence[Measurement],
     on_progress: Tell,
 ) -> Timing:
-    """Calibrate with the timing runs of a network, and simulate its runs with one machine per worker.
+    """Calibrate with the timing runs of a network, check on others, and simulate its runs with one machine per worker.
+
+    One worker alone, workers apart on the same machine, and messages calibrate. The methods are the check.
 
     Args:
         timed: Finished timing runs of the network.
-        compared: A run of each variant.
+        compared: Runs to simulate: all seeds of a variant at its best learning rate.
         group_rows: Number of events of each row group of the training split.
         num_parameters: Number of parameters of the network.
         most_workers: Highest number of workers of the scaling study; None for no such study.
+        messages: Measured messages between processes of this machine.
         on_progress: Called with the number of finished simulations.
     """
     found = [(run.spec.train, read_records(run.spec.out_dir)) for run in timed]
     num_bytes = num_parameters * _FLOAT_BYTES[timed[0].spec.train.precision]
     alone = [ranks for settings, ranks in found if settings.workers == 1]
-    pairs = [ranks for settings, ranks in found if (settings.algorithm, settings.workers) == (AlgorithmName.AD_PSGD, 2)]
-    cluster = calibrate(alone, pairs, num_bytes=num_bytes)
+    crowded = [ranks for settings, ranks in found if settings.algorithm is AlgorithmName.LOCAL_SGD]
+    cluster = calibrate(alone, crowded, messages)
+    measured = [rates(*each) for each in found if each[0].algorithm is not AlgorithmName.LOCAL_SGD]
+    checks = [
+        _checked(settings, ranks, group_rows, cluster, num_bytes)
+        for settings, ranks in found
+        if settings.algorithm in METHODS
+    ]
     studies = _studies(timed[0].spec.train, cluster, most_workers) if most_workers else []
-    total = len(compared) + sum(len(runs) for _, _, runs in studies)
+    plain = {run.variant: run for run in reversed(compared) if run.variant in PLAIN}
+    best = [run for run in compared if run.variant in BEST]
+    total = len(plain) + len(best) + sum(len(runs) for _, _, runs in studies)
     epochs: dict[str, dict[str, list[float]]] = {}
-    for run in compared:
-        on_progress(len(epochs), total, run.variant.title)
+    for variant, run in plain.items():
+        on_progress(len(epochs), total, variant.title)
         records = simulate_times(group_rows, run.spec.train, in_the_cloud(cluster), num_bytes=num_bytes)
-        epochs[run.variant.key] = epoch_times(records, run.spec.train)
+        epochs[variant.key] = epoch_times(records, run.spec.train)
     done = len(epochs)
+    convergence: dict[str, list[dict[str, list[float]]]] = {}
+    for run in best:
+        on_progress(done, total, f"{run.variant.title}, seed {run.seed}")
+        convergence.setdefault(run.variant.key, []).append(simulate_learning(run.spec, in_the_cloud(cluster)))
+        done += 1
     scaling = []
     for network, each, runs in studies:
         times = []
@@ -87,7 +109,39 @@ def time_model(
             times.append(rates(settings, simulate_times(rows, settings, each, num_bytes=num_bytes)))
             done += 1
         scaling.append({"network": network, **_columns(times)})
-    return Timing(cluster.model_dump(mode="json"), [rates(*each) for each in found], epochs, scaling)
+    return Timing(cluster.model_dump(mode="json"), measured, epochs, scaling, checks, convergence)
+
+
+def _checked(
+    settings: TrainSettings,
+    ranks: Sequence[Sequence[Record]],
+    group_rows: Sequence[int],
+    cluster: ClusterSettings,
+    num_bytes: int,
+) -> dict[str, Any]:
+    """Measured and predicted time per batch of a run whose workers share this machine."""
+    here = cluster.model_copy(update={"workers_per_host": settings.workers})
+    predicted = simulate_times(group_rows, settings, here, num_bytes=num_bytes)
+    both = {"measured": ranks, "predicted": predicted}
+    times = {name: rates(settings, records)["seconds_per_batch"] for name, records in both.items()}
+    return {"method": str(settings.algorithm), "workers": settings.workers, **times}
+
+
+def simulate_learning(spec: RunSpec, cluster: ClusterSettings) -> dict[str, list[float]]:
+    """Accuracy and time of every epoch of one simulated run of the real network on the real data."""
+    settings, dataset = spec.train, FeatureDataset.load(spec.dataset)
+    module = make_model(model_spec(spec.model, dataset), settings, SingleTransport(), torch.device("cpu")).module
+    inputs: Sequence[str] = module.inputs  # type: ignore[assignment]
+    dtype = getattr(torch, settings.precision)
+    train, val = (
+        MemoryRows.load(dataset, split, inputs, dtype=dtype, seed=settings.seed) for split in ("train", "val")
+    )
+    records = simulate(module, train, val, settings, cluster).records
+    found = {
+        "seconds": epoch_times(records, settings)["seconds"],
+        "val_accuracy": [float(record["val_accuracy"]) for record in records[0]],
+    }
+    return {name: [float(f"{value:.6g}") for value in values] for name, values in found.items()}
 
 
 def simulate_times(
@@ -101,8 +155,9 @@ def simulate_times(
         cluster: The cluster.
         num_bytes: Size of the parameters; a small network replaces the real one, with links slower in proportion.
     """
-    own_bytes = _STAND_IN_PARAMETERS * _FLOAT_BYTES["float32"]
-    slower = cluster.model_copy(update={"bytes_per_second": cluster.bytes_per_second * own_bytes / num_bytes})
+    scale = _STAND_IN_PARAMETERS * _FLOAT_BYTES["float32"] / num_bytes
+    scaled = ("bytes_per_second", "memory_bytes_per_second", "ring_above_bytes")
+    slower = cluster.model_copy(update={name: scale * getattr(cluster, name) for name in scaled})
     train, val = (
         MemoryRows(Rows((torch.ones(size, 1),), torch.zeros(size, dtype=torch.int64), torch.ones(size)), 0, groups)
         for size, groups in ((sum(group_rows), list(group_rows)), (1, [1]))

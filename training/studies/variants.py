@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from training.settings import AlgorithmName, TrainSettings
 from training.studies.settings import CompareSettings
@@ -16,6 +16,8 @@ _SHARED: Final = frozenset(
         "stall_seconds",
     }
 )  # fmt: skip
+#: More local steps than an epoch has.
+_NEVER: Final = 10**9
 
 
 class TableColumn(StrEnum):
@@ -28,6 +30,7 @@ class TableColumn(StrEnum):
 
 METHOD_NAMES: Final[dict[AlgorithmName, str]] = {
     AlgorithmName.SGD: "SGD, one worker",
+    AlgorithmName.LOCAL_SGD: "SGD, workers apart",
     AlgorithmName.AR_SGD: "AR-SGD",
     AlgorithmName.AD_PSGD: "AD-PSGD",
     AlgorithmName.SWARM_SGD: "SwarmSGD",
@@ -83,6 +86,13 @@ ALL_VARIANTS: Final = (
     Variant(AlgorithmName.AR_SGD, TableColumn.SLOWMO),
     *(Variant(method, column) for method in (AlgorithmName.AD_PSGD, AlgorithmName.SWARM_SGD) for column in TableColumn),
 )
+#: The variants of figures 4.8 and 4.10.
+BEST: Final = (
+    REFERENCE,
+    Variant(AlgorithmName.AD_PSGD, TableColumn.NO_AVERAGE),
+    Variant(AlgorithmName.SWARM_SGD, TableColumn.NO_AVERAGE),
+)
+PLAIN: Final = tuple(Variant(method, TableColumn.BASELINE) for method in METHODS)
 COMPARISONS: Final[dict[str, tuple[Variant, ...]]] = {"thesis": ALL_VARIANTS}
 
 
@@ -123,6 +133,11 @@ def train_settings(
 
 
 def timing_settings(shared: TrainSettings, method: AlgorithmName, *, workers: int, batch_size: int) -> TrainSettings:
-    """Settings of a timing run of a bare method, otherwise like those of another run."""
-    changed = {"algorithm": method, "workers": workers, "batch_size": batch_size, "slowmo": None}
+    """Settings of a timing run of a bare method, otherwise like those of another run.
+
+    With `local-sgd`, workers compute without messages within an epoch.
+    """
+    changed: dict[str, Any] = {"algorithm": method, "workers": workers, "batch_size": batch_size, "slowmo": None}
+    if method is AlgorithmName.LOCAL_SGD:
+        changed["local_steps"] = _NEVER
     return TrainSettings.model_validate({**shared.model_dump(mode="json"), **changed})

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import METHODS, ROUGH, LinearGradients, Watcher, models, run
+from simulated import METHODS, ROUGH, LinearGradients, Pairs, Watcher, models, run
 
 from training.errors import StalledError
 from training.loop.metering import Meter, MeteredTransport
 from training.simulation.cluster import ClusterSettings, ComputeTimes
+from training.simulation.costs import average_seconds
 from training.simulation.transport import SimNetwork, SimTransport
 from training.simulation.virtual_time import VirtualClock, VirtualLock
 
@@ -20,6 +21,8 @@ LATENCY, BANDWIDTH, STEP = 1e-4, 1e6, 1e-2
 #: Vectors of the tests have 5 numbers of 8 bytes.
 LINK = ClusterSettings.sleeping(STEP, latency_seconds=LATENCY, bytes_per_second=BANDWIDTH)
 MESSAGE = LATENCY + 40 / BANDWIDTH
+#: Time of a locked average: two round trips, and the vector there and back.
+LOCKED = 2 * (LATENCY + MESSAGE)
 
 
 def on_workers(workers: int, work: Callable[[SimTransport], Coroutine[Any, Any, None]]) -> float:
@@ -92,11 +95,11 @@ def test_collectives_give_everybody_the_sum_and_the_vector_of_rank_0() -> None:
         assert vector.tolist() == [1] * 5
         vector += transport.rank
         await transport.all_reduce_sum(vector)
-        assert vector.tolist() == [6] * 5
+        assert vector.tolist() == [10] * 5
         assert await transport.count("samples", 0) == 0
 
-    # Broadcast: two rounds of latency; all-reduce of three: 4 messages and 2 * 2/3 of the vector.
-    assert on_workers(3, meet) == pytest.approx(2 * LATENCY + 4 * LATENCY + 4 / 3 * 40 / BANDWIDTH)
+    # Two rounds of a broadcast; an all-reduce of four in two rounds.
+    assert on_workers(4, meet) == pytest.approx(4 * MESSAGE)
 
 
 def test_messages_of_one_link_arrive_in_order() -> None:
@@ -107,26 +110,28 @@ def test_messages_of_one_link_arrive_in_order() -> None:
             ((got),) = await exchanged
             assert got.tolist() == [number] * 5
 
-    assert on_workers(2, exchange) == pytest.approx(MESSAGE)
+    # Each begins to leave when the one before has left.
+    assert on_workers(2, exchange) == pytest.approx(LATENCY + 3 * 40 / BANDWIDTH)
 
 
-def test_a_pairwise_average_takes_two_messages_and_the_next_waits_for_it() -> None:
+def test_a_locked_average_takes_two_round_trips_and_the_next_waits_for_it() -> None:
     async def average(transport: SimTransport) -> None:
         shared = await transport.share(np.full(5, float(transport.rank)))
         started = transport.now()
         if transport.rank:
             await shared.average_with(0)
-            assert transport.now() - started == pytest.approx(2 * MESSAGE * transport.rank)
-            assert shared.counts.wait_seconds == pytest.approx(2 * MESSAGE * (transport.rank - 1))
-            assert shared.counts.exchange_seconds == pytest.approx(2 * MESSAGE * transport.rank)
+            assert transport.now() - started == pytest.approx(LOCKED * transport.rank)
+            assert shared.counts.wait_seconds == pytest.approx(LOCKED * (transport.rank - 1))
+            assert shared.counts.exchange_seconds == pytest.approx(LOCKED * transport.rank)
 
     on_workers(4, average)
 
 
-@pytest.mark.parametrize(("additive", "mixed"), [(True, 1), (False, 0)])
-def test_a_change_during_an_average_without_locks_is_a_mixed_read_and_is_not_lost(additive: bool, mixed: int) -> None:
+@pytest.mark.parametrize(("protocol", "mixed"), [("additive", 1), ("sockets", 1), ("locked", 0)])
+def test_a_change_during_an_average_without_locks_is_a_mixed_read_and_is_not_lost(protocol: str, mixed: int) -> None:
     clock = VirtualClock()
-    network = SimNetwork(clock, LINK, 2, additive=additive)
+    network = SimNetwork(clock, LINK, 2, protocol=protocol)
+    seconds = average_seconds(LINK.network, protocol, 40)
 
     async def work(transport: SimTransport) -> None:
         shared = await transport.share(np.full(5, 2.0 * transport.rank))
@@ -136,7 +141,7 @@ def test_a_change_during_an_average_without_locks_is_a_mixed_read_and_is_not_los
             assert shared.counts.mixed_reads == mixed
         else:
             # Between the reading and the writing of the other.
-            await clock.sleep(1.5 * MESSAGE)
+            await clock.sleep(0.75 * seconds)
             await shared.add(np.full(5, 8.0))
 
     for transport in network.transports():
@@ -154,12 +159,13 @@ def step_seconds(workers: int = 4, **chosen: Any) -> float:
 
 
 def test_steps_take_the_time_of_computing_and_of_what_must_be_waited_for() -> None:
-    # The gradient and, behind it, the number of samples: 6 numbers. Four workers: 4 messages, 2 * 3/4 of the vector.
-    assert step_seconds(algorithm="ar-sgd") == pytest.approx(STEP + 4 * LATENCY + 1.5 * 48 / BANDWIDTH)
-    assert step_seconds(algorithm="ar-sgd", workers=2) == pytest.approx(STEP + 2 * LATENCY + 48 / BANDWIDTH)
-    assert step_seconds(algorithm="local-sgd", local_steps=3) == pytest.approx(
-        STEP + (4 * LATENCY + 1.5 * 48 / BANDWIDTH) / 3
-    )
+    # The gradient and, behind it, the number of samples: 6 numbers. Four workers: two rounds.
+    round_seconds = LATENCY + 48 / BANDWIDTH
+    assert step_seconds(algorithm="ar-sgd") == pytest.approx(STEP + 2 * round_seconds)
+    assert step_seconds(algorithm="ar-sgd", workers=2) == pytest.approx(STEP + round_seconds)
+    assert step_seconds(algorithm="local-sgd", local_steps=3) == pytest.approx(STEP + 2 * round_seconds / 3)
+    pairs = {"workers": 2, "partners": lambda rank: Pairs([1 if rank == 0 else None]), "overlap": "inline"}
+    assert step_seconds(algorithm="ad-psgd", exchange="locked", **pairs) == pytest.approx(STEP + LOCKED)
     # The models travel while the gradient is computed.
     assert step_seconds(algorithm="d-psgd") == pytest.approx(STEP)
     assert step_seconds(algorithm="d-psgd", local_steps=1) == pytest.approx(STEP)
@@ -171,7 +177,8 @@ def test_models_that_travel_longer_than_the_gradient_takes_are_waited_for() -> N
     slow = LINK.model_copy(update={"latency_seconds": 3 * STEP})
     problem = LinearGradients(workers=4, steps=5, seed=1)
     problem.drive(cluster=slow, before_step=watcher, algorithm="d-psgd")
-    np.testing.assert_allclose(np.diff(watcher.began[0]), 3 * STEP + 40 / BANDWIDTH)
+    # The models for two neighbours leave, and those of two arrive, one after the other.
+    np.testing.assert_allclose(np.diff(watcher.began[0]), 3 * STEP + 2 * 40 / BANDWIDTH)
 
 
 def test_an_epoch_takes_the_time_of_its_steps_and_of_its_end() -> None:
@@ -182,7 +189,7 @@ def test_an_epoch_takes_the_time_of_its_steps_and_of_its_end() -> None:
     size = 8 * simulated.parameters.shape[1]
 
     def all_reduce(nbytes: int) -> float:
-        return 2 * LATENCY + nbytes / BANDWIDTH
+        return LATENCY + nbytes / BANDWIDTH
 
     # 160 rows each in 8 steps of 20. At the end: a barrier; the mean model and the number of finite ones; its distance;
     # half of the 60 rows of the validation, and four sums; then all 60 for the worker's own model.

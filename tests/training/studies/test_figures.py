@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from made_comparison import EPOCHS, made_comparison, made_timing
 
 from models.evaluation.style import PlotLabels
-from training.studies.drawing import draw
+from training.studies.drawing import _figures, draw
 from training.studies.figures import (
-    PLAIN,
+    Convergence,
     Times,
     plot_consensus,
     plot_convergence,
@@ -19,7 +20,7 @@ from training.studies.figures import (
     plot_scaling,
     plot_slowmo,
 )
-from training.studies.variants import Variant
+from training.studies.variants import BEST, METHODS, PLAIN, Variant
 
 LABELS = PlotLabels("", "technical sample", 13)
 COMPARISON = made_comparison()
@@ -50,10 +51,11 @@ def test_scaling_says_what_is_measured_and_what_simulated() -> None:
 
 
 def test_convergence_is_drawn_against_epochs_and_against_time() -> None:
-    def ends(variant: Variant) -> np.ndarray:
-        return np.cumsum(COMPARISON.curves("hlf", variant, "seconds"), axis=1)
+    def of(variant: Variant) -> Convergence:
+        accuracy, seconds = (COMPARISON.curves("hlf", variant, name) for name in ("val_accuracy", "seconds"))
+        return Convergence(accuracy, np.cumsum(seconds, axis=1))
 
-    figure = plot_convergence(COMPARISON, "hlf", ends, "Measured wall time [s]", LABELS)
+    figure = plot_convergence({each: of(each) for each in BEST}, "Measured wall time [s]", LABELS)
     over_epochs, over_time = figure.axes
     assert list(over_epochs.lines[0].get_xdata()) == list(range(1, EPOCHS + 1))
     # Seeds 1 and 2 take 0.21 and 0.22 s an epoch.
@@ -61,6 +63,47 @@ def test_convergence_is_drawn_against_epochs_and_against_time() -> None:
     names = [str(line.get_label()) for line in over_epochs.lines]
     assert names == ["AR-SGD", "AD-PSGD + SlowMo no avg.", "SwarmSGD + SlowMo no avg."]
     assert over_time.get_xlabel() == "Measured wall time [s]"
+
+
+def simulated(*errors: float) -> dict[str, Any]:
+    """The simulated figure 4.8 and its words, after a check with these ratios of predicted to measured time."""
+    checks = [
+        {"method": str(method), "workers": 2, "measured": 2e-3, "predicted": 2e-3 * error}
+        for method, error in zip(METHODS, errors, strict=False)
+    ]
+    timing = {"hlf": COMPARISON.timing["hlf"]._replace(checks=checks)}
+    found = made_comparison(models=["hlf"])._replace(timing=timing)
+    about, make = next(each for each in _figures(found, LABELS) if each[0].stem == "fig_4_8_hlf_simulated")
+    return {"about": about, "figure": make()}
+
+
+def test_accuracy_and_time_of_a_simulated_figure_come_from_the_simulated_runs() -> None:
+    figure = simulated(1.0)["figure"]
+    over_epochs, over_time = figure.axes
+    expected = COMPARISON.timing["hlf"].convergence["ar-sgd"][0]["val_accuracy"]
+    for axes in (over_epochs, over_time):
+        np.testing.assert_allclose(axes.lines[0].get_ydata(), expected)
+    np.testing.assert_allclose(over_time.lines[0].get_xdata(), 0.5 * np.arange(1, EPOCHS + 1))
+
+
+@pytest.mark.parametrize(
+    ("errors", "words"),
+    [
+        ((0.8, 1.2, 1.0), ""),
+        ((0.7, 1.0, 1.0), "check misses by 30 %"),
+        ((1.0, 1.5), "check misses by 50 %"),
+        ((), "not checked"),
+    ],
+)
+def test_a_simulated_figure_shows_its_check_and_says_in_its_title_that_it_misses(
+    errors: tuple[float, ...], words: str
+) -> None:
+    found = simulated(*errors)
+    assert found["about"].title.endswith(words or "(thesis, figure 4.8)")
+    above = found["figure"].axes[0].get_title(loc="left")
+    assert above == (f"technical sample; {words}" if words else "technical sample")
+    if errors:
+        assert f"AR-SGD on 2 workers {2 * errors[0]:.3g} for 2" in found["about"].caption
 
 
 def test_the_band_is_the_spread_over_seeds() -> None:

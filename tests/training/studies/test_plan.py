@@ -44,7 +44,7 @@ def test_there_is_a_job_for_each_network_and_number_of_workers(dataset: FeatureD
     # Eight methods on two workers and sequential SGD, each with three learning rates; two seeds, then one.
     assert [len(job.runs) for job in plan.converging] == [48, 6, 24, 3]
     assert [{run.spec.train.workers for run in job.runs} for job in plan.converging] == [{2}, {1}, {2}, {1}]
-    assert [{run.spec.train.workers for run in job.runs} for job in plan.timing] == [{1}, {1}, {2}, {3}]
+    assert [{run.spec.train.workers for run in job.runs} for job in plan.timing] == [{1}, {1}, {2}, {3}, {2}, {3}]
     folders = [run.spec.out_dir for job in plan.jobs for run in job.runs]
     assert len(folders) == len(set(folders))
     assert [run.seed for run in plan.converging[0].runs] == [1] * 24 + [2] * 24

@@ -1,0 +1,103 @@
+"""The cost model against messages on a real network: TCP between hosts with a delay and a rate.
+
+The ranks only communicate, and their sockets sleep while they wait, so that hosts may share cores. (Ranks in an
+all-reduce of MPI wait in a loop: with more ranks than cores, their time is that of the scheduler.)
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import message_programs
+import pytest
+from network_hosts import Network, network, why_not
+
+from training.launching.launcher import rank_command, rank_environment
+from training.settings import TrainSettings
+from training.simulation.calibrate import fit_link, predicted
+from training.simulation.probe import ALL_REDUCE, Measurement
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "all is here"),
+]
+
+#: One way [s], and bits per second.
+DELAY, RATE = 0.02, 5e7
+SIZES = (64, 8192, 32_768)
+#: The largest number of workers, and the size in the middle, are predicted.
+WORKERS = (2, 4, 8)
+MOST_ERROR = 0.25
+
+
+def is_fitted(each: Measurement) -> bool:
+    """Whether a measurement calibrates the model; the others check it."""
+    return each.workers < WORKERS[-1] and each.nbytes != SIZES[1]
+
+
+def all_reduces(between: Network, kind: str) -> list[Measurement]:
+    """All-reduces by plain sockets."""
+    size = len(between.addresses)
+    words = (kind, "8", ",".join(map(str, SIZES)), *between.addresses)
+    commands = [
+        between.on_host(rank, sys.executable, message_programs.__file__, str(rank), *words) for rank in range(size)
+    ]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    medians = [json.loads(process.communicate(timeout=60)[0]) for process in running]
+    return [Measurement(ALL_REDUCE, size, nbytes, max(each[str(nbytes)] for each in medians)) for nbytes in SIZES]
+
+
+def averages(between: Network) -> list[Measurement]:
+    """Averages as the methods make them."""
+    size = len(between.addresses)
+    settings = TrainSettings(algorithm="ad-psgd", workers=size, launcher_args=between.launcher_args)
+    command = rank_command(settings, Path())
+    launcher = command[: command.index(sys.executable) + 1]
+    words = ["-m", "training.simulation.probe", "auto", *map(str, SIZES)]
+    done = subprocess.run(
+        between.on_host(0, *launcher, *words),
+        env=rank_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))["measured"]
+    return [Measurement(**each) for each in found if each["operation"] != ALL_REDUCE]
+
+
+def misses(measured: list[Measurement], *, ring_above: float) -> list[str]:
+    """What a model, fitted on some measurements, predicts wrongly of the others."""
+    link = fit_link([each for each in measured if is_fitted(each)], ring_above=ring_above)
+    wrong = []
+    for each in measured:
+        expected = predicted(each, link, ring_above)
+        words = f"{each}: predicted {1e3 * expected:.1f} ms ({'fitted' if is_fitted(each) else 'check'})"
+        sys.stdout.write(f"{words}\n")
+        if not is_fitted(each) and abs(expected / each.seconds - 1) > MOST_ERROR:
+            wrong.append(words)
+    assert DELAY < link.latency < 1.5 * DELAY
+    return wrong
+
+
+@pytest.mark.parametrize(("kind", "ring_above"), [("doubling", float("inf")), ("ring", 0.0)])
+def test_all_reduces_of_other_sizes_and_more_workers_take_the_predicted_time(
+    tmp_path: Path, kind: str, ring_above: float
+) -> None:
+    measured = []
+    for workers in WORKERS:
+        with network(workers, tmp_path / str(workers), delay=DELAY, rate=RATE) as between:
+            measured += all_reduces(between, kind)
+    assert misses(measured, ring_above=ring_above) == []
+
+
+def test_averages_of_other_sizes_take_the_predicted_time(tmp_path: Path) -> None:
+    with network(2, tmp_path, delay=DELAY, rate=RATE) as between:
+        measured = averages(between)
+    assert {each.operation for each in measured} == {"sockets"}
+    assert misses(measured, ring_above=0.0) == []

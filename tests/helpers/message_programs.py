@@ -1,0 +1,94 @@
+"""All-reduces as their ranks do them: lists of messages, for events in a simulator and for sockets between hosts.
+
+`message_programs.py RANK KIND REPEATS SIZES ADDRESS ...` runs one on a host, with sockets that sleep while they wait,
+and prints the median time for each size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable, Generator
+
+#: What a rank does next: send to a rank a number of bytes, or wait for so many from a rank.
+Action = tuple[str, int, float]
+Program = Generator[Action, None, None]
+_PORT = 7780
+
+
+def doubling(rank: int, size: int, nbytes: float) -> Program:
+    """Recursive doubling, for any number of ranks."""
+    power = 1 << int(math.log2(size))
+    extra = size - power
+    if rank < 2 * extra and rank % 2 == 0:
+        yield "send", rank + 1, nbytes
+        yield "wait", rank + 1, nbytes
+        return
+    if rank < 2 * extra:
+        yield "wait", rank - 1, nbytes
+    number = rank // 2 if rank < 2 * extra else rank - extra
+    distance = 1
+    while distance < power:
+        partner = number ^ distance
+        partner = 2 * partner + 1 if partner < extra else partner + extra
+        yield "send", partner, nbytes
+        yield "wait", partner, nbytes
+        distance *= 2
+    if rank < 2 * extra:
+        yield "send", rank - 1, nbytes
+
+
+def ring(rank: int, size: int, nbytes: float) -> Program:
+    """Reduce-scatter and all-gather around a ring."""
+    for _ in range(2 * (size - 1)):
+        yield "send", (rank + 1) % size, nbytes / size
+        yield "wait", (rank - 1) % size, nbytes / size
+
+
+PROGRAMS: dict[str, Callable[[int, int, float], Program]] = {"doubling": doubling, "ring": ring}
+
+
+def main() -> None:
+    """Connect to all hosts, and measure."""
+    rank, kind, repeats, sizes, *addresses = sys.argv[1:]
+    own, peers = int(rank), {}
+    with socket.create_server(("", _PORT), backlog=len(addresses)) as server:
+        for other in range(own):
+            peers[other] = _connected(addresses[other])
+            peers[other].sendall(bytes([own]))
+        while len(peers) < len(addresses) - 1:
+            peer, _ = server.accept()
+            peers[peer.recv(1)[0]] = peer
+    for peer in peers.values():
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    medians = {}
+    for nbytes in map(int, sizes.split(",")):
+        seconds = []
+        for _ in range(int(repeats)):
+            started = time.perf_counter()
+            for what, other, length in PROGRAMS[kind](own, len(addresses), nbytes):
+                if what == "send":
+                    peers[other].sendall(bytes(round(length)))
+                else:
+                    peers[other].recv(round(length), socket.MSG_WAITALL)
+            seconds.append(time.perf_counter() - started)
+        # A rank that begins early waits longer, and then begins late.
+        medians[nbytes] = statistics.median((first + second) / 2 for first, second in itertools.pairwise(seconds[1:]))
+    sys.stdout.write(json.dumps(medians) + "\n")
+
+
+def _connected(address: str) -> socket.socket:
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection((address, _PORT))
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Measures the network between ranks: every rank runs `python -m training.simulation.probe PROTOCOL SIZE ...`.
+
+Rank 0 prints one line of JSON: {"measured": [...]}, a list of `Measurement`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+
+from training.transports.mpi import MpiTransport, Protocol
+from training.transports.transport import run_now
+
+ALL_REDUCE: Final = "all-reduce"
+#: Time for the repetitions of an operation [s], and their limits.
+_SECONDS: Final = 0.4
+_FEWEST: Final = 7
+_MOST: Final = 300
+
+
+class Measurement(NamedTuple):
+    """The time of an operation between ranks."""
+
+    operation: str
+    """`ALL_REDUCE` or the protocol of a pairwise average."""
+    workers: int
+    nbytes: int
+    """Size of the vector."""
+    seconds: float
+    """Median of the repetitions; of the slowest rank [s]."""
+
+
+def main(argv: list[str]) -> None:
+    """Measure all-reduces and averages of vectors of these sizes."""
+    transport = MpiTransport(protocol=cast("Protocol", argv[1]), overlap="inline")
+    found = [
+        measurement
+        for nbytes in map(int, argv[2:])
+        for measurement in (_all_reduce(transport, nbytes), _average(transport, nbytes))
+    ]
+    if transport.rank == 0:
+        sys.stdout.write(json.dumps({"measured": [each._asdict() for each in found]}) + "\n")
+    transport.close()
+
+
+def _all_reduce(transport: MpiTransport, nbytes: int) -> Measurement:
+    vector = np.zeros(nbytes // 4, np.float32)
+    seconds = _repeated(transport, lambda: run_now(transport.all_reduce_sum(vector)))
+    return Measurement(ALL_REDUCE, transport.world_size, nbytes, seconds)
+
+
+def _average(transport: MpiTransport, nbytes: int) -> Measurement:
+    """Averages that rank 0 makes with rank 1."""
+    shared = run_now(transport.share(np.zeros(nbytes // 4, np.float32)))
+    is_first = transport.rank == 0
+    seconds = _repeated(transport, lambda: run_now(shared.average_with(1)) if is_first else None)
+    run_now(shared.close())
+    return Measurement(transport.protocol, transport.world_size, nbytes, seconds)
+
+
+def _repeated(transport: MpiTransport, once: Callable[[], Any]) -> float:
+    run_now(transport.barrier())
+    once()
+    started = perf_counter()
+    once()
+    count = np.array([np.clip(_SECONDS / (perf_counter() - started), _FEWEST, _MOST)])
+    run_now(transport.broadcast(count))
+    seconds = []
+    for _ in range(int(count[0])):
+        started = perf_counter()
+        once()
+        seconds.append(perf_counter() - started)
+    run_now(transport.barrier())
+    medians = np.zeros(transport.world_size)
+    # A rank that begins early waits longer, and then begins late.
+    medians[transport.rank] = np.median(np.convolve(seconds, [0.5, 0.5], "valid"))
+    run_now(transport.all_reduce_sum(medians))
+    return float(medians.max())
+
+
+if __name__ == "__main__":
+    main(sys.argv)
