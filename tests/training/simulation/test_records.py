@@ -43,7 +43,7 @@ def test_the_average_model_and_single_workers_are_validated() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_best_average_model_is_kept(method: str) -> None:
     kept = [MemoryFiles() for _ in range(4)]
-    simulated = run(**METHODS[method], files=kept.__getitem__, epochs=4, learning_rate=0.3, cluster=ROUGH)
+    simulated = run(**METHODS[method], files=kept.__getitem__, epochs=6, learning_rate=0.5, cluster=ROUGH)
     losses = [record["val_loss"] for record in simulated.records[0]]
     assert losses != sorted(losses, reverse=True), "the test needs a run that gets worse now and then"
     (best,) = [each.best for each in kept if each.best is not None]
