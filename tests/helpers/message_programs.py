@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 
-#: What a rank does next: send to a rank a number of bytes, or wait for so many from a rank.
+#: What a rank does next: send to a rank a number of bytes, or wait for a number of bytes from a rank.
 Action = tuple[str, int, float]
 Program = Generator[Action, None, None]
 _PORT = 7780
