@@ -1,4 +1,4 @@
-"""`python -m training.compiled` compiles the kernels before the first run (about 20 seconds) and caches the code.
+"""`python -m training.compiled` compiles the kernels of training before the first run (about 25 s); caches the code.
 
 Only in single precision; double precision is compiled at its first use.
 """
@@ -10,6 +10,7 @@ import numpy as np
 from training.compiled.optimizer import Constants, is_finite, update
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_epoch, perceptron_gradients, perceptron_sums
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
+from training.transports import socket_kernels
 
 
 def compile_all(real: type[np.floating] = np.float32) -> None:
@@ -35,3 +36,5 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
 
 if __name__ == "__main__":
     compile_all()
+    for dtype in (np.float32, np.int64):
+        socket_kernels.compile_all(dtype)

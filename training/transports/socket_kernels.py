@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
+import numba
 import numpy as np
 from numba import types
 
@@ -351,3 +352,24 @@ def _end(mine: Array, started: float, mutex: Array, counters: Array, seconds: Ar
     _unlock(mutex.ctypes.data)
     if is_draining:
         _send(drained, counters.ctypes.data, 1, _AT_ONCE)
+
+
+def compile_all(dtype: type[np.generic]) -> None:
+    """Compile the kernels for vectors of a type, without calling them."""
+    own, mutex, counters = np.zeros(1, dtype), np.zeros(1, np.uint8), np.zeros(1, np.int64)
+    region, progress, polled = np.zeros((1, 1), np.uint8), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int16)
+    times, beginning = np.zeros(1), (own, mutex, counters)
+    calls: list[tuple[Any, tuple[Any, ...]]] = [
+        (init_mutex, (mutex,)),
+        (read, (own, *beginning)),
+        (add, (own, *beginning)),
+        (fetch_and_add, (0, 0, own, mutex)),
+        (take_answer, (region[0], *beginning)),
+        (prepare, (0, 0, 0, region[0], progress[0])),
+        (prepare_average, (region[0], progress[0], own, mutex)),
+        (ask, (0, polled[0], region[0], progress[0], 0)),
+        (begin, (0, polled, region, progress, times, *beginning)),
+        (serve, (0, polled, region, progress, times, own, own, mutex, counters, times, 0)),
+    ]
+    for function, arguments in calls:
+        function.compile(tuple(numba.typeof(each) for each in arguments))  # type: ignore[no-untyped-call]
