@@ -189,7 +189,9 @@ class StageTask(BaseSensorOperator):
     def _must_wait(self, code: int, params: Any) -> bool:
         """Whether to look again later, and how long; a wait for files that is over skips, one for a run fails."""
         if code == IN_USE:
-            self.timeout, self.soft_fail = 3600 * params["lock_hours"], False
+            # Airflow counts from the first wait of a task; `ingest` may have waited for files before.
+            waits = params["lock_hours"] + (params["files_hours"] if self.task.name == "ingest" else 0)
+            self.timeout, self.soft_fail = 3600 * waits, False
             return True
         if code == NOT_THERE and self.task.name == "ingest" and params["files_hours"] > 0:
             self.timeout, self.soft_fail = 3600 * params["files_hours"], True

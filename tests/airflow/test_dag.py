@@ -264,6 +264,13 @@ def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(make_sit
     ]
 
 
+def test_a_wait_for_files_is_no_part_of_the_wait_for_another_run(make_site: MakeSite) -> None:
+    site = make_site(exit_codes={"ingest": 75})
+    hours = {"files_hours": 1, "lock_hours": 2}
+    ends = site.ends(*({"task": "ingest", "params": hours, "waited": seconds} for seconds in (7300, 10900)))
+    assert [each.split(":")[0] for each in ends] == ["AirflowRescheduleException", "AirflowSensorTimeout"]
+
+
 def test_errors_that_stay_are_not_tried_again(make_site: MakeSite) -> None:
     codes = {"features": 1, "train": 2, "evaluate": 3, "export": 130}
     site = make_site(exit_codes=codes)

@@ -169,7 +169,7 @@ def test_an_error_in_the_thread_is_raised_by_the_next_call(tmp_path: Path, where
 
 @pytest.mark.parametrize("protocol", ["locked", "sockets"])
 def test_an_average_is_skipped_while_the_one_before_is_under_way(tmp_path: Path, mpi: Mpi, protocol: str) -> None:
-    for counts in results_of(mpi, 2, "averages:skip", tmp_path / "ranks", protocol=protocol):
+    for counts in results_of(mpi, 3, "averages:skip", tmp_path / "ranks", protocol=protocol):
         assert counts["skipped"] == 2
         assert counts["begun"] == counts["received"] == 2
         assert counts["exchange_seconds"] > (0 if protocol == "sockets" else 0.6)

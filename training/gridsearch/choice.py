@@ -50,14 +50,16 @@ class Choice(NamedTuple):
         Examples:
             >>> best = Choice([8, 4], 64, 0.01, 20)
             >>> _, settings = best.applied_to(TrainSettings(algorithm="ar-sgd", workers=2))
-            >>> settings.batch_size, settings.learning_rate
-            (32, 0.01)
+            >>> settings.batch_size, settings.learning_rate, settings.effective_learning_rate
+            (32, 0.01, 0.01)
         """
         sharing = train.workers if train.algorithm in _AVERAGE_GRADIENTS else 1
         changes = {
             "batch_size": max(1, self.batch_size // sharing),
             "learning_rate": self.learning_rate,
             "epochs": self.epochs,
+            # The rate was searched with this batch; the linear rule would multiply it by the number of workers.
+            "scale_learning_rate": False,
         }
         settings = TrainSettings.model_validate({**train.model_dump(exclude_unset=True), **changes})
         return HlfSettings(hidden=self.hidden), settings

@@ -61,6 +61,9 @@ def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[
         >>> sorted(np.concatenate([fold.val for fold in folds]).tolist()) == list(range(12))
         True
     """
+    fewest = int(np.bincount(labels).min())
+    if fewest < num_folds:
+        raise ValueError(f"a class has {fewest} events, fewer than the {num_folds} folds")
     divider = StratifiedKFold(num_folds, shuffle=True, random_state=seed)
     return [Fold(train, val) for train, val in divider.split(np.zeros(len(labels)), labels)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -66,10 +67,11 @@ class JobResult(NamedTuple):
 
 def finished(folder: Path, job: SearchJob, epochs: int) -> JobResult | None:
     """The result of a job that succeeded before with at least this number of epochs, else None."""
-    path = folder / f"{job.key}.json"
-    if not path.exists():
+    try:
+        found = JobResult.from_json(json.loads((folder / f"{job.key}.json").read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        # A file that a power cut left empty is made again.
         return None
-    found = JobResult.from_json(json.loads(path.read_text(encoding="utf-8")))
     return found if found.epochs >= epochs and not found.error else None
 
 
@@ -97,7 +99,8 @@ def run_job(search: Search, job: SearchJob, epochs: int, folder: Path) -> JobRes
     except Exception as problem:  # noqa: BLE001 - the table shows any error, and the other jobs continue
         error = f"{type(problem).__name__}: {problem}"
     result = JobResult(job, epochs, num_parameters, folds, time.perf_counter() - started, error)
-    unfinished = folder / f".{job.key}.json"
+    # Two attempts of a task may run at once.
+    unfinished = folder / f".{job.key}.{os.getpid()}.json"
     try:
         unfinished.write_text(json.dumps(result.to_json()), encoding="utf-8")
         unfinished.replace(folder / f"{job.key}.json")

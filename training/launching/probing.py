@@ -42,7 +42,7 @@ def measure_messages(settings: TrainSettings, sizes: Sequence[int]) -> list[Meas
     Raises:
         LaunchError: The ranks do not start or fail.
     """
-    words = ("training.simulation.probe", settings.exchange, *map(str, sizes))
+    words = ("training.simulation.probe", settings.exchange, settings.network or "", *map(str, sizes))
     return [Measurement(**each) for each in _answer(settings, "the measurement of messages", *words)["measured"]]
 
 
@@ -68,7 +68,10 @@ def _answer(settings: TrainSettings, what: str, module: str, *arguments: str) ->
         raise LaunchError(f"{settings.workers} ranks did not finish {what} in {_TIMEOUT} s.") from cause
     if done.returncode:
         raise LaunchError(f"{settings.workers} ranks failed {what}: {done.stderr.strip()[-_LAST_WORDS:]}")
-    found: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    line = next((line for line in done.stdout.splitlines() if line.startswith("{")), None)
+    if line is None:
+        raise LaunchError(f"{settings.workers} ranks gave no result of {what}: {done.stderr.strip()[-_LAST_WORDS:]}")
+    found: dict[str, Any] = json.loads(line)
     return found
 
 

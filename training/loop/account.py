@@ -26,13 +26,15 @@ class Account:
         self._algorithm = algorithm
         self._meter = meter
         self._before = AverageCounts()
+        self._recorded: AverageCounts | None = None
         self._sums = Sums()
         self.steps = 0
 
     def begin(self) -> None:
         """Begin an epoch now."""
         self._meter.restart()
-        self._before = self._algorithm.average_counts
+        # A thread may have finished averages since the record, and partners before it: they belong to this epoch.
+        self._before, self._recorded = self._recorded or self._algorithm.average_counts, None
         self._algorithm.counts.staleness.clear()
         self._sums = Sums()
         self.steps = 0
@@ -45,6 +47,7 @@ class Account:
     def record(self) -> dict[str, Any]:
         """The record of the epoch."""
         meter, counts, before = self._meter, self._algorithm.average_counts, self._before
+        self._recorded = counts
         sums = self._sums.plus(self._work.take_sums())
         kinds = {kind: round(seconds, 6) for kind, seconds in meter.seconds.items()}
         return {

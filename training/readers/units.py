@@ -24,6 +24,8 @@ from training.readers.sharding import Piece, Share, plan_epoch, step_bounds
 _UNITS_LEFT: Final = 32
 #: Units per worker in an epoch, unless row groups are larger.
 _UNITS_AN_EPOCH: Final = 8
+#: Parts into which a row group is divided at most, since a reader without a cache reads the whole group for each.
+_UNITS_A_GROUP: Final = 16
 
 
 class Position(NamedTuple):
@@ -155,7 +157,7 @@ def _units(
         if not left:
             continue
         share_left = ((epochs - epoch) * num_rows - row) // (_UNITS_LEFT * world_size)
-        wanted = max(batch_size, min(longest, share_left))
+        wanted = max(batch_size, rows[group] // _UNITS_A_GROUP, min(longest, share_left))
         if held + left > wanted:
             emit()
         bounds = done + step_bounds(left, -(-left // wanted))

@@ -37,10 +37,10 @@ class Measurement(NamedTuple):
 
 def main(argv: list[str]) -> None:
     """Measure all-reduces and averages of vectors of these sizes."""
-    transport = MpiTransport(protocol=cast("Protocol", argv[1]), overlap="inline")
+    transport = MpiTransport(protocol=cast("Protocol", argv[1]), network=argv[2] or None, overlap="inline")
     found = [
         measurement
-        for nbytes in map(int, argv[2:])
+        for nbytes in map(int, argv[3:])
         for measurement in (_all_reduce(transport, nbytes), _average(transport, nbytes))
     ]
     if transport.rank == 0:

@@ -125,8 +125,10 @@ class Difference(NamedTuple):
         words = []
         if seed < _MOST_SEEDS * left_for_seeds:
             words.append(f"{max(_rounded(seed / left_for_seeds), self.num_seeds + 1):,} seeds")
-        if left_for_events > 0:
-            words.append(f"{_rounded((event + both / self.num_seeds) / left_for_events):,} test events")
+        events = _rounded((event + both / self.num_seeds) / left_for_events) if left_for_events > 0 else 0
+        # Fewer than there are would not decide: then the few seeds are the cause.
+        if events > self.num_events:
+            words.append(f"{events:,} test events")
         if words:
             return "about " + " or ".join(words)
         times = (seed / self.num_seeds + event / self.num_events) / goal

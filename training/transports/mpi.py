@@ -74,7 +74,8 @@ class MpiTransport(Transport):
         self.world_size = self.comm.size
         self.process = MpiProcess(self.comm)
         self._turn = self.process.turn
-        self._counters = self._make_counters()
+        #: Made by `share`: methods that share no vectors count nothing, and need no sockets between hosts.
+        self._counters: _Counters | SocketCounters | None = None
         self._waits = _CollectiveWaits(self.comm, self._turn)
         self._tested: SelfTest | None = None
 
@@ -129,6 +130,8 @@ class MpiTransport(Transport):
         """
         # Ranks may come minutes apart, which is no fault.
         self.process.wait_for_all()
+        if self._counters is None:
+            self._counters = self._make_counters()
         if self.protocol == "sockets":
             with self._turn:
                 return SocketSharedVector(
@@ -144,7 +147,6 @@ class MpiTransport(Transport):
         return MpiSharedVector(self.process, averaging, with_thread=with_thread, poke=tested.target_must_help)
 
     def _make_counters(self) -> _Counters | SocketCounters:
-        self.process.wait_for_all()
         if self.protocol == "sockets":
             return SocketCounters(self.comm, len(COUNTERS), network=self.network)
         with end_job_if_stuck(self.comm, doing="Allocating memory that ranks share", advice=ADVICE):
@@ -162,6 +164,8 @@ class MpiTransport(Transport):
 
     @override
     async def count(self, counter: CounterName, number: int) -> int:
+        if self._counters is None:
+            raise AssertionError("share() was not awaited")
         with self._turn:
             return self._counters.add(COUNTERS.index(counter), number)
 
@@ -179,7 +183,8 @@ class MpiTransport(Transport):
         """Free everything, all ranks together, after their shared vectors are closed."""
         self.process.wait_for_all()
         with self._turn:
-            self._counters.free()
+            if self._counters is not None:
+                self._counters.free()
             self.comm.Free()
 
 

@@ -49,14 +49,15 @@ LOST: Final = 8
 BUSY: Final = 9
 
 #: Counters of a vector: averages by partners and by the owner, those not made since a vector was not finite or a
-#: partner was lost, and whether the owner waits for its averages, and whether the thread shall end.
+#: partner was lost, whether the owner waits for its averages, whether the thread shall end, and averages under way.
 RECEIVED: Final = 0
 BEGUN: Final = 1
 NUM_REFUSED: Final = 2
 NUM_LOST: Final = 3
 IS_DRAINING: Final = 4
 IS_ENDING: Final = 5
-NUM_COUNTERS: Final = 6
+NUM_UNDER_WAY: Final = 6
+NUM_COUNTERS: Final = 7
 
 #: Progress of a connection: bytes sent, to send and received; whether an average is under way, and the other side lost.
 SENT: Final = 0
@@ -262,14 +263,19 @@ def ask(descriptor: int, polled: Array, message: Array, progress: Array, millise
 def begin(
     slot: int, polled: Array, region: Array, progress: Array, started: Array, own: Array, mutex: Array, counters: Array
 ) -> int:
-    """Request an average without waiting for it: DONE, WAITING if the thread must send the rest, BUSY or LOST."""
+    """Request an average without waiting for it: DONE, WAITING if the thread must send the rest, BUSY or LOST.
+
+    One is under way at a time: the answers to several requests with the same vector would move it several times as far,
+    and with three or more the models of the workers would diverge.
+    """
     mine = progress[slot]
     _lock(mutex.ctypes.data)
-    state = LOST if mine[IS_LOST] else BUSY if mine[UNDER_WAY] else DONE
+    state = LOST if mine[IS_LOST] else BUSY if counters[NUM_UNDER_WAY] else DONE
     if state == LOST:
         counters[NUM_LOST] += 1
     elif state == DONE:
         mine[UNDER_WAY] = 1
+        counters[NUM_UNDER_WAY] += 1
     _unlock(mutex.ctypes.data)
     if state != DONE:
         return state
@@ -336,9 +342,12 @@ def serve(
                 _end(mine, started[slot], mutex, counters, seconds, drained)
             elif state == LOST:
                 polled[slot].view(np.int32)[0] = -1
+                _lock(mutex.ctypes.data)
                 mine[IS_LOST] = 1
-                if mine[UNDER_WAY]:
-                    counters[NUM_LOST] += 1
+                is_under_way = mine[UNDER_WAY]
+                counters[NUM_LOST] += is_under_way
+                _unlock(mutex.ctypes.data)
+                if is_under_way:
                     _end(mine, started[slot], mutex, counters, seconds, drained)
 
 
@@ -348,6 +357,7 @@ def _end(mine: Array, started: float, mutex: Array, counters: Array, seconds: Ar
     _lock(mutex.ctypes.data)
     seconds[0] += _now() - started
     mine[UNDER_WAY] = 0
+    counters[NUM_UNDER_WAY] -= 1
     is_draining = counters[IS_DRAINING]
     _unlock(mutex.ctypes.data)
     if is_draining:

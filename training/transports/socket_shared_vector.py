@@ -123,7 +123,7 @@ class ServedVector:
         self.waited_seconds += perf_counter() - started
 
     def begin(self, partner: int) -> None:
-        """Begin an average with a partner; skip it if the one before with this partner is under way."""
+        """Begin an average with a partner; skip it if the one before is under way."""
         started = perf_counter()
         state = kernels.begin(
             self._slots[partner],
@@ -144,7 +144,7 @@ class ServedVector:
         """Wait for the end of the averages that `begin` began."""
         started = perf_counter()
         self._counters[kernels.IS_DRAINING] = 1
-        while self._progress[self._first_own :, kernels.UNDER_WAY].any():
+        while self._counters[kernels.NUM_UNDER_WAY]:
             self._raise_error_of_thread()
             if select.select([self._is_drained], [], [], 1e-3 * _PATIENCE)[0]:
                 self._is_drained.recv(_ALIGNMENT)

@@ -223,17 +223,16 @@ def skip(protocol: Any) -> dict[str, Any]:
     vector = run_now(transport.share(np.zeros(3)))
     average = vector._averaging.average
 
-    def slowly(partner: int) -> None:
+    def slowly(partner: int) -> bool:
         time.sleep(0.3)
-        average(partner)
+        return average(partner)
 
     vector._averaging.average = slowly  # type: ignore[method-assign]
-    partner = 1 - transport.rank
-    vector.begin_average_with(partner)
-    vector.begin_average_with(partner)
-    vector.begin_average_with(partner)
+    after, before = neighbours_of(transport)
+    for partner in (after, before, after):
+        vector.begin_average_with(partner)
     run_now(vector.drain())
-    vector.begin_average_with(partner)
+    vector.begin_average_with(after)
     run_now(vector.close())
     transport.close()
     return vector.counts._asdict()
@@ -242,23 +241,29 @@ def skip(protocol: Any) -> dict[str, Any]:
 def skip_beside_sockets(transport: MpiTransport) -> dict[str, Any]:
     """The same, while the partner's thread waits for the lock of its vector."""
     vector = run_now(transport.share(np.zeros(3)))
-    served, partner, library = vector._served, 1 - transport.rank, ctypes.CDLL(None)
+    served, library = vector._served, ctypes.CDLL(None)
     own = served._mutex
     run_now(transport.barrier())
     library.pthread_mutex_lock(ctypes.c_void_p(own.ctypes.data))
     # The owner takes this lock too; here it does without.
     served._mutex = np.zeros_like(own)
     run_now(transport.barrier())
-    for _ in range(3):
+    after, before = neighbours_of(transport)
+    for partner in (after, before, after):
         vector.begin_average_with(partner)
     run_now(transport.barrier())
     library.pthread_mutex_unlock(ctypes.c_void_p(own.ctypes.data))
     served._mutex = own
     run_now(vector.drain())
-    vector.begin_average_with(partner)
+    vector.begin_average_with(after)
     run_now(vector.close())
     transport.close()
     return vector.counts._asdict()
+
+
+def neighbours_of(transport: MpiTransport) -> tuple[int, int]:
+    """The ranks after and before this one."""
+    return (transport.rank + 1) % transport.world_size, (transport.rank - 1) % transport.world_size
 
 
 def poison(overlap: Any) -> dict[str, Any]:

@@ -59,10 +59,12 @@ def received(neighbours: list[int], exchange: Any) -> list[list[float]]:
 def count(times: int) -> dict[str, Any]:
     """All ranks count samples at once."""
     transport = MpiTransport()
+    shared = run_now(transport.share(np.zeros(1)))
     run_now(transport.barrier())
     seen = [run_now(transport.count("samples", transport.rank + 1)) for _ in range(times)]
     run_now(transport.barrier())
     total = run_now(transport.count("samples", 0))
+    run_now(shared.close())
     transport.close()
     return {"seen": seen, "total": total}
 

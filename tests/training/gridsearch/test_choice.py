@@ -72,10 +72,18 @@ def test_everything_else_stays() -> None:
     )
     applied, settings = BEST.applied_to(train)
     assert applied == HlfSettings(hidden=[9, 5])
-    assert settings == train.model_copy(update={"batch_size": 64, "learning_rate": 0.02, "epochs": 7})
+    assert settings == train.model_copy(
+        update={"batch_size": 64, "learning_rate": 0.02, "epochs": 7, "scale_learning_rate": False}
+    )
 
 
 def test_defaults_that_depend_on_other_settings_still_do() -> None:
     # Dumped whole, a default of one method would count as the user's choice and be refused for another.
     settings = trained_as(BEST, algorithm="local-sgd", workers=2, slowmo={"tau": 6})
-    assert settings.model_fields_set == {"algorithm", "workers", "slowmo", "batch_size", "learning_rate", "epochs"}
+    given = {"algorithm", "workers", "slowmo"}
+    assert settings.model_fields_set == given | {"batch_size", "learning_rate", "epochs", "scale_learning_rate"}
+
+
+def test_the_rate_in_effect_is_the_searched_one_whatever_the_number_of_workers() -> None:
+    for workers in (1, 8):
+        assert trained_as(BEST, algorithm="ar-sgd", optimizer="sgd", workers=workers).effective_learning_rate == 0.02

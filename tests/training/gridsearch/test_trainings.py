@@ -139,7 +139,12 @@ def test_a_job_that_fails_is_a_result_with_its_reason_and_is_tried_again(
 
 def test_a_class_with_too_few_events_for_the_folds_is_a_reason(dataset: FeatureDataset, tmp_path: Path) -> None:
     search = search_on(dataset)._replace(settings=GridSearchSettings(folds=140))
-    assert "n_splits=140" in run_job(search, JOB, 1, tmp_path).error
+    assert "fewer than the 140 folds" in run_job(search, JOB, 1, tmp_path).error
+
+
+def test_an_empty_result_file_is_made_again(dataset: FeatureDataset, tmp_path: Path) -> None:
+    (tmp_path / f"{JOB.key}.json").touch()
+    assert run_job(search_on(dataset), JOB, 1, tmp_path).folds
 
 
 def test_the_number_of_epochs_changes_the_score(dataset: FeatureDataset, tmp_path: Path) -> None:
