@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -11,6 +11,25 @@ from numpy.typing import NDArray
 from torch import nn
 
 from models.inputs import input_tensors
+from models.networks.network_settings import ReadFrom
+from models.networks.scaling_layer import Standardize
+
+
+class ListEncoder(Protocol):
+    """Scaling and a GRU over particle lists; its state after the valid particles is the result."""
+
+    scaling: Standardize
+    gru: nn.GRU
+    read_from: ReadFrom
+
+
+class Parts(NamedTuple):
+    """A network of a common form: a list encoder or none, then linear layers with biases and ReLU between them."""
+
+    encoder: ListEncoder | None
+    scaling: Standardize | None
+    """Scaling of the features that the layers take, beside the state of the encoder."""
+    layers: Sequence[nn.Module]
 
 
 class Classifier(nn.Module):
@@ -27,6 +46,13 @@ class Classifier(nn.Module):
 
     #: Columns of the features Parquet that `forward` takes, in this order.
     inputs: ClassVar[tuple[str, ...]]
+
+    def parts(self) -> Parts | None:
+        """The parts of a network of this common form, which compiled code can train; None for others.
+
+        A class that overrides `forward` overrides this too, or compiled code does not take it.
+        """
+        return None
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Softmax of the logits, (num_events, num_classes), for columns as for `models.inputs.input_tensors`."""

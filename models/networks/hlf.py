@@ -7,9 +7,10 @@ from itertools import pairwise
 from typing import ClassVar
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from features.columns import NUM_HLF
-from models.networks.classifier import Classifier
+from models.networks.classifier import Classifier, Parts
 from models.networks.scaling_layer import Scaler, Standardize
 
 
@@ -37,3 +38,7 @@ class HlfClassifier(Classifier):
         """Logits of raw high-level features."""
         logits: Tensor = self.layers(self.scaling(hlf))
         return logits
+
+    @override
+    def parts(self) -> Parts:
+        return Parts(None, self.scaling, list(self.layers))

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from features.columns import NUM_HLF
-from models.networks.classifier import Classifier
+from models.networks.classifier import Classifier, Parts
 from models.networks.network_settings import ReadFrom
 from models.networks.particles import ParticleEncoder
 from models.networks.scaling_layer import Scaler, Standardize
@@ -51,3 +52,7 @@ class InclusiveClassifier(Classifier):
         joined = torch.cat([self.encoder(particles, num_particles), self.scaling(hlf)], dim=1)
         logits: Tensor = self.layers(joined)
         return logits
+
+    @override
+    def parts(self) -> Parts:
+        return Parts(self.encoder, self.scaling, list(self.layers))

@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
-from models.networks.classifier import Classifier
+from models.networks.classifier import Classifier, Parts
 from models.networks.network_settings import ReadFrom
 from models.networks.scaling_layer import Scaler, Standardize
 
@@ -89,3 +90,7 @@ class ParticlesClassifier(Classifier):
         """Logits of raw particles."""
         logits: Tensor = self.output(self.encoder(particles, num_particles))
         return logits
+
+    @override
+    def parts(self) -> Parts:
+        return Parts(self.encoder, None, [self.output])

@@ -8,10 +8,8 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from models.networks.hlf import HlfClassifier
-from models.networks.inclusive import InclusiveClassifier
+from models.networks.classifier import Classifier, ListEncoder
 from models.networks.network_settings import ReadFrom
-from models.networks.particles import ParticleEncoder, ParticlesClassifier
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, Integers
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
@@ -102,7 +100,7 @@ class RecurrentEngine(Engine):
         layers: Linear layers with ReLU between them.
     """
 
-    def __init__(self, encoder: ParticleEncoder, further: Standardize | None, layers: Sequence[nn.Module]) -> None:
+    def __init__(self, encoder: ListEncoder, further: Standardize | None, layers: Sequence[nn.Module]) -> None:
         head = PerceptronEngine(layers).network
         mean: Array = encoder.scaling.mean.numpy()
         joined = (mean[:0], mean[:0]) if further is None else (further.mean.numpy(), further.inverse_std.numpy())
@@ -161,15 +159,20 @@ def compiled_engine(module: nn.Module) -> Engine | None:
     """
     if any(tensor.device.type != "cpu" for tensor in module.parameters()):
         return None
-    if type(module) is HlfClassifier:
-        return PerceptronEngine([module.scaling, *module.layers])
-    if type(module) is ParticlesClassifier:
-        return RecurrentEngine(module.encoder, None, [module.output])
-    if type(module) is InclusiveClassifier:
-        return RecurrentEngine(module.encoder, module.scaling, list(module.layers))
+    if isinstance(module, Classifier) and _owner(module, "parts") is _owner(module, "forward"):
+        parts = module.parts()
+        if parts is not None and parts.encoder is not None:
+            return RecurrentEngine(parts.encoder, parts.scaling, parts.layers)
+        if parts is not None:
+            return PerceptronEngine([*([parts.scaling] if parts.scaling else []), *parts.layers])
     if type(module) is nn.Sequential and _is_perceptron(list(module)):
         return PerceptronEngine(list(module))
     return None
+
+
+def _owner(module: nn.Module, method: str) -> type:
+    """The class that defines a method of a module."""
+    return next(kind for kind in type(module).__mro__ if method in vars(kind))
 
 
 def _is_perceptron(layers: Sequence[nn.Module]) -> bool:

@@ -200,6 +200,18 @@ def test_another_number_of_features_is_refused() -> None:
         )
 
 
+class SquaredLogits(HlfClassifier):
+    """Has the layers of a perceptron, and another result."""
+
+    def forward(self, hlf: Tensor) -> Tensor:
+        return super().forward(hlf).square()
+
+
+def test_a_network_that_changes_the_result_of_its_layers_takes_backpropagation() -> None:
+    assert compiled_engine(HlfClassifier([5], SCALERS, 3)) is not None
+    assert compiled_engine(SquaredLogits([5], SCALERS, 3)) is None
+
+
 def test_other_networks_take_backpropagation() -> None:
     linear = nn.Linear(4, 3)
     others = [
