@@ -20,7 +20,7 @@ def describe(settings: TrainSettings) -> str:
 
     Examples:
         >>> describe(TrainSettings(algorithm="ar-sgd", optimizer="sgd", workers=4))
-        'ar-sgd with sgd, 4 worker(s), learning rate 0.004 (0.001 x 4 workers)'
+        'ar-sgd with sgd, 4 worker(s), learning rate 0.012 (0.003 x 4 workers)'
     """
     rate = settings.effective_learning_rate
     scaled = f" ({settings.learning_rate:g} x {settings.workers} workers)" if rate != settings.learning_rate else ""

@@ -25,6 +25,8 @@ from training.readers.petastorm_compat import make_batch_reader
 T = TypeVar("T")
 
 #: Errors of petastorm, pyarrow and NumPy for a file that is damaged or has other columns.
+#: Number of further readers for a row group that petastorm does not deliver.
+_TRIES: Final = 3
 _READ_ERRORS: Final = (OSError, pa.ArrowException, KeyError, ValueError, RuntimeError, TypeError, AttributeError)
 #: Bytes of a column to decode at once, so that they stay in the processor's cache until they are copied.
 _DECODED_BYTES: Final = 2 << 20
@@ -59,6 +61,10 @@ class Source(Protocol):
         ...
 
 
+class _EndsEarlyError(Exception):
+    """A reader of petastorm delivers fewer row groups than it has."""
+
+
 class PetastormSource(Source):
     """Reads with petastorm, the reference reader.
 
@@ -76,8 +82,22 @@ class PetastormSource(Source):
 
     @override
     def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
-        if not groups:
-            return
+        given = tries = 0
+        while given < len(groups):
+            try:
+                for columns in self._delivered(split, groups[given:], is_last_try=tries == _TRIES):
+                    given, tries = given + 1, 0
+                    yield columns
+            except _EndsEarlyError:
+                tries += 1
+
+    def _delivered(self, split: str, groups: Sequence[int], *, is_last_try: bool) -> Iterator[Columns]:
+        """Row groups as one reader of petastorm delivers them.
+
+        Raises:
+            _EndsEarlyError: It ends early. Its pool compares two counters of another thread one after the other, and
+                takes itself for done if that thread hands out its last file in between.
+        """
         files = self._dataset.files(split)
         rows = [group.rows for group in self._dataset.splits[split]]
         where = ""
@@ -95,7 +115,10 @@ class PetastormSource(Source):
                 _OPEN_READERS.add(reader)
                 for group in groups:
                     where = f"{files[group].name}: "
-                    yield self._checked(next(reader, None), rows[group])
+                    found = next(reader, None)
+                    if found is None and not is_last_try:
+                        raise _EndsEarlyError
+                    yield self._checked(found, rows[group])
         except _READ_ERRORS as cause:
             raise damaged(self._dataset, split, f"{where}{cause}") from cause
 

@@ -69,7 +69,7 @@ class UnitQueue:
     Examples:
         >>> queue = UnitQueue([4, 4], world_size=1, batch_size=4, seed=1, epochs=1)
         >>> [unit.share.pieces for unit in map(queue.take, range(3)) if unit]
-        [[Piece(group=0, start=0, stop=4)], [Piece(group=1, start=0, stop=4)]]
+        [[Piece(group=1, start=0, stop=4)], [Piece(group=0, start=0, stop=4)]]
         >>> queue.passed()
         [Boundary(ticket=2, position=Position(epoch=1, row=0))]
     """

@@ -81,7 +81,7 @@ def test_units_are_row_groups_first_and_small_parts_of_one_at_the_end() -> None:
     assert {len(unit.share.pieces) for unit in units if unit.share.epoch == 0} == {1}
     # A worker that is ten times slower and holds two units keeps the others waiting for a twentieth of the run at most.
     left = np.cumsum(rows[::-1])[::-1]
-    assert all(2 * 10 * size <= max(0.7 * after, 20 * 50) for size, after in zip(rows, left / 3, strict=True))
+    assert all(2 * 10 * size <= max(0.7 * after, 20 * 1000 // 16) for size, after in zip(rows, left / 3, strict=True))
 
 
 def test_small_row_groups_are_put_together_into_full_steps() -> None:
