@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from models.inputs import input_tensors
-from models.networks.network_settings import ReadFrom
 from models.networks.scaling_layer import Standardize
 
 
@@ -20,7 +19,10 @@ class ListEncoder(Protocol):
 
     scaling: Standardize
     gru: nn.GRU
-    read_from: ReadFrom
+
+    @property
+    def reads_from_end(self) -> bool:
+        """Whether the GRU reads the last valid particle first."""
 
 
 class Parts(NamedTuple):

@@ -36,12 +36,17 @@ class ParticleEncoder(nn.Module):
         self.gru = nn.GRU(NUM_PARTICLE_FEATURES, width, batch_first=True)
         remember_long(self.gru, MAX_PARTICLES)
 
+    @property
+    def reads_from_end(self) -> bool:
+        """Whether the GRU reads the last valid particle first."""
+        return self.read_from is ReadFrom.END
+
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
         """States (B, width) of raw particles (B, L, 19), of which `num_particles` (B,) are valid."""
         steps = torch.arange(particles.shape[1], device=particles.device)
         is_padding = steps >= num_particles[:, None]
         # take_along_dim would take indices modulo L, so that a list that is too short would go unnoticed.
-        if self.read_from is ReadFrom.END:
+        if self.reads_from_end:
             rows = (num_particles[:, None] - 1 - steps).clamp(min=0)
             particles = particles.gather(1, rows[..., None].expand(-1, -1, particles.shape[2]))
         states, _ = self.gru(self.scaling(particles).masked_fill(is_padding[..., None], 0.0))

@@ -9,7 +9,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from models.networks.classifier import Classifier, ListEncoder
-from models.networks.network_settings import ReadFrom
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, Integers
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
@@ -108,7 +107,7 @@ class RecurrentEngine(Engine):
             encoder.gru.hidden_size,
             mean,
             encoder.scaling.inverse_std.numpy(),
-            encoder.read_from is ReadFrom.END,
+            encoder.reads_from_end,
             Perceptron(head.widths, *joined),
         )
         self._work = mean[:0]
