@@ -54,7 +54,6 @@ $(VENV)/.installed: requirements.lock requirements-cpu.lock requirements-cuda.lo
 	$(UV) install --python $(BIN)/python --no-deps --require-hashes $(COMPILED) -r requirements.lock -r requirements-$$torch.lock
 	$(UV) install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	$(UV) check --python $(BIN)/python
-	# Two compilers side by side.
 	$(BIN)/python -m training.compiled & $(BIN)/python -m features && wait $$!
 	touch $@
 
