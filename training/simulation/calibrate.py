@@ -62,8 +62,16 @@ def calibrate(
     found = ClusterSettings(
         step_seconds=step, event_seconds=event, jitter=float(np.median([_jitter(each) for each in epochs]))
     )
-    together = [float(np.median(each.seconds)) / (step + event * each.batch) for each in _by_batch(crowded)]
-    crowding = max(1.0, *together) if together else 1.0
+    crowding = {
+        workers: max(
+            1.0,
+            *(
+                float(np.median(each.seconds)) / (step + event * each.batch)
+                for each in _by_batch(run for run in crowded if len(run) == workers)
+            ),
+        )
+        for workers in {len(run) for run in crowded}
+    }
     if not messages:
         return in_the_cloud(found).model_copy(update={"crowding": crowding})
     link = fit_link(messages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -30,8 +30,8 @@ class ClusterSettings(BaseModel):
     """Mean length of an interruption of a step, exponentially distributed [s]."""
     workers_per_host: int = Field(default=1, ge=1)
     """Number of workers that share a host: its memory and its network card."""
-    crowding: float = Field(default=1.0, ge=1)
-    """Factor on the computing time of workers that share a host, whose memory and caches they share, at least 1."""
+    crowding: dict[int, Annotated[float, Field(ge=1)]] = {}
+    """Factor on the computing time by the number of workers that share a host and its caches, such as `{2: 1.1}`."""
     latency_seconds: float = Field(default=5e-5, ge=0)
     """Latency of one message between hosts [s]."""
     bytes_per_second: float = Field(default=1.25e9, gt=0)
@@ -87,7 +87,7 @@ class ComputeTimes:
 
     def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int) -> None:
         self._cluster = cluster
-        self._factor = cluster.slow_ranks.get(rank, 1.0) * (cluster.crowding if cluster.workers_per_host > 1 else 1)
+        self._factor = cluster.slow_ranks.get(rank, 1.0) * cluster.crowding.get(cluster.workers_per_host, 1.0)
         self._rng = random_stream(seed, "compute times", rank)
         self._drawn: list[tuple[float, float]] = []
 

@@ -15,7 +15,7 @@ from training.simulation.costs import Link
 from training.simulation.probe import Measurement
 from training.simulation.simulate import simulate
 
-TRUTH = ClusterSettings(step_seconds=3e-4, event_seconds=5e-6, jitter=0.3, crowding=1.4)
+TRUTH = ClusterSettings(step_seconds=3e-4, event_seconds=5e-6, jitter=0.3, crowding={2: 1.4})
 LINK = Link(2e-5, 1e9)
 NETWORK = toy_network(torch.float32)
 
@@ -52,15 +52,15 @@ def test_noisy_messages_never_give_a_negative_latency_or_bandwidth() -> None:
 
 
 def test_workers_that_share_a_host_are_slower() -> None:
-    found = calibrate([made(16, [1e-3])], [made(16, [1.5e-3])])
-    assert found.crowding == pytest.approx(1.5)
+    found = calibrate([made(16, [1e-3])], [made(16, [1.5e-3]) * 2, made(16, [4e-3]) * 8])
+    assert found.crowding == pytest.approx({2: 1.5, 8: 4.0})
     times = {
         per_host: ComputeTimes(found.model_copy(update={"workers_per_host": per_host}), seed=1, rank=0)
-        for per_host in (1, 2)
+        for per_host in (1, 2, 8)
     }
-    assert [times[per_host].draw(16) for per_host in (1, 2)] == pytest.approx([1e-3, 1.5e-3])
+    assert [each.draw(16) for each in times.values()] == pytest.approx([1e-3, 1.5e-3, 4e-3])
     # Noise never makes them faster.
-    assert calibrate([made(16, [1e-3])], [made(16, [0.5e-3])]).crowding == 1
+    assert calibrate([made(16, [1e-3])], [made(16, [0.5e-3]) * 2]).crowding == {2: 1.0}
 
 
 def made(batch: int, seconds: list[float]) -> list[list[dict[str, Any]]]:
