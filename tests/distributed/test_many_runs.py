@@ -60,7 +60,7 @@ def test_one_worker_can_be_launched_like_several(dataset: FeatureDataset, tmp_pa
 
 
 def test_an_error_names_its_run_and_what_is_done_stays_done(dataset: FeatureDataset, tmp_path: Path) -> None:
-    diverging = {"algorithm": "swarm-sgd", "optimizer": "sgd", "learning_rate": 1e30}
+    diverging = {"algorithm": "local-sgd", "optimizer": "sgd", "learning_rate": 1e30}
     runs = specs(dataset, tmp_path / "many", {}, diverging, {"algorithm": "d-psgd"})
     with pytest.raises(LaunchError, match=r"in the run .*run-1: .*training failed on rank") as caught:
         launch_all(runs, tmp_path / "job", on_progress=lambda *_: None)

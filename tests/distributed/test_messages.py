@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 from rank_programs import IMPLEMENTATIONS, Mpi, results_of, run_ranks
 
+from training.errors import LaunchError
+from training.launching.probing import measure_messages
+from training.settings import TrainSettings
+
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 
@@ -98,3 +102,9 @@ def test_a_folder_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> 
     )
     assert set(outcome.results) == {0, 1}, outcome.output
     assert all("nowhere, where 0 are free" in words for words in outcome.results.values())
+
+
+def test_ranks_without_the_network_that_is_asked_for_end_at_once() -> None:
+    settings = TrainSettings(algorithm="ad-psgd", workers=2, exchange="sockets", network="nowhere")
+    with pytest.raises(LaunchError, match="no interface 'nowhere'"):
+        measure_messages(settings, [64])

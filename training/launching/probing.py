@@ -66,12 +66,11 @@ def _answer(settings: TrainSettings, what: str, module: str, *arguments: str) ->
         )
     except subprocess.TimeoutExpired as cause:
         raise LaunchError(f"{settings.workers} ranks did not finish {what} in {_TIMEOUT} s.") from cause
-    if done.returncode:
-        raise LaunchError(f"{settings.workers} ranks failed {what}: {done.stderr.strip()[-_LAST_WORDS:]}")
-    line = next((line for line in done.stdout.splitlines() if line.startswith("{")), None)
-    if line is None:
-        raise LaunchError(f"{settings.workers} ranks gave no result of {what}: {done.stderr.strip()[-_LAST_WORDS:]}")
+    line = next((line for line in done.stdout.splitlines() if line.startswith("{")), "{}")
     found: dict[str, Any] = json.loads(line)
+    if done.returncode or not found or "error" in found:
+        reason = found.get("error") or done.stderr.strip()[-_LAST_WORDS:]
+        raise LaunchError(f"{settings.workers} ranks failed {what}: {reason}")
     return found
 
 

@@ -1,6 +1,7 @@
-"""Measures the network between ranks: every rank runs `python -m training.simulation.probe PROTOCOL SIZE ...`.
+"""Measures the network between ranks: every rank runs `python -m training.simulation.probe PROTOCOL NETWORK SIZE ...`.
 
-Rank 0 prints one line of JSON: {"measured": [...]}, a list of `Measurement`.
+Rank 0 prints one line of JSON: {"measured": [...]}, a list of `Measurement`. A rank that fails prints {"error": ...}
+and ends all ranks.
 """
 
 from __future__ import annotations
@@ -38,14 +39,19 @@ class Measurement(NamedTuple):
 def main(argv: list[str]) -> None:
     """Measure all-reduces and averages of vectors of these sizes."""
     transport = MpiTransport(protocol=cast("Protocol", argv[1]), network=argv[2] or None, overlap="inline")
-    found = [
-        measurement
-        for nbytes in map(int, argv[3:])
-        for measurement in (_all_reduce(transport, nbytes), _average(transport, nbytes))
-    ]
-    if transport.rank == 0:
-        sys.stdout.write(json.dumps({"measured": [each._asdict() for each in found]}) + "\n")
-    transport.close()
+    try:
+        found = [
+            measurement
+            for nbytes in map(int, argv[3:])
+            for measurement in (_all_reduce(transport, nbytes), _average(transport, nbytes))
+        ]
+        if transport.rank == 0:
+            sys.stdout.write(json.dumps({"measured": [each._asdict() for each in found]}) + "\n")
+        transport.close()
+    except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
+        sys.stdout.write(json.dumps({"error": str(error) or type(error).__name__}) + "\n")
+        sys.stdout.flush()
+        transport.abort()
 
 
 def _all_reduce(transport: MpiTransport, nbytes: int) -> Measurement:
