@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pyarrow.parquet as pq
+
 from features.dataset import FeatureDataset
 from features.errors import EmptySelectionError
 from features.kernel_pass import EventsFile, kernel_items
@@ -196,9 +198,11 @@ def _write(
     candidates = [*(each.candidate for each in found), *_reference(run_folder, dataset, events)]
     config = run_folder.config
     if not events.has_truth:
+        rows = sum(pq.read_metadata(file).num_rows for file in events.files)
         for candidate in candidates:
             (folder / candidate.name).mkdir()
-            predictions = predict(candidate.model, events.files, also=["hlf"])
+            with Bar(run_folder.console, f"predict with {candidate.name}", "events", rows) as bar:
+                predictions = predict(candidate.model, events.files, also=["hlf"], on_events=bar.add)
             write_predictions(predictions, config.classes, folder / candidate.name, has_truth=False)
         run_folder.say(f"  {predictions.num_rows} events predicted; no metrics, since --inputs names no class")
         return

@@ -67,7 +67,7 @@ def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, for
     failed: list[str] = []
     for network in trained.manifest["counters"]["networks"]:
         try:
-            with Bar(run_folder.console, f"promote {network}", "events") as bar:
+            with Bar(run_folder.console, f"promote {network}", "events", 2 * dataset.num_rows("test")) as bar:
                 verdict = _promote(run_folder, network, trained, dataset, bar, force=force)
         except USER_ERRORS as error:
             failed.append(f"{network}: {error}")
@@ -124,15 +124,8 @@ def _compare(candidate: FoundModel, current: Version, dataset: FeatureDataset, b
     (old,) = find_models([f"in-use={current.folder}"], dataset.classes)
     refuse_other_features([old], dataset.definitions)
     _refuse_seen_events(old, dataset)
-    total, done = 2 * dataset.num_rows("test"), 0
-
-    def count(events: int) -> None:
-        nonlocal done
-        done += events
-        bar(done, total)
-
     before, after = (
-        ScoredEvents.of(predict(each.candidate.model, dataset.files("test"), also=["hlf"], on_events=count))
+        ScoredEvents.of(predict(each.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add))
         for each in (old, candidate)
     )
     return improvement(after.labels, after.weights, before.probabilities, after.probabilities)

@@ -23,12 +23,15 @@ class Bar:
         console: Console that shows it.
         label: Name of the work.
         unit: Unit of the counts (`events`).
+        total: Number of units of the work, for `add`.
     """
 
-    def __init__(self, console: Console, label: str, unit: str) -> None:
+    def __init__(self, console: Console, label: str, unit: str, total: int = 0) -> None:
         self._console = console
         self._label = label
         self._unit = unit
+        self._total = total
+        self._done = 0
         self._begun = self._last_line = time.monotonic()
         self._words = "starting"
         self._ended = threading.Event()
@@ -69,6 +72,11 @@ class Bar:
     def _line(self, words: str) -> None:
         self._last_line = time.monotonic()
         self._console.print(f"  {self._label}: {words}", highlight=False, markup=False)
+
+    def add(self, number: int) -> None:
+        """Show that this number more is done."""
+        self._done += number
+        self(self._done, self._total)
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
         """Show that `done` of `total` is done; a total of 0 means unknown."""

@@ -40,9 +40,10 @@ def test_the_time_before_the_first_news_does_not_count(monkeypatch: pytest.Monke
 
 def test_on_a_terminal_there_is_a_bar_from_the_start_on() -> None:
     out = io.StringIO()
-    with Bar(Console(file=out, width=150, force_terminal=True), "train", "steps") as bar:
-        bar(0, 200)
-        bar(50, 200, "epoch 1/4")
+    with Bar(Console(file=out, width=150, force_terminal=True), "train", "steps", 200) as bar:
+        bar.add(20)
+        bar.add(30)
+        bar(60, 200, "epoch 1/4")
     shown = out.getvalue()
     assert "starting" in shown
     assert "50/200 steps" in shown
