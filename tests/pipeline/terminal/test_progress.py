@@ -16,10 +16,10 @@ def test_lines_have_rate_and_time_left_and_do_not_come_too_often(monkeypatch: py
     clock = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     out = io.StringIO()
-    with Bar(Console(file=out, width=200), "ingest", "events") as bar:
+    with Bar(Console(file=out, width=200), "ingest", "events", 2000) as bar:
         for second in range(13):
             clock[0] = float(second)
-            bar(second * 100, 2000)
+            bar.add(100 if second else 0)
     lines = out.getvalue().splitlines()
     assert [line.strip() for line in lines] == [
         "ingest: 500/2000 events, 100/s, about 15 s left",
@@ -40,10 +40,9 @@ def test_the_time_before_the_first_news_does_not_count(monkeypatch: pytest.Monke
 
 def test_on_a_terminal_there_is_a_bar_from_the_start_on() -> None:
     out = io.StringIO()
-    with Bar(Console(file=out, width=150, force_terminal=True), "train", "steps", 200) as bar:
-        bar.add(20)
-        bar.add(30)
-        bar(60, 200, "epoch 1/4")
+    with Bar(Console(file=out, width=150, force_terminal=True), "train", "steps") as bar:
+        bar(0, 200)
+        bar(50, 200, "epoch 1/4")
     shown = out.getvalue()
     assert "starting" in shown
     assert "50/200 steps" in shown
