@@ -18,8 +18,8 @@ PARTS: Mapping[str, Sequence[str]] = {
     "ingestion": ("thresholds", "changes", "files", "baskets"),
     "models": ("evaluation", "prediction", "parity"),
     "training": (
-        "algorithms", "sharding", "schedule", "checkpoints", "virtual_time", "simulation/transport", "topology",
-        "flat_model", "gridsearch",
+        "algorithms", "sharding", "schedule", "checkpoints", "virtual_time", "simulation/transport",
+        "simulation/meetings", "topology", "flat_model", "gridsearch",
     ),
     "pipeline": ("store", "fingerprint", "config", "clean", "space", "cutflow", "runner"),
 }  # fmt: skip

@@ -8,12 +8,14 @@ Every moment belongs to one kind, so that the kinds add up to the time of the ru
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
 
-from training.transports.transport import AverageCounts, CounterName, SharedVector, Transport, Vector
+from training.transports.centre import EVERYWHERE, Centre, CentreCounts, Commit, Rule, Where
+from training.transports.shards import VECTOR
+from training.transports.transport import AverageCounts, CounterName, PendingSum, SharedVector, Transport, Vector
 
 T = TypeVar("T")
 
@@ -100,6 +102,16 @@ class MeteredTransport(Transport):
         await self._meter.timed("in an all-reduce", self._transport.all_reduce_sum(vector), self._transport)
 
     @override
+    def begin_all_reduce(self, vector: Vector) -> PendingSum:
+        """Books the time until it is begun, and the time of waiting for its end, as communication."""
+        meter = self._meter
+        meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
+        meter.lap("compute")
+        pending = self._transport.begin_all_reduce(vector)
+        meter.lap("communicate")
+        return _MeteredSum(pending, meter, self._transport)
+
+    @override
     async def broadcast(self, vector: Vector) -> None:
         await self._meter.timed("in a broadcast", self._transport.broadcast(vector), self._transport)
 
@@ -121,12 +133,87 @@ class MeteredTransport(Transport):
         return _MeteredVector(await self._transport.share(vector), self._meter, vector.nbytes)
 
     @override
+    async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
+        return _MeteredCentre(await self._transport.centre(vector, shards=shards, segments=segments), self._meter)
+
+    @override
     async def count(self, counter: CounterName, number: int) -> int:
         return await self._meter.timed("counting", self._transport.count(counter, number), self._transport)
 
     @override
     def now(self) -> float:
         return self._transport.now()
+
+
+class _MeteredSum(PendingSum):
+    """A sum that books the time of waiting for it."""
+
+    def __init__(self, pending: PendingSum, meter: Meter, waiting: _WaitCounter) -> None:
+        self._pending = pending
+        self._meter = meter
+        self._waiting = waiting
+
+    @override
+    def is_done(self) -> bool:
+        return self._pending.is_done()
+
+    @override
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._meter.timed("finishing an all-reduce", self._pending, self._waiting).__await__()
+
+
+class _MeteredCentre(Centre):
+    """A centre that books time and bytes; those of a commit beside the computation at the next call."""
+
+    def __init__(self, centre: Centre, meter: Meter) -> None:
+        self._centre = centre
+        self._meter = meter
+        self._booked = 0
+
+    @property
+    @override
+    def counts(self) -> CentreCounts:
+        return self._centre.counts
+
+    @property
+    @override
+    def is_under_way(self) -> bool:
+        return self._centre.is_under_way
+
+    @override
+    async def pull(self, out: Vector, *, indices: Vector | None = None, segment: str = VECTOR) -> Vector:
+        return await self._timed("reading the centre", self._centre.pull(out, indices=indices, segment=segment))
+
+    @override
+    async def commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit:
+        return await self._timed("changing the centre", self._centre.commit(rule, where))
+
+    @override
+    async def try_commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit | None:
+        return await self._timed("changing the centre", self._centre.try_commit(rule, where))
+
+    @override
+    def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
+        waited = self._centre.waited
+        self._meter.lap("compute")
+        is_begun = self._centre.begin_commit(rule, where)
+        self._meter.talked(self._centre.waited - waited)
+        return is_begun
+
+    @override
+    async def drain(self) -> Commit | None:
+        return await self._timed("finishing a commit", self._centre.drain())
+
+    @override
+    async def close(self) -> None:
+        await self._timed("closing the centre", self._centre.close())
+
+    async def _timed(self, what: str, work: Awaitable[T]) -> T:
+        result = await self._meter.timed(what, work, self._centre)
+        sent = self._centre.counts.bytes
+        self._meter.bytes += sent - self._booked
+        self._booked = sent
+        return result
 
 
 class _MeteredVector(SharedVector):

@@ -137,6 +137,11 @@ class Cards:
         hosts = -(-world_size // network.workers_per_host)
         self._sending_until, self._receiving_until = [0.0] * hosts, [0.0] * hosts
 
+    def link(self, sender: int, receiver: int) -> Link:
+        """The connection of two workers."""
+        per_host = self._network.workers_per_host
+        return self._network.within if sender // per_host == receiver // per_host else self._network.between
+
     def arrival(self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1) -> float:
         """Time at which a message that starts now arrives; each round trip more than one adds a latency."""
         (link, within, per_host, _), sending, receiving = self._network, self._sending_until, self._receiving_until

@@ -3,44 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
+from training.simulation.centre import Record, SimCentre
 from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import ROUND_TRIPS, Cards, all_reduce_seconds, tree_seconds
+from training.simulation.meetings import Meeting, SimSum, add_up, half_difference
 from training.simulation.virtual_time import VirtualClock, VirtualLock, VirtualTask, suspend
-from training.transports.transport import AverageCounts, CounterName, SharedVector, Transport, Vector, is_finite
-
-
-class _Meeting:
-    """One collective operation; it ends some time after the last worker arrives.
-
-    Workers continue in the order of their ranks, so that the order of their arrival does not matter.
-    """
-
-    __slots__ = ("_clock", "_finish", "_tasks", "_world_size", "complete", "kind")
-
-    def __init__(self, kind: str, world_size: int, clock: VirtualClock, finish: Callable[[], float]) -> None:
-        self.kind = kind
-        self._tasks: dict[int, VirtualTask] = {}
-        self._world_size = world_size
-        self._clock = clock
-        self._finish = finish
-        self.complete = 0.0
-        """Time at which the last worker arrived so far."""
-
-    def arrive(self, rank: int, task: VirtualTask) -> None:
-        self._tasks[rank] = task
-        self.complete = self._clock.now
-        if len(self._tasks) == self._world_size:
-            self._clock.at(self._clock.now + self._finish(), self._resume_all)
-
-    def _resume_all(self) -> None:
-        for rank in range(self._world_size):
-            self._tasks[rank].resume()
+from training.transports.centre import Centre
+from training.transports.shards import Layout
+from training.transports.transport import (
+    AverageCounts,
+    CounterName,
+    PendingSum,
+    SharedVector,
+    Transport,
+    Vector,
+    is_finite,
+)
 
 
 class _Message(NamedTuple):
@@ -71,7 +55,11 @@ class SimNetwork:
         self.counters: Counter[str] = Counter()
         self.vectors: dict[int, list[SimVector]] = {}
         """The shared vectors of each rank, in order of creation."""
-        self._meetings: dict[int, _Meeting] = {}
+        self.centres: dict[int, dict[int, Record]] = {}
+        """The shards of each centre, in order of creation."""
+        self.sums_until = 0.0
+        """Time at which the last sum beside the computation ends; they follow each other."""
+        self._meetings: dict[int, Meeting] = {}
         self._payloads: dict[int, dict[int, Vector]] = {}
         self._mail: dict[tuple[int, int], list[_Message]] = {}
         self._expecting: dict[tuple[int, int], VirtualTask] = {}
@@ -100,7 +88,7 @@ class SimNetwork:
                 del self._meetings[number], self._payloads[number]
                 return finish(payloads)
 
-            self._meetings[number] = _Meeting(kind, self.world_size, self.clock, close)
+            self._meetings[number] = Meeting(kind, self.world_size, self.clock, close)
         meeting = self._meetings[number]
         if meeting.kind != kind:
             raise AssertionError(f"rank {rank} is in {kind}, others are in {meeting.kind}")
@@ -155,22 +143,33 @@ class SimTransport(Transport):
         self._network = network
         self.rank = rank
         self.world_size = network.world_size
-        self._collectives = 0
+        self._collectives = self._sums = self._centres = 0
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
-        """Sum the vectors in the order of the ranks."""
         network = self._network
 
-        def add_up(payloads: dict[int, Vector]) -> float:
-            total = payloads[0].copy()
-            for rank in range(1, network.world_size):
-                total += payloads[rank]
-            for each in payloads.values():
-                each[...] = total
+        def finish(payloads: dict[int, Vector]) -> float:
+            add_up(payloads)
             return all_reduce_seconds(network.hosts, network.world_size, vector.nbytes)
 
-        self.waited += await network.meet(self.rank, self._next(), "an all-reduce", vector, add_up)
+        self.waited += await network.meet(self.rank, self._next(), "an all-reduce", vector, finish)
+
+    @override
+    def begin_all_reduce(self, vector: Vector) -> PendingSum:
+        """A sum begins when all workers are there and the sum before it is done."""
+        network = self._network
+        self._sums += 1
+
+        def finish(payloads: dict[int, Vector]) -> float:
+            add_up(payloads)
+            seconds = all_reduce_seconds(network.hosts, network.world_size, vector.nbytes)
+            network.sums_until = max(network.clock.now, network.sums_until) + seconds
+            return network.sums_until - network.clock.now
+
+        # Other operations have positive numbers.
+        meeting = network.meet(self.rank, -self._sums, "a sum beside the computation", vector, finish)
+        return SimSum(network.clock, meeting, self)
 
     @override
     async def broadcast(self, vector: Vector) -> None:
@@ -208,6 +207,15 @@ class SimTransport(Transport):
         vectors = self._network.vectors
         mine = SimVector(self._network, self.rank, vector, which=len(vectors.get(self.rank, [])))
         vectors.setdefault(self.rank, []).append(mine)
+        await self.barrier()
+        return mine
+
+    @override
+    async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
+        layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
+        records = self._network.centres.setdefault(self._centres, {})
+        self._centres += 1
+        mine = SimCentre(self._network, layout, self.rank, records, vector)
         await self.barrier()
         return mine
 
@@ -378,20 +386,3 @@ class SimVector(SharedVector):
 
     @override
     async def close(self) -> None: ...
-
-
-def half_difference(theirs: Vector, own: Vector) -> Vector:
-    """Half the difference, which own gains and theirs loses in an average; rounded down for integers, to keep the sum.
-
-    Examples:
-        >>> half_difference(np.array([5]), np.array([0])).tolist()
-        [2]
-        >>> half_difference(np.array([5.0]), np.array([0.0])).tolist()
-        [2.5]
-    """
-    difference: Vector = theirs - own
-    if difference.dtype.kind in "iu":
-        difference //= 2
-    else:
-        difference *= 0.5
-    return difference

@@ -126,6 +126,11 @@ class VirtualLock:
         self._held = False
         self._waiting: deque[VirtualTask] = deque()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a task has the lock."""
+        return self._held
+
     async def acquire(self) -> None:
         """Wait for the lock."""
         if self._held:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -13,14 +13,18 @@ from typing_extensions import override
 
 from training.errors import LaunchError
 from training.transports.additive_averaging import AdditiveAveraging
+from training.transports.centre import Centre
 from training.transports.loading import load_mpi
 from training.transports.locked_averaging import LockedAveraging
+from training.transports.mpi_centre import MpiCentre
 from training.transports.mpi_process import MpiProcess, end_job_if_stuck
 from training.transports.mpi_shared_vector import Averaging, MpiSharedVector
+from training.transports.mpi_sums import MpiSums
 from training.transports.self_test import SelfTest, self_test
+from training.transports.shards import Layout
 from training.transports.socket_shared_vector import SocketCounters, SocketSharedVector
-from training.transports.transport import COUNTERS, CounterName, Transport, Vector
-from training.transports.window_memory import ADVICE, allocate, own_memory
+from training.transports.transport import COUNTERS, CounterName, PendingSum, Transport, Vector
+from training.transports.window_memory import ADVICE, allocate, own_memory, refuse_different
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -74,7 +78,10 @@ class MpiTransport(Transport):
         self.world_size = self.comm.size
         self.process = MpiProcess(self.comm)
         self._turn = self.process.turn
-        #: Made by `share`: methods that share no vectors count nothing, and need no sockets between hosts.
+        #: A thread may call MPI beside the computation.
+        self._with_thread = overlap == "thread" and not one_thread
+        self._sums = MpiSums(self.process, self, with_thread=self._with_thread)
+        #: Made by `share` and `centre`: methods that share no vectors count nothing, and need no sockets between hosts.
         self._counters: _Counters | SocketCounters | None = None
         self._waits = _CollectiveWaits(self.comm, self._turn)
         self._tested: SelfTest | None = None
@@ -85,6 +92,10 @@ class MpiTransport(Transport):
         with self._turn:
             self.comm.Allreduce(self._mpi.IN_PLACE, vector)
         self.waited += self._waits.of(perf_counter() - started)
+
+    @override
+    def begin_all_reduce(self, vector: Vector) -> PendingSum:
+        return self._sums.begin(vector)
 
     @override
     async def broadcast(self, vector: Vector) -> None:
@@ -128,23 +139,36 @@ class MpiTransport(Transport):
         Raises:
             LaunchError: One-sided communication does not work, or no network connects the ranks.
         """
-        # Ranks may come minutes apart, which is no fault.
-        self.process.wait_for_all()
-        if self._counters is None:
-            self._counters = self._make_counters()
+        self._meet_to_share()
         if self.protocol == "sockets":
             with self._turn:
                 return SocketSharedVector(
                     self.process, vector, network=self.network, with_thread=self.overlap == "thread"
                 )
         with self._turn:
-            with end_job_if_stuck(self.comm, doing="Testing memory that ranks share", advice=ADVICE):
-                tested = self._test()
+            tested = self._test()
             averaging: Averaging = _PROTOCOLS[self.protocol](self.comm, vector)
-        with_thread = self.overlap == "thread"
-        if with_thread:
-            sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
-        return MpiSharedVector(self.process, averaging, with_thread=with_thread, poke=tested.target_must_help)
+        return MpiSharedVector(self.process, averaging, with_thread=self._with_thread, poke=tested.target_must_help)
+
+    @override
+    async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
+        """Make the centre in the windows of its owners, whatever the protocol of the averages.
+
+        Raises:
+            LaunchError: One-sided communication does not work.
+        """
+        self._meet_to_share()
+        layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
+        with self._turn:
+            refuse_different(self.comm, vector)
+            poke = self._test().target_must_help
+            return MpiCentre(self.process, layout, vector, with_thread=self._with_thread, poke=poke)
+
+    def _meet_to_share(self) -> None:
+        """Wait for all, who may come minutes apart, and make the counters."""
+        self.process.wait_for_all()
+        if self._counters is None:
+            self._counters = self._make_counters()
 
     def _make_counters(self) -> _Counters | SocketCounters:
         if self.protocol == "sockets":
@@ -154,7 +178,10 @@ class MpiTransport(Transport):
 
     def _test(self) -> SelfTest:
         if self._tested is None:
-            self._tested = self_test(self.comm)
+            with end_job_if_stuck(self.comm, doing="Testing memory that ranks share", advice=ADVICE):
+                self._tested = self_test(self.comm)
+            if self._with_thread:
+                sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         if self._tested.problems:
             raise LaunchError(
                 f"{self._tested.library} reads or writes the memory of other workers wrongly: "
@@ -182,6 +209,7 @@ class MpiTransport(Transport):
     def close(self) -> None:
         """Free everything, all ranks together, after their shared vectors are closed."""
         self.process.wait_for_all()
+        self._sums.close()
         with self._turn:
             if self._counters is not None:
                 self._counters.free()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Protocol
 
 from typing_extensions import override
 
+from training.transports.beside import Beside
 from training.transports.mpi_process import MpiProcess
 from training.transports.transport import AverageCounts, SharedVector, Vector
-
-#: Interval at which the thread serves partners, if MPI does so only within a call [s].
-_POKE_SECONDS: Final = 1e-3
 
 
 class Averaging(Protocol):
@@ -65,19 +62,11 @@ class MpiSharedVector(SharedVector):
             poke: Whether partners need this rank to enter MPI regularly.
         """
         self._process = process
-        self._turn = process.turn
         self._averaging = averaging
         self._with_thread = with_thread
-        self._poke = poke
-        self._exchange_seconds = self._beside_seconds = self._blocked_seconds = 0.0
+        self._exchange_seconds = 0.0
         self._skipped = self._refused = 0
-        #: Held while the thread has an average to make.
-        self._under_way = threading.Lock()
-        self._partners: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        if with_thread and poke:
-            self._start_thread()
+        self._beside = Beside(process, with_thread=with_thread, poke=poke, name="averages")
 
     @property
     @override
@@ -91,7 +80,7 @@ class MpiSharedVector(SharedVector):
             averaging.mixed_reads,
             averaging.wait_seconds,
             self._exchange_seconds,
-            max(0.0, self._beside_seconds - self._blocked_seconds),
+            max(0.0, self._beside.beside_seconds - self._beside.blocked_seconds),
             self._refused,
         )
 
@@ -126,98 +115,39 @@ class MpiSharedVector(SharedVector):
     @override
     def begin_average_with(self, partner: int) -> None:
         """Begin an average in the thread; without a thread, make it at once."""
-        self._raise_error_of_thread()
         self._process.refuse_non_partner(partner)
-        if not self._with_thread:
+        if self._with_thread:
+            self._skipped += not self._beside.begin(partial(self._average, partner))
+        else:
             with self._own_turn():
                 self._average(partner)
-        elif self._under_way.acquire(blocking=False):
-            if self._thread is None:
-                self._start_thread()
-            self._partners.put(partner)
-        else:
-            self._skipped += 1
 
     @override
     async def drain(self) -> None:
-        started = perf_counter()
-        with self._under_way:
-            blocked = perf_counter() - started
-            self._blocked_seconds += blocked
-            self.waited += blocked
+        self.waited += self._beside.drain()
         with self._own_turn():
             self._averaging.take_counts()
 
     @override
     async def close(self) -> None:
         """Close the vector; ranks that come early serve the others until all are here."""
-        if self._thread is not None:
-            self._partners.put(None)
-            self._thread.join()
-        started = perf_counter()
-        self._process.wait_for_all()
-        self.waited += perf_counter() - started
-        with self._turn:
+        self.waited += self._beside.close()
+        with self._process.turn:
             self._averaging.take_counts()
             self._averaging.free()
-        self._raise_error_of_thread()
+        self._beside.raise_error()
 
     @contextmanager
     def _own_turn(self) -> Iterator[None]:
         """The turn of the owner's thread at MPI; counts its waiting, for the other thread and for locks."""
-        self._raise_error_of_thread()
-        started = perf_counter()
-        with self._turn:
-            blocked = perf_counter() - started
-            self._blocked_seconds += blocked
-            self.waited += blocked
+        with self._beside.own_turn() as blocked:
             before = self._averaging.wait_seconds
-            if self._poke:
-                self._process.poke()
             yield
-            self.waited += self._averaging.wait_seconds - before
+            self.waited += blocked + self._averaging.wait_seconds - before
 
-    def _average(self, partner: int) -> float:
-        """Make an average; the caller has the turn. Returns its duration [s]."""
+    def _average(self, partner: int) -> None:
+        """Make an average; the caller has the turn."""
         started = perf_counter()
         if not self._averaging.average(partner):
             self._refused += 1
-        seconds = perf_counter() - started
-        self._exchange_seconds += seconds
-        return seconds
-
-    def _raise_error_of_thread(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-    def _start_thread(self) -> None:
-        # A daemon, since nothing stops the thread after a failed training.
-        self._thread = threading.Thread(target=self._serve, name="averages", daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        """Main loop of the thread: make the requested averages until the request is None."""
-        while (partner := self._next_partner()) is not None:
-            try:
-                with self._turn:
-                    self._beside_seconds += self._average(partner)
-            except BaseException as error:  # noqa: BLE001 - it is raised where the result would have been used
-                self._error = error
-            finally:
-                self._under_way.release()
-
-    def _next_partner(self) -> int | None:
-        while self._poke and self._error is None:
-            try:
-                return self._partners.get(timeout=_POKE_SECONDS)
-            except queue.Empty:
-                self._serve_partners()
-        return self._partners.get()
-
-    def _serve_partners(self) -> None:
-        try:
-            with self._turn:
-                self._process.poke()
-        except BaseException as error:  # noqa: BLE001 - as above
-            self._error = error
+        self._exchange_seconds += perf_counter() - started

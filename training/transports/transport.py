@@ -6,32 +6,34 @@ in the simulator they suspend until the virtual clock has advanced.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Generator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
-Vector = NDArray[Any]
+from training.transports.basics import Vector, is_finite, run_now
+from training.transports.centre import Centre, OwnCentre
+
+__all__ = [
+    "COUNTERS",
+    "AverageCounts",
+    "CounterName",
+    "PendingSum",
+    "SharedVector",
+    "SingleTransport",
+    "Transport",
+    "Vector",
+    "is_finite",
+    "run_now",
+]
+
 CounterName = Literal["samples", "tickets"]
 """Counters that all workers add to: the samples of the learning rate's clock, the tickets of the work units."""
 COUNTERS: Final[tuple[CounterName, ...]] = get_args(CounterName)
 T = TypeVar("T")
-
-
-def is_finite(vector: Vector) -> bool:
-    """Whether all elements are finite, and not so large that the sum of their squares overflows.
-
-    Examples:
-        >>> is_finite(np.array([1.0, -2.0])), is_finite(np.array([1.0, np.nan]))
-        (True, False)
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        return math.isfinite(np.dot(vector, vector))
 
 
 class AverageCounts(NamedTuple):
@@ -93,6 +95,16 @@ class SharedVector(Protocol):
         """Free the vector; all workers together, after the last average."""
 
 
+class PendingSum(Protocol):
+    """A sum over all workers that is under way; await it once."""
+
+    def is_done(self) -> bool:
+        """Whether the vector is the sum."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Wait for the sum."""
+
+
 class Transport(Protocol):
     """One worker's connection to the other workers."""
 
@@ -103,6 +115,13 @@ class Transport(Protocol):
 
     async def all_reduce_sum(self, vector: Vector) -> None:
         """Replace the vector by its sum over all workers, on all workers."""
+
+    def begin_all_reduce(self, vector: Vector) -> PendingSum:
+        """Begin to replace the vector by its sum over all workers, beside the computation.
+
+        All workers begin the same sums in the same order; several may be under way. The vector must neither change nor
+        be read before the result is awaited, or `is_done`.
+        """
 
     async def broadcast(self, vector: Vector) -> None:
         """Replace the vector by that of rank 0."""
@@ -118,6 +137,15 @@ class Transport(Protocol):
 
     async def share(self, vector: Vector) -> SharedVector:
         """A shared vector with this content; all workers together."""
+
+    async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
+        """A vector that all workers share, with this content; all workers together, with equal vectors.
+
+        Args:
+            vector: Initial content.
+            shards: Number of parts, each with a lock and an owner.
+            segments: Further vectors beside it by name, with their initial value, for the rules of commits.
+        """
 
     async def count(self, counter: CounterName, number: int) -> int:
         """Add to a counter of all workers, which begins at 0; returns the sum so far."""
@@ -138,6 +166,10 @@ class SingleTransport(Transport):
     async def all_reduce_sum(self, vector: Vector) -> None:
         """The sum over one worker is the vector itself."""
 
+    @override
+    def begin_all_reduce(self, vector: Vector) -> PendingSum:
+        return _OwnSum()
+
     async def broadcast(self, vector: Vector) -> None:
         """Do nothing: rank 0 is the only rank."""
 
@@ -155,6 +187,10 @@ class SingleTransport(Transport):
         return _OwnVector(vector)
 
     @override
+    async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
+        return OwnCentre(vector, shards, segments or {}, now=self.now)
+
+    @override
     async def count(self, counter: CounterName, number: int) -> int:
         self._counters[counter] += number
         return self._counters[counter]
@@ -162,6 +198,18 @@ class SingleTransport(Transport):
     def now(self) -> float:
         """Seconds on the machine's clock."""
         return time.perf_counter()
+
+
+class _OwnSum(PendingSum):
+    """The sum over one worker."""
+
+    @override
+    def is_done(self) -> bool:
+        return True
+
+    @override
+    def __await__(self) -> Generator[Any, Any, None]:
+        return _at_once(None).__await__()
 
 
 class _OwnVector(SharedVector):
@@ -196,25 +244,6 @@ class _OwnVector(SharedVector):
 
     async def close(self) -> None:
         pass
-
-
-def run_now(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, such as all coroutines over MPI or of a single worker.
-
-    Raises:
-        AssertionError: The coroutine suspended, so it needs the simulator.
-
-    Examples:
-        >>> run_now(SingleTransport().count("samples", 3))
-        3
-    """
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    work.close()
-    raise AssertionError("this coroutine waits for a simulator")
 
 
 async def _at_once(value: T) -> T:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: Size of a cache line [bytes]; the vector begins and ends at the border of a line.
-_ALIGNMENT: Final = 64
+ALIGNMENT: Final = 64
 #: Folder of MPI's shared memory, and the variable that makes Open MPI use another one.
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - MPI makes files there
 _OTHER_FOLDER: Final = "OMPI_MCA_osc_sm_backing_directory"
-HEADER_BYTES: Final = _ALIGNMENT
+HEADER_BYTES: Final = ALIGNMENT
 HEADER_WORDS: Final = HEADER_BYTES // 8
 #: Words of the header, int64 each: averages that partners made with this vector, averages that its owner made, ...
 RECEIVED: Final = 0
@@ -78,9 +78,9 @@ def allocate(comm: MPI.Intracomm, num_bytes: int) -> MPI.Win:
     """
     mpi = load_mpi()
     _refuse_without_room(comm, num_bytes)
-    info = mpi.Info.Create({"mpi_minimum_memory_alignment": str(_ALIGNMENT), "same_size": "true"})
+    info = mpi.Info.Create({"mpi_minimum_memory_alignment": str(ALIGNMENT), "same_size": "true"})
     try:
-        window: MPI.Win = mpi.Win.Allocate(-(-num_bytes // _ALIGNMENT) * _ALIGNMENT, 1, info, comm)
+        window: MPI.Win = mpi.Win.Allocate(-(-num_bytes // ALIGNMENT) * ALIGNMENT, 1, info, comm)
     except mpi.Exception as error:
         raise LaunchError(
             f"MPI refuses memory that workers share, {num_bytes} bytes each ({error}). {ADVICE}"

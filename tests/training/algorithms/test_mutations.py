@@ -23,8 +23,9 @@ from training.compiled.optimizer import VectorOptimizer
 from training.errors import StalledError
 from training.loop import worker_state
 from training.loop.trainer import Trainer
+from training.simulation.meetings import half_difference
 from training.simulation.stacked import StackedWork
-from training.simulation.transport import SimVector, half_difference
+from training.simulation.transport import SimVector
 from training.topology import make_topology
 
 TESTS = Path(__file__).resolve().parents[2]

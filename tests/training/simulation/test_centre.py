@@ -1,0 +1,248 @@
+"""The centre on the virtual clock: times by hand, order, overlap; and sums beside the computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from training.loop.metering import Meter, MeteredTransport
+from training.simulation.cluster import ClusterSettings
+from training.simulation.transport import SimNetwork
+from training.simulation.virtual_time import VirtualClock
+from training.transports.centre import Centre, Where
+from training.transports.shards import Shard
+from training.transports.transport import Transport, Vector
+
+LATENCY, BANDWIDTH = 1e-3, 1e5
+SIZE = 100
+#: Time of a vector of SIZE numbers on a card, without the latency.
+CARD = 8 * SIZE / BANDWIDTH
+#: A round trip that carries the vector one way.
+TRIP = 2 * LATENCY + CARD
+
+Work = Callable[[Transport, Centre], Coroutine[Any, Any, None]]
+
+
+def on_workers(workers: int, work: Work, *, shards: int = 1, per_host: int = 1, seconds: float = 0.0) -> float:
+    """Run something on some workers with a centre; the virtual time from its creation to the end."""
+    cluster = ClusterSettings.sleeping(
+        seconds,
+        latency_seconds=LATENCY,
+        bytes_per_second=BANDWIDTH,
+        workers_per_host=per_host,
+        memory_latency_seconds=0.0,
+        memory_bytes_per_second=1e300,
+    )
+    clock, begun = VirtualClock(), []
+
+    async def run(transport: Transport) -> None:
+        centre = await transport.centre(np.zeros(SIZE), shards=shards, segments={"m": 1.0})
+        begun.append(clock.now)
+        await work(transport, centre)
+
+    for transport in SimNetwork(clock, cluster, workers).transports():
+        clock.spawn(run(transport), f"worker {transport.rank}")
+    clock.run()
+    return clock.now - begun[0]
+
+
+def sleep(transport: Transport, seconds: float) -> Coroutine[Any, Any, None]:
+    """Compute for some time."""
+    clock: VirtualClock = transport._network.clock  # type: ignore[attr-defined]
+    return clock.sleep(seconds)
+
+
+def add_one(shard: Shard) -> None:
+    shard.vector += 1
+
+
+VECTOR_ONLY = Where(segments=())
+
+
+def test_a_pull_a_commit_and_a_sparse_commit_take_their_time_and_bytes() -> None:
+    seen: dict[str, tuple[float, int]] = {}
+
+    async def work(transport: Transport, centre: Centre) -> None:
+        if transport.rank == 0:
+            await centre.commit(add_one)
+            assert (transport.now() - begun[0], centre.counts.bytes) == (0, 0)
+            return
+        await sleep(transport, 1.0)
+        for name, does in (
+            ("pull", lambda: centre.pull(np.empty(SIZE))),
+            ("commit", lambda: centre.commit(add_one, VECTOR_ONLY)),
+            ("with state", lambda: centre.commit(add_one)),
+            ("sparse", lambda: centre.commit(add_one, Where(indices=np.arange(10, dtype=np.int32), segments=()))),
+            ("probe", lambda: centre.try_commit(add_one, VECTOR_ONLY)),
+        ):
+            now, sent = transport.now(), centre.counts.bytes
+            await does()
+            seen[name] = transport.now() - now, centre.counts.bytes - sent
+
+    #: The barrier of two workers is one round of messages.
+    begun = [LATENCY]
+    on_workers(2, work)
+    assert seen["pull"] == (pytest.approx(TRIP), 800)
+    assert seen["commit"] == (pytest.approx(2 * TRIP), 1600)
+    assert seen["with state"] == (pytest.approx(2 * (2 * LATENCY + 2 * CARD)), 3200)
+    assert seen["sparse"] == (pytest.approx(4 * LATENCY + (40 + 80 + 80) / BANDWIDTH), 200)
+    assert seen["probe"] == (pytest.approx(2 * LATENCY + 2 * TRIP), 1600)
+
+
+def test_commits_to_one_shard_follow_each_other_in_the_order_of_asking_and_shards_are_independent() -> None:
+    ended: list[tuple[int, float, int]] = []
+
+    def work(shard_of: Callable[[int], int]) -> Work:
+        async def run(transport: Transport, centre: Centre) -> None:
+            started = transport.now()
+            if transport.rank:
+                await sleep(transport, 1e-6 * (4 - transport.rank))
+                made = await centre.commit(add_one, Where(shard_of(transport.rank), segments=()))
+                ended.append((transport.rank, transport.now() - started, int(made.before[0])))
+
+        return run
+
+    on_workers(4, work(lambda _: 0))
+    assert [(rank, clock) for rank, _, clock in ended] == [(3, 0), (2, 1), (1, 2)]
+    assert [seconds for _, seconds, _ in ended] == pytest.approx([1e-6 + n * 2 * TRIP for n in (1, 2, 3)])
+    ended.clear()
+    # Ranks 1, 2 and 3 commit to the shards of ranks 2, 3 and 0, a quarter of the vector each.
+    on_workers(4, work(lambda rank: (rank + 1) % 4), shards=4)
+    quarter = 2 * (2 * LATENCY + CARD / 4)
+    assert [seconds for _, seconds, _ in ended] == pytest.approx([1e-6 * n + quarter for n in (1, 2, 3)])
+
+
+@pytest.mark.parametrize(("ranks", "factor"), [((2, 4), 1), ((4, 5), 2)])
+def test_transfers_of_two_workers_of_one_host_share_its_card(ranks: tuple[int, int], factor: int) -> None:
+    """They commit to shards 0 and 1, of the ranks 0 and 2: two other hosts, if the workers are 4 and 5."""
+    ended: list[float] = []
+
+    async def work(transport: Transport, centre: Centre) -> None:
+        started = transport.now()
+        if transport.rank in ranks:
+            await centre.commit(add_one, Where(ranks.index(transport.rank), segments=()))
+            ended.append(transport.now() - started)
+
+    on_workers(8, work, shards=4, per_host=2 if factor == 2 else 1)
+    quarter = CARD / 4
+    # One transfer each way; of two at once, the second comes a transfer later.
+    assert ended[0] == pytest.approx(4 * LATENCY + 2 * quarter)
+    assert ended[1] == pytest.approx(4 * LATENCY + (1 + factor) * quarter)
+
+
+def test_shards_of_one_host_share_its_card() -> None:
+    """Workers 4 and 6, of two hosts, commit to shards 0 and 1 of 12 and 13 numbers, both of host 0."""
+    ended: list[float] = []
+
+    async def work(transport: Transport, centre: Centre) -> None:
+        started = transport.now()
+        if transport.rank in (4, 6):
+            await centre.commit(add_one, Where(transport.rank // 2 - 2, segments=()))
+            ended.append(transport.now() - started)
+
+    on_workers(8, work, shards=8, per_host=2)
+    first, second = 12 * 8 / BANDWIDTH, 13 * 8 / BANDWIDTH
+    assert ended == pytest.approx([4 * LATENCY + 2 * first, 4 * LATENCY + first + 2 * second])
+
+
+def test_nothing_is_lost_and_the_order_is_that_of_the_clocks_for_rules_that_do_not_commute() -> None:
+    made: dict[tuple[int, int], float] = {}
+    final = np.empty(SIZE)
+
+    async def work(transport: Transport, centre: Centre) -> None:
+        for step in range(5):
+            number = 5 * transport.rank + step
+
+            def rule(shard: Shard, number: int = number) -> None:
+                shard.vector *= 2
+                shard.vector += number
+                made[shard.number, shard.clock] = number
+
+            await sleep(transport, 1e-3 * (1 + (7 * number) % 5))
+            if not centre.begin_commit(rule):
+                raise AssertionError
+            await centre.drain()
+        await transport.barrier()
+        clocks = await centre.pull(final)
+        assert clocks.tolist() == [20] * 3
+
+    on_workers(4, work, shards=3)
+    for shard, part in enumerate((final[:33], final[33:66], final[66:])):
+        value = 0.0
+        for clock in range(20):
+            value = 2 * value + made[shard, clock]
+        assert set(part) == {value}
+
+
+def test_an_occupied_shard_is_not_waited_for() -> None:
+    async def work(transport: Transport, centre: Centre) -> None:
+        if transport.rank == 1:
+            await centre.commit(add_one)
+        if transport.rank == 2:
+            await sleep(transport, LATENCY)
+            started = transport.now()
+            assert await centre.try_commit(add_one) is None
+            assert transport.now() - started == pytest.approx(2 * LATENCY)
+            assert centre.counts.occupied == 1
+            await sleep(transport, 1.0)
+            made = await centre.try_commit(add_one)
+            assert made is not None
+            assert made.before.tolist() == [1]
+
+    on_workers(3, work)
+
+
+def test_a_commit_beside_the_computation_hides_and_the_next_one_is_skipped_meanwhile() -> None:
+    async def work(transport: Transport, centre: Centre) -> None:
+        if transport.rank == 0:
+            return
+        started = transport.now()
+        assert centre.begin_commit(add_one, VECTOR_ONLY)
+        assert centre.is_under_way
+        assert not centre.begin_commit(add_one, VECTOR_ONLY)
+        await sleep(transport, 2 * TRIP - 1e-3)
+        assert centre.is_under_way
+        made = await centre.drain()
+        assert made is not None
+        assert made.after.tolist() == [1]
+        assert not centre.is_under_way
+        assert transport.now() - started == pytest.approx(2 * TRIP)
+        counts = centre.counts
+        assert (counts.commits, counts.skipped) == (1, 1)
+        assert counts.exchange_seconds == pytest.approx(2 * TRIP)
+        assert counts.hidden_seconds == pytest.approx(2 * TRIP - 1e-3)
+        assert centre.waited == pytest.approx(1e-3)
+
+    on_workers(2, work)
+
+
+def test_sums_beside_the_computation_follow_each_other_and_hide() -> None:
+    #: The sum of two workers by recursive doubling, of a vector below the size for a ring.
+    seconds = LATENCY + CARD
+    found: list[Vector] = []
+    waited: list[float] = []
+
+    async def work(transport: Transport, _: Centre) -> None:
+        meter = Meter(transport.now)
+        metered = MeteredTransport(transport, meter)
+        first, second = np.full(SIZE, 1.0 + transport.rank), np.full(SIZE, 10.0 + transport.rank)
+        await sleep(transport, 5e-4 * transport.rank)
+        started = transport.now()
+        sums = [metered.begin_all_reduce(first), metered.begin_all_reduce(second)]
+        await sleep(transport, 1.5 * seconds)
+        assert [each.is_done() for each in sums] == [True, False]
+        await sums[0]
+        await sums[1]
+        assert sums[1].is_done()
+        assert transport.now() - started == pytest.approx(2 * seconds + 5e-4 * (1 - transport.rank))
+        found.extend((first, second))
+        waited.append(transport.waited)
+        assert meter.bytes == 2 * first.nbytes
+        assert meter.seconds["compute"] == pytest.approx(1.5 * seconds + 5e-4 * transport.rank)
+
+    on_workers(2, work)
+    assert [set(each) for each in found] == [{3.0}, {21.0}] * 2
+    assert waited == [0.0, 0.0]

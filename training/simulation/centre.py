@@ -1,0 +1,155 @@
+"""A centre on the virtual clock.
+
+Time of a commit to a shard of another rank, with a latency L and a bandwidth W of the link between them:
+
+ * its lock comes at once, or from the worker before; workers queue in the order of their requests;
+ * under the lock, lock and get: 2 L + bytes / W, where bytes are those of the segments (or of the elements at some
+   indices, whose request takes bytes of indices / W more);
+ * under the lock, put and unlock: 2 L + bytes / W; nothing is put where the result is not finite.
+
+A pull locks and gets, and unlocks without a further message. The question whether a shard is occupied takes 2 L. Rules
+take no time. The owner of a shard pays for nothing but the lock. Shards are independent, but what leaves a host, or
+enters it, at once goes one after the other through its network card (`costs.Cards`), whether it belongs to one of its
+workers or to a shard that one of them owns; messages without content do not use the card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from typing_extensions import override
+
+from training.simulation.costs import Cards
+from training.simulation.virtual_time import VirtualClock, VirtualLock, VirtualTask, suspend
+from training.transports.centre import EVERYWHERE, Commit, Rule, ShardedCentre, Where, copy_in, copy_out
+from training.transports.shards import Layout
+from training.transports.transport import Vector
+
+
+class CentreNetwork(Protocol):
+    """What a centre needs of the network."""
+
+    clock: VirtualClock
+    cards: Cards
+
+
+class Record:
+    """A shard.
+
+    Args:
+        content: Its segments.
+        clock: The virtual clock.
+    """
+
+    def __init__(self, content: dict[str, Vector], clock: VirtualClock) -> None:
+        self.content = content
+        self.lock = VirtualLock(clock)
+        self.commits = 0
+        """Number of commits so far."""
+
+
+class SimCentre(ShardedCentre):
+    """A simulated worker's view of the centre.
+
+    Args:
+        network: The network of all workers.
+        layout: The shards.
+        rank: Rank of the worker.
+        records: The shards of all ranks; gets those that this one owns.
+        vector: Their initial content.
+    """
+
+    def __init__(
+        self, network: CentreNetwork, layout: Layout, rank: int, records: dict[int, Record], vector: Vector
+    ) -> None:
+        clock = network.clock
+        super().__init__(layout, rank=rank, now=lambda: clock.now)
+        self._clock, self._cards = clock, network.cards
+        self._records = records
+        self._is_under_way = False
+        self._draining: VirtualTask | None = None
+        for shard in range(layout.shards):
+            if layout.owner(shard) == rank:
+                records[shard] = Record(layout.content(shard, vector), clock)
+
+    @property
+    @override
+    def is_under_way(self) -> bool:
+        return self._is_under_way
+
+    @override
+    def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
+        if self._is_under_way:
+            self._skipped += 1
+            return False
+        self._is_under_way = True
+        self._clock.spawn(self._run(rule, where), f"commit of rank {self.rank}", keep=False)
+        return True
+
+    async def _run(self, rule: Rule, where: Where) -> None:
+        await self._commit_beside(rule, where)
+        self._is_under_way = False
+        if self._draining is not None:
+            self._clock.at(self._clock.now, self._draining.resume)
+            self._draining = None
+
+    @override
+    async def drain(self) -> Commit | None:
+        if self._is_under_way:
+
+            def wait(task: VirtualTask) -> None:
+                self._draining = task
+
+            started = self._clock.now
+            await suspend(wait)
+            blocked = self._clock.now - started
+            self.waited += blocked
+            self._blocked_seconds += blocked
+        return self._take_ended()
+
+    @override
+    async def close(self) -> None: ...
+
+    @override
+    async def _lock(self, shard: int) -> None:
+        await self._records[shard].lock.acquire()
+
+    @override
+    async def _unlock(self, shard: int) -> None:
+        self._records[shard].lock.release()
+
+    @override
+    async def _is_occupied(self, shard: int) -> bool:
+        is_far = self.layout.owner(shard) != self.rank
+        if is_far:
+            await self._clock.sleep(self._latency(shard))
+        is_held = self._records[shard].lock.is_held
+        if is_far:
+            await self._clock.sleep(self._latency(shard))
+        return is_held
+
+    @override
+    async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:
+        owner, nbytes = self.layout.owner(shard), sum(each.nbytes for each in arrays.values())
+        if within is not None:
+            await self._travel(self.rank, owner, within.nbytes)
+        await self._travel(owner, self.rank, nbytes, messages=2 if within is None else 1)
+        copy_out(self._records[shard].content, arrays, within)
+        return self._records[shard].commits
+
+    @override
+    async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
+        nbytes = sum(each.nbytes for each in arrays.values())
+        await self._travel(self.rank, self.layout.owner(shard), nbytes, messages=2)
+        copy_in(self._records[shard].content, arrays, within)
+        self._records[shard].commits = clock
+
+    def _latency(self, shard: int) -> float:
+        return self._cards.link(self.rank, self.layout.owner(shard)).latency
+
+    async def _travel(self, sender: int, receiver: int, nbytes: int, *, messages: int = 1) -> None:
+        """Wait for a message, or for an empty one and one with all bytes."""
+        if sender != receiver:
+            now = self._clock.now
+            await self._clock.sleep(self._cards.arrival(now, sender, receiver, nbytes, round_trips=messages) - now)

@@ -1,0 +1,116 @@
+"""What simulated workers do together: sums of all, half differences of two."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Protocol
+
+from typing_extensions import override
+
+from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
+from training.transports.transport import PendingSum, Vector
+
+
+class Meeting:
+    """One collective operation; it ends some time after the last worker arrives.
+
+    Workers continue in the order of their ranks, so that the order of their arrival does not matter.
+    """
+
+    __slots__ = ("_clock", "_finish", "_tasks", "_world_size", "complete", "kind")
+
+    def __init__(self, kind: str, world_size: int, clock: VirtualClock, finish: Callable[[], float]) -> None:
+        self.kind = kind
+        self._tasks: dict[int, VirtualTask] = {}
+        self._world_size = world_size
+        self._clock = clock
+        self._finish = finish
+        self.complete = 0.0
+        """Time at which the last worker arrived so far."""
+
+    def arrive(self, rank: int, task: VirtualTask) -> None:
+        """Let a worker wait for the end."""
+        self._tasks[rank] = task
+        self.complete = self._clock.now
+        if len(self._tasks) == self._world_size:
+            self._clock.at(self._clock.now + self._finish(), self._resume_all)
+
+    def _resume_all(self) -> None:
+        for rank in range(self._world_size):
+            self._tasks[rank].resume()
+
+
+class Waiting(Protocol):
+    """Something that counts how long it has waited [s]."""
+
+    waited: float
+
+
+class SimSum(PendingSum):
+    """A sum beside the computation.
+
+    Args:
+        clock: The virtual clock.
+        meeting: The worker's part in it; gives the time until the last worker began it [s].
+        worker: Waits for others to begin it.
+    """
+
+    def __init__(self, clock: VirtualClock, meeting: Awaitable[float], worker: Waiting) -> None:
+        self._clock = clock
+        self._meeting = meeting
+        self._worker = worker
+        self._complete = clock.now
+        self._is_done = False
+        self._waiting: VirtualTask | None = None
+        clock.spawn(self._meet(), "sum beside the computation", keep=False)
+
+    @override
+    def is_done(self) -> bool:
+        return self._is_done
+
+    @override
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._wait().__await__()
+
+    async def _meet(self) -> None:
+        self._complete += await self._meeting
+        self._is_done = True
+        if self._waiting is not None:
+            self._clock.at(self._clock.now, self._waiting.resume)
+
+    async def _wait(self) -> None:
+        started = self._clock.now
+        if not self._is_done:
+
+            def wait(task: VirtualTask) -> None:
+                self._waiting = task
+
+            await suspend(wait)
+        self._worker.waited += max(0.0, self._complete - started)
+
+
+def add_up(payloads: dict[int, Vector]) -> None:
+    """Replace vectors of all ranks by their sum, in the order of the ranks."""
+    total = payloads[0].copy()
+    for rank in range(1, len(payloads)):
+        total += payloads[rank]
+    for each in payloads.values():
+        each[...] = total
+
+
+def half_difference(theirs: Vector, own: Vector) -> Vector:
+    """Half the difference, which own gains and theirs loses in an average; rounded down for integers, to keep the sum.
+
+    Examples:
+        >>> import numpy as np
+        >>> half_difference(np.array([5]), np.array([0])).tolist()
+        [2]
+        >>> half_difference(np.array([5.0]), np.array([0.0])).tolist()
+        [2.5]
+    """
+    difference: Vector = theirs - own
+    if difference.dtype.kind in "iu":
+        difference //= 2
+    else:
+        difference *= 0.5
+    return difference

@@ -1,0 +1,354 @@
+"""A vector that all workers share, in shards that commits change one after the other: no server processes.
+
+Each rank owns some shards. The committing worker does the work of a server itself: it locks a shard, gets it, applies a
+rule, puts the result and unlocks. So
+
+ * a rule sees a shard that nobody else changes: the commits to a shard have an order, even if they do not commute;
+ * a shard's clock counts its commits. The difference of the clocks of a commit and of the worker's last pull is the
+   exact staleness of the commit;
+ * there is no deadlock: a commit holds one lock at a time;
+ * a rule's result that is not finite does not reach the shard, and is counted;
+ * the state of an optimiser at the server (momentum, moments) is a further segment of the shard.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+from typing_extensions import override
+
+from training.transports.basics import Vector, run_now
+from training.transports.shards import VECTOR, Layout, Shard
+
+Rule = Callable[[Shard], None]
+"""Changes a shard's arrays in place, and may copy them. It sees one shard after the other."""
+
+
+class Where(NamedTuple):
+    """What a rule sees and changes, and so what travels."""
+
+    shard: int | None = None
+    """The shard; None: all."""
+    indices: Vector | None = None
+    """Elements of the vector, in ascending order, of type int32 or int64; None: all."""
+    segments: Sequence[str] | None = None
+    """Segments beside the vector; None: all."""
+
+
+EVERYWHERE: Final = Where()
+
+
+class Commit(NamedTuple):
+    """A commit; the clocks are those of the shards that it changed, in their order."""
+
+    before: Vector
+    """Number of commits to each shard before this one."""
+    after: Vector
+    """Number of commits including this one; equal to `before` where it was refused."""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether no shard refused it."""
+        return bool((self.after > self.before).all())
+
+
+class CentreCounts(NamedTuple):
+    """Counters of one worker's commits so far."""
+
+    commits: int = 0
+    """Number of shards that its commits changed."""
+    refused: int = 0
+    """Number of shards that they did not change, because the result was not finite."""
+    occupied: int = 0
+    """Number of commits not tried because another worker was at a shard."""
+    skipped: int = 0
+    """Number of commits not begun because the one before was still under way."""
+    wait_seconds: float = 0.0
+    """Time spent waiting for locks [s]."""
+    exchange_seconds: float = 0.0
+    """Time of commits and pulls, waiting included [s]; it may overlap with the computation."""
+    hidden_seconds: float = 0.0
+    """Part of `exchange_seconds` beside the computation [s]."""
+    bytes: int = 0
+    """Bytes that it sent to other ranks, or got from them."""
+
+
+class Centre(Protocol):
+    """A vector that all workers share; see this module."""
+
+    waited: float = 0.0
+    """Time that this worker has waited in its calls, for locks or for its own commit beside the computation [s]."""
+
+    @property
+    def counts(self) -> CentreCounts:
+        """Counters so far."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a commit that this worker began is under way."""
+
+    async def pull(self, out: Vector, *, indices: Vector | None = None, segment: str = VECTOR) -> Vector:
+        """Copy the vector, or another segment, into `out`; each shard as it was between two commits.
+
+        Args:
+            out: Gets all elements, or those at `indices`.
+            indices: Elements to copy, in ascending order, of type int32 or int64; None: all.
+            segment: The segment.
+
+        Returns:
+            The clocks of all shards.
+        """
+
+    async def commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit:
+        """Change shards by a rule, one after the other, each under its lock.
+
+        Args:
+            rule: Changes a shard.
+            where: What it sees and changes.
+        """
+
+    async def try_commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit | None:
+        """Ask whether other workers are at the shards; if they are, count it and return None, else commit."""
+
+    def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
+        """Begin a commit beside the computation; False: the one before is under way, so it is skipped and counted.
+
+        The arrays of the rule must not change before its end, which `is_under_way` or `drain` shows.
+        """
+
+    async def drain(self) -> Commit | None:
+        """Wait for the commit that `begin_commit` began; returns the last one, once."""
+
+    async def close(self) -> None:
+        """Free the centre; all workers together, after the last commit."""
+
+
+class ShardedCentre(Centre):
+    """The course of commits and pulls, whatever carries them.
+
+    Args:
+        layout: The shards.
+        rank: This worker.
+        now: The clock.
+    """
+
+    def __init__(self, layout: Layout, *, rank: int, now: Callable[[], float]) -> None:
+        self.layout = layout
+        self.rank = rank
+        self._now = now
+        self._commits = self._refused = self._occupied = self._skipped = self._bytes = 0
+        self._wait = self._exchange = 0.0
+        #: Time of the commits beside the computation, and the part for which the computation waited [s].
+        self._beside_seconds = self._blocked_seconds = 0.0
+        #: The last commit that ended beside the computation.
+        self._ended: Commit | None = None
+        self._spare: list[Vector] = []
+        self._row = max(layout.size(shard) for shard in range(layout.shards))
+
+    @property
+    @override
+    def counts(self) -> CentreCounts:
+        return CentreCounts(
+            self._commits,
+            self._refused,
+            self._occupied,
+            self._skipped,
+            self._wait,
+            self._exchange,
+            max(0.0, self._beside_seconds - self._blocked_seconds),
+            self._bytes,
+        )
+
+    @override
+    async def pull(self, out: Vector, *, indices: Vector | None = None, segment: str = VECTOR) -> Vector:
+        layout, started = self.layout, self._now()
+        clocks = np.zeros(layout.shards, np.int64)
+        with self._own_turn():
+            for shard in range(layout.shards):
+                part, within = layout.part(shard, indices), layout.within(shard, indices)
+                waited = await self._locked(shard)
+                self.waited += waited
+                try:
+                    clocks[shard] = await self._get(shard, {segment: out[part]}, within)
+                finally:
+                    await self._unlock(shard)
+                self._count_bytes(shard, out[part].nbytes, indices, part)
+            self._exchange += self._now() - started
+        return clocks
+
+    @override
+    async def commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit:
+        with self._own_turn():
+            made, waited = await self._commit_all(rule, where)
+        self.waited += waited
+        return made
+
+    @override
+    async def try_commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit | None:
+        with self._own_turn():
+            for each in self._chosen(where.shard):
+                if await self._is_occupied(each):
+                    self._occupied += 1
+                    return None
+        return await self.commit(rule, where)
+
+    async def _commit_all(self, rule: Rule, where: Where) -> tuple[Commit, float]:
+        """Commit to the shards; returns the clocks, and the time spent waiting for locks [s]."""
+        started, waited = self._now(), 0.0
+        names = self.layout.names if where.segments is None else (VECTOR, *where.segments)
+        clocks = []
+        buffer = self._spare.pop() if self._spare else np.empty((len(self.layout.names), self._row), self.layout.dtype)
+        for each in self._chosen(where.shard):
+            waited += await self._locked(each)
+            try:
+                clocks.append(await self._change(each, rule, where.indices, names, buffer))
+            finally:
+                await self._unlock(each)
+        self._spare.append(buffer)
+        self._exchange += self._now() - started
+        before, after = np.array(clocks, np.int64).T
+        return Commit(before, after), waited
+
+    async def _change(
+        self, number: int, rule: Rule, indices: Vector | None, names: Sequence[str], buffer: Vector
+    ) -> tuple[int, int]:
+        """Apply the rule to a locked shard; returns its clock before and after."""
+        part, within = self.layout.part(number, indices), self.layout.within(number, indices)
+        arrays = {name: row[: part.stop - part.start] for name, row in zip(names, buffer, strict=False)}
+        clock = await self._get(number, arrays, within)
+        vector = arrays.pop(VECTOR)
+        shard = Shard(number, clock, part, vector, arrays)
+        rule(shard)
+        nbytes = len(names) * vector.nbytes
+        if not shard.is_finite():
+            self._refused += 1
+            self._count_bytes(number, nbytes, indices, part)
+            return clock, clock
+        await self._put(number, {VECTOR: shard.vector, **shard.segments}, within, clock + 1)
+        self._count_bytes(number, 2 * nbytes, indices, part)
+        self._commits += 1
+        return clock, clock + 1
+
+    async def _commit_beside(self, rule: Rule, where: Where) -> None:
+        """Commit beside the computation."""
+        started = self._now()
+        self._ended, _ = await self._commit_all(rule, where)
+        self._beside_seconds += self._now() - started
+
+    def _take_ended(self) -> Commit | None:
+        ended, self._ended = self._ended, None
+        return ended
+
+    def _count_bytes(self, shard: int, nbytes: int, indices: Vector | None, part: slice) -> None:
+        if self.layout.owner(shard) != self.rank:
+            self._bytes += nbytes + (0 if indices is None else indices[part].nbytes)
+
+    def _chosen(self, shard: int | None) -> Sequence[int]:
+        return range(self.layout.shards) if shard is None else (shard,)
+
+    async def _locked(self, shard: int) -> float:
+        """Lock a shard; returns the time spent waiting [s]."""
+        started = self._now()
+        await self._lock(shard)
+        waited = self._now() - started
+        self._wait += waited
+        return waited
+
+    def _own_turn(self) -> AbstractContextManager[object]:
+        """The turn of the computing thread among the threads of this worker."""
+        return nullcontext()
+
+    @abstractmethod
+    async def _lock(self, shard: int) -> None:
+        """Wait for the lock of a shard."""
+
+    @abstractmethod
+    async def _unlock(self, shard: int) -> None:
+        """Give the lock to the worker that has waited longest."""
+
+    @abstractmethod
+    async def _is_occupied(self, shard: int) -> bool:
+        """Whether a worker has the lock of a shard, or waits for it."""
+
+    @abstractmethod
+    async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:
+        """Copy segments of a locked shard, or some elements of them, into arrays; returns the shard's clock."""
+
+    @abstractmethod
+    async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
+        """Copy arrays into segments of a locked shard, or some elements of them, and set its clock."""
+
+
+class OwnCentre(ShardedCentre):
+    """The centre of a single worker.
+
+    Examples:
+        >>> import time
+        >>> centre = OwnCentre(np.zeros(3), 2, {}, now=time.perf_counter)
+        >>> def add(shard: Shard) -> None:
+        ...     shard.vector += np.array([1.0, 2.0, 3.0])[shard.part]
+        >>> run_now(centre.commit(add)).after.tolist()
+        [1, 1]
+        >>> out = np.empty(3)
+        >>> run_now(centre.pull(out)).tolist(), out.tolist()
+        ([1, 1], [1.0, 2.0, 3.0])
+    """
+
+    def __init__(self, vector: Vector, shards: int, segments: Mapping[str, float], *, now: Callable[[], float]) -> None:
+        super().__init__(Layout(vector, shards, segments, world_size=1), rank=0, now=now)
+        self._content = [self.layout.content(shard, vector) for shard in range(shards)]
+        self._clocks = [0] * shards
+
+    @property
+    @override
+    def is_under_way(self) -> bool:
+        return False
+
+    @override
+    def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
+        """Commit at once, since it takes no time."""
+        run_now(self._commit_beside(rule, where))
+        return True
+
+    @override
+    async def drain(self) -> Commit | None:
+        return self._take_ended()
+
+    @override
+    async def close(self) -> None: ...
+
+    @override
+    async def _lock(self, shard: int) -> None: ...
+
+    @override
+    async def _unlock(self, shard: int) -> None: ...
+
+    @override
+    async def _is_occupied(self, shard: int) -> bool:
+        return False
+
+    @override
+    async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:
+        copy_out(self._content[shard], arrays, within)
+        return self._clocks[shard]
+
+    @override
+    async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
+        copy_in(self._content[shard], arrays, within)
+        self._clocks[shard] = clock
+
+
+def copy_out(content: Mapping[str, Vector], arrays: Mapping[str, Vector], within: Vector | None) -> None:
+    """Copy segments, or some elements of them, into arrays."""
+    for name, array in arrays.items():
+        array[...] = content[name] if within is None else content[name][within]
+
+
+def copy_in(content: Mapping[str, Vector], arrays: Mapping[str, Vector], within: Vector | None) -> None:
+    """Copy arrays into segments, or into some elements of them."""
+    for name, array in arrays.items():
+        content[name][... if within is None else within] = array
