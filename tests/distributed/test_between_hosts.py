@@ -48,3 +48,23 @@ def test_an_average_between_hosts_takes_one_round_trip_and_hides_behind_the_comp
         assert beside["hidden_seconds"] > 0.8 * beside["exchange_seconds"]
         for each in (waited, beside):
             assert each["sum"] == pytest.approx(sum(range(hosts)), abs=1e-4)
+
+
+def test_a_commit_between_hosts_waits_for_two_round_trips(tmp_path: Path) -> None:
+    with network(2, tmp_path / "network", delay=DELAY) as between:
+        round_trip = between.round_trip()
+        results = results_of(
+            open_mpi(),
+            2,
+            "centres:between_hosts",
+            tmp_path / "ranks",
+            options=tuple(between.launcher_args),
+            on_host=lambda *command: between.on_host(0, *command),
+            commits=20,
+        )
+    for result in results:
+        assert result["protocol"] == "sockets"
+        assert 1.8 * round_trip < result["median"] < 2.9 * round_trip
+        assert result["final"] == [20.0]
+        # 50 numbers there and back, and in the end back.
+        assert result["bytes"] == 8 * 50 * (2 * 20 + 1)

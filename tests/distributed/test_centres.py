@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
-from rank_programs import IMPLEMENTATIONS, Mpi, results_of
+from rank_programs import IMPLEMENTATIONS, PROGRAMS, Mpi, results_of
+
+from training.simulation.cluster import ClusterSettings
+from training.simulation.transport import SimNetwork
+from training.simulation.virtual_time import VirtualClock
+from training.transports.transport import Transport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
@@ -16,12 +22,38 @@ def mpi(request: pytest.FixtureRequest) -> Mpi:
     return chosen
 
 
-@pytest.mark.parametrize(("ranks", "shards", "overlap"), [(4, 1, "inline"), (3, 7, "thread")])
+def simulated_turns(ranks: int) -> list[float]:
+    """The result of `centres.turns` on the virtual clock."""
+    found: list[list[float]] = []
+    clock = VirtualClock()
+    turns = runpy.run_path(str(PROGRAMS / "centres.py"))["turns"]
+
+    async def run(transport: Transport) -> None:
+        found.append(await turns(transport))
+
+    for transport in SimNetwork(clock, ClusterSettings(), ranks).transports():
+        clock.spawn(run(transport), f"worker {transport.rank}")
+    clock.run()
+    assert found == [found[0]] * ranks
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shards", "overlap", "protocol"), [(4, 1, "inline", "locked"), (3, 7, "thread", "sockets")]
+)
 def test_no_commit_is_lost_and_clocks_count_them(
-    tmp_path: Path, mpi: Mpi, ranks: int, shards: int, overlap: str
+    tmp_path: Path, mpi: Mpi, ranks: int, shards: int, overlap: str, protocol: str
 ) -> None:
     results = results_of(
-        mpi, ranks, "centres:conserve", tmp_path / "ranks", overlap=overlap, commits=150, size=101, shards=shards
+        mpi,
+        ranks,
+        "centres:conserve",
+        tmp_path / "ranks",
+        protocol=protocol,
+        overlap=overlap,
+        commits=150,
+        size=101,
+        shards=shards,
     )
     for result in results:
         assert result["lost"] == 0
@@ -34,7 +66,9 @@ def test_no_commit_is_lost_and_clocks_count_them(
         assert (counts["bytes"] == 0) == (shards == 1 and result is results[0])
 
 
-def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(tmp_path: Path, mpi: Mpi) -> None:
+def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(
+    tmp_path: Path, mpi: Mpi, protocol: str
+) -> None:
     ranks, commits, size, shards = 4, 100, 10, 3
     results = results_of(mpi, ranks, "centres:order", tmp_path / "ranks", commits=commits, size=size, shards=shards)
     made = {(shard, clock): value for result in results for shard, clock, value in result["made"]}
@@ -46,10 +80,15 @@ def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(tmp_path
             value = (3 * value + made[shard, clock]) % 1009
         expected += [value] * (size * (shard + 1) // shards - size * shard // shards)
     assert [result["final"] for result in results] == [expected] * ranks
+    # With a fixed order, the simulator comes to the same numbers.
+    assert [result["turns"] for result in results] == [simulated_turns(ranks)] * ranks
 
 
-def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(tmp_path: Path, mpi: Mpi) -> None:
-    results = results_of(mpi, 2, "centres:occupied", tmp_path / "ranks", nap=0.3)
+@pytest.mark.parametrize("protocol", ["locked", "sockets"])
+def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(
+    tmp_path: Path, mpi: Mpi, protocol: str
+) -> None:
+    results = results_of(mpi, 2, "centres:occupied", tmp_path / "ranks", protocol=protocol, nap=0.3)
     # The commit of rank 0 is in the thread while the rank sleeps.
     assert results[0]["counts"]["hidden_seconds"] > 0.2
     assert results[1]["tried"][:3] == [False, True, False]

@@ -22,6 +22,7 @@ from training.transports.mpi_shared_vector import Averaging, MpiSharedVector
 from training.transports.mpi_sums import MpiSums
 from training.transports.self_test import SelfTest, self_test
 from training.transports.shards import Layout
+from training.transports.socket_centre import SocketCentre
 from training.transports.socket_shared_vector import SocketCounters, SocketSharedVector
 from training.transports.transport import COUNTERS, CounterName, PendingSum, Transport, Vector
 from training.transports.window_memory import ADVICE, allocate, own_memory, refuse_different
@@ -152,15 +153,19 @@ class MpiTransport(Transport):
 
     @override
     async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
-        """Make the centre in the windows of its owners, whatever the protocol of the averages.
+        """Make the centre: in the windows of its owners, or behind their sockets if this is the protocol.
 
         Raises:
-            LaunchError: One-sided communication does not work.
+            LaunchError: One-sided communication does not work, or no network connects the ranks.
         """
         self._meet_to_share()
         layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
         with self._turn:
             refuse_different(self.comm, vector)
+            if self.protocol == "sockets":
+                return SocketCentre(
+                    self.process, layout, vector, network=self.network, with_thread=self.overlap == "thread"
+                )
             poke = self._test().target_must_help
             return MpiCentre(self.process, layout, vector, with_thread=self._with_thread, poke=poke)
 

@@ -2,7 +2,8 @@
 
 A rank's window has a record for each shard that it owns: a header, and the shard's segments. Two words of a header are
 the shard's lock: the number of drawn tickets, and the ticket that is served. MPI's own locks are those of a whole
-window, keep no order, and do not say whether they are held.
+window, keep no order, and do not say whether they are held. Pairwise averages keep MPI's locks, since tickets take more
+messages: for 2,013 parameters, an average takes 9 microseconds, a commit 17.
 """
 
 from __future__ import annotations
@@ -10,18 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from typing_extensions import override
 
-from training.transports.basics import Vector, run_now
-from training.transports.beside import Beside
-from training.transports.centre import EVERYWHERE, Commit, Rule, ShardedCentre, Where, copy_in
+from training.transports.basics import Vector
+from training.transports.centre import copy_in
 from training.transports.loading import load_mpi
 from training.transports.mpi_process import MpiProcess
 from training.transports.shards import Layout
+from training.transports.threaded_centre import ThreadedCentre
 from training.transports.window_memory import ALIGNMENT, HEADER_BYTES, allocate, own_memory
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _READS: Final = 20
 _NAP: Final = 2e-5
 
 
-class MpiCentre(ShardedCentre):
+class MpiCentre(ThreadedCentre):
     """One rank's view of the centre.
 
     Args:
@@ -48,17 +48,14 @@ class MpiCentre(ShardedCentre):
     """
 
     def __init__(self, process: MpiProcess, layout: Layout, vector: Vector, *, with_thread: bool, poke: bool) -> None:
-        super().__init__(layout, rank=process.comm.rank, now=time.perf_counter)
+        super().__init__(process, layout, with_thread=with_thread, poke=poke)
         mpi = load_mpi()
-        self._process = process
-        self._with_thread = with_thread
         self._sum, self._no_op, self._byte = mpi.SUM, mpi.NO_OP, mpi.BYTE
         self._element = mpi.Datatype.fromcode(layout.dtype.char)
         self._records = _Records(layout)
         self._window = self._filled(process.comm, vector)
         self._one, self._word = np.ones(1, np.int64), np.zeros(1, np.int64)
         self._window.Lock_all()
-        self._beside = Beside(process, with_thread=with_thread, poke=poke, name="commits")
 
     def _filled(self, comm: MPI.Intracomm, vector: Vector) -> MPI.Win:
         """Make the window, and write the shards of this rank into it."""
@@ -77,48 +74,11 @@ class MpiCentre(ShardedCentre):
         comm.Barrier()
         return window
 
-    @property
     @override
-    def is_under_way(self) -> bool:
-        return self._beside.is_under_way
-
-    @override
-    def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        """Begin a commit in the thread; without a thread, make it at once."""
-        if not self._with_thread:
-            self._ended = run_now(self.commit(rule, where))
-            return True
-        is_begun = self._beside.begin(partial(self._commit_in_thread, rule, where))
-        self._skipped += not is_begun
-        return is_begun
-
-    def _commit_in_thread(self, rule: Rule, where: Where) -> None:
-        run_now(self._commit_beside(rule, where))
-
-    @override
-    async def drain(self) -> Commit | None:
-        blocked = self._beside.drain()
-        self.waited += blocked
-        self._blocked_seconds += blocked
-        self._beside.raise_error()
-        return self._take_ended()
-
-    @override
-    async def close(self) -> None:
-        """Close the centre; ranks that come early serve the others until all are here."""
-        self.waited += self._beside.close()
+    def _free(self) -> None:
         with self._process.turn:
             self._window.Unlock_all()
             self._window.Free()
-        self._beside.raise_error()
-
-    @override
-    @contextmanager
-    def _own_turn(self) -> Iterator[None]:
-        with self._beside.own_turn() as blocked:
-            self.waited += blocked
-            self._blocked_seconds += blocked
-            yield
 
     @override
     async def _lock(self, shard: int) -> None:

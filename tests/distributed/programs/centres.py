@@ -10,7 +10,7 @@ import numpy as np
 from training.transports.centre import Centre, Where
 from training.transports.mpi import MpiTransport
 from training.transports.shards import Shard
-from training.transports.transport import Vector, run_now
+from training.transports.transport import Transport, Vector, run_now
 
 
 def pulled(centre: Centre, size: int) -> list[float]:
@@ -21,9 +21,9 @@ def pulled(centre: Centre, size: int) -> list[float]:
     return values
 
 
-def conserve(overlap: Any, commits: int, size: int, shards: int) -> dict[str, Any]:
+def conserve(protocol: Any, overlap: Any, commits: int, size: int, shards: int) -> dict[str, Any]:
     """All ranks add at once, to all or single shards or some elements; is anything of the sum lost?"""
-    transport = MpiTransport(overlap=overlap)
+    transport = MpiTransport(protocol=protocol, overlap=overlap)
     rng = np.random.default_rng([transport.rank, 5])
     centre = run_now(transport.centre(np.arange(float(size)), shards=shards, segments={"count": 0.0}))
     added, wanted = np.zeros(size), np.zeros(shards, np.int64)
@@ -64,6 +64,30 @@ def conserve(overlap: Any, commits: int, size: int, shards: int) -> dict[str, An
     return result
 
 
+async def turns(transport: Transport) -> list[float]:
+    """Ranks commit in turn, dense and sparse, with momentum at the centre; returns the vector."""
+    size = 11
+    centre = await transport.centre(np.linspace(0, 1, size), shards=3, segments={"momentum": 0.0})
+    for number in range(3 * transport.world_size):
+        indices = np.arange(0, size, 1 + number % 2)
+        change = np.sin(number + indices)
+
+        def rule(shard: Shard, change: Vector = change) -> None:
+            momentum = shard.segments["momentum"]
+            momentum *= 0.9
+            momentum += change[shard.part]
+            shard.vector += momentum
+
+        if number % transport.world_size == transport.rank:
+            await centre.commit(rule, Where(indices=indices if number % 2 else None))
+        await transport.barrier()
+    out = np.empty(size)
+    await centre.pull(out)
+    await centre.close()
+    values: list[float] = out.tolist()
+    return values
+
+
 def order(commits: int, size: int, shards: int) -> dict[str, Any]:
     """Rules that do not commute: x <- (3 x + c) mod 1009; returns what was added at each clock of each shard."""
     transport = MpiTransport(overlap="inline")
@@ -78,15 +102,16 @@ def order(commits: int, size: int, shards: int) -> dict[str, Any]:
 
         run_now(centre.commit(rule))
     run_now(transport.barrier())
-    result = {"made": made, "final": pulled(centre, size), "wait_seconds": centre.counts.wait_seconds}
+    result: dict[str, Any] = {"made": made, "final": pulled(centre, size)}
     run_now(centre.close())
+    result["turns"] = run_now(turns(transport))
     transport.close()
     return result
 
 
-def occupied(nap: float) -> dict[str, Any]:
+def occupied(protocol: Any, nap: float) -> dict[str, Any]:
     """Rank 0 holds shard 1 for a while: it is occupied, shard 0 is not; then a result is not finite."""
-    transport = MpiTransport(overlap="thread")
+    transport = MpiTransport(protocol=protocol, overlap="thread")
     centre = run_now(transport.centre(np.zeros(5), shards=2))
 
     def hold(shard: Shard) -> None:
@@ -115,6 +140,31 @@ def occupied(nap: float) -> dict[str, Any]:
     refused = not run_now(centre.commit(spoil)).is_made
     run_now(transport.barrier())
     result = {"tried": tried, "refused": refused, "final": pulled(centre, 5), "counts": centre.counts._asdict()}
+    run_now(centre.close())
+    transport.close()
+    return result
+
+
+def between_hosts(commits: int) -> dict[str, Any]:
+    """How long a commit to the other host takes, and whether nothing is lost."""
+    transport = MpiTransport()
+    centre = run_now(transport.centre(np.zeros(100), shards=2))
+
+    def add(shard: Shard) -> None:
+        shard.vector += 1
+
+    times = []
+    for _ in range(commits):
+        started = time.perf_counter()
+        run_now(centre.commit(add, Where(1 - transport.rank)))
+        times.append(time.perf_counter() - started)
+    run_now(transport.barrier())
+    result = {
+        "protocol": transport.protocol,
+        "median": float(np.median(times)),
+        "final": sorted(set(pulled(centre, 100))),
+        "bytes": centre.counts.bytes,
+    }
     run_now(centre.close())
     transport.close()
     return result
