@@ -66,9 +66,7 @@ def test_no_commit_is_lost_and_clocks_count_them(
         assert (counts["bytes"] == 0) == (shards == 1 and result is results[0])
 
 
-def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(
-    tmp_path: Path, mpi: Mpi, protocol: str
-) -> None:
+def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(tmp_path: Path, mpi: Mpi) -> None:
     ranks, commits, size, shards = 4, 100, 10, 3
     results = results_of(mpi, ranks, "centres:order", tmp_path / "ranks", commits=commits, size=size, shards=shards)
     made = {(shard, clock): value for result in results for shard, clock, value in result["made"]}
