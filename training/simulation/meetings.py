@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import override
 
 from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
-from training.transports.transport import PendingSum, Vector
+from training.transports.transport import PendingSum, Transport, Vector
 
 
 class Meeting:
@@ -40,12 +40,6 @@ class Meeting:
             self._tasks[rank].resume()
 
 
-class Waiting(Protocol):
-    """Something that counts how long it has waited [s]."""
-
-    waited: float
-
-
 class SimSum(PendingSum):
     """A sum beside the computation.
 
@@ -55,7 +49,7 @@ class SimSum(PendingSum):
         worker: Waits for others to begin it.
     """
 
-    def __init__(self, clock: VirtualClock, meeting: Awaitable[float], worker: Waiting) -> None:
+    def __init__(self, clock: VirtualClock, meeting: Awaitable[float], worker: Transport) -> None:
         self._clock = clock
         self._meeting = meeting
         self._worker = worker

@@ -187,7 +187,7 @@ def fail_in_thread(where: str) -> dict[str, Any]:
     vector._averaging.average = fail  # type: ignore[method-assign]
     partner = 1 - transport.rank
     vector.begin_average_with(partner)
-    with vector._under_way:
+    with vector._beside._under_way:
         pass
     words = ""
     try:
