@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -44,11 +45,13 @@ class Topology(NamedTuple):
         return len(self.neighbours)
 
 
+@lru_cache(maxsize=1)
 def make_topology(name: TopologyName, world_size: int) -> Topology:
     """The graph with Metropolis-Hastings weights.
 
     w_ij = 1 / (1 + max(degree_i, degree_j)) for neighbours; w_ii makes the sum of a row 1. The matrix is symmetric and
-    doubly stochastic on any graph (Xiao and Boyd 2004, section 4.2). On the complete graph all weights are 1/m.
+    doubly stochastic on any graph (Xiao and Boyd 2004, section 4.2). On the complete graph all weights are 1/m. The
+    thousands of workers of a simulation share one graph.
 
     Raises:
         TopologyError: The graph does not exist for this number of workers.

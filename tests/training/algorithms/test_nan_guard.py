@@ -59,9 +59,8 @@ def test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch(method: str, row
     simulated = run(train=poisoned, **METHODS[method], cluster=ROUGH)
     assert np.isfinite(models(simulated)).all()
     for epoch in range(2):
-        # The record counts from the beginning of the run.
         records = [worker[epoch] for worker in simulated.records]
-        assert sum(record["steps_not_finite"] for record in records) == epoch + 1
+        assert sum(record["steps_not_finite"] for record in records) == 1
         assert np.isfinite(records[0]["val_loss"])
     assert np.isnan(simulated.records[0][-1]["train_loss"]), "what could not be computed is not left out silently"
 
