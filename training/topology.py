@@ -45,13 +45,11 @@ class Topology(NamedTuple):
         return len(self.neighbours)
 
 
-@lru_cache(maxsize=1)
 def make_topology(name: TopologyName, world_size: int) -> Topology:
     """The graph with Metropolis-Hastings weights.
 
     w_ij = 1 / (1 + max(degree_i, degree_j)) for neighbours; w_ii makes the sum of a row 1. The matrix is symmetric and
-    doubly stochastic on any graph (Xiao and Boyd 2004, section 4.2). On the complete graph all weights are 1/m. The
-    thousands of workers of a simulation share one graph.
+    doubly stochastic on any graph (Xiao and Boyd 2004, section 4.2). On the complete graph all weights are 1/m.
 
     Raises:
         TopologyError: The graph does not exist for this number of workers.
@@ -70,6 +68,10 @@ def make_topology(name: TopologyName, world_size: int) -> Topology:
         own = 1 / world_size if degrees[rank] == world_size - 1 else 1 - sum(given)
         weights.append([own, *given])
     return Topology(name, neighbours, weights)
+
+
+#: The same, kept: the thousands of workers of a simulation share one graph.
+shared_topology = lru_cache(maxsize=1)(make_topology)
 
 
 def mixing_matrix(topology: Topology) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Worker
 from training.algorithms.method import MethodSettings, Traits, algorithm
-from training.topology import TopologyName, make_topology
+from training.topology import TopologyName, shared_topology
 from training.transports.transport import is_finite
 
 
@@ -30,7 +30,7 @@ class DPsgd(Algorithm):
 
     def __init__(self, settings: DPsgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        topology = make_topology(settings.topology, self.transport.world_size)
+        topology = shared_topology(settings.topology, self.transport.world_size)
         self._neighbours = topology.neighbours[self.transport.rank]
         self._weights = topology.weights[self.transport.rank]
         self._sent, self._mixed = self.model.empty(), self.model.empty()

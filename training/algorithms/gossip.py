@@ -12,7 +12,7 @@ from typing_extensions import override
 from training.algorithms.base import Algorithm, Counters, Worker
 from training.algorithms.method import MethodSettings, Sharing
 from training.algorithms.partners import RandomPartners
-from training.topology import TopologyName, make_topology
+from training.topology import TopologyName, shared_topology
 from training.transports.transport import SharedVector, Vector, is_finite
 
 
@@ -42,7 +42,7 @@ class GossipAlgorithm(Algorithm):
     def __init__(self, settings: GossipSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         rank = self.transport.rank
-        topology = make_topology(settings.topology, self.transport.world_size)
+        topology = shared_topology(settings.topology, self.transport.world_size)
         self.partners = worker.partners or RandomPartners(topology.neighbours[rank], seed=worker.seed, rank=rank)
         self.staleness: Counter[int] = Counter()
         """Number of updates by the number of averages between the read and the change of the model."""

@@ -46,7 +46,7 @@ def assert_same(found: Simulated, expected: Simulated, taken_up: tuple[int, int]
     for others, records in zip(found.records, expected.records, strict=True):
         for other, record in zip(others, records, strict=True):
             for key in record.keys() - METERED:
-                assert other[key] == record[key], (taken_up, record["epoch"], key)
+                np.testing.assert_equal(other[key], record[key], f"{taken_up}, epoch {record['epoch']}, {key}")
 
 
 @pytest.mark.parametrize(("method", "optimizer", "slowmo"), CASES)
@@ -98,7 +98,7 @@ def test_steps_without_a_gradient_are_counted_once() -> None:
     rows.inputs[0][17] = float("nan")
     kept = KeptCheckpoints()
     whole = training(kept, train=rows, algorithm="swarm-sgd")
-    assert [sum(record["steps_not_finite"] for record in epoch) for epoch in zip(*whole.records)] == [1, 1]
+    assert [sum(record["steps_not_finite"] for record in epoch) for epoch in zip(*whole.records, strict=True)] == [1, 1]
     for position in (WITHIN, BETWEEN):
         resumed = training(KeptCheckpoints(), kept.at(position), train=rows, algorithm="swarm-sgd")
         assert_same(resumed, whole, position)
