@@ -94,11 +94,12 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
         if place == len(override.keys) - 1:
             where[key] = override.value
             return
+        tag = _tag_of(model, override.keys[: place + 1])
         if isinstance(where, dict) and where.get(key) is None:
             # A section that is off by default is null.
             default = _default(model, override.keys[: place + 1])
-            where[key] = copy.deepcopy(default) if isinstance(default, list | str) else {}
-        tag = _tag_of(model, override.keys[: place + 1])
+            of_kind = getattr(default, tag, default) if tag else None
+            where[key] = copy.deepcopy(default) if isinstance(default, list) else of_kind or {}
         if tag and isinstance(where[key], str):
             # The name alone stands for the section of this name.
             where[key] = {tag: where[key]}

@@ -52,9 +52,10 @@ class LocalSteps:
     Traits(title="SwarmSGD", synchronous=False, equal_steps=False, pairs=True, can_shrink=False),
 )
 class SwarmSgd(GossipAlgorithm):
-    """H local steps of a private model, then both partners get the average of their updated models.
+    """x_i <- x_i - gamma * g_i, H times, then x_i, x_j <- (x_i + x_j) / 2 with a random neighbour j.
 
-    The private model's progress is published as a difference, so that concurrent averages by partners are kept.
+    The local steps are those of a private model. Its progress is published as a difference, so that concurrent averages
+    by partners are kept.
     """
 
     def __init__(self, settings: SwarmSgdSettings, worker: Worker) -> None:
