@@ -1,7 +1,7 @@
 """Writes the reference pages of the site from the code (config keys, commands, features, algorithms), and `full.yaml`.
 
 A key is documented by its field, a command by its options, a feature by its row in the column table, an algorithm by
-the docstrings of its file.
+its registration and the docstrings of its file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import inspect
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -22,10 +23,9 @@ from features.columns import COLUMNS, INPUT_COLUMNS
 from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, SCALARS
 from pipeline.cli import app
 from pipeline.config import Config
-from training.settings import AlgorithmName
+from training.algorithms.registry import METHODS, SlowMo
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_ALGORITHMS: Final = ROOT / "training" / "algorithms"
 _LIMITS: Final = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 
 _WIDTH: Final = 120
@@ -93,18 +93,24 @@ def features_page() -> str:
 
 
 def algorithms_page() -> str:
-    """Every method of distributed training: what its file says about it."""
+    """Every method of distributed training: the words of its file, its traits, and its keys."""
     parts = ["# Algorithms", "", "`train.algorithm` names the method; SlowMo goes around any of them.", ""]
-    for name in [*AlgorithmName, "slowmo"]:
-        path = _ALGORITHMS / f"{name.replace('-', '_')}.py"
-        module = ast.parse(path.read_text(encoding="utf-8"))
-        classes = [each for each in module.body if isinstance(each, ast.ClassDef) and not each.name.startswith("_")]
-        # The method itself is the last class; those before it are its parts.
-        words = [ast.get_docstring(each) or "" for each in (module, classes[-1])]
-        parts += [f"## {name}", "", *(f"{each.partition('Args:')[0].strip()}\n" for each in words)]
-        source = path.relative_to(ROOT).as_posix()
-        parts += [f"[{source}](../{source})", ""]
-    return "\n".join(parts)
+    for name, method in METHODS.items():
+        schema = method.settings.model_json_schema()
+        own = {key: field for key, field in schema["properties"].items() if key != "name"}
+        rows = [row for key, field in own.items() for row in _rows(key, field, schema)]
+        traits = (trait for trait, value in asdict(method.traits).items() if value is True)
+        parts += [*_algorithm(name, method.kind), f"Traits: {', '.join(traits).replace('_', ' ') or 'none'}.", ""]
+        parts += [_table(("key", "default", "value", "meaning"), rows)] if rows else []
+    return "\n".join([*parts, *_algorithm("slowmo", SlowMo)])
+
+
+def _algorithm(name: str, kind: type) -> list[str]:
+    """The docstrings of a file and its class, and a link to it."""
+    words = [inspect.getdoc(each) or "" for each in (inspect.getmodule(kind), kind)]
+    source = Path(inspect.getfile(kind)).relative_to(ROOT).as_posix()
+    shown = (f"{each.partition('Args:')[0].strip()}\n" for each in words)
+    return [f"## {name}", "", *shown, f"[{source}](../{source})", ""]
 
 
 #: The pages by name.
@@ -123,6 +129,9 @@ def _rows(key: str, field: Schema, schema: Schema) -> Iterator[list[str]]:
         default = _code(json.dumps(field["default"], ensure_ascii=False)) if "default" in field else "required"
         words = [field.get("description", ""), *_meanings(field)]
         yield [_code(key), default.replace("`null`", "not set"), _kind(field, schema), " ".join(words)]
+    for name, words, each in _of_kinds(field, schema):
+        (row,) = _rows(f"{key}.{name}", each, schema)
+        yield [*row[:-1], f"{row[-1]} ({words})"]
     if inner is not None:
         below = key + ("[]." if field.get("type") == "array" else ".")
         for name, each in inner["properties"].items():
@@ -142,8 +151,12 @@ def _keys(fields: Schema, schema: Schema, indent: str) -> Iterator[str]:
             continue
         yield from _comment(field["description"], indent)
         values = [f"Values: {_kind(field, schema)}."] if "enum" in _named(field, schema) else []
-        for words in _meanings(field) or values:
+        for words in [*(_meanings(field) or values), *_kinds(field, schema)]:
             yield from _comment(words, indent, hang="  ")
+        for key, words, each in _of_kinds(field, schema):
+            text = f"`{key}` (default {_flow(each['default'])}; {words}): {each['description']}"
+            choice = f" Values: {_kind(each, schema)}." if "enum" in _named(each, schema) else ""
+            yield from _comment(text + choice, indent, hang="  ")
         for key, each in ({} if inner is None else inner["properties"]).items():
             default = f" (default {_flow(each['default'])})" if "default" in each else ""
             yield from _comment(f"`{key}`{default}: {each['description']}", indent, hang="  ")
@@ -179,8 +192,29 @@ def _named(field: Schema, schema: Schema) -> Schema:
     return found
 
 
+def _kinds(field: Schema, schema: Schema) -> list[str]:
+    """The kinds of a section that is one of several."""
+    return [f"`{kind}`: {_named(each, schema)['description']}" for kind, each in _by_kind(field).items()]
+
+
+def _by_kind(field: Schema) -> dict[str, Schema]:
+    return {kind: {"$ref": path} for kind, path in field.get("discriminator", {}).get("mapping", {}).items()}
+
+
+def _of_kinds(field: Schema, schema: Schema) -> list[tuple[str, str, Schema]]:
+    """The keys of a section that is one of several kinds, each with the kinds that have it."""
+    having: dict[str, tuple[str, list[str], Schema]] = {}
+    for kind, each in _by_kind(field).items():
+        for key, inner in _named(each, schema)["properties"].items():
+            if key != field["discriminator"]["propertyName"]:
+                having.setdefault(f"{key} {inner}", (key, [], inner))[1].append(f"`{kind}`")
+    return [(key, ", ".join(kinds), inner) for key, kinds, inner in having.values()]
+
+
 def _kind(field: Schema, schema: Schema) -> str:
     """What may stand there, in words."""
+    if "discriminator" in field:
+        return ", ".join(map(_code, field["discriminator"]["mapping"]))
     found = _named(field, schema)
     if "enum" in found:
         return ", ".join(map(_code, found["enum"]))

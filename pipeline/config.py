@@ -28,6 +28,7 @@ from pipeline.configuration.local_folder import local_folder
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.overrides import Keys, Override, put, read_override, value_at
 from pipeline.configuration.relative_paths import count_from_folder
+from pipeline.configuration.sections import advice
 from pipeline.configuration.yaml_text import about_yaml, not_text, read_yaml
 from pipeline.errors import ConfigError, LoadTestError, nearest, short
 from pipeline.runs.code_meaning import PACKAGES, ROOT
@@ -213,9 +214,7 @@ class Config(BaseModel):
         for network, changes in value.items():
             for key in changes:
                 if key not in TrainSettings.model_fields:
-                    raise ValueError(
-                        f"{network}: 'train' has no key '{key}'.{nearest(key, TrainSettings.model_fields)}"
-                    )
+                    raise ValueError(f"{network}: 'train' has no key '{key}'.{advice(key, TrainSettings)}")
         return value
 
     @model_validator(mode="after")
@@ -287,10 +286,11 @@ class LoadedConfig(NamedTuple):
 
 
 def _gives(content: Any, keys: Keys) -> bool:
+    """Whether a content has a value; the name alone stands for a section with this `name`."""
     try:
         value_at(content, keys)
     except KeyError:
-        return False
+        return keys[-1] == "name" and _gives(content, keys[:-1]) and isinstance(value_at(content, keys[:-1]), str)
     return True
 
 

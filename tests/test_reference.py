@@ -12,7 +12,7 @@ import yaml
 
 from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
 from pipeline.cli import app
-from training.settings import AlgorithmName
+from training.algorithms.registry import METHODS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -48,6 +48,8 @@ def test_every_key_has_its_default_values_and_meaning(reference: ModuleType) -> 
     assert "`downsample`: Drop events of the larger classes" in rows["features.balance"][3]
     assert rows["train.schedule.decay"][2] == "`constant`, `step`, `cosine`"
     assert "model.particles.gru_width" in rows
+    assert rows["train.algorithm.overlap"][1:3] == ['`"thread"`', "`thread`, `inline`"]
+    assert rows["train.algorithm.local_steps"][3].endswith("(`local-sgd`, `swarm-sgd`)")
     assert [key for key, row in rows.items() if len(row) < 4 or not row[3]] == []
 
 
@@ -80,6 +82,6 @@ def test_every_feature(reference: ModuleType) -> None:
 
 def test_every_algorithm_says_what_it_computes(reference: ModuleType) -> None:
     page = reference.algorithms_page()
-    assert [name for name in AlgorithmName if f"## {name}\n" not in page] == []
+    assert [name for name in METHODS if f"## {name}\n" not in page] == []
     assert "x_i <- average - gamma * g_i(snapshot)" in page
     assert "Args:" not in page

@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
-from typing import ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from training.algorithms.method import Traits
+from training.algorithms.optimizer_state import StatePolicy
+from training.algorithms.registry import AnyMethod, SlowMoSettings
+from training.errors import ShardError
 from training.topology import TopologyName
 
-
-class AlgorithmName(StrEnum):
-    """The algorithm of distributed training."""
-
-    SGD = "sgd"
-    """Sequential SGD on one worker."""
-    AR_SGD = "ar-sgd"
-    """Average gradients over all workers at every step."""
-    LOCAL_SGD = "local-sgd"
-    """Average parameters over all workers after some local steps."""
-    D_PSGD = "d-psgd"
-    """Average parameters with all neighbours at every step."""
-    AD_PSGD = "ad-psgd"
-    """Average parameters with a random neighbour at every step, without waiting for it."""
-    SWARM_SGD = "swarm-sgd"
-    """Average parameters with a random neighbour after some local steps."""
-
-
-#: Methods that average random pairs; their workers do not wait for each other.
-GOSSIP = (AlgorithmName.AD_PSGD, AlgorithmName.SWARM_SGD)
-
-
-#: Keys of `TrainSettings` that only some methods use, with these methods.
-_METHODS_OF: Final = {
-    "local_steps": (AlgorithmName.LOCAL_SGD, AlgorithmName.SWARM_SGD),
-    "local_steps_law": (AlgorithmName.SWARM_SGD,),
-    "topology": (AlgorithmName.D_PSGD, *GOSSIP),
-    "exchange": GOSSIP,
-    "network": GOSSIP,
-    "overlap": (AlgorithmName.AD_PSGD,),
-}
+#: The method if the config names none.
+_DEFAULT: Final[Any] = "ar-sgd"
 
 
 class OptimizerName(StrEnum):
@@ -47,32 +23,6 @@ class OptimizerName(StrEnum):
 
     ADAM = "adam"
     SGD = "sgd"
-
-
-class StatePolicy(StrEnum):
-    """Treatment of the optimiser's momentum and moments at an exact average of the models."""
-
-    KEEP = "keep"
-    """Each worker keeps its own momentum and moments, as SlowMo with Adam (Wang et al. 2019, section 5)."""
-    AVERAGE = "average"
-    """Momentum and moments are averaged like the models."""
-    RESET = "reset"
-    """Momentum and moments restart from zero, as SlowMo does with the momentum of SGD."""
-
-
-class SlowMoSettings(BaseModel):
-    """Slow momentum around the algorithm (Algorithm 4 of the thesis)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-
-    tau: int = Field(default=12, ge=1)
-    """Number of steps of the algorithm between two outer steps of SlowMo, at least 1."""
-    alpha: float = Field(default=1.0, gt=0)
-    """Slow learning rate of SlowMo, greater than 0."""
-    beta: float = Field(default=0.6, ge=0, lt=1)
-    """Slow momentum factor of SlowMo, at least 0 and below 1."""
-    exact_average: bool | None = None
-    """Whether SlowMo averages all workers before an outer step; null: only for `ar-sgd` and `local-sgd` (thesis)."""
 
 
 class ScheduleSettings(BaseModel):
@@ -107,7 +57,6 @@ class TrainSettings(BaseModel):
             "cache",
             "checkpoint_steps",
             "max_restarts",
-            "network",
             "launcher",
             "launcher_args",
             "on_rank_loss",
@@ -118,8 +67,8 @@ class TrainSettings(BaseModel):
         }
     )
 
-    algorithm: AlgorithmName = AlgorithmName.AR_SGD
-    """Algorithm: `sgd` on one worker; `ar-sgd`, `local-sgd`, `d-psgd`, `ad-psgd` or `swarm-sgd` on any number."""
+    algorithm: AnyMethod = Field(default=_DEFAULT, validate_default=True)
+    """Algorithm: a name, or its `name` with keys of its own, such as `{name: local-sgd, local_steps: 4}`."""
     workers: int = Field(default=1, ge=1)
     """Number of workers (MPI ranks), at least 1; each reads its own row groups."""
     threads: int = Field(default=1, ge=1)
@@ -134,7 +83,7 @@ class TrainSettings(BaseModel):
     learning_rate: float = Field(default=3e-3, gt=0)
     """Learning rate of one worker, greater than 0."""
     scale_learning_rate: bool = True
-    """Whether `ar-sgd` with `sgd` multiplies the learning rate by the number of workers (linear rule)."""
+    """Whether `ar-sgd` with the optimizer `sgd` multiplies the learning rate by the number of workers (linear rule)."""
     schedule: ScheduleSettings = ScheduleSettings()
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """Momentum of the `sgd` optimiser, at least 0 and below 1."""
@@ -148,20 +97,6 @@ class TrainSettings(BaseModel):
     """Whether to start from weights and scaling of the model in use (`promote`), if it has the same layers."""
     precision: Literal["float32", "float64"] = "float32"
     """Floating point type of the network."""
-    local_steps: int = Field(default=3, ge=1)
-    """Number H of local steps between two averages of `local-sgd` and `swarm-sgd`, at least 1."""
-    local_steps_law: Literal["fixed", "geometric"] = "fixed"
-    """Number of local steps of `swarm-sgd`: always `local_steps`, or geometrically distributed with this mean."""
-    topology: TopologyName | None = None
-    """Communication graph; null: `ring` for `d-psgd`, `complete` for `ad-psgd` and `swarm-sgd`."""
-    exchange: Literal["auto", "locked", "additive", "sockets"] = "auto"
-    """How pairs average: in shared memory under locks, or by adding differences without locks (reads may then mix old
-    and new), or through TCP `sockets`; `auto`: `locked` if all workers share memory, else `sockets`."""
-    network: str | None = None
-    """Network of `exchange: sockets`, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects
-    all workers."""
-    overlap: Literal["thread", "inline"] = "thread"
-    """When `ad-psgd` averages: in a thread during the gradient, or just before it (the gradient is the same)."""
     slowmo: SlowMoSettings | None = None
     """Slow momentum around the algorithm; null for none."""
     optimizer_state: StatePolicy | None = None
@@ -169,7 +104,7 @@ class TrainSettings(BaseModel):
     `sgd`, all others are kept."""
     sharding: Literal["global", "static"] | None = None
     """How events come to workers: `global`: each draws the next work unit when it is ready, so nobody waits; `static`:
-    equal shares per epoch. Null: global where workers do not wait for each other (`ad-psgd`, `swarm-sgd`)."""
+    equal shares per epoch. Null: global where workers do not wait for each other, such as `ad-psgd`."""
     reader: Literal["petastorm", "arrow"] = "petastorm"
     """Reader of the features: `petastorm`, or the faster `arrow`; both give the same batches."""
     cache: Literal["none", "memory"] = "none"
@@ -180,7 +115,7 @@ class TrainSettings(BaseModel):
     """Number of steps of a worker between checkpoints within an epoch; null: only at the end of every epoch."""
     on_rank_loss: Literal["restart", "shrink", "stop"] = "restart"
     """Reaction to a lost rank: `restart` all from the last checkpoint, `shrink` to the survivors (needs a
-    fault-tolerant mpirun; `ad-psgd` and `swarm-sgd` restart instead), or `stop`."""
+    fault-tolerant mpirun; methods that do not wait, such as `ad-psgd`, restart instead), or `stop`."""
     max_restarts: int = Field(default=3, ge=0)
     """Highest number of lost ranks in one run; after one more the run stops."""
     stall_seconds: float = Field(default=300.0, gt=0)
@@ -195,9 +130,10 @@ class TrainSettings(BaseModel):
 
     @model_validator(mode="after")
     def _workers_suit_algorithm(self) -> Self:
-        if self.algorithm is AlgorithmName.SGD and self.workers != 1:
+        if self.traits.single_worker and self.workers != 1:
             raise ValueError(
-                f"algorithm sgd runs on one worker, not {self.workers}; use ar-sgd or another method for several"
+                f"algorithm {self.algorithm.name} runs on one worker, not {self.workers}; use {_DEFAULT} or another "
+                f"method for several"
             )
         return self
 
@@ -217,25 +153,26 @@ class TrainSettings(BaseModel):
             return self
         if self.launcher == "srun":
             raise ValueError("on_rank_loss: shrink needs a fault-tolerant mpirun, not srun; use restart")
-        if self.algorithm is AlgorithmName.D_PSGD and self.graph in (TopologyName.HYPERCUBE, TopologyName.TORUS):
+        graph = self.algorithm.graph
+        if self.traits.can_shrink and graph in (TopologyName.HYPERCUBE, TopologyName.TORUS):
             raise ValueError(
-                f"on_rank_loss: shrink needs a topology for any number of workers; there is no {self.graph} for most. "
+                f"on_rank_loss: shrink needs a topology for any number of workers; there is no {graph} for most. "
                 f"Use restart, or topology ring or exponential"
             )
         return self
 
     @model_validator(mode="after")
     def _slowmo_means_something(self) -> Self:
-        together = self.algorithm in (AlgorithmName.AR_SGD, AlgorithmName.LOCAL_SGD)
-        if self.slowmo is not None and self.slowmo.exact_average is False and together:
+        if self.slowmo is not None and self.slowmo.exact_average is False and self.traits.exact_average:
             raise ValueError(
-                f"slowmo.exact_average: false has no effect on {self.algorithm}, which averages all workers anyway; "
-                f"leave it out, or use d-psgd, ad-psgd or swarm-sgd"
+                f"slowmo.exact_average: false has no effect on {self.algorithm.name}, which averages all workers "
+                f"anyway; leave it out, or use a method of pairs or neighbours"
             )
-        exact = self.algorithm is AlgorithmName.LOCAL_SGD or (self.slowmo is not None and self.slowmo_is_exact)
+        exact = self.traits.averages_models or (self.slowmo is not None and self.slowmo_is_exact)
         if self.optimizer_state is StatePolicy.AVERAGE and not exact:
             raise ValueError(
-                "optimizer_state: average needs exact averages: local-sgd, or slowmo with exact_average: true"
+                "optimizer_state: average needs exact averages of the models, such as local-sgd, or slowmo with "
+                "exact_average: true"
             )
         return self
 
@@ -248,6 +185,32 @@ class TrainSettings(BaseModel):
         return self
 
     @property
+    def traits(self) -> Traits:
+        """The traits of the method."""
+        return self.algorithm.traits
+
+    def result_items(self, *, exclude: Collection[str] = ()) -> dict[str, Any]:
+        """JSON values of the keys that can change the result, without some more of them."""
+        speed: dict[str, Any] = dict.fromkeys([*self.SPEED_ONLY, *exclude], True)
+        return self.model_dump(mode="json", exclude=speed | {"algorithm": set(self.algorithm.SPEED_ONLY)})
+
+    @property
+    def has_static_shards(self) -> bool:
+        """Whether an epoch's row groups are divided among the workers beforehand; else they draw work units.
+
+        Raises:
+            ShardError: `sharding` is global for a method whose workers must take the same number of steps.
+        """
+        slow = self.slowmo is not None and self.slowmo_is_exact
+        if self.sharding == "global" and (self.traits.equal_steps or slow):
+            what = f"{self.algorithm.name}{' with the exact average of slowmo' if slow else ''}"
+            raise ShardError(
+                f"train.sharding is global, but all workers of {what} take the same number of steps. Leave it out, or "
+                f"set it to static."
+            )
+        return self.traits.equal_steps or slow or self.sharding == "static"
+
+    @property
     def effective_learning_rate(self) -> float:
         """The optimiser's learning rate, scaled by the linear rule (Goyal et al. 2017) where it applies."""
         return self.learning_rate * self.rate_scale
@@ -255,21 +218,15 @@ class TrainSettings(BaseModel):
     @property
     def rate_scale(self) -> int:
         """Factor of the linear rule on the learning rate; 1 where the rule does not apply."""
-        linear = self.algorithm is AlgorithmName.AR_SGD and self.optimizer is OptimizerName.SGD
+        linear = self.traits.linear_rate and self.optimizer is OptimizerName.SGD
         return self.workers if linear and self.scale_learning_rate else 1
 
     @property
     def slowmo_is_exact(self) -> bool:
-        """Whether SlowMo averages all workers; by default only for methods without gossip."""
+        """Whether SlowMo averages all workers; by default only around methods that do so too."""
         if self.slowmo is None or self.slowmo.exact_average is None:
-            return self.algorithm not in (*GOSSIP, AlgorithmName.D_PSGD)
+            return self.traits.exact_average
         return self.slowmo.exact_average
-
-    @property
-    def graph(self) -> TopologyName:
-        """The communication graph."""
-        default = TopologyName.RING if self.algorithm is AlgorithmName.D_PSGD else TopologyName.COMPLETE
-        return self.topology or default
 
     @property
     def state_policy(self) -> StatePolicy:
@@ -284,14 +241,8 @@ class TrainSettings(BaseModel):
         return self._without_effect() + self._about_slowmo()
 
     def _without_effect(self) -> list[str]:
-        """Changed keys that this method does not use."""
-        fields = type(self).model_fields
-        changed = [key for key in _METHODS_OF if getattr(self, key) != fields[key].default]
-        found = [
-            f"{key} has no effect on {self.algorithm}, only on {', '.join(_METHODS_OF[key])}."
-            for key in changed
-            if self.algorithm not in _METHODS_OF[key]
-        ]
+        """Keys without effect beside the others."""
+        found = []
         if self.momentum and self.optimizer is not OptimizerName.SGD:
             found.append(f"momentum has no effect on the optimizer {self.optimizer}, only on sgd.")
         if self.schedule.milestones and self.schedule.decay != "step":
@@ -309,8 +260,8 @@ class TrainSettings(BaseModel):
             )
         if self.workers < 4:
             found.append(f"slowmo with {self.workers} worker(s): it pays from about 4 workers on.")
-        per_window = self.slowmo.tau / (self.local_steps if self.algorithm is AlgorithmName.SWARM_SGD else 1)
-        if self.algorithm in GOSSIP and not self.slowmo_is_exact and per_window < 2:
+        per_window = self.slowmo.tau / self.algorithm.steps_apart
+        if self.traits.pairs and not self.slowmo_is_exact and per_window < 2:
             found.append(
                 f"slowmo.tau {self.slowmo.tau} gives {per_window:.2g} averages per outer step: below 2 the models "
                 f"of the workers may drift apart."

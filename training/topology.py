@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +68,10 @@ def make_topology(name: TopologyName, world_size: int) -> Topology:
         own = 1 / world_size if degrees[rank] == world_size - 1 else 1 - sum(given)
         weights.append([own, *given])
     return Topology(name, neighbours, weights)
+
+
+#: The same, kept: the thousands of workers of a simulation share one graph.
+shared_topology = lru_cache(maxsize=1)(make_topology)
 
 
 def mixing_matrix(topology: Topology) -> NDArray[np.float64]:

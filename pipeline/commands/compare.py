@@ -32,7 +32,7 @@ from training.studies.results import Comparison, Timing, collect, load
 from training.studies.runs import count_all, run_job
 from training.studies.statistics import mean_of
 from training.studies.timing import time_model
-from training.studies.variants import ALL_METHODS, COMPARISONS, METHOD_NAMES, REFERENCE, TableColumn, Variant
+from training.studies.variants import ALL_METHODS, COMPARISONS, REFERENCE, TableColumn, Variant, title_of
 from training.threads import use_threads
 
 _FOLDER: Final = "compare"
@@ -228,5 +228,5 @@ def table_of(comparison: Comparison, model: str) -> Grid:
             runs = comparison.of(model, Variant(method, column))
             mean = mean_of([run.counts.accuracy for run in runs]) if runs else None
             cells.append(f"{100 * mean.value:.2f} ± {100 * mean.error:.2f}" if mean else "-")
-        table.add_row(METHOD_NAMES[method], *cells)
+        table.add_row(title_of(method), *cells)
     return table

@@ -94,10 +94,15 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
         if place == len(override.keys) - 1:
             where[key] = override.value
             return
+        tag = _tag_of(model, override.keys[: place + 1])
         if isinstance(where, dict) and where.get(key) is None:
             # A section that is off by default is null.
             default = _default(model, override.keys[: place + 1])
-            where[key] = copy.deepcopy(default) if isinstance(default, list) else {}
+            of_kind = getattr(default, tag, default) if tag else None
+            where[key] = copy.deepcopy(default) if isinstance(default, list) else of_kind or {}
+        if tag and isinstance(where[key], str):
+            # The name alone stands for the section of this name.
+            where[key] = {tag: where[key]}
         where = where[key]
 
 
@@ -133,6 +138,18 @@ def _without_none(annotation: Any) -> Any:
         (inner, *others) = (each for each in get_args(annotation) if each is not types.NoneType)
         return None if others or inner is str else inner
     return annotation
+
+
+def _tag_of(model: type[BaseModel], keys: Keys) -> str | None:
+    """The key that names the kind of a section, if it has several kinds."""
+    section: Any = model
+    for key in keys[:-1]:
+        field = section.model_fields.get(str(key))
+        section = None if field is None else _without_none(field.annotation)
+        if not (isinstance(section, type) and issubclass(section, BaseModel)):
+            return None
+    field = section.model_fields.get(str(keys[-1]))
+    return field.discriminator if field is not None and isinstance(field.discriminator, str) else None
 
 
 def _default(model: type[BaseModel], keys: Keys) -> Any:

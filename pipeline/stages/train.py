@@ -51,9 +51,9 @@ class Train(Stage):
         settings = config.training_of(network)
         items = {**flat_items(config.model.of(network), "model"), **flat_items(settings, "train")}
         code = [f"pipeline.stages.{self.name}", "training.launching.rank_process", f"models.networks.{network}"]
-        code.append(f"training.algorithms.{settings.algorithm.replace('-', '_')}")
+        code.append(type(settings.algorithm).__module__)
         if settings.slowmo is not None:
-            code.append("training.algorithms.slowmo")
+            code.append(type(settings.slowmo).__module__)
         is_searched = network == "hlf" and config.model.searched
         return Part(items, tuple(code), ("features", "gridsearch") if is_searched else ("features",))
 

@@ -32,7 +32,7 @@ def describe(settings: TrainSettings) -> str:
             f"{settings.slowmo.beta:g}; state of {settings.optimizer}: {settings.state_policy})"
         )
     return (
-        f"{settings.algorithm} with {settings.optimizer}, {settings.workers} worker(s), learning rate "
+        f"{settings.algorithm.name} with {settings.optimizer}, {settings.workers} worker(s), learning rate "
         f"{rate:g}{scaled}{slow}"
     )
 
@@ -40,12 +40,12 @@ def describe(settings: TrainSettings) -> str:
 def rank_table(summary: dict[str, Any]) -> Grid:
     """Steps and time of each rank; pairwise averages, if there are any."""
     ranks = summary["per_rank"]
-    has_pairs = any(rank["averages_begun"] for rank in ranks)
+    has_pairs = any(rank.get("averages_begun") for rank in ranks)
     pair_columns = ("averages", "staleness") if has_pairs else ()
     table = Grid("rank", "steps", "events", "compute [s]", "talk [s]", "wait [s]", *pair_columns, "accuracy")
     for rank in ranks:
         seconds = rank["seconds_by_kind"]
-        pairs = (
+        pairs = has_pairs and (
             f"{rank['averages_begun']}+{rank['averages_received']}",
             f"{rank['mean_staleness']:.1f}, max {rank['max_staleness']}",
         )
@@ -56,7 +56,7 @@ def rank_table(summary: dict[str, Any]) -> Grid:
             f"{seconds.get('compute', 0.0):.2f}",
             f"{seconds.get('communicate', 0.0):.2f}",
             f"{rank['wait_seconds']:.2f}",
-            *(pairs if has_pairs else ()),
+            *(pairs or ()),
             f"{rank['worker_val_accuracy']:.3f}",
         )
     return table

@@ -31,7 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "AR-SGD": {"algorithm": "ar-sgd"},
     "LocalSGD": {"algorithm": "local-sgd"},
     "AD-PSGD": {"algorithm": "ad-psgd"},
-    "AD-PSGD inline": {"algorithm": "ad-psgd", "overlap": "inline"},
+    "AD-PSGD inline": {"algorithm": {"name": "ad-psgd", "overlap": "inline"}},
     "SwarmSGD": {"algorithm": "swarm-sgd"},
 }
 #: Delay one way [s] and rate [bits/s]; None: one host with shared memory.

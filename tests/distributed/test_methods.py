@@ -102,7 +102,7 @@ def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
     ranks = told["per_rank"]
     assert sum(rank["averages_begun"] for rank in ranks) == sum(rank["averages_received"] for rank in ranks) > 0
     for rank in ranks:
-        if run.train.algorithm == "ad-psgd":
+        if run.train.algorithm.name == "ad-psgd":
             assert rank["averages_begun"] + rank["averages_skipped"] == rank["steps"]
         assert rank["bytes_sent"] > 0
         assert rank["seconds_by_kind"]["communicate"] > 0

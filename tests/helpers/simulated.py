@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from method_keys import nested
 from numpy.typing import NDArray
 from torch import nn
 
 from training.algorithms.base import Algorithm
-from training.algorithms.gossip import Partners
-from training.algorithms.registry import make_algorithm
+from training.algorithms.partners import Partners
+from training.loop.making import make_algorithm
 from training.loop.records import MemoryFiles, RunFiles
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
@@ -67,9 +68,9 @@ def toy_network(dtype: torch.dtype = torch.float64) -> nn.Module:
 
 
 def settings(**chosen: Any) -> TrainSettings:
-    """Short runs in double precision."""
+    """Short runs in double precision; keys of the method may stand beside it."""
     defaults = {"workers": 4, "epochs": 2, "batch_size": 10, "learning_rate": 0.05, "precision": "float64"}
-    return TrainSettings.model_validate(defaults | chosen)
+    return TrainSettings.model_validate(defaults | nested(chosen))
 
 
 def run(
@@ -272,7 +273,10 @@ class LinearGradients:
         clock = VirtualClock()
         train = settings(**({"workers": self.workers, "learning_rate": 0.1} | chosen))
         network = SimNetwork(
-            clock, cluster, self.workers, protocol="additive" if train.exchange == "additive" else "locked"
+            clock,
+            cluster,
+            self.workers,
+            protocol="additive" if train.algorithm.sharing.protocol == "additive" else "locked",
         )
         found = np.empty((self.steps, self.workers, len(self.initial)))
 

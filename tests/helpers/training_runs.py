@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from method_keys import nested
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
@@ -22,7 +23,7 @@ def make_spec(dataset: FeatureDataset, out: Path, *, model: dict[str, Any] | Non
     out.mkdir(exist_ok=True)
     chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8} | train
     network = settings_from_json({"name": "hlf", "hidden": [10, 5]} | (model or {}))
-    return RunSpec(dataset.folder, network, TrainSettings(**chosen), out)
+    return RunSpec(dataset.folder, network, TrainSettings(**nested(chosen)), out)
 
 
 def records(out_dir: Path) -> list[list[dict[str, Any]]]:

@@ -385,6 +385,39 @@ def test_a_wrong_choice_names_the_nearest(tmp_path: Path, override: str, near: s
     assert f"Did you mean '{near}'?" in mistakes(tmp_path, override)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["train.exchange=additive"], "unknown key 'train.exchange'. 'train.algorithm.exchange' is a key of ad-psgd, "),
+        (["train.algorithm.local_steps=4"], "'train.algorithm.local_steps'. ar-sgd has no such key, only local-sgd, "),
+        (
+            ["train.algorithm={name: ad-psgd, overlap: inline}", "train.algorithm.name=swarm-sgd"],
+            "unknown key 'train.algorithm.overlap'. swarm-sgd has no such key, only ad-psgd.",
+        ),
+        (["train.algorithm={name: local-sgd, local_step: 4}"], "Did you mean 'local_steps'?"),
+        (["train.algorithm={exchange: additive}"], "'train.algorithm.name' is missing."),
+        (
+            ["train_by_network={particles: {overlap: inline}}"],
+            "no key 'overlap'. 'algorithm.overlap' is a key of ad-ps",
+        ),
+    ],
+)
+def test_a_key_of_another_method_says_whose_it_is(tmp_path: Path, overrides: list[str], words: str) -> None:
+    assert words in mistakes(tmp_path, *overrides)
+
+
+def test_a_method_is_given_by_name_or_with_its_keys(tmp_path: Path) -> None:
+    written = write(tmp_path, train={"algorithm": "local-sgd"})
+    loaded = load(written, ["train.algorithm.local_steps=4"])
+    assert loaded.config.train.algorithm.model_dump() == {"name": "local-sgd", "local_steps": 4}
+    assert loaded.source(("train", "algorithm", "local_steps")) == "--set train.algorithm.local_steps=4"
+    assert loaded.source(("train", "algorithm", "name")) == written
+    other = load(written, ["train.algorithm.local_steps=4", "train.algorithm=swarm-sgd"])
+    assert other.config.train.algorithm.model_dump(exclude_unset=True) == {"name": "swarm-sgd"}
+    assert other.source(("train", "algorithm", "name")) == "--set train.algorithm=swarm-sgd"
+    assert load(write(tmp_path), ["train.algorithm.name=d-psgd"]).config.train.algorithm.graph == "ring"
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder; configs lie in another."""

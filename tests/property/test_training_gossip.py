@@ -97,8 +97,8 @@ def test_the_mean_moves_by_the_gradients_alone(
     moved = mean_at_the_end(watcher) - start.mean(axis=0)
     assert len(problem.computed) == 8 * workers
     np.testing.assert_allclose(moved, -RATE * np.sum(problem.computed, axis=0) / workers, atol=1e-12)
-    counts = [algorithm.average_counts for algorithm in watcher.algorithms.values()]
-    assert sum(count.begun for count in counts) == sum(count.received for count in counts)
+    counts = [algorithm.counters() for algorithm in watcher.algorithms.values()]
+    assert sum(count["averages_begun"] for count in counts) == sum(count["averages_received"] for count in counts)
 
 
 @FEW

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from torch.optim import Optimizer
+from typing import Literal
+
 from typing_extensions import override
 
-from training.algorithms.base import ComputeGradient, subtract
-from training.algorithms.gossip import GossipAlgorithm, Partners
-from training.flat_model import VectorModel
-from training.transports.transport import Transport
+from training.algorithms.base import ComputeGradient, Worker, subtract
+from training.algorithms.gossip import GossipAlgorithm, GossipSettings
+from training.algorithms.method import Sharing, Traits, algorithm
 
 
+class AdPsgdSettings(GossipSettings):
+    """Average parameters with a random neighbour at every step, without waiting for it."""
+
+    name: Literal["ad-psgd"]
+    overlap: Literal["thread", "inline"] = "thread"
+    """When workers average: in a thread during the gradient, or just before it (the gradient is the same)."""
+
+    @property
+    @override
+    def sharing(self) -> Sharing:
+        return super().sharing._replace(overlap=self.overlap)
+
+
+@algorithm(
+    "ad-psgd",
+    AdPsgdSettings,
+    Traits(title="AD-PSGD", synchronous=False, equal_steps=False, pairs=True, can_shrink=False),
+)
 class AdPsgd(GossipAlgorithm):
     """x_i <- average - gamma * g_i(snapshot): wait-free, with one average begun at every step.
 
@@ -18,20 +36,13 @@ class AdPsgd(GossipAlgorithm):
     change at the snapshot is added to the shared vector as a difference, so that concurrent averages are kept. Their
     number is the staleness of the step.
 
-    Args:
-        model: See `Algorithm`.
-        optimizer: See `Algorithm`.
-        transport: See `Algorithm`.
-        partners: Chooses the ranks to average with.
-        overlap: Average in a thread while the gradient is computed; else before it. Both are mathematically the same,
-            since the gradient is taken at an earlier snapshot.
+    With `overlap: thread`, an average runs beside the gradient, else before it. Both are mathematically the same, since
+    the gradient is taken at an earlier snapshot.
     """
 
-    def __init__(
-        self, model: VectorModel, optimizer: Optimizer, transport: Transport, *, partners: Partners, overlap: bool
-    ) -> None:
-        super().__init__(model, optimizer, transport, partners=partners)
-        self._overlap = overlap
+    def __init__(self, settings: AdPsgdSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self._overlap = settings.overlap == "thread"
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
@@ -49,4 +60,4 @@ class AdPsgd(GossipAlgorithm):
         self.model.read(self._change)
         after = await self.add_finite(subtract(self._change, self._snapshot, out=self._change))
         if after is not None:
-            self.counts.staleness[after - before] += 1
+            self.staleness[after - before] += 1

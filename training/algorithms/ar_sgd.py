@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
-from torch.optim import Optimizer
 from typing_extensions import override
 
-from training.algorithms.base import Algorithm, ComputeGradient
-from training.flat_model import VectorModel
-from training.transports.transport import Transport
+from training.algorithms.base import Algorithm, ComputeGradient, Worker
+from training.algorithms.method import MethodSettings, Traits, algorithm
 
 
+class ArSgdSettings(MethodSettings):
+    """Average gradients over all workers at every step."""
+
+    name: Literal["ar-sgd"]
+
+
+@algorithm("ar-sgd", ArSgdSettings, Traits(title="AR-SGD", exact_average=True, linear_rate=True))
 class ArSgd(Algorithm):
     """x <- x - gamma * sum_i n_i g_i / sum_i n_i, where worker i has the gradient g_i over n_i samples.
 
@@ -18,9 +25,9 @@ class ArSgd(Algorithm):
     worker with a gradient that is not finite counts as a worker without samples.
     """
 
-    def __init__(self, model: VectorModel, optimizer: Optimizer, transport: Transport) -> None:
-        super().__init__(model, optimizer, transport)
-        gradient = model.empty()
+    def __init__(self, settings: ArSgdSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        gradient = self.model.empty()
         # One message per step: the gradient, then the number of samples.
         self._message = np.empty(gradient.size + 1, dtype=gradient.dtype)
 

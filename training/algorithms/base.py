@@ -1,54 +1,59 @@
-"""The base class of all algorithms."""
+"""The base class of all algorithms. No torch, as in the files of the methods: the config reads their settings."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from torch.optim import Optimizer
 
-from training.algorithms.optimizer_state import treat_state
-from training.flat_model import VectorModel
-from training.settings import StatePolicy
-from training.transports.transport import AverageCounts, Transport, Vector, is_finite
+from training.algorithms.method import MethodSettings, Traits
+from training.algorithms.optimizer_state import StatePolicy, treat_state
+from training.algorithms.partners import Partners
+from training.transports.transport import Transport, Vector, is_finite
+from training.vector_model import VectorModel
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 ComputeGradient = Callable[[], Awaitable[None]]
 """Computes the gradient of the mean loss over the local batch, at the model's parameters, into the model."""
+Counters = dict[str, Any]
+"""Numbers by name; a histogram is a `Counter`."""
 
 
-@dataclass
-class StepCounts:
-    """Counters of the steps of one worker."""
+class Worker(NamedTuple):
+    """What an algorithm works with."""
 
-    skipped: int = 0
-    """Number of steps without an update because the gradient or the update was not finite."""
-    staleness: Counter[int] = field(default_factory=Counter)
-    """Number of updates by the number of averages between the read and the change of the model."""
+    model: VectorModel
+    """The local model."""
+    optimizer: Optimizer
+    """The base optimiser over `model.flat`."""
+    transport: Transport
+    """The other workers."""
+    seed: int
+    """Seed of the run."""
+    optimizer_state: StatePolicy | None = None
+    """`train.optimizer_state`."""
+    partners: Partners | None = None
+    """Chooses the ranks to average with; None: random neighbours."""
 
 
 class Algorithm(ABC):
     """Turns local gradients into updates of the local model; a transport connects it to the other workers.
 
     Args:
-        model: The local model.
-        optimizer: The base optimiser over `model.flat`.
-        transport: The other workers.
+        settings: Settings of the method.
+        worker: The worker.
     """
 
-    #: Whether all workers take each step together, so that the run does not depend on timing.
-    synchronous: bool = True
-    #: Whether all workers must take the same number of steps, since they meet now and then.
-    equal_steps: bool = True
+    traits: Traits = Traits()
 
-    def __init__(self, model: VectorModel, optimizer: Optimizer, transport: Transport) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.transport = transport
-        self.counts = StepCounts()
+    def __init__(self, settings: MethodSettings, worker: Worker) -> None:  # noqa: ARG002 - of the methods with keys
+        self.model, self.optimizer, self.transport = worker.model, worker.optimizer, worker.transport
+        self.skipped = 0
+        """Number of steps without an update because the gradient or the update was not finite."""
 
     async def start(self) -> None:  # noqa: B027 - most have nothing to share
         """Share vectors with the other workers; all workers together, before the first step."""
@@ -66,9 +71,10 @@ class Algorithm(ABC):
         """Copy this worker's current model, with all changes by it and its partners, into `out`."""
         self.model.read(out)
 
-    async def published(self, out: Vector) -> None:
-        """Copy the partners' view of the model into `out`; a restarted worker must load it before `start`."""
-        self.model.read(out)
+    async def result(self, out: Vector) -> None:
+        """Copy the model that the method returns into `out`: the mean over the workers. All workers together."""
+        await self.current(out)
+        await mean_over_workers(out, self.transport)
 
     async def add(self, change: Vector) -> None:
         """Add to this worker's current model, and keep all concurrent changes by partners."""
@@ -78,10 +84,10 @@ class Algorithm(ABC):
         self.model.write(present)
 
     async def snapshot(self, out: Vector) -> float:  # noqa: ARG002 - most share nothing
-        """Copy the mean of the vectors that all workers share into `out`, without stopping anyone.
+        """Copy the model that the method returns, as it is now, into `out`, without stopping anyone.
 
         Returns:
-            The consensus distance of these vectors; see `consensus_distance`.
+            The consensus distance of the workers' shared vectors; see `consensus_distance`.
         """
         raise AssertionError(f"workers of {type(self).__name__} share no vectors")
 
@@ -92,17 +98,20 @@ class Algorithm(ABC):
     async def close(self) -> None:  # noqa: B027 - likewise
         """Release the shared vectors; all workers together."""
 
-    @property
-    def average_counts(self) -> AverageCounts:
-        """Counters of the pairwise averages so far."""
-        return AverageCounts()
+    def counters(self) -> Counters:
+        """What the algorithm counted since its start."""
+        return {"steps_not_finite": self.skipped}
 
-    def state(self) -> dict[str, Any]:
-        """State of the next steps in addition to the published model and the optimiser; tensors and plain values."""
-        return {}
+    async def state(self) -> dict[str, Any]:
+        """All that the next steps depend on, besides the optimiser: arrays and plain values."""
+        published = self.model.empty()
+        self.model.read(published)
+        return {"published": published}
 
-    def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - likewise
-        """Restore the content of `state`, after `start`."""
+    async def restore(self, state: dict[str, Any]) -> None:
+        """Start from what `state` gave, instead of `start`; all workers together."""
+        self.model.write(state["published"])
+        await self.start()
 
     async def has_gradient(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
         """Compute the gradient. False if it is not finite: such a step is counted and does not reach other workers."""
@@ -111,7 +120,7 @@ class Algorithm(ABC):
         await compute_gradient()
         if self.model.gradient_is_finite():
             return True
-        self.counts.skipped += 1
+        self.skipped += 1
         return False
 
 

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from torch.optim import Optimizer
+from typing import Literal
+
 from typing_extensions import override
 
-from training.algorithms.base import Algorithm, ComputeGradient
-from training.flat_model import VectorModel
-from training.topology import Topology
-from training.transports.transport import Transport, is_finite
+from training.algorithms.base import Algorithm, ComputeGradient, Worker
+from training.algorithms.method import MethodSettings, Traits, algorithm
+from training.topology import TopologyName, shared_topology
+from training.transports.transport import is_finite
 
 
+class DPsgdSettings(MethodSettings):
+    """Average parameters with all neighbours at every step."""
+
+    name: Literal["d-psgd"]
+    topology: TopologyName = TopologyName.RING
+    """Communication graph."""
+
+
+@algorithm("d-psgd", DPsgdSettings, Traits(title="D-PSGD"))
 class DPsgd(Algorithm):
     """x_i <- sum_j w_ij x_j - gamma * g_i(x_i): the gradient is taken at x_i, before the average.
 
     The models travel while the gradient is computed (lines 3 and 4 of the algorithm). Weight decay acts on the average,
     since the base optimiser takes its step from there.
-
-    Args:
-        model: See `Algorithm`.
-        optimizer: See `Algorithm`.
-        transport: See `Algorithm`.
-        topology: Neighbours and their weights.
     """
 
-    def __init__(self, model: VectorModel, optimizer: Optimizer, transport: Transport, *, topology: Topology) -> None:
-        super().__init__(model, optimizer, transport)
-        self._neighbours = topology.neighbours[transport.rank]
-        self._weights = topology.weights[transport.rank]
-        self._sent, self._mixed = model.empty(), model.empty()
+    def __init__(self, settings: DPsgdSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        topology = shared_topology(settings.topology, self.transport.world_size)
+        self._neighbours = topology.neighbours[self.transport.rank]
+        self._weights = topology.weights[self.transport.rank]
+        self._sent, self._mixed = self.model.empty(), self.model.empty()
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:

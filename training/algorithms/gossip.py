@@ -1,86 +1,53 @@
-"""The base of the methods of random pairs: a shared vector per worker, and the choice of partners."""
+"""The base of the methods of random pairs: a shared vector per worker."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections import Counter
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from typing_extensions import override
 
-from training.algorithms.base import Algorithm
-from training.flat_model import VectorModel
-from training.random_streams import generator_state, random_stream, set_generator_state
-from training.transports.transport import AverageCounts, SharedVector, Transport, Vector, is_finite
+from training.algorithms.base import Algorithm, Counters, Worker
+from training.algorithms.method import MethodSettings, Sharing
+from training.algorithms.partners import RandomPartners
+from training.topology import TopologyName, shared_topology
+from training.transports.transport import SharedVector, Vector, is_finite
 
 
-class Partners(Protocol):
-    """Chooses the ranks that a worker averages with."""
+class GossipSettings(MethodSettings):
+    """Settings of a method of random pairs."""
 
-    def next(self) -> int | None:
-        """The rank to average with next; None for no average now."""
+    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})
 
-    def state(self) -> dict[str, Any]:
-        """Position in the random stream."""
+    topology: TopologyName = TopologyName.COMPLETE
+    """Communication graph."""
+    exchange: Literal["auto", "locked", "additive", "sockets"] = "auto"
+    """How pairs average: in shared memory under locks, or by adding differences without locks (reads may then mix old
+    and new), or through TCP `sockets`; `auto`: `locked` if all workers share memory, else `sockets`."""
+    network: str | None = None
+    """Network of `exchange: sockets`, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects
+    all workers."""
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore a position in the random stream."""
-
-
-class RandomPartners(Partners):
-    """Neighbours drawn at random with equal probability, from one random stream per rank.
-
-    With one stream for all ranks, all would choose the same partner.
-
-    Args:
-        neighbours: Ranks to draw from; none for a single worker.
-        seed: Seed of the run.
-        rank: Rank of the worker.
-
-    Examples:
-        >>> partners = RandomPartners([1, 2, 3], seed=1, rank=0)
-        >>> {partners.next() for _ in range(50)} == {1, 2, 3}
-        True
-    """
-
-    def __init__(self, neighbours: Sequence[int], *, seed: int, rank: int) -> None:
-        self._neighbours = list(neighbours)
-        self._rng = random_stream(seed, "partners", rank)
-
+    @property
     @override
-    def next(self) -> int | None:
-        if not self._neighbours:
-            return None
-        return self._neighbours[int(self._rng.integers(len(self._neighbours)))]
-
-    @override
-    def state(self) -> dict[str, Any]:
-        return generator_state(self._rng)
-
-    @override
-    def load_state(self, state: dict[str, Any]) -> None:
-        set_generator_state(self._rng, state)
+    def sharing(self) -> Sharing:
+        return Sharing(self.exchange, network=self.network)
 
 
 class GossipAlgorithm(Algorithm):
-    """A worker whose model is open to averages by partners at any time.
+    """A worker whose model is open to averages by partners at any time."""
 
-    Args:
-        model: See `Algorithm`.
-        optimizer: See `Algorithm`.
-        transport: See `Algorithm`.
-        partners: Chooses the ranks to average with.
-    """
-
-    synchronous = False
-    equal_steps = False
-
-    def __init__(self, model: VectorModel, optimizer: Any, transport: Transport, *, partners: Partners) -> None:
-        super().__init__(model, optimizer, transport)
-        self.partners = partners
+    def __init__(self, settings: GossipSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        rank = self.transport.rank
+        topology = shared_topology(settings.topology, self.transport.world_size)
+        self.partners = worker.partners or RandomPartners(topology.neighbours[rank], seed=worker.seed, rank=rank)
+        self.staleness: Counter[int] = Counter()
+        """Number of updates by the number of averages between the read and the change of the model."""
         self._shared: SharedVector | None = None
-        self._snapshot, self._change = model.empty(), model.empty()
+        self._snapshot, self._change = self.model.empty(), self.model.empty()
 
     @property
     def shared(self) -> SharedVector:
@@ -100,10 +67,6 @@ class GossipAlgorithm(Algorithm):
         await self.shared.read(out)
 
     @override
-    async def published(self, out: Vector) -> None:
-        await self.shared.read(out)
-
-    @override
     async def add(self, change: Vector) -> None:
         await self.add_finite(change)
 
@@ -111,7 +74,7 @@ class GossipAlgorithm(Algorithm):
         """Add to the shared vector; returns the number of its averages. None: the change is not finite, and counted."""
         if is_finite(change):
             return await self.shared.add(change)
-        self.counts.skipped += 1
+        self.skipped += 1
         return None
 
     @override
@@ -139,15 +102,29 @@ class GossipAlgorithm(Algorithm):
     async def close(self) -> None:
         await self.shared.close()
 
-    @property
     @override
-    def average_counts(self) -> AverageCounts:
-        return self.shared.counts
+    def counters(self) -> Counters:
+        counts = self.shared.counts
+        return {
+            **super().counters(),
+            "averages_begun": counts.begun,
+            "averages_received": counts.received,
+            "averages_skipped": counts.skipped,
+            "averages_refused": counts.refused,
+            "averages_lost": counts.lost,
+            "mixed_reads": counts.mixed_reads,
+            "exchange_seconds": counts.exchange_seconds,
+            "hidden_seconds": counts.hidden_seconds,
+            "staleness": self.staleness.copy(),
+        }
 
     @override
-    def state(self) -> dict[str, Any]:
-        return {"partners": self.partners.state()}
+    async def state(self) -> dict[str, Any]:
+        published = self.model.empty()
+        await self.shared.read(published)
+        return {"published": published, "partners": self.partners.state()}
 
     @override
-    def load_state(self, state: dict[str, Any]) -> None:
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
         self.partners.load_state(state["partners"])

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from torch.optim import Optimizer
+from pydantic import Field
 from typing_extensions import override
 
-from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, treat_optimizer
-from training.flat_model import VectorModel
-from training.settings import StatePolicy
-from training.transports.transport import Transport
+from training.algorithms.base import Algorithm, ComputeGradient, Worker, mean_over_workers, treat_optimizer
+from training.algorithms.method import MethodSettings, Traits, algorithm
+from training.algorithms.optimizer_state import StatePolicy
 
 
+class LocalSgdSettings(MethodSettings):
+    """Average parameters over all workers after some local steps."""
+
+    name: Literal["local-sgd"]
+    local_steps: int = Field(default=3, ge=1)
+    """Number H of local steps between two averages, at least 1."""
+
+
+@algorithm("local-sgd", LocalSgdSettings, Traits(title="LocalSGD", exact_average=True, averages_models=True))
 class LocalSgd(Algorithm):
-    """x_i <- x_i - gamma * g_i, H times, then x_i <- sum_j x_j / m.
+    """x_i <- x_i - gamma * g_i, H times, then x_i <- sum_j x_j / m."""
 
-    Args:
-        model: See `Algorithm`.
-        optimizer: See `Algorithm`.
-        transport: See `Algorithm`.
-        local_steps: Number H of local steps between averages.
-        state_policy: Treatment of the optimiser's state at an average.
-    """
-
-    def __init__(
-        self,
-        model: VectorModel,
-        optimizer: Optimizer,
-        transport: Transport,
-        *,
-        local_steps: int,
-        state_policy: StatePolicy,
-    ) -> None:
-        super().__init__(model, optimizer, transport)
-        self._local_steps = local_steps
-        self._policy = state_policy
+    def __init__(self, settings: LocalSgdSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self._local_steps = settings.local_steps
+        # SlowMo's default policy applies to its outer steps only; the averages in between have their own.
+        self._policy = worker.optimizer_state or StatePolicy.KEEP
         self._done = 0
-        self._vector = model.empty()
+        self._vector = self.model.empty()
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
@@ -52,9 +45,10 @@ class LocalSgd(Algorithm):
             await treat_optimizer(self.optimizer, self._policy, self.transport)
 
     @override
-    def state(self) -> dict[str, Any]:
-        return {"done": self._done}
+    async def state(self) -> dict[str, Any]:
+        return {**await super().state(), "done": self._done}
 
     @override
-    def load_state(self, state: dict[str, Any]) -> None:
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
         self._done = state["done"]

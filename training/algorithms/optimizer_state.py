@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-from torch.optim import Optimizer
-
-from training.settings import StatePolicy
 from training.transports.transport import Vector
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+
+class StatePolicy(StrEnum):
+    """Treatment of the optimiser's momentum and moments at an exact average of the models."""
+
+    KEEP = "keep"
+    """Each worker keeps its own momentum and moments, as SlowMo with Adam (Wang et al. 2019, section 5)."""
+    AVERAGE = "average"
+    """Momentum and moments are averaged like the models."""
+    RESET = "reset"
+    """Momentum and moments restart from zero, as SlowMo does with the momentum of SGD."""
 
 
 async def treat_state(optimizer: Optimizer, policy: StatePolicy, average: Callable[[Vector], Awaitable[None]]) -> None:
@@ -23,11 +34,13 @@ async def treat_state(optimizer: Optimizer, policy: StatePolicy, average: Callab
         policy: The policy.
         average: Replaces a host vector by its mean over the workers.
     """
+    import torch
+
     if policy is StatePolicy.KEEP:
         return
     for state in optimizer.state.values():
         for name, value in state.items():
-            if not isinstance(value, Tensor):
+            if not isinstance(value, torch.Tensor):
                 continue
             if policy is StatePolicy.RESET:
                 value.zero_()

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient
+from training.algorithms.method import MethodSettings, Traits, algorithm
 
 
+class SgdSettings(MethodSettings):
+    """Sequential SGD on one worker."""
+
+    name: Literal["sgd"]
+
+
+@algorithm("sgd", SgdSettings, Traits(title="SGD, one worker", single_worker=True, exact_average=True))
 class Sgd(Algorithm):
     """x <- x - gamma * gradient, or the update of another base optimiser."""
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-import torch
+from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, subtract, treat_optimizer
-from training.settings import StatePolicy
-from training.transports.transport import AverageCounts, Vector, is_finite
+from training.algorithms.optimizer_state import StatePolicy
+from training.algorithms.wrapper import Wrapper
+from training.transports.transport import is_finite
 
 
-class SlowMo(Algorithm):
+class SlowMoSettings(BaseModel):
+    """Slow momentum around the algorithm (Algorithm 4 of the thesis)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    tau: int = Field(default=12, ge=1)
+    """Number of steps of the algorithm between two outer steps of SlowMo, at least 1."""
+    alpha: float = Field(default=1.0, gt=0)
+    """Slow learning rate of SlowMo, greater than 0."""
+    beta: float = Field(default=0.6, ge=0, lt=1)
+    """Slow momentum factor of SlowMo, at least 0 and below 1."""
+    exact_average: bool | None = None
+    """Whether SlowMo averages all workers before an outer step; null: where the algorithm itself averages all exactly,
+    such as `ar-sgd` and `local-sgd` (thesis)."""
+
+
+class SlowMo(Wrapper):
     """After every tau steps of the base method: u <- beta u + (x_0 - x_tau) / gamma; x <- x_0 - alpha gamma u.
 
     x_0 is the model after the last outer step, x_tau the current model, and gamma the learning rate at the start of the
@@ -21,23 +39,18 @@ class SlowMo(Algorithm):
     3.2.1, 3.2.2). The outer step is applied as a difference, so that concurrent averages are kept.
 
     Args:
+        settings: tau, alpha (the slow learning rate) and beta (the slow momentum factor).
         base: The base method.
-        tau: Base steps between outer steps.
-        alpha: Slow learning rate.
-        beta: Slow momentum factor.
         exact_average: Whether to average the models of all workers before the outer step.
         state_policy: Treatment of the base optimiser's state at an outer step.
     """
 
     def __init__(
-        self, base: Algorithm, *, tau: int, alpha: float, beta: float, exact_average: bool, state_policy: StatePolicy
+        self, settings: SlowMoSettings, base: Algorithm, *, exact_average: bool, state_policy: StatePolicy
     ) -> None:
-        super().__init__(base.model, base.optimizer, base.transport)
-        self.base = base
-        self.counts = base.counts
-        self.synchronous = base.synchronous
-        self.equal_steps = base.equal_steps or exact_average
-        self._tau, self._alpha, self._beta = tau, alpha, beta
+        super().__init__(base)
+        self.traits = replace(base.traits, equal_steps=base.traits.equal_steps or exact_average)
+        self._tau, self._alpha, self._beta = settings.tau, settings.alpha, settings.beta
         self._exact = exact_average
         self._policy = state_policy
         self._done = 0
@@ -83,48 +96,19 @@ class SlowMo(Algorithm):
             await treat_optimizer(self.optimizer, self._policy, self.transport)
 
     @override
-    async def current(self, out: Vector) -> None:
-        await self.base.current(out)
-
-    @override
-    async def published(self, out: Vector) -> None:
-        await self.base.published(out)
-
-    @override
-    async def add(self, change: Vector) -> None:
-        await self.base.add(change)
-
-    @override
-    async def snapshot(self, out: Vector) -> float:
-        return await self.base.snapshot(out)
-
-    @override
-    async def quiesce(self) -> None:
-        await self.base.quiesce()
-
-    @override
-    async def close(self) -> None:
-        await self.base.close()
-
-    @property
-    @override
-    def average_counts(self) -> AverageCounts:
-        return self.base.average_counts
-
-    @override
-    def state(self) -> dict[str, Any]:
+    async def state(self) -> dict[str, Any]:
         """The slow momentum, the model at the start of the window, and the base method's state."""
         return {
-            "base": self.base.state(),
+            **await super().state(),
             "done": self._done,
             "rate": self._rate,
-            "momentum": torch.from_numpy(self._momentum.copy()),
-            "origin": torch.from_numpy(self._origin.copy()),
+            "momentum": self._momentum.copy(),
+            "origin": self._origin.copy(),
         }
 
     @override
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.base.load_state(state["base"])
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
         self._done, self._rate = state["done"], state["rate"]
-        self._momentum[:] = state["momentum"].numpy()
-        self._origin[:] = state["origin"].numpy()
+        self._momentum[:] = state["momentum"]
+        self._origin[:] = state["origin"]

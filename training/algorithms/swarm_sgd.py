@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch.optim import Optimizer
+from pydantic import Field
 from typing_extensions import override
 
-from training.algorithms.base import ComputeGradient, subtract
-from training.algorithms.gossip import GossipAlgorithm, Partners
-from training.flat_model import VectorModel
-from training.random_streams import generator_state, set_generator_state
-from training.transports.transport import Transport, Vector
+from training.algorithms.base import ComputeGradient, Worker, subtract
+from training.algorithms.gossip import GossipAlgorithm, GossipSettings
+from training.algorithms.method import Traits, algorithm
+from training.random_streams import generator_state, random_stream, set_generator_state
+from training.transports.transport import Vector
+
+
+class SwarmSgdSettings(GossipSettings):
+    """Average parameters with a random neighbour after some local steps."""
+
+    name: Literal["swarm-sgd"]
+    local_steps: int = Field(default=3, ge=1)
+    """Number H of local steps between two averages, at least 1."""
+    local_steps_law: Literal["fixed", "geometric"] = "fixed"
+    """Number of local steps: always `local_steps`, or geometrically distributed with this mean."""
 
 
 class LocalSteps:
@@ -37,31 +46,24 @@ class LocalSteps:
         return self.mean if self.rng is None else int(self.rng.geometric(1 / self.mean))
 
 
+@algorithm(
+    "swarm-sgd",
+    SwarmSgdSettings,
+    Traits(title="SwarmSGD", synchronous=False, equal_steps=False, pairs=True, can_shrink=False),
+)
 class SwarmSgd(GossipAlgorithm):
-    """H local steps of a private model, then both partners get the average of their updated models.
+    """x_i <- x_i - gamma * g_i, H times, then x_i, x_j <- (x_i + x_j) / 2 with a random neighbour j.
 
-    The private model's progress is published as a difference, so that concurrent averages by partners are kept.
-
-    Args:
-        model: See `Algorithm`.
-        optimizer: See `Algorithm`.
-        transport: See `Algorithm`.
-        partners: Chooses the ranks to average with.
-        local_steps: Number of steps between two averages.
+    The local steps are those of a private model. Its progress is published as a difference, so that concurrent averages
+    by partners are kept.
     """
 
-    def __init__(
-        self,
-        model: VectorModel,
-        optimizer: Optimizer,
-        transport: Transport,
-        *,
-        partners: Partners,
-        local_steps: LocalSteps,
-    ) -> None:
-        super().__init__(model, optimizer, transport, partners=partners)
-        self._local_steps = local_steps
-        self._left = local_steps.draw()
+    def __init__(self, settings: SwarmSgdSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        is_random = settings.local_steps_law == "geometric"
+        rng = random_stream(worker.seed, "local steps", self.transport.rank) if is_random else None
+        self._local_steps = LocalSteps(settings.local_steps, rng)
+        self._left = self._local_steps.draw()
         # `_snapshot` is the shared vector at the last read, from which the private model started.
         self._averages_seen = 0
 
@@ -96,34 +98,34 @@ class SwarmSgd(GossipAlgorithm):
         self.model.read(self._change)
         after = await self.add_finite(subtract(self._change, self._snapshot, out=self._change))
         if after is not None:
-            self.counts.staleness[after - self._averages_seen] += 1
+            self.staleness[after - self._averages_seen] += 1
 
     async def _take_over(self) -> None:
         self._averages_seen = await self.shared.read(self._snapshot)
         self.model.write(self._snapshot)
 
     @override
-    def state(self) -> dict[str, Any]:
-        """The private model and the snapshot from which it started."""
+    async def state(self) -> dict[str, Any]:
+        """The private model and the snapshot from which it started, besides the shared vector."""
         rng = self._local_steps.rng
         private = self.model.empty()
         self.model.read(private)
         counts = self.shared.counts
         return {
-            **super().state(),
+            **await super().state(),
             "left": self._left,
-            "started_from": torch.from_numpy(self._snapshot.copy()),
-            "private": torch.from_numpy(private),
+            "started_from": self._snapshot.copy(),
+            "private": private,
             "averages_unseen": counts.begun + counts.received - self._averages_seen,
             "local_steps": None if rng is None else generator_state(rng),
         }
 
     @override
-    def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state(state)
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
         self._left = state["left"]
-        self._snapshot[:] = state["started_from"].numpy()
-        self.model.write(state["private"].numpy())
+        self._snapshot[:] = state["started_from"]
+        self.model.write(state["private"])
         # A new shared vector has been through no average.
         self._averages_seen = -state["averages_unseen"]
         if self._local_steps.rng is not None:

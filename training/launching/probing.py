@@ -42,7 +42,8 @@ def measure_messages(settings: TrainSettings, sizes: Sequence[int]) -> list[Meas
     Raises:
         LaunchError: The ranks do not start or fail.
     """
-    words = ("training.simulation.probe", settings.exchange, settings.network or "", *map(str, sizes))
+    sharing = settings.algorithm.sharing
+    words = ("training.simulation.probe", sharing.protocol, sharing.network or "", *map(str, sizes))
     return [Measurement(**each) for each in _answer(settings, "the measurement of messages", *words)["measured"]]
 
 

@@ -17,11 +17,11 @@ from features.dataset import FeatureDataset
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
 from models.saved_model import ModelSpec, build, load_model, model_spec, save_model
-from training.algorithms.registry import make_algorithm
 from training.determinism import be_deterministic
 from training.errors import LaunchError, WarmStartError
 from training.flat_model import FlatModel
 from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
+from training.loop.making import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.records import DiskFiles
 from training.loop.scalars import FOLDER, TensorBoardScalars

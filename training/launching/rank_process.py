@@ -23,7 +23,6 @@ from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles
 from training.loop.trainer import Progress
 from training.loop.watchdog import Watchdog
-from training.settings import GOSSIP
 from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
 from training.transports.transport import run_now
@@ -86,7 +85,7 @@ def _specs(path: Path) -> list[_Run]:
 def _transport(run: _Run) -> MpiTransport:
     """Connect to the other ranks, and announce the run."""
     settings = run.spec.train
-    transport = MpiTransport(protocol=settings.exchange, overlap=settings.overlap, network=settings.network)
+    transport = MpiTransport(**settings.algorithm.sharing._asdict())
     if run.number is not None and transport.rank == 0:
         _print({"run": run.number})
     return transport
@@ -95,7 +94,7 @@ def _transport(run: _Run) -> MpiTransport:
 def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles, watchdog: Watchdog) -> None:
     """Train; if a rank is lost and the run may shrink, continue with the survivors from the last checkpoint."""
     spec = run.spec
-    may_shrink = spec.train.on_rank_loss == "shrink" and spec.train.algorithm not in GOSSIP
+    may_shrink = spec.train.on_rank_loss == "shrink" and spec.train.traits.can_shrink
     has_lost = False
     while True:
         try:

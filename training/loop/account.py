@@ -1,13 +1,13 @@
-"""What one worker did in an epoch: its steps, events, times, bytes and averages, as a record."""
+"""What one worker did in an epoch: its steps, events, times, bytes and what its algorithm counted, as a record."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from training.algorithms.base import Algorithm
+from training.algorithms.base import Algorithm, Counters
 from training.loop.metering import Meter
-from training.transports.transport import AverageCounts
 from training.workloads.sums import Sums
 from training.workloads.work import Work
 
@@ -17,7 +17,7 @@ class Account:
 
     Args:
         work: The worker's computation.
-        algorithm: The algorithm that counts averages and skipped steps.
+        algorithm: The algorithm, with counters of its own.
         meter: The worker's time and bytes.
     """
 
@@ -25,8 +25,9 @@ class Account:
         self._work = work
         self._algorithm = algorithm
         self._meter = meter
-        self._before = AverageCounts()
-        self._recorded: AverageCounts | None = None
+        self._before: Counters = {}
+        self._recorded: Counters | None = None
+        self._earlier: Counters = {}
         self._sums = Sums()
         self.steps = 0
 
@@ -34,8 +35,8 @@ class Account:
         """Begin an epoch now."""
         self._meter.restart()
         # A thread may have finished averages since the record, and partners before it: they belong to this epoch.
-        self._before, self._recorded = self._recorded or self._algorithm.average_counts, None
-        self._algorithm.counts.staleness.clear()
+        self._before, self._recorded = self._recorded or self._algorithm.counters(), None
+        self._earlier = {}
         self._sums = Sums()
         self.steps = 0
 
@@ -46,8 +47,8 @@ class Account:
 
     def record(self) -> dict[str, Any]:
         """The record of the epoch."""
-        meter, counts, before = self._meter, self._algorithm.average_counts, self._before
-        self._recorded = counts
+        meter, self._recorded = self._meter, self._algorithm.counters()
+        counted = self._counted(self._recorded)
         sums = self._sums.plus(self._work.take_sums())
         kinds = {kind: round(seconds, 6) for kind, seconds in meter.seconds.items()}
         return {
@@ -56,19 +57,22 @@ class Account:
             "sums": {"loss": sums.loss, "weight": sums.weight, "correct": sums.correct},
             "learning_rate": self._algorithm.optimizer.param_groups[0]["lr"],
             "bytes_sent": meter.bytes,
-            "averages_begun": counts.begun - before.begun,
-            "averages_received": counts.received - before.received,
-            "averages_skipped": counts.skipped - before.skipped,
-            "averages_refused": counts.refused - before.refused,
-            "averages_lost": counts.lost - before.lost,
-            "mixed_reads": counts.mixed_reads - before.mixed_reads,
-            "staleness": {str(number): times for number, times in sorted(self._algorithm.counts.staleness.items())},
-            "steps_not_finite": self._algorithm.counts.skipped,
+            "counted": list(counted),
+            **counted,
             "wait_seconds": kinds.get("wait", 0.0),
-            "exchange_seconds": counts.exchange_seconds - before.exchange_seconds,
-            "hidden_seconds": counts.hidden_seconds - before.hidden_seconds,
             "seconds": meter.total_seconds,
             "seconds_by_kind": kinds,
+        }
+
+    def _counted(self, now: Counters) -> Counters:
+        """What the algorithm counted in the epoch; histograms with their numbers as text, as in JSON."""
+        found = {name: value - self._before[name] for name, value in now.items()}
+        found |= {name: found[name] + value for name, value in self._earlier.items()}
+        return {
+            name: {str(number): times for number, times in sorted(value.items())}
+            if isinstance(value, Counter)
+            else value
+            for name, value in found.items()
         }
 
     def state(self) -> dict[str, Any]:
@@ -79,6 +83,7 @@ class Account:
             "sums": self._sums._asdict(),
             "seconds": dict(self._meter.seconds),
             "bytes": self._meter.bytes,
+            "counters": self._counted(self._algorithm.counters()),
         }
 
     def load_states(self, states: Sequence[dict[str, Any]]) -> None:
@@ -87,5 +92,9 @@ class Account:
             self.steps += state["steps"]
             self._sums = self._sums.plus(Sums(**state["sums"]))
             self._meter.bytes += state["bytes"]
+            for name, value in state["counters"].items():
+                is_histogram = isinstance(value, dict)
+                count = Counter({int(number): times for number, times in value.items()}) if is_histogram else value
+                self._earlier[name] = count + self._earlier[name] if name in self._earlier else count
         if len(states) == 1:
             self._meter.seconds.update(states[0]["seconds"])

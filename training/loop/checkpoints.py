@@ -29,7 +29,7 @@ from training.errors import CheckpointError
 from training.settings import TrainSettings
 
 _KEPT: Final = 2
-_VERSION: Final = 3
+_VERSION: Final = 4
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Settings, in addition to those of speed, that may differ between the run that writes and the run that resumes.
@@ -206,9 +206,5 @@ def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 def settings_digest(model: NetworkSettings, train: TrainSettings) -> str:
     """Digest of the settings that a checkpoint depends on: all except speed, workers and number of epochs."""
-    ignored = TrainSettings.SPEED_ONLY | _FREE
-    content = {
-        "model": model.to_json(),
-        "train": train.model_dump(mode="json", exclude=set(ignored)),
-    }
+    content = {"model": model.to_json(), "train": train.result_items(exclude=_FREE)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

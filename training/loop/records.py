@@ -101,7 +101,7 @@ class RunFiles(Protocol):
         """Add an epoch's record."""
 
     def keep_best(self, parameters: Vector) -> None:
-        """Keep the best average model of the run; only the worker that has it calls."""
+        """Keep the best model of the run; only the worker that has it calls."""
 
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
         """Write this worker's part of a checkpoint; position: epoch, and number of its finished steps or rows."""

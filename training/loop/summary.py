@@ -32,7 +32,7 @@ def write_summary(
     best = history[history[-1]["best_epoch"]]
     content = {
         "model": model.name,
-        "algorithm": str(settings.algorithm),
+        "algorithm": settings.algorithm.name,
         "slowmo": None if settings.slowmo is None else settings.slowmo.model_dump(),
         "slowmo_exact_average": settings.slowmo is not None and settings.slowmo_is_exact,
         "optimizer": str(settings.optimizer),
@@ -59,11 +59,8 @@ def write_summary(
 def summary_of_rank(records: list[Record]) -> Record:
     """The summary of one rank: sums over its epochs."""
     seconds: Counter[str] = Counter()
-    staleness: Counter[int] = Counter()
     for record in records:
         seconds.update(record["seconds_by_kind"])
-        staleness.update({int(number): times for number, times in record["staleness"].items()})
-    updates = sum(staleness.values())
     return {
         "rank": records[-1]["rank"],
         "steps": sum(record["steps"] for record in records),
@@ -71,11 +68,23 @@ def summary_of_rank(records: list[Record]) -> Record:
         "seconds_by_kind": {kind: round(value, 3) for kind, value in sorted(seconds.items())},
         "wait_seconds": round(sum(record["wait_seconds"] for record in records), 3),
         "bytes_sent": sum(record["bytes_sent"] for record in records),
-        "averages_begun": sum(record["averages_begun"] for record in records),
-        "averages_received": sum(record["averages_received"] for record in records),
-        "averages_skipped": sum(record["averages_skipped"] for record in records),
-        "mean_staleness": sum(number * times for number, times in staleness.items()) / updates if updates else 0.0,
-        "max_staleness": max(staleness, default=0),
-        "steps_not_finite": records[-1]["steps_not_finite"],
+        **_counted(records),
         "worker_val_accuracy": records[-1].get("worker_val_accuracy", records[-1]["val_accuracy"]),
     }
+
+
+def _counted(records: list[Record]) -> Record:
+    """What the algorithm counted: sums; of a histogram the mean and the highest number."""
+    found: Record = {"counted": []}
+    for name in records[-1]["counted"]:
+        values = [record[name] for record in records]
+        if not isinstance(values[0], dict):
+            found[name] = sum(values)
+            found["counted"].append(name)
+            continue
+        times: Counter[int] = Counter()
+        for value in values:
+            times.update({int(number): count for number, count in value.items()})
+        found[f"mean_{name}"] = sum(number * count for number, count in times.items()) / (times.total() or 1)
+        found[f"max_{name}"] = max(times, default=0)
+    return found

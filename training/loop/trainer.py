@@ -16,8 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from training.algorithms.base import Algorithm, consensus_distance, mean_over_workers
-from training.algorithms.registry import has_static_shards
+from training.algorithms.base import Algorithm, consensus_distance
 from training.errors import DivergedError, NoEventsError
 from training.loop.account import Account
 from training.loop.checkpoints import Checkpoint
@@ -83,7 +82,7 @@ class Trainer:
         self._on_progress = on_progress
         self._account = Account(work, algorithm, meter)
         self._clock = SampleClock(settings)
-        self._is_static = has_static_shards(settings)
+        self._is_static = settings.has_static_shards
         self._epoch = self._done = self._seen = self._counted = 0
         self._best: dict[str, Any] = {"val_loss": math.inf, "model": None}
         self._last_progress = 0.0
@@ -104,7 +103,6 @@ class Trainer:
         await start(self._work, self._algorithm, parts, is_same=is_same)
         self._meter.lap("start")
         self._account.begin()
-        self._algorithm.counts.skipped = sum(part["skipped"] for part in mine)
         if is_same or not self._is_static:
             self._account.load_states([part["account"] for part in mine])
         if self._epoch < self._settings.epochs:
@@ -187,7 +185,7 @@ class Trainer:
         meter.lap("read")
         meter.doing = "computing"
         if not self._settings.schedule.is_constant:
-            if algorithm.synchronous:
+            if algorithm.traits.synchronous:
                 self._counted += of_all
             else:
                 self._counted = await self._transport.count("samples", num_samples)
@@ -217,35 +215,34 @@ class Trainer:
         )
 
     async def _meet(self, budget: int, *, left_out: int = 0) -> None:
-        """End an epoch with all workers: validate the exact average model, each on its share."""
+        """End an epoch with all workers: validate the model of the method, each on its share."""
         work, transport, meter = self._work, self._transport, self._meter
         meter.doing = "at the end of the epoch"
         await self._algorithm.quiesce()
-        own = work.model.empty()
+        own, result = work.model.empty(), work.model.empty()
         await self._algorithm.current(own)
-        mean = own.copy()
-        await mean_over_workers(mean, transport)
-        distance = await consensus_distance(own, mean, transport)
-        sums = await work.validate(mean, ValidationShare(transport.rank, transport.world_size))
+        await self._algorithm.result(result)
+        distance = await consensus_distance(own, result, transport)
+        sums = await work.validate(result, ValidationShare(transport.rank, transport.world_size))
         meter.lap("validate")
         facts = self._facts(await reduce_sums(sums, transport), distance, budget, left_out)
         if self._epoch == self._settings.epochs - 1 and transport.world_size > 1 and work.validates_alone:
             alone = await work.validate(own, ValidationShare(0, 1))
             facts |= {"worker_val_loss": alone.mean_loss, "worker_val_accuracy": alone.accuracy}
             meter.lap("validate")
-        self._record(facts, None if transport.rank else mean)
+        self._record(facts, None if transport.rank else result)
 
     async def _end_epoch(self, *, validates: bool) -> None:
-        """End this worker's epoch; one worker validates the mean of the shared vectors on the whole split."""
+        """End this worker's epoch; one worker validates a snapshot of the model on the whole split."""
         if not validates:
             self._seen += sum(self._rows)
             self._record({}, None)
             return
-        self._meter.doing, mean = "validating", self._work.model.empty()
-        distance = await self._algorithm.snapshot(mean)
-        totals = await self._work.validate(mean, ValidationShare(0, 1))
+        self._meter.doing, result = "validating", self._work.model.empty()
+        distance = await self._algorithm.snapshot(result)
+        totals = await self._work.validate(result, ValidationShare(0, 1))
         self._meter.lap("validate")
-        self._record(self._facts(totals, distance, sum(self._rows), 0), mean)
+        self._record(self._facts(totals, distance, sum(self._rows), 0), result)
 
     def _facts(self, totals: Sums, distance: float, budget: int, left_out: int) -> dict[str, Any]:
         """What an epoch's record says about all workers."""
@@ -261,7 +258,7 @@ class Trainer:
             "val_accuracy": totals.accuracy,
         }
 
-    def _record(self, facts: dict[str, Any], mean: Vector | None) -> None:
+    def _record(self, facts: dict[str, Any], result: Vector | None) -> None:
         """Write the record of this worker's epoch, and begin the next; keep the model in memory if it is the best."""
         who = {"epoch": self._epoch, "rank": self._transport.rank, "workers": self._transport.world_size}
         record = who | self._account.record() | facts
@@ -272,8 +269,8 @@ class Trainer:
                 f"the validation loss of epoch {self._epoch + 1} is {record['val_loss']}: training diverged. "
                 f"Lower train.learning_rate (now {self._settings.effective_learning_rate:g} in effect)."
             )
-        if mean is not None and record["val_loss"] < self._best["val_loss"]:
-            self._best = {"val_loss": record["val_loss"], "model": torch.from_numpy(mean.copy())}
+        if result is not None and record["val_loss"] < self._best["val_loss"]:
+            self._best = {"val_loss": record["val_loss"], "model": torch.from_numpy(result.copy())}
         self._account.begin()
         self._epoch, self._done = self._epoch + 1, 0
 

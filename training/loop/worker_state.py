@@ -14,16 +14,13 @@ from training.workloads.work import Work
 
 async def worker_state(work: Work, algorithm: Algorithm) -> dict[str, Any]:
     """The state as tensors and plain values."""
-    published, current = work.model.empty(), work.model.empty()
-    await algorithm.published(published)
+    current = work.model.empty()
     await algorithm.current(current)
     return {
-        "published": torch.from_numpy(published),
         "current": torch.from_numpy(current),
         "optimizer": algorithm.optimizer.state_dict(),
-        "algorithm": algorithm.state(),
+        "algorithm": _tensors(await algorithm.state()),
         "work": work.state(),
-        "skipped": algorithm.counts.skipped,
     }
 
 
@@ -37,15 +34,27 @@ async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]
         is_same: Whether the only part is this worker's own. It then continues exactly as it was, and else from the
             average model, with new momentum and moments.
     """
-    model = work.model
     if is_same:
         (own,) = parts
-        model.write(own["published"].numpy())
-    elif parts:
-        models = [part["current"].numpy() for part in parts]
-        model.write(np.mean(models, axis=0, dtype=np.float64).astype(models[0].dtype))
-    await algorithm.start()
-    if is_same:
-        algorithm.load_state(own["algorithm"])
+        await algorithm.restore(_arrays(own["algorithm"]))
         work.load_state(own["work"])
         algorithm.optimizer.load_state_dict(own["optimizer"])
+        return
+    if parts:
+        models = [part["current"].numpy() for part in parts]
+        work.model.write(np.mean(models, axis=0, dtype=np.float64).astype(models[0].dtype))
+    await algorithm.start()
+
+
+def _tensors(state: Any) -> Any:
+    """The state of an algorithm as a checkpoint holds it: tensors for arrays."""
+    if isinstance(state, dict):
+        return {name: _tensors(value) for name, value in state.items()}
+    return torch.from_numpy(state) if isinstance(state, np.ndarray) else state
+
+
+def _arrays(state: Any) -> Any:
+    """What `_tensors` had."""
+    if isinstance(state, dict):
+        return {name: _arrays(value) for name, value in state.items()}
+    return state.numpy() if isinstance(state, torch.Tensor) else state

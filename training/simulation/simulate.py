@@ -8,21 +8,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from training.algorithms.gossip import Partners
-from training.algorithms.registry import make_algorithm
+from training.algorithms.partners import Partners
 from training.determinism import be_deterministic
 from training.loop.checkpoints import Checkpoint
+from training.loop.making import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.records import MemoryFiles, RunFiles, merged
 from training.loop.trainer import Progress, Trainer
 from training.readers.memory_rows import MemoryRows
-from training.settings import AlgorithmName, TrainSettings
+from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.stacked import MeanModelEvaluator, RowModel, StackedModels, StackedWork
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock, without_garbage_collection
 from training.threads import use_threads
-from training.topology import make_topology
 
 #: Number of workers that also evaluate their own model at the end.
 _VALIDATE_ALONE = 16
@@ -80,11 +79,10 @@ def simulate(
     if resume is not None:
         # With another starting time, rounding could separate simultaneous events.
         clock.now = resume.load(0)["work"]["now"]
-    network = SimNetwork(clock, cluster, world_size, protocol=cluster.protocol(settings.exchange, world_size))
+    protocol = cluster.protocol(settings.algorithm.sharing.protocol, world_size)
+    network = SimNetwork(clock, cluster, world_size, protocol=protocol)
     stacked = StackedModels(module, world_size)
     evaluator = MeanModelEvaluator(clock, stacked, train, val)
-    paired = settings.algorithm not in (AlgorithmName.SGD, AlgorithmName.AR_SGD, AlgorithmName.LOCAL_SGD)
-    topology = make_topology(settings.graph, world_size) if paired else None
     kept: list[RunFiles] = [files(rank) if files else MemoryFiles() for rank in range(world_size)]
     trainers = []
     for transport in network.transports():
@@ -94,13 +92,7 @@ def simulate(
         model = RowModel(stacked, rank)
         times = ComputeTimes(cluster, seed=settings.seed, rank=rank)
         work = StackedWork(evaluator, model, rank=rank, times=times, validates_alone=rank < _VALIDATE_ALONE)
-        algorithm = make_algorithm(
-            model,
-            settings,
-            metered,
-            topology=topology,
-            partners=partners(rank) if partners else None,
-        )
+        algorithm = make_algorithm(model, settings, metered, partners=partners(rank) if partners else None)
         tell = None if rank else on_progress
         trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], tell)
         clock.spawn(trainer.run(resume), f"worker {rank}")

@@ -14,13 +14,14 @@ from typing_extensions import override
 
 from training.compiled.engines import compiled_engine
 from training.compiled.optimizer import is_finite
-from training.flat_model import FlatModel, VectorModel
+from training.flat_model import FlatModel
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.readers.sharding import Share
 from training.simulation.cluster import ComputeTimes
 from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
 from training.transports.transport import Vector
+from training.vector_model import VectorModel
 from training.workloads.gradients import TorchGradients
 from training.workloads.sums import Sums, sums_of
 from training.workloads.work import ValidationShare, Work

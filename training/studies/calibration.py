@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from training.launching.probing import measure_messages
-from training.settings import AlgorithmName, TrainSettings
+from training.settings import TrainSettings
 from training.simulation.probe import Measurement
 
 FILE: Final = "calibration.json"
@@ -26,9 +26,9 @@ def read_or_measure(folder: Path, like: TrainSettings) -> list[Measurement]:
     Raises:
         LaunchError: The ranks do not start or fail.
     """
-    changed = {"algorithm": AlgorithmName.AD_PSGD, "workers": _WORKERS, "slowmo": None}
-    settings = TrainSettings.model_validate({**like.model_dump(mode="json"), **changed})
-    how: dict[str, Any] = {"workers": _WORKERS, "sizes": list(_SIZES), "exchange": settings.exchange}
+    settings = like.model_copy(update={"workers": _WORKERS})
+    exchange = like.algorithm.sharing.protocol
+    how: dict[str, Any] = {"workers": _WORKERS, "sizes": list(_SIZES), "exchange": exchange}
     path = folder / FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

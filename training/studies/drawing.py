@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from models.evaluation.style import PlotLabels, save_figure
-from training.settings import AlgorithmName
 from training.studies.figures import (
     Convergence,
     Times,
@@ -21,7 +20,7 @@ from training.studies.figures import (
     plot_slowmo,
 )
 from training.studies.results import Comparison, Timing
-from training.studies.variants import BEST, METHOD_NAMES, METHODS, PLAIN, Variant
+from training.studies.variants import BEST, METHODS, PLAIN, Variant, title_of
 
 #: Numbers of the thesis' figures for each network.
 _CONVERGENCE: Final = {"hlf": "4.8", "particles": "4.10", "inclusive": "4.8 for the inclusive classifier"}
@@ -69,7 +68,7 @@ class _Checked(NamedTuple):
     def of(cls, timing: Timing, labels: PlotLabels) -> Self:
         """The words of a network's check."""
         words = "; ".join(
-            f"{METHOD_NAMES[AlgorithmName(each['method'])]} on {each['workers']} workers "
+            f"{title_of(each['method'])} on {each['workers']} workers "
             f"{1e3 * each['predicted']:.3g} for {1e3 * each['measured']:.3g}"
             for each in timing.checks
         )

@@ -12,10 +12,9 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 from numpy.typing import NDArray
 
 from models.evaluation.style import COLOURS, DASHES, PlotLabels, new_figure, new_grid
-from training.settings import AlgorithmName
 from training.studies.results import Comparison, Floats
 from training.studies.timing import CLOUD, THIS_MACHINE
-from training.studies.variants import METHOD_NAMES, METHODS, TableColumn, Variant
+from training.studies.variants import ALONE, METHODS, TableColumn, Variant, title_of
 
 _COLOUR: Final = dict(zip(METHODS, COLOURS, strict=False))
 _DASH: Final = dict(zip(TableColumn, DASHES, strict=False))
@@ -37,7 +36,7 @@ class Times(NamedTuple):
     seconds: Floats
 
 
-def plot_epoch_times(times: Mapping[AlgorithmName, Times], labels: PlotLabels) -> Figure:
+def plot_epoch_times(times: Mapping[str, Times], labels: PlotLabels) -> Figure:
     """Figure 4.1: times of communication and of whole epochs, as boxes (quartiles; whiskers 5 and 95 %)."""
     figure, first = new_figure(labels, panels=2)
     for axes, name, words in zip(figure.axes, Times._fields, ("communicating", "in all"), strict=True):
@@ -62,7 +61,7 @@ def plot_epoch_times(times: Mapping[AlgorithmName, Times], labels: PlotLabels) -
             _decimal_ticks(axes, "x")
         axes.tick_params(axis="y", which="both", length=0)
         axes.yaxis.set_minor_locator(NullLocator())
-    first.set_yticks(range(len(times)), [METHOD_NAMES[method] for method in times])
+    first.set_yticks(range(len(times)), [title_of(method) for method in times])
     first.invert_yaxis()
     return figure
 
@@ -75,7 +74,7 @@ def plot_scaling(measured: Sequence[dict[str, Any]], scaling: Sequence[dict[str,
         speed_up, batch = panels[2 * row : 2 * row + 2]
         ideal = [1, max(simulated["workers"])]
         speed_up.plot(ideal, ideal, color="#717581", linewidth=1, label="ideal")
-        alone = simulated["samples_per_second"][simulated["method"].index(str(AlgorithmName.SGD))]
+        alone = simulated["samples_per_second"][simulated["method"].index(ALONE)]
         alone_here = _alone(measured)["samples_per_second"]
         for method in METHODS:
             chosen = [place for place, name in enumerate(simulated["method"]) if name == method]
@@ -84,14 +83,14 @@ def plot_scaling(measured: Sequence[dict[str, Any]], scaling: Sequence[dict[str,
                 for name in ("workers", "samples_per_second", "seconds_per_batch")
             )
             look: dict[str, Any] = {"color": _COLOUR[method], "linestyle": _METHOD_DASH[method]}
-            speed_up.plot(workers, rate / alone, label=f"{METHOD_NAMES[method]}, simulated", **look)
+            speed_up.plot(workers, rate / alone, label=f"{title_of(method)}, simulated", **look)
             batch.plot(workers, 1e3 * seconds, **look)
             if network == THIS_MACHINE:
                 points = [each for each in measured if each["method"] == method]
                 style: dict[str, Any] = {"color": _COLOUR[method], "marker": _MARKER[method], "linestyle": ""}
                 counts = [each["workers"] for each in points]
                 rates = [each["samples_per_second"] / alone_here for each in points]
-                speed_up.plot(counts, rates, label=f"{METHOD_NAMES[method]}, measured", **style)
+                speed_up.plot(counts, rates, label=f"{title_of(method)}, measured", **style)
                 batch.plot(counts, [1e3 * each["seconds_per_batch"] for each in points], **style)
         if network == THIS_MACHINE:
             star: dict[str, Any] = {"marker": "*", "color": "black", "linestyle": "", "markersize": 10}

@@ -15,12 +15,13 @@ from training import own_folders
 from training.errors import StudyError
 from training.launching.rank import RunSpec
 from training.readers.sharding import plan_epoch
-from training.settings import AlgorithmName, TrainSettings
+from training.settings import TrainSettings
 from training.studies.settings import CompareSettings
 from training.studies.variants import (
+    ALONE,
+    APART,
     COMPARISONS,
     METHODS,
-    REFERENCE,
     TableColumn,
     Variant,
     timing_settings,
@@ -205,27 +206,25 @@ class _Maker(NamedTuple):
     def alone(self, model: ModelName) -> StudyJob:
         """Timing runs of one worker with two batch sizes."""
         batch = self.settings.batch_size
-        runs = [
-            self._timing_run(model, AlgorithmName.SGD, workers=1, batch_size=size)
-            for size in (batch, batch * _LARGER_BATCH)
-        ]
+        runs = [self._timing_run(model, ALONE, workers=1, batch_size=size) for size in (batch, batch * _LARGER_BATCH)]
         return StudyJob(f"{model}: time of one worker", self.folder / "jobs" / f"{model}-alone", runs)
 
     def together(self, model: ModelName, workers: int) -> StudyJob:
         """Timing runs of several workers, each on its own core."""
         batch = self.settings.batch_size
-        methods = (AlgorithmName.LOCAL_SGD, *METHODS)
+        methods = (APART, *METHODS)
         runs = [self._timing_run(model, method, workers=workers, batch_size=batch) for method in methods]
         return StudyJob(
             f"{model}: time of {workers} workers", self.folder / "jobs" / f"{model}-{workers}-workers", runs
         )
 
-    def _timing_run(self, model: ModelName, method: AlgorithmName, *, workers: int, batch_size: int) -> PlannedRun:
+    def _timing_run(self, model: ModelName, method: str, *, workers: int, batch_size: int) -> PlannedRun:
         epochs = self.settings.num_timing_epochs(model)
-        shared = train_settings(self.base, self.settings, REFERENCE, epochs=epochs, seed=self.base.seed)
-        train = timing_settings(shared, method, workers=workers, batch_size=batch_size)
+        variant = Variant(method, TableColumn.BASELINE)
+        shared = train_settings(self.base, self.settings, variant, epochs=epochs, seed=self.base.seed)
+        train = timing_settings(shared, workers=workers, batch_size=batch_size)
         where = f"timing/{model}/{method}-{workers}-workers-batch-{batch_size}"
-        return self._run(model, Variant(method, TableColumn.BASELINE), train, where)
+        return self._run(model, variant, train, where)
 
     def _run(self, model: ModelName, variant: Variant, train: TrainSettings, where: str) -> PlannedRun:
         chosen = self.networks.of(model)
@@ -233,7 +232,7 @@ class _Maker(NamedTuple):
         content = [
             _VERSION,
             chosen.to_json(),
-            train.model_dump(mode="json", exclude=set(TrainSettings.SPEED_ONLY)),
+            train.result_items(),
             self.data,
         ]
         return PlannedRun(model, variant, spec, _digest(content))

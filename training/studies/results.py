@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.loop.records import read_records
-from training.settings import AlgorithmName, TrainSettings
+from training.settings import TrainSettings
 from training.studies.plan import PlannedRun
 from training.studies.runs import Counts, read_counts
 from training.studies.variants import Variant
@@ -52,9 +52,8 @@ class RunResult(NamedTuple):
         per_rank = whole["per_rank"]
         kept = ("epochs", "steps", "samples", "samples_left_out", "num_parameters", "best_epoch", "seconds")
         summary = {name: whole[name] for name in (*kept, "learning_rate_in_effect", "consensus_distance")}
-        summary |= {
-            name: sum(rank[name] for rank in per_rank) for name in ("bytes_sent", "averages_begun", "averages_skipped")
-        }
+        counted = ("bytes_sent", *per_rank[0]["counted"])
+        summary |= {name: sum(rank[name] for rank in per_rank) for name in counted}
         summary["worker_val_accuracy"] = [rank["worker_val_accuracy"] for rank in per_rank]
         rounded = {name: [float(f"{value:.6g}") for value in values] for name, values in curves.items()}
         return cls(
@@ -189,5 +188,5 @@ def collect(runs: Sequence[PlannedRun]) -> list[RunResult]:
 def communicating(record: Mapping[str, Any], settings: TrainSettings) -> float:
     """Communication time of an epoch, waiting included [s]; averages in a thread count too, as in the thesis."""
     seconds = float(sum(record["seconds_by_kind"].get(kind, 0.0) for kind in ("communicate", "wait")))
-    in_thread = settings.algorithm is AlgorithmName.AD_PSGD and settings.overlap == "thread"
+    in_thread = settings.algorithm.sharing.overlap == "thread"
     return seconds + float(record["exchange_seconds"]) if in_thread else seconds

@@ -9,7 +9,7 @@ import numpy as np
 
 from training.studies.results import Comparison, RunResult, lowest_loss
 from training.studies.statistics import Difference, Judgement, Mean, Word, binomial_error, mean_of, points, verdicts
-from training.studies.variants import ALL_METHODS, METHOD_NAMES, REFERENCE, TableColumn, Variant
+from training.studies.variants import ALL_METHODS, REFERENCE, TableColumn, Variant, title_of
 
 MODEL_NAMES: Final = {
     "hlf": "High-level-features classifier",
@@ -51,7 +51,7 @@ def accuracy_table(comparison: Comparison, model: str) -> str:
         for column in TableColumn:
             runs = comparison.of(model, Variant(method, column))
             cells.append(_in_percent(mean_of([run.counts.accuracy for run in runs])) if runs else "-")
-        rows.append([METHOD_NAMES[method], *cells])
+        rows.append([title_of(method), *cells])
     return markdown_table(["Test accuracy", *(str(column) for column in TableColumn)], rows)
 
 
@@ -117,7 +117,7 @@ def work_table(comparison: Comparison, model: str) -> str:
                 f"{summaries[0]['learning_rate_in_effect']:g}",
                 f"{np.mean([each['samples'] for each in summaries]):,.0f}",
                 f"{per_worker / 1e3:,.0f}",
-                f"{np.mean([each['averages_begun'] for each in summaries]):,.0f}",
+                f"{np.mean([each.get('averages_begun', 0) for each in summaries]):,.0f}",
                 f"{np.mean([each['consensus_distance'] for each in summaries]):.2g}",
                 _in_percent(mean_of([run.curves["val_accuracy"][-1] for run in runs])),
                 f"{100 * np.mean(alone):.2f} % ({100 * min(alone):.2f} to {100 * max(alone):.2f})",

@@ -15,14 +15,14 @@ from training.launching.rank import RunSpec, make_model
 from training.loop.records import read_records
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
-from training.settings import AlgorithmName, TrainSettings
+from training.settings import TrainSettings
 from training.simulation.calibrate import Record, calibrate, in_the_cloud, settled
 from training.simulation.cluster import ClusterSettings
 from training.simulation.probe import Measurement
 from training.simulation.simulate import simulate
 from training.studies.plan import PlannedRun
 from training.studies.results import Timing, communicating
-from training.studies.variants import BEST, METHODS, PLAIN
+from training.studies.variants import ALONE, APART, BEST, METHODS, PLAIN
 from training.transports.transport import SingleTransport
 
 #: The two networks of the scaling study.
@@ -77,15 +77,15 @@ def time_model(
     found = [(run.spec.train, read_records(run.spec.out_dir)) for run in timed]
     num_bytes = num_parameters * _FLOAT_BYTES[timed[0].spec.train.precision]
     alone = [ranks for settings, ranks in found if settings.workers == 1]
-    crowded = [ranks for settings, ranks in found if settings.algorithm is AlgorithmName.LOCAL_SGD]
+    crowded = [ranks for settings, ranks in found if settings.algorithm.name == APART]
     cluster = calibrate(alone, crowded, messages)
-    measured = [rates(*each) for each in found if each[0].algorithm is not AlgorithmName.LOCAL_SGD]
+    measured = [rates(*each) for each in found if each[0].algorithm.name != APART]
     checks = [
         _checked(settings, ranks, group_rows, cluster, num_bytes)
         for settings, ranks in found
-        if settings.algorithm in METHODS
+        if settings.algorithm.name in METHODS
     ]
-    studies = _studies(timed[0].spec.train, cluster, most_workers) if most_workers else []
+    studies = _studies([run.spec.train for run in timed], cluster, most_workers) if most_workers else []
     plain = {run.variant: run for run in reversed(compared) if run.variant in PLAIN}
     best = [run for run in compared if run.variant in BEST]
     total = len(plain) + len(best) + sum(len(runs) for _, _, runs in studies)
@@ -104,7 +104,7 @@ def time_model(
     for network, each, runs in studies:
         times = []
         for settings in runs:
-            on_progress(done, total, f"{settings.algorithm}, {settings.workers} workers")
+            on_progress(done, total, f"{settings.algorithm.name}, {settings.workers} workers")
             rows = [settings.batch_size * _STEPS] * settings.workers
             times.append(rates(settings, simulate_times(rows, settings, each, num_bytes=num_bytes)))
             done += 1
@@ -124,7 +124,7 @@ def _checked(
     predicted = simulate_times(group_rows, settings, here, num_bytes=num_bytes)
     both = {"measured": ranks, "predicted": predicted}
     times = {name: rates(settings, records)["seconds_per_batch"] for name, records in both.items()}
-    return {"method": str(settings.algorithm), "workers": settings.workers, **times}
+    return {"method": settings.algorithm.name, "workers": settings.workers, **times}
 
 
 def simulate_learning(spec: RunSpec, cluster: ClusterSettings) -> dict[str, list[float]]:
@@ -195,7 +195,7 @@ def rates(settings: TrainSettings, records: Sequence[Sequence[Record]]) -> dict[
     steps = np.array([np.mean([record["steps"] for record in epoch]) for epoch in epochs])
     samples = np.array([sum(record["samples"] for record in epoch) for epoch in epochs])
     return {
-        "method": str(settings.algorithm),
+        "method": settings.algorithm.name,
         "workers": settings.workers,
         "batch_size": settings.batch_size,
         "seconds_per_batch": float(np.median(seconds / steps)),
@@ -206,13 +206,16 @@ def rates(settings: TrainSettings, records: Sequence[Sequence[Record]]) -> dict[
 _Study = tuple[str, ClusterSettings, list[TrainSettings]]
 
 
-def _studies(like: TrainSettings, cluster: ClusterSettings, most_workers: int) -> list[_Study]:
+def _studies(timed: Sequence[TrainSettings], cluster: ClusterSettings, most_workers: int) -> list[_Study]:
     """The methods on growing clusters, on both networks; the first entry of each is one worker alone."""
     counts = [2**power for power in range(1, most_workers.bit_length()) if 2**power <= most_workers]
-    base = like.model_dump(mode="json") | {"epochs": 1}
-    runs = [(AlgorithmName.SGD, 1), *((method, workers) for method in METHODS for workers in counts)]
+    base = {settings.algorithm.name: settings.model_dump(mode="json") for settings in reversed(timed)}
+    runs = [(ALONE, 1), *((method, workers) for method in METHODS for workers in counts)]
     settings = [
-        TrainSettings.model_validate({**base, "algorithm": method, "workers": workers}) for method, workers in runs
+        TrainSettings.model_validate(
+            {**base[method], "epochs": 1, "workers": workers, "batch_size": timed[0].batch_size}
+        )
+        for method, workers in runs
     ]
     return [(network, each, settings) for network, each in ((THIS_MACHINE, cluster), (CLOUD, in_the_cloud(cluster)))]
 

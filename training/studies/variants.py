@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from training.settings import AlgorithmName, TrainSettings
+from training.algorithms import registry
+from training.settings import TrainSettings
 from training.studies.settings import CompareSettings
 
 #: Keys that a comparison takes from the section `train`, the same for every method.
 _SHARED: Final = frozenset(
     {
         "optimizer", "learning_rate", "scale_learning_rate", "schedule", "momentum", "nesterov", "weight_decay",
-        "precision", "exchange", "network", "overlap", "device", "launcher", "launcher_args", "max_restarts",
+        "precision", "device", "launcher", "launcher_args", "max_restarts",
         "stall_seconds",
     }
 )  # fmt: skip
+#: Keys of `train.algorithm` that a comparison takes over for all methods that have them.
+_SHARED_BY_METHODS: Final = frozenset({"exchange", "network", "overlap"})
 #: More local steps than an epoch has.
 _NEVER: Final = 10**9
 
@@ -28,30 +31,33 @@ class TableColumn(StrEnum):
     NO_AVERAGE = "SlowMo no avg."
 
 
-METHOD_NAMES: Final[dict[AlgorithmName, str]] = {
-    AlgorithmName.SGD: "SGD, one worker",
-    AlgorithmName.LOCAL_SGD: "SGD, workers apart",
-    AlgorithmName.AR_SGD: "AR-SGD",
-    AlgorithmName.AD_PSGD: "AD-PSGD",
-    AlgorithmName.SWARM_SGD: "SwarmSGD",
-}
+#: Sequential training: one worker alone.
+ALONE: Final = "sgd"
+#: The method of the timing runs whose workers compute apart.
+APART: Final = "local-sgd"
+_OF_PAIRS: Final = ("ad-psgd", "swarm-sgd")
 #: The methods in the order of rows and colours.
-METHODS: Final = (AlgorithmName.AR_SGD, AlgorithmName.AD_PSGD, AlgorithmName.SWARM_SGD)
+METHODS: Final = ("ar-sgd", *_OF_PAIRS)
 #: The same with sequential SGD.
-ALL_METHODS: Final = (AlgorithmName.SGD, *METHODS)
+ALL_METHODS: Final = (ALONE, *METHODS)
+
+
+def title_of(method: str) -> str:
+    """The name of a method in tables and figures."""
+    return registry.METHODS[method].traits.title
 
 
 class Variant(NamedTuple):
     """A cell of the tables: a method with or without slow momentum.
 
     Examples:
-        >>> Variant(AlgorithmName.AD_PSGD, TableColumn.NO_AVERAGE).key
+        >>> Variant("ad-psgd", TableColumn.NO_AVERAGE).key
         'ad-psgd-slowmo-no-avg'
-        >>> Variant(AlgorithmName.AD_PSGD, TableColumn.NO_AVERAGE).title
+        >>> Variant("ad-psgd", TableColumn.NO_AVERAGE).title
         'AD-PSGD + SlowMo no avg.'
     """
 
-    algorithm: AlgorithmName
+    algorithm: str
     column: TableColumn
 
     @property
@@ -63,7 +69,7 @@ class Variant(NamedTuple):
     @property
     def title(self) -> str:
         """Name of the variant in words."""
-        name = METHOD_NAMES[self.algorithm]
+        name = title_of(self.algorithm)
         return name if self.column is TableColumn.BASELINE else f"{name} + {self.column}"
 
     @classmethod
@@ -77,20 +83,19 @@ class Variant(NamedTuple):
         return Variant(self.algorithm, TableColumn.BASELINE)
 
 
-REFERENCE: Final = Variant(AlgorithmName.AR_SGD, TableColumn.BASELINE)
+REFERENCE: Final = Variant(METHODS[0], TableColumn.BASELINE)
 #: The columns of the thesis' tables 4.2 and 4.3, and two controls that they lack: SGD on one worker, and slow momentum
 #: without gossip. AR-SGD comes first: the others are compared with it.
 ALL_VARIANTS: Final = (
     REFERENCE,
-    Variant(AlgorithmName.SGD, TableColumn.BASELINE),
-    Variant(AlgorithmName.AR_SGD, TableColumn.SLOWMO),
-    *(Variant(method, column) for method in (AlgorithmName.AD_PSGD, AlgorithmName.SWARM_SGD) for column in TableColumn),
+    Variant(ALONE, TableColumn.BASELINE),
+    Variant(METHODS[0], TableColumn.SLOWMO),
+    *(Variant(method, column) for method in _OF_PAIRS for column in TableColumn),
 )
 #: The variants of figures 4.8 and 4.10.
 BEST: Final = (
     REFERENCE,
-    Variant(AlgorithmName.AD_PSGD, TableColumn.NO_AVERAGE),
-    Variant(AlgorithmName.SWARM_SGD, TableColumn.NO_AVERAGE),
+    *(Variant(method, TableColumn.NO_AVERAGE) for method in _OF_PAIRS),
 )
 PLAIN: Final = tuple(Variant(method, TableColumn.BASELINE) for method in METHODS)
 COMPARISONS: Final[dict[str, tuple[Variant, ...]]] = {"thesis": ALL_VARIANTS}
@@ -111,6 +116,9 @@ def train_settings(
     times do not include reading.
     """
     shared = base.model_dump(mode="json", include=set(_SHARED))
+    given = base.algorithm.model_dump(mode="json", include=set(_SHARED_BY_METHODS), exclude_unset=True)
+    keys = {**given, "local_steps": settings.local_steps}
+    known = registry.METHODS[variant.algorithm].settings.model_fields
     slowmo = None
     if variant.column is not TableColumn.BASELINE:
         exact = variant.column is TableColumn.SLOWMO
@@ -118,12 +126,11 @@ def train_settings(
     return TrainSettings.model_validate(
         {
             **shared,
-            "algorithm": variant.algorithm,
-            "workers": 1 if variant.algorithm is AlgorithmName.SGD else settings.workers,
+            "algorithm": {"name": variant.algorithm, **{key: keys[key] for key in keys if key in known}},
+            "workers": 1 if variant.algorithm == ALONE else settings.workers,
             "learning_rate": base.learning_rate * rate_factor,
             "epochs": epochs,
             "batch_size": settings.batch_size,
-            "local_steps": settings.local_steps,
             "seed": seed,
             "slowmo": slowmo,
             "reader": "arrow",
@@ -132,12 +139,9 @@ def train_settings(
     )
 
 
-def timing_settings(shared: TrainSettings, method: AlgorithmName, *, workers: int, batch_size: int) -> TrainSettings:
-    """Settings of a timing run of a bare method, otherwise like those of another run.
-
-    With `local-sgd`, workers compute without messages within an epoch.
-    """
-    changed: dict[str, Any] = {"algorithm": method, "workers": workers, "batch_size": batch_size, "slowmo": None}
-    if method is AlgorithmName.LOCAL_SGD:
-        changed["local_steps"] = _NEVER
-    return TrainSettings.model_validate({**shared.model_dump(mode="json"), **changed})
+def timing_settings(like: TrainSettings, *, workers: int, batch_size: int) -> TrainSettings:
+    """Settings of a timing run of a bare method. Those of `APART` compute without messages within an epoch."""
+    changed = like.model_dump(mode="json") | {"workers": workers, "batch_size": batch_size, "slowmo": None}
+    if like.algorithm.name == APART:
+        changed["algorithm"]["local_steps"] = _NEVER
+    return TrainSettings.model_validate(changed)

@@ -73,7 +73,7 @@ class MpiTransport(Transport):
         if overlap == "thread" and self.protocol != "sockets" and one_thread:
             raise LaunchError(
                 "this MPI allows one thread only (no MPI_THREAD_SERIALIZED), so averages in its windows cannot overlap "
-                "with the computation; set train.exchange to sockets or train.overlap to inline"
+                "with the computation; set train.algorithm.exchange to sockets or train.algorithm.overlap to inline"
             )
         self.rank = self.comm.rank
         self.world_size = self.comm.size

@@ -70,8 +70,9 @@ def connect(comm: MPI.Intracomm, *, servers: Sequence[int], lanes: int, network:
         tried += problems
     raise LaunchError(
         f"the workers cannot connect to each other for their averages: "
-        f"{'; '.join(tried) or 'no address is up on the host of rank 0'}. Set train.network to the interface or the "
-        f"network between the hosts (now {network or 'null: any'}), for example 10.0.0.0/24, and allow TCP there."
+        f"{'; '.join(tried) or 'no address is up on the host of rank 0'}. Set train.algorithm.network to the "
+        f"interface or the network between the hosts (now {network or 'null: any'}), for example 10.0.0.0/24, and "
+        f"allow TCP there."
     )
 
 
@@ -121,7 +122,9 @@ def _addresses(network: str | None) -> list[str]:
     except ValueError:
         wanted = None
     if wanted is None:
-        raise LaunchError(f"train.network: rank 0 has no interface '{network}', only {', '.join(sorted(states))}")
+        raise LaunchError(
+            f"train.algorithm.network: rank 0 has no interface '{network}', only {', '.join(sorted(states))}"
+        )
     return [address for address in found if ipaddress.ip_address(address) in wanted]
 
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from typing_extensions import override
 
-from training.flat_model import FlatModel, VectorModel
+from training.flat_model import FlatModel
 from training.readers.batch import Batch
 from training.readers.reader import Reader
 from training.readers.sharding import Share
 from training.transports.transport import Vector
+from training.vector_model import VectorModel
 from training.workloads.gradients import gradients_of
 from training.workloads.sums import Sums, sums_of
 

@@ -44,9 +44,10 @@ def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_m
     ]
     np.testing.assert_allclose(found, expected, atol=1e-14)
     for rank in range(2):
-        assert watcher.algorithms[rank].counts.staleness == {1: 2}
-        counts = watcher.algorithms[rank].average_counts
-        assert (counts.begun, counts.received, counts.skipped) == ((2, 0, 0) if rank else (0, 2, 0))
+        assert watcher.algorithms[rank].staleness == {1: 2}
+        counts = watcher.algorithms[rank].counters()
+        begun_received_skipped = tuple(counts[f"averages_{kind}"] for kind in ("begun", "received", "skipped"))
+        assert begun_received_skipped == ((2, 0, 0) if rank else (0, 2, 0))
 
 
 def test_a_worker_that_meets_nobody_trains_alone() -> None:
@@ -91,9 +92,9 @@ def test_an_average_beside_the_gradient_is_skipped_while_the_one_before_is_under
         before_step=watcher,
         **AD_PSGD,
     )
-    counts = watcher.algorithms[1].average_counts
-    assert (counts.begun, counts.skipped) == (4, 6)
-    assert watcher.algorithms[0].average_counts.received == 4
+    counts = watcher.algorithms[1].counters()
+    assert (counts["averages_begun"], counts["averages_skipped"]) == (4, 6)
+    assert watcher.algorithms[0].counters()["averages_received"] == 4
 
 
 def test_gradients_never_wait_for_an_average_beside_them() -> None:
@@ -104,6 +105,6 @@ def test_gradients_never_wait_for_an_average_beside_them() -> None:
         cluster = CLUSTER.model_copy(update={"latency_seconds": latency})
         problem.drive(cluster=cluster, overlap="thread", exchange="additive", before_step=watcher, **AD_PSGD)
         began[latency] = watcher.began
-        assert watcher.algorithms[0].average_counts.begun > 3
+        assert watcher.algorithms[0].counters()["averages_begun"] > 3
     spans = {latency: [times[-1] - times[0] for times in each.values()] for latency, each in began.items()}
     np.testing.assert_allclose(spans[1e-4], spans[1e-6], rtol=1e-12)

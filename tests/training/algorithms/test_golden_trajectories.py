@@ -46,7 +46,7 @@ def trajectory(method: str) -> dict[str, Any]:
     )
     parameters = models(simulated)
     waves = np.cos(np.outer(np.arange(4), np.arange(parameters.shape[1])))
-    epochs = [{key: record[key] for key in KEYS} for record in simulated.records[0]]
+    epochs = [{key: record.get(key, 0) for key in KEYS} for record in simulated.records[0]]
     return {"epochs": epochs, "parameters": (parameters @ waves.T).tolist()}
 
 

@@ -26,7 +26,7 @@ def test_the_other_workers_continue(method: str, slow: dict[str, Any], bad: floa
     watcher = Watcher()
     found = problem.drive(**METHODS[method], **slow, optimizer="sgd", momentum=0.5, cluster=ROUGH, before_step=watcher)
     assert abs(found).max() < 100
-    assert [watcher.algorithms[rank].counts.skipped for rank in range(4)] == [0, 0, 3, 0]
+    assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(4)] == [0, 0, 3, 0]
 
 
 def test_without_a_gradient_a_worker_still_takes_part_in_the_average() -> None:
@@ -59,9 +59,8 @@ def test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch(method: str, row
     simulated = run(train=poisoned, **METHODS[method], cluster=ROUGH)
     assert np.isfinite(models(simulated)).all()
     for epoch in range(2):
-        # The record counts from the beginning of the run.
         records = [worker[epoch] for worker in simulated.records]
-        assert sum(record["steps_not_finite"] for record in records) == epoch + 1
+        assert sum(record["steps_not_finite"] for record in records) == 1
         assert np.isfinite(records[0]["val_loss"])
     assert np.isnan(simulated.records[0][-1]["train_loss"]), "what could not be computed is not left out silently"
 
@@ -106,4 +105,4 @@ def test_an_update_that_is_not_finite_is_not_published() -> None:
 
         found = problem.drive(algorithm=method, local_steps=1, optimizer="sgd", cluster=ROUGH, before_step=before)
         assert np.isfinite(found).all()
-        assert [watcher.algorithms[rank].counts.skipped for rank in range(3)] == [0, 1, 0]
+        assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(3)] == [0, 1, 0]

@@ -11,6 +11,7 @@ from simulated import ROUGH, LinearGradients, VectorRow, Watcher, matched
 from torch.optim import SGD
 
 from training.algorithms.base import Algorithm
+from training.transports.transport import run_now
 
 RATE = 0.1
 BASES: dict[str, dict[str, Any]] = {
@@ -137,7 +138,7 @@ def test_the_slow_momentum_does_not_depend_on_the_learning_rate(exact: bool) -> 
             watcher(rank, step, algorithm)  # noqa: B023 - called before the loop continues
             before(rank, step, algorithm)  # noqa: B023
             if rank == 0 and step % 6 == 0:
-                momenta.append(algorithm.state()["momentum"].numpy())  # noqa: B023
+                momenta.append(run_now(algorithm.state())["momentum"])  # noqa: B023
 
         given = LinearGradients(workers=4, steps=25, seed=3, hessian=0)
         drive(

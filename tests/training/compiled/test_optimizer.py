@@ -11,8 +11,8 @@ import torch
 from simulated import VectorRow, settings
 from torch.optim import Optimizer
 
-from training.algorithms.registry import make_optimizer, torch_optimizer
 from training.compiled.optimizer import VectorOptimizer
+from training.loop.making import make_optimizer, torch_optimizer
 
 CHOICES: list[dict[str, Any]] = [
     {"optimizer": "adam"},

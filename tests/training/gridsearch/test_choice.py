@@ -68,7 +68,13 @@ def test_workers_share_the_batch_only_where_they_average_gradients(train: dict[s
 
 def test_everything_else_stays() -> None:
     train = TrainSettings.model_validate(
-        {"algorithm": "ad-psgd", "workers": 2, "seed": 5, "epochs": 99, "weight_decay": 0.1, "topology": "ring"}
+        {
+            "algorithm": {"name": "ad-psgd", "topology": "ring"},
+            "workers": 2,
+            "seed": 5,
+            "epochs": 99,
+            "weight_decay": 0.1,
+        }
     )
     applied, settings = BEST.applied_to(train)
     assert applied == HlfSettings(hidden=[9, 5])

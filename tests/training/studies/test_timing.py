@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from method_keys import nested
 from simulated import toy_network, toy_rows
 
 from training.settings import TrainSettings
@@ -23,7 +24,7 @@ METHODS: list[dict[str, Any]] = [
 
 
 def settings(**chosen: Any) -> TrainSettings:
-    return TrainSettings(**({"workers": 4, "batch_size": 8, "epochs": 3} | chosen))
+    return TrainSettings(**({"workers": 4, "batch_size": 8, "epochs": 3} | nested(chosen)))
 
 
 @pytest.mark.parametrize("chosen", METHODS, ids=str)

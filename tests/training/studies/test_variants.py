@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from training.settings import AlgorithmName, TrainSettings
+from training.settings import TrainSettings
 from training.studies.settings import CompareSettings
 from training.studies.variants import ALL_VARIANTS, REFERENCE, TableColumn, Variant, timing_settings, train_settings
 
@@ -28,7 +28,7 @@ def test_there_are_the_seven_cells_of_the_tables_and_two_controls() -> None:
         "swarm-sgd-slowmo-no-avg",
     ]
     assert all(Variant.of(variant.key) == variant for variant in ALL_VARIANTS)
-    assert Variant(AlgorithmName.SWARM_SGD, TableColumn.SLOWMO).plain.key == "swarm-sgd"
+    assert Variant("swarm-sgd", TableColumn.SLOWMO).plain.key == "swarm-sgd"
 
 
 def test_columns_are_slow_momentum_with_and_without_the_exact_average() -> None:
@@ -57,20 +57,24 @@ def test_a_learning_rate_of_the_sweep_is_a_factor_on_that_of_train() -> None:
 
 def test_what_methods_share_comes_from_train_and_the_rest_does_not() -> None:
     base = TrainSettings(
-        optimizer="sgd", learning_rate=0.3, momentum=0.9, algorithm="local-sgd", optimizer_state="average",
-        topology="ring", workers=2, epochs=99, batch_size=7, local_steps=11, cache="none", tensorboard=True,
+        optimizer="sgd", learning_rate=0.3, momentum=0.9, optimizer_state="average", workers=2, epochs=99, batch_size=7,
+        algorithm={"name": "swarm-sgd", "topology": "ring", "local_steps": 11, "network": "ib0", "exchange": "sockets"},
+        slowmo={"exact_average": True}, cache="none", tensorboard=True,
     )  # fmt: skip
     found = made("swarm-sgd", base)
     assert (found.optimizer, found.learning_rate, found.momentum) == ("sgd", 0.3, 0.9)
-    assert (found.workers, found.epochs, found.batch_size, found.local_steps, found.seed) == (4, 3, 16, 3, 5)
-    assert (found.topology, found.optimizer_state, found.tensorboard) == (None, None, False)
+    assert (found.workers, found.epochs, found.batch_size, found.seed) == (4, 3, 16, 5)
+    assert found.algorithm.model_dump(exclude_unset=True) == {
+        "name": "swarm-sgd", "local_steps": 3, "network": "ib0", "exchange": "sockets",
+    }  # fmt: skip
+    assert made("ar-sgd", base).algorithm.model_dump() == {"name": "ar-sgd"}
+    assert (found.optimizer_state, found.tensorboard) == (None, False)
     assert (found.reader, found.cache) == ("arrow", "memory")
 
 
 def test_timing_runs_are_of_bare_methods_and_may_have_one_worker() -> None:
-    shared = train_settings(TrainSettings(), CHOSEN, REFERENCE, epochs=2, seed=1)
-    found = timing_settings(shared, AlgorithmName.SGD, workers=1, batch_size=64)
-    assert (found.algorithm, found.workers, found.batch_size, found.slowmo) == ("sgd", 1, 64, None)
+    found = timing_settings(made("sgd"), workers=1, batch_size=64)
+    assert (found.algorithm.name, found.workers, found.batch_size, found.slowmo) == ("sgd", 1, 64, None)
 
 
 def test_a_model_cannot_be_compared_twice() -> None:

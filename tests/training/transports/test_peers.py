@@ -82,5 +82,5 @@ def test_the_fastest_network_comes_first_unless_one_is_named(
 
 
 def test_an_unknown_network_is_refused_with_the_names_that_exist() -> None:
-    with pytest.raises(LaunchError, match=r"train.network: rank 0 has no interface 'eht0', only .*lo"):
+    with pytest.raises(LaunchError, match=r"train.algorithm.network: rank 0 has no interface 'eht0', only .*lo"):
         peers._addresses("eht0")

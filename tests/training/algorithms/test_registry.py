@@ -1,0 +1,124 @@
+"""What every registered method keeps to, and how the config names them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from simulated import LinearGradients, VectorRow, Watcher, settings
+
+from training.algorithms import method as registration
+from training.algorithms.base import Algorithm
+from training.algorithms.method import MethodSettings, Traits, algorithm
+from training.algorithms.registry import METHODS, SlowMoSettings
+from training.algorithms.wrapper import Wrapper
+from training.loop.making import make_algorithm
+from training.settings import TrainSettings
+from training.transports.transport import SingleTransport, run_now
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Methods that a test adds are gone after it."""
+    monkeypatch.setattr(registration, "METHODS", dict(METHODS))
+    return registration.METHODS
+
+
+class ToySettings(MethodSettings):
+    """Settings of a method for tests."""
+
+    name: Literal["toy"]
+
+
+def test_a_name_belongs_to_one_method(registered: dict[str, Any]) -> None:
+    register = algorithm("toy", ToySettings, Traits())
+    register(type("First", (), {}))
+    with pytest.raises(ValueError, match=r"two methods 'toy': .*First.* and .*Second.*Rename one"):
+        register(type("Second", (), {}))
+    with pytest.raises(ValueError, match=r"ToySettings needs the field `name: Literal\['other'\]`"):
+        algorithm("other", ToySettings, Traits())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_traits_agree_with_each_other_and_the_file_names_its_source(name: str) -> None:
+    settings_of, traits, kind = METHODS[name]
+    assert traits.title
+    # Work units leave workers different numbers of steps, so only methods that meet never can use them.
+    assert not traits.synchronous or traits.equal_steps
+    assert not (traits.pairs and (traits.exact_average or traits.can_shrink or traits.equal_steps))
+    assert not traits.averages_models or traits.exact_average
+    assert ("topology" in settings_of.model_fields) == (settings_of(name=name).graph is not None)
+    # The file of the method, by which a stage knows its code, and what its docstrings say.
+    assert kind.__module__ == settings_of.__module__ == f"training.algorithms.{name.replace('-', '_')}"
+    module = inspect.getmodule(kind)
+    assert module is not None
+    assert re.search(r"(19|20)\d\d", module.__doc__ or ""), "the docstring of the module cites its source"
+    assert re.search(r"<-|=", kind.__doc__ or ""), "the docstring of the class has the equation"
+    assert [key for key, field in settings_of.model_fields.items() if key != "name" and not field.description] == []
+
+
+@pytest.mark.parametrize("slowmo", [None, {"tau": 2}])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_takes_steps_counts_and_is_restored(name: str, slowmo: dict[str, Any] | None) -> None:
+    workers = 1 if METHODS[name].traits.single_worker else 4
+    watcher, problem = Watcher(), LinearGradients(workers=workers, steps=3, seed=2)
+    found = problem.drive(algorithm=name, slowmo=slowmo, optimizer="sgd", before_step=watcher)
+    assert (found[-1] != problem.initial).any(axis=-1).all()
+    counted = watcher.algorithms[0].counters()
+    assert counted["steps_not_finite"] == 0
+    assert ("averages_begun" in counted) == METHODS[name].traits.pairs
+    chosen = settings(algorithm=name, workers=1, slowmo=slowmo)
+    model, restored = VectorRow(problem.initial), VectorRow(np.zeros(5))
+    states = []
+    for each in (model, restored):
+        made = make_algorithm(each, chosen, SingleTransport())
+        run_now(made.restore(states[0]) if states else made.start())
+        states.append(run_now(made.state()))
+        result = each.empty()
+        run_now(made.result(result))
+        np.testing.assert_array_equal(result, problem.initial)
+    np.testing.assert_equal(states[1], states[0])
+
+
+def test_a_wrapper_passes_all_on() -> None:
+    own = {name for name, value in vars(Algorithm).items() if inspect.isfunction(value) and not name.startswith("_")}
+    assert own - set(vars(Wrapper)) == {"has_gradient"}
+
+
+def test_a_name_stands_for_the_method_with_its_defaults() -> None:
+    for name in METHODS:
+        assert TrainSettings(algorithm=name) == TrainSettings(algorithm={"name": name})  # type: ignore[arg-type]
+    assert TrainSettings().algorithm.name == "ar-sgd"
+    with pytest.raises(ValidationError, match="'ad-psgd', 'ar-sgd'"):
+        TrainSettings.model_validate({"algorithm": "adpsgd"})
+
+
+def test_only_what_can_change_the_result_counts() -> None:
+    plain, named = (
+        TrainSettings.model_validate({"algorithm": {"name": "ad-psgd"} | keys}).result_items()
+        for keys in ({}, {"network": "ib0"})
+    )
+    assert plain == named
+    assert plain["algorithm"] == {
+        "name": "ad-psgd", "topology": "complete", "exchange": "auto", "overlap": "thread",
+    }  # fmt: skip
+    assert "workers" not in TrainSettings().result_items(exclude={"workers"})
+
+
+def test_the_config_is_read_without_torch() -> None:
+    code = "import sys, pipeline.config; sys.exit(bool({'torch', 'numba'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_slowmo_takes_the_traits_of_its_base_but_for_exact_averages() -> None:
+    for exact in (True, False):
+        chosen = settings(algorithm="ad-psgd", workers=1, slowmo=SlowMoSettings(exact_average=exact))
+        made = make_algorithm(VectorRow(np.zeros(3)), chosen, SingleTransport())
+        assert made.traits.pairs
+        assert made.traits.equal_steps is exact

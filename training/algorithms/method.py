@@ -1,0 +1,115 @@
+"""What the file of a method declares: settings, traits and name. No torch, so that the config is read without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+from training.topology import TopologyName
+
+A = TypeVar("A", bound=type[Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What other code asks about a method instead of its name."""
+
+    title: str = ""
+    """Name in tables and figures."""
+    synchronous: bool = True
+    """Whether all workers take each step together, so that the run does not depend on timing."""
+    equal_steps: bool = True
+    """Whether all workers must take the same number of steps, since they meet now and then."""
+    single_worker: bool = False
+    """Whether it runs on one worker only."""
+    pairs: bool = False
+    """Whether random pairs of workers average their shared vectors."""
+    server: bool = False
+    """Whether the workers share a centre, which is the model."""
+    exact_average: bool = False
+    """Whether it averages all workers exactly, gradients or models; SlowMo then does so too."""
+    averages_models: bool = False
+    """Whether these exact averages are of models, so that the optimiser's state needs a policy."""
+    linear_rate: bool = False
+    """Whether the workers share one step of the optimiser: batches add up, and the linear rule holds for SGD."""
+    can_shrink: bool = True
+    """Whether the survivors can continue after the loss of a rank."""
+
+
+class Sharing(NamedTuple):
+    """How the transport connects the vectors that workers share."""
+
+    protocol: Literal["auto", "locked", "additive", "sockets"] = "auto"
+    overlap: Literal["thread", "inline"] = "inline"
+    network: str | None = None
+
+
+class MethodSettings(BaseModel):
+    """Settings of a method; the fields are the keys of `train.algorithm`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    #: Keys that change the speed but not the result: they never make a stage stale.
+    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset()
+
+    name: str
+    """Name of the method."""
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of the method."""
+        return METHODS[self.name].traits
+
+    @property
+    def graph(self) -> TopologyName | None:
+        """The communication graph: the key `topology` of the methods that have one."""
+        return getattr(self, "topology", None)
+
+    @property
+    def steps_apart(self) -> int:
+        """Number of steps from one average to the next: the key `local_steps` of the methods that have one."""
+        return getattr(self, "local_steps", 1)
+
+    @property
+    def sharing(self) -> Sharing:
+        """How the transport connects shared vectors."""
+        return Sharing()
+
+
+class Method(NamedTuple):
+    """A registered method."""
+
+    settings: type[MethodSettings]
+    traits: Traits
+    kind: type[Any]
+    """The `Algorithm`; it takes settings and a `Worker`."""
+
+
+#: The registered methods by name; `training.algorithms.registry` fills it.
+METHODS: Final[dict[str, Method]] = {}
+
+
+def algorithm(name: str, settings: type[MethodSettings], traits: Traits) -> Callable[[A], A]:
+    """Register a class as the method of this name.
+
+    Args:
+        name: Name in the config.
+        settings: Its settings, with `name: Literal[name]`.
+        traits: What other code asks about it.
+
+    Raises:
+        ValueError: Another class has this name, or the settings have another one.
+    """
+    if get_args(settings.model_fields["name"].annotation) != (name,):
+        raise ValueError(f"{settings.__name__} needs the field `name: Literal[{name!r}]`.")
+
+    def register(kind: A) -> A:
+        if name in METHODS:
+            raise ValueError(f"there are two methods '{name}': {METHODS[name].kind} and {kind}. Rename one of them.")
+        kind.traits = traits
+        METHODS[name] = Method(settings, traits, kind)
+        return kind
+
+    return register

@@ -1,0 +1,68 @@
+"""The base of the methods around another method: all that a wrapper does not change is the base method's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import override
+
+from training.algorithms.base import Algorithm, ComputeGradient, Counters
+from training.transports.transport import Vector
+
+
+class Wrapper(Algorithm):
+    """Another method, with something around its steps.
+
+    Args:
+        base: The base method.
+    """
+
+    def __init__(self, base: Algorithm) -> None:
+        self.base = base
+        self.traits = base.traits
+        self.model, self.optimizer, self.transport = base.model, base.optimizer, base.transport
+
+    @override
+    async def start(self) -> None:
+        await self.base.start()
+
+    @override
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        await self.base.step(compute_gradient, num_samples)
+
+    @override
+    async def current(self, out: Vector) -> None:
+        await self.base.current(out)
+
+    @override
+    async def result(self, out: Vector) -> None:
+        await self.base.result(out)
+
+    @override
+    async def add(self, change: Vector) -> None:
+        await self.base.add(change)
+
+    @override
+    async def snapshot(self, out: Vector) -> float:
+        return await self.base.snapshot(out)
+
+    @override
+    async def quiesce(self) -> None:
+        await self.base.quiesce()
+
+    @override
+    async def close(self) -> None:
+        await self.base.close()
+
+    @override
+    def counters(self) -> Counters:
+        return self.base.counters()
+
+    @override
+    async def state(self) -> dict[str, Any]:
+        """The base method's state; a wrapper adds its own."""
+        return {"base": await self.base.state()}
+
+    @override
+    async def restore(self, state: dict[str, Any]) -> None:
+        await self.base.restore(state["base"])

@@ -1,0 +1,66 @@
+"""Makes algorithms and optimisers from the settings."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+
+from training.algorithms.base import Algorithm, Worker
+from training.algorithms.partners import Partners
+from training.algorithms.registry import METHODS, SlowMo
+from training.compiled.optimizer import VectorOptimizer
+from training.settings import OptimizerName, TrainSettings
+from training.transports.transport import Transport
+from training.vector_model import VectorModel
+
+
+def make_algorithm(
+    model: VectorModel, settings: TrainSettings, transport: Transport, *, partners: Partners | None = None
+) -> Algorithm:
+    """The algorithm of one worker, inside SlowMo if so configured.
+
+    Args:
+        model: The worker's model.
+        settings: Settings of the training.
+        transport: The other workers.
+        partners: Chooses the ranks to average with; None: random neighbours.
+
+    Raises:
+        TopologyError: The graph does not exist for this number of workers.
+    """
+    optimizer = make_optimizer(model, settings)
+    worker = Worker(model, optimizer, transport, settings.seed, settings.optimizer_state, partners)
+    base: Algorithm = METHODS[settings.algorithm.name].kind(settings.algorithm, worker)
+    if settings.slowmo is None:
+        return base
+    exact, policy = settings.slowmo_is_exact, settings.state_policy
+    return SlowMo(settings.slowmo, base, exact_average=exact, state_policy=policy)
+
+
+def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:
+    """The base optimiser over the flat vector: compiled code in host memory, torch's on a GPU."""
+    if model.flat.device.type == "cpu":
+        return cast("Optimizer", VectorOptimizer(model.flat, settings))
+    return torch_optimizer(model.flat, settings)
+
+
+def torch_optimizer(flat: nn.Parameter, settings: TrainSettings) -> Optimizer:
+    """The optimiser of torch over a vector.
+
+    Its state starts as zeros. Torch would make it at the first step. A worker without a gradient skips this step, and
+    would then have no moments for an average.
+    """
+    rate, decay = settings.effective_learning_rate, settings.weight_decay
+    optimizer: Optimizer
+    if settings.optimizer is OptimizerName.ADAM:
+        optimizer = Adam([flat], lr=rate, weight_decay=decay)
+        moments = {name: torch.zeros_like(flat.detach()) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[flat] = {"step": torch.zeros(()), **moments}
+    else:
+        optimizer = SGD([flat], lr=rate, momentum=settings.momentum, nesterov=settings.nesterov, weight_decay=decay)
+        if settings.momentum:
+            optimizer.state[flat] = {"momentum_buffer": torch.zeros_like(flat.detach())}
+    return optimizer
