@@ -123,8 +123,9 @@ class TrainSettings(BaseModel):
     tensorboard: bool = False
     """Whether to also write scalars for TensorBoard (needs `pip install tensorboardX`). For a network that is trained
     already, its records give them."""
-    launcher: Literal["mpirun", "srun"] = "mpirun"
-    """Program that starts the ranks: `mpirun`, or `srun` in a SLURM allocation (with `--mpi=pmix`)."""
+    launcher: Literal["mpirun", "srun", "spark"] = "mpirun"
+    """What starts the ranks: `mpirun`; `srun` in a SLURM allocation (with `--mpi=pmix`); or `spark`: mpirun starts them
+    inside the executors of the Spark cluster, without ssh."""
     launcher_args: list[str] = []
     """Further arguments of the launcher, for example `[--hostfile, hosts.txt]` for mpirun."""
 
@@ -178,7 +179,7 @@ class TrainSettings(BaseModel):
 
     @model_validator(mode="after")
     def _no_number_of_ranks(self) -> Self:
-        numbers = ("-n", "-np", "-c", "--n", "--np") if self.launcher == "mpirun" else ("-n", "--ntasks")
+        numbers = ("-n", "--ntasks") if self.launcher == "srun" else ("-n", "-np", "-c", "--n", "--np")
         for word in self.launcher_args:
             if word.split("=")[0] in (*numbers, "--ntasks"):
                 raise ValueError(f"launcher_args: '{word}' sets the number of ranks; set train.workers instead")

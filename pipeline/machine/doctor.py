@@ -74,7 +74,7 @@ def examine(
         threads: Threads of each worker.
         spark_master: Spark's master URL.
         min_free_bytes: Disk space that the run needs.
-        launcher: Program that starts the workers: mpirun or srun.
+        launcher: What starts the workers: mpirun, srun or spark.
         launcher_args: Further arguments of the launcher, which may name other hosts.
 
     Returns:
@@ -370,12 +370,13 @@ class _Plan(NamedTuple):
 
 def _started_by_mpirun(plan: _Plan) -> int:
     """Number of workers that mpirun starts; 1 if it starts none."""
-    return plan.workers if plan.launcher == "mpirun" else 1
+    return 1 if plan.launcher == "srun" else plan.workers
 
 
 def _on_this_machine(plan: _Plan) -> int:
     """Number of workers on the cores of this machine; further arguments of the launcher may name other hosts."""
-    return 1 if plan.has_launcher_args else _started_by_mpirun(plan)
+    elsewhere = plan.has_launcher_args or plan.launcher == "spark"
+    return 1 if elsewhere else _started_by_mpirun(plan)
 
 
 _CHECKS: Final[tuple[tuple[Need, Callable[[Machine, _Plan], Finding | None]], ...]] = (

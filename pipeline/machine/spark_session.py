@@ -130,6 +130,8 @@ def _start(settings: SparkSettings) -> SparkContext:
         "spark.driver.maxResultSize": "0",
         # Floats hardly compress, and compression costs the JVM as much as the transfer.
         "spark.shuffle.compress": "false",
+        # Tasks that wait for each other longer than this fail; Spark's default is a year.
+        "spark.barrier.sync.timeout": "300",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",

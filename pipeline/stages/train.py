@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 
@@ -19,6 +20,10 @@ from pipeline.runs.provenance import now
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.terminal.tables import describe, rank_table
+
+if TYPE_CHECKING:
+    from training.launching.launcher import Hosts
+    from training.settings import TrainSettings
 
 
 class Train(Stage):
@@ -136,10 +141,21 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
             )
             bar(done, progress.num_epochs * progress.num_steps, note)
 
-        launch(spec, on_progress=show, on_loss=say)
+        launch(spec, on_progress=show, on_loss=say, hosts=_hosts(context, settings))
     summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
     context.console.print(rank_table(summary))
     return {**summary, "started_from": None if start_from is None else start_from.name, "created": now()}
+
+
+def _hosts(context: Context, settings: TrainSettings) -> Hosts:
+    """Where the ranks run."""
+    from training.launching.launcher import no_hosts
+
+    if settings.launcher != "spark" or settings.workers == 1:
+        return no_hosts
+    from training.launching.spark_job import spark_hosts
+
+    return partial(spark_hosts, context.start_spark())
 
 
 def _write_scalars(config: Config, network: ModelName, version: Path, console: Console) -> None:

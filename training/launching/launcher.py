@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,8 +31,21 @@ _LAST_WORDS: Final = 2000
 _FILES_OF_ANOTHER: Final = "PMIx server's listener thread failed to start"
 
 
+#: Holds slots of a cluster for a number of workers, and gives arguments of mpirun for them.
+Hosts = Callable[[int], AbstractContextManager[list[str]]]
+
+
+def no_hosts(_: int) -> AbstractContextManager[list[str]]:
+    """Leave the choice of the hosts to mpirun or srun."""
+    return nullcontext([])
+
+
 def launch(
-    spec: RunSpec, *, on_progress: Callable[[Progress], None], on_loss: Callable[[str], None] = lambda _: None
+    spec: RunSpec,
+    *,
+    on_progress: Callable[[Progress], None],
+    on_loss: Callable[[str], None] = lambda _: None,
+    hosts: Hosts = no_hosts,
 ) -> None:
     """Train with the configured number of workers; returns when all are done.
 
@@ -41,6 +55,7 @@ def launch(
         spec: The run; results go to its `out_dir`.
         on_progress: Called with the progress of rank 0.
         on_loss: Called with a sentence when a rank is lost and the run starts again.
+        hosts: Holds the hosts during each start of the ranks (`train.launcher: spark`).
 
     Raises:
         ShardError: The dataset has too few row groups for the workers.
@@ -59,7 +74,7 @@ def launch(
         return
     # Losses of an earlier command do not count.
     (spec.out_dir / "losses.jsonl").unlink(missing_ok=True)
-    job = _Job(spec.out_dir, spec_path, spec.train)
+    job = _Job(spec.out_dir, spec_path, spec.train, hosts, [spec.out_dir / "summary.json"])
 
     def tell(_: int, progress: Progress | None) -> None:
         if progress is not None:
@@ -74,6 +89,7 @@ def launch_all(
     *,
     on_progress: Callable[[int, Progress], None],
     on_loss: Callable[[str], None] = lambda _: None,
+    hosts: Hosts = no_hosts,
 ) -> None:
     """Train several runs, one after the other, in ranks that start only once, since a start takes seconds.
 
@@ -84,6 +100,7 @@ def launch_all(
         folder: Folder of the ranks' log and errors.
         on_progress: Called with the number of a run and the progress of rank 0 in it.
         on_loss: Called with a sentence when a rank is lost and all start again.
+        hosts: As in `launch`.
 
     Raises:
         TrainingError: As in `launch`; the message names the run.
@@ -97,11 +114,12 @@ def launch_all(
         spec.save(spec.out_dir / "run.json")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "losses.jsonl").unlink(missing_ok=True)
-    job = _Job(folder, folder / "runs.json", settings)
+    summaries = [spec.out_dir / "summary.json" for spec in specs]
+    job = _Job(folder, folder / "runs.json", settings, hosts, summaries)
     current = 0
 
     def choose() -> bool:
-        left = [number for number, spec in enumerate(specs) if not (spec.out_dir / "summary.json").exists()]
+        left = [number for number, summary in enumerate(summaries) if not summary.exists()]
         runs = [{"number": number, "spec": str(specs[number].out_dir / "run.json")} for number in left]
         job.argument.write_text(json.dumps({"runs": runs}, indent=1), encoding="utf-8")
         return bool(runs)
@@ -129,6 +147,9 @@ class _Job(NamedTuple):
     argument: Path
     """File of the spec, or of the list of specs."""
     settings: TrainSettings
+    hosts: Hosts
+    summaries: list[Path]
+    """What the ranks write at the end of each run."""
 
 
 #: Called with the number of a run and its progress, which is None when the run begins.
@@ -185,14 +206,15 @@ def _refuse_impossible(spec: RunSpec) -> None:
 def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
     """Run all ranks once; False if one was lost."""
     files.clear()
-    summary = job.folder / "summary.json"
-    summary.unlink(missing_ok=True)
+    (job.folder / "summary.json").unlink(missing_ok=True)
     log_path = job.folder / "ranks.log"
     status = _run_ranks(job, log_path, on_progress)
     if status and not files.has_started and _FILES_OF_ANOTHER in log_path.read_text(errors="replace"):
         status = _run_ranks(job, log_path, on_progress)
-    # If survivors have finished without the lost rank, mpirun's exit status only reports the loss.
-    if status == 0 or (job.settings.on_rank_loss == "shrink" and summary.exists()):
+    # If survivors have finished without the lost rank, mpirun's exit status only reports the loss. After the loss of a
+    # host, this status is 0.
+    is_done = all(summary.exists() for summary in job.summaries)
+    if is_done and (status == 0 or job.settings.on_rank_loss == "shrink"):
         return True
     _raise_what_failed(job.settings, files, log_path, status)
     files.note_loss(_last_words(log_path, 200).replace("\n", " ") or f"status {status}")
@@ -202,9 +224,10 @@ def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
 def _run_ranks(job: _Job, log_path: Path, on_progress: _Tell) -> int:
     """Start the ranks and follow them to their end; returns the launcher's exit status."""
     with (
+        job.hosts(job.settings.workers) as where,
         log_path.open("w", encoding="utf-8") as log,
         subprocess.Popen(
-            rank_command(job.settings, job.argument),
+            rank_command(job.settings, job.argument, where),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -221,8 +244,13 @@ def _run_ranks(job: _Job, log_path: Path, on_progress: _Tell) -> int:
     return process.returncode
 
 
-def rank_command(settings: TrainSettings, spec_path: Path) -> list[str]:
+def rank_command(settings: TrainSettings, spec_path: Path, where: Sequence[str] = ()) -> list[str]:
     """The command line as a list; nothing goes through a shell.
+
+    Args:
+        settings: Number of workers and launcher.
+        spec_path: The argument of each rank.
+        where: Further arguments of mpirun.
 
     Raises:
         LaunchError: There is no mpirun or srun.
@@ -255,6 +283,7 @@ def rank_command(settings: TrainSettings, spec_path: Path) -> list[str]:
         *(word for name in VARIABLES for word in ("-x", name)),
         "-x",
         "PYTHONPATH",
+        *where,
         *settings.launcher_args,
         *worker,
     ]

@@ -1,0 +1,194 @@
+"""Hosts for ranks inside the executors of a Spark cluster, without ssh.
+
+Tasks of a barrier job hold one slot for each worker. On each host, one of them starts what mpirun would start there by
+ssh: mpirun calls the agent of `training.launching.spark_agent` instead of ssh, and the agent sends the command to the
+task. The job ends when the driver closes its connections to the tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import BarrierTaskContext, SparkContext
+
+from training.errors import LaunchError
+from training.launching import spark_agent
+
+#: Time for all tasks to start [s].
+_START_SECONDS: Final = 120.0
+#: Time for a command to end after its agent or the driver is gone [s].
+_GRACE_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.2
+
+
+@contextmanager
+def spark_hosts(spark: SparkContext, workers: int) -> Iterator[list[str]]:
+    """Hold a slot of the cluster for each worker.
+
+    Python and this code must lie at the same path on all hosts, and the run folder on storage that all share.
+
+    Args:
+        spark: The running context.
+        workers: Number of slots.
+
+    Yields:
+        Arguments of mpirun, which start the ranks in the slots.
+
+    Raises:
+        LaunchError: The cluster has fewer slots than workers, grows and shrinks, or does not start the tasks.
+    """
+    _refuse_impossible(spark, workers)
+    token = secrets.token_hex(32)
+    address = spark.getConf().get("spark.driver.bindAddress") or spark.getConf().get("spark.driver.host") or ""
+    failures: list[Exception] = []
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server((address, 0)))
+        driver = (spark.getConf().get("spark.driver.host") or socket.gethostname(), server.getsockname()[1])
+        job = threading.Thread(target=_run_job, args=(spark, workers, driver, token, failures), daemon=True)
+        job.start()
+        stack.callback(job.join, _GRACE_SECONDS)
+        hosts = _accept_all(server, workers, token, failures, stack)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hep-pipeline-hosts-")))
+        names = {name: f"executors-{place}" for place, name in enumerate(sorted(hosts))}
+        table = {names[name]: {**host, "token": token} for name, host in hosts.items()}
+        (folder / "hosts.json").write_text(json.dumps(table), encoding="utf-8")
+        slots = ",".join(f"{names[name]}:{host['slots']}" for name, host in hosts.items())
+        agent = _write_agent(folder)
+        # A daemon that leaves its session would outlive the task.
+        yield [
+            "--leave-session-attached",
+            *("--prtemca", "plm_ssh_agent", str(agent)),
+            *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
+            *("--host", slots),
+        ]
+
+
+def _refuse_impossible(spark: SparkContext, workers: int) -> None:
+    if spark.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        raise LaunchError(
+            "train.launcher: spark needs a fixed number of executors, but spark.dynamicAllocation.enabled is true. "
+            "Set it to false in spark.conf, or use the launcher mpirun or srun."
+        )
+    if spark.defaultParallelism < workers:
+        raise LaunchError(
+            f"train.workers is {workers}, but the Spark cluster {spark.master} has {spark.defaultParallelism} slots, "
+            f"and all workers start together. Use at most {spark.defaultParallelism} workers, or more executors."
+        )
+
+
+def _run_job(spark: SparkContext, workers: int, driver: tuple[str, int], token: str, failures: list[Exception]) -> None:
+    """Run the tasks to their end."""
+
+    def hold(_: Iterable[int]) -> Iterable[int]:
+        _hold_slot(driver, token)
+        return ()
+
+    try:
+        spark.parallelize(range(workers), workers).barrier().mapPartitions(hold).collect()
+    except Exception as error:  # noqa: BLE001 - the thread that waits for the tasks raises it
+        failures.append(error)
+
+
+def _accept_all(
+    server: socket.socket, workers: int, token: str, failures: list[Exception], stack: ExitStack
+) -> dict[str, dict[str, Any]]:
+    """Wait for all tasks; returns address, port and slots of each host. Their connections close with the stack.
+
+    Raises:
+        LaunchError: The job fails, or not all tasks start in time.
+    """
+    server.settimeout(_LOOK_SECONDS)
+    deadline = time.monotonic() + _START_SECONDS
+    hosts: dict[str, dict[str, Any]] = {}
+    slots: Counter[str] = Counter()
+    while slots.total() < workers:
+        if failures:
+            raise LaunchError(f"the Spark job that holds the slots failed: {failures[0]}"[:1000]) from failures[0]
+        if time.monotonic() > deadline:
+            raise LaunchError(
+                f"{slots.total()} of {workers} tasks started within {_START_SECONDS:.0f} s. Other jobs may hold the "
+                f"slots of the cluster, or its hosts cannot reach the driver: check spark.driver.host."
+            )
+        try:
+            connection, (address, *_) = server.accept()
+        except TimeoutError:
+            continue
+        stack.enter_context(connection)
+        connection.settimeout(_GRACE_SECONDS)
+        with connection.makefile("r", encoding="utf-8") as lines:
+            told = spark_agent.read_line(lines, token)
+        if told is None:
+            continue
+        slots[told["name"]] += 1
+        if told["serves"]:
+            hosts[told["name"]] = {"address": address, "port": told["port"]}
+    return {name: {**host, "slots": slots[name]} for name, host in hosts.items()}
+
+
+def _write_agent(folder: Path) -> Path:
+    """The program that mpirun calls instead of ssh."""
+    path = folder / "agent"
+    words = (sys.executable, "-I", spark_agent.__file__, str(folder / "hosts.json"))
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+    path.chmod(0o700)
+    return path
+
+
+def _hold_slot(driver: tuple[str, int], token: str) -> None:
+    """Hold the slot of this task until the driver closes the connection, and run the commands that arrive."""
+    context = BarrierTaskContext.get()
+    name = socket.gethostname()
+    serves = context.allGather(name).index(name) == context.partitionId()
+    with socket.create_connection(driver, _GRACE_SECONDS) as to_driver, socket.create_server(("", 0)) as server:
+        spark_agent.write_line(
+            to_driver, {"token": token, "name": name, "serves": serves, "port": server.getsockname()[1]}
+        )
+        while True:
+            ready, _, _ = select.select([to_driver, server], [], [])
+            if to_driver in ready:
+                return
+            agent, _ = server.accept()
+            with agent:
+                _serve(agent, to_driver, token)
+
+
+def _serve(agent: socket.socket, to_driver: socket.socket, token: str) -> None:
+    """Run the command of an agent, as ssh does, and stop it when the agent or the driver is gone."""
+    agent.settimeout(_GRACE_SECONDS)
+    with agent.makefile("r", encoding="utf-8") as lines:
+        asked = spark_agent.read_line(lines, token)
+    if asked is None:
+        return
+    command = ["/bin/sh", "-c", asked["command"]]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=agent.fileno(), stderr=agent.fileno(), start_new_session=True
+    ) as process:
+        while process.poll() is None:
+            if select.select([agent, to_driver], [], [], _LOOK_SECONDS)[0]:
+                _stop(process)
+    spark_agent.write_status(agent, process.returncode)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
