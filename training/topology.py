@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, reduce
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from training.base_graph import Links, base_graph
 from training.errors import TopologyError
 
 #: Highest number of workers for a spectral gap; beyond it the eigenvalues would take minutes.
@@ -28,25 +29,60 @@ class TopologyName(StrEnum):
     """Neighbours differ in one binary digit of the rank; the number of workers is a power of two."""
     EXPONENTIAL = "exponential"
     """Neighbours are at distances 1, 2, 4, ... in both directions of a ring."""
+    BASE_2 = "base-2"
+    """Base-(k+1) graph of degree 1: another partner in each step; exact average after a few steps, for any number."""
+    BASE_3 = "base-3"
+    """Base-(k+1) graph of degree at most 2."""
+    BASE_4 = "base-4"
+    """Base-(k+1) graph of degree at most 3."""
+    BASE_5 = "base-5"
+    """Base-(k+1) graph of degree at most 4."""
 
 
-class Topology(NamedTuple):
-    """A graph with symmetric doubly stochastic weights."""
+_BASES: Final = {
+    TopologyName.BASE_2: 2,
+    TopologyName.BASE_3: 3,
+    TopologyName.BASE_4: 4,
+    TopologyName.BASE_5: 5,
+}
 
-    name: TopologyName
+
+class Round(NamedTuple):
+    """The graph of one step, with symmetric doubly stochastic weights."""
+
     neighbours: list[list[int]]
     """Neighbours of each worker in ascending order, without the worker itself."""
     weights: list[list[float]]
     """Weights of each worker: of its own model first, then of its neighbours' models; they add up to 1."""
 
     @property
+    def matrix(self) -> NDArray[np.float64]:
+        """W, (world_size, world_size): after one step of gossip, worker i holds sum_j W_ij x_j."""
+        matrix = np.zeros((len(self.neighbours), len(self.neighbours)))
+        for rank, (others, (own, *given)) in enumerate(zip(self.neighbours, self.weights, strict=True)):
+            matrix[rank, rank] = own
+            matrix[rank, others] = given
+        return matrix
+
+
+class Topology(NamedTuple):
+    """A sequence of graphs that comes round again; a static graph is a sequence of one."""
+
+    name: TopologyName
+    rounds: list[Round]
+
+    @property
     def world_size(self) -> int:
         """Number of workers."""
-        return len(self.neighbours)
+        return len(self.rounds[0].neighbours)
+
+    def reached(self, rank: int) -> list[int]:
+        """Neighbours of a worker in any step, in ascending order."""
+        return sorted({other for each in self.rounds for other in each.neighbours[rank]})
 
 
 def make_topology(name: TopologyName, world_size: int) -> Topology:
-    """The graph with Metropolis-Hastings weights.
+    """The graph, static with Metropolis-Hastings weights, or the base-(k+1) graph with those of its paper.
 
     w_ij = 1 / (1 + max(degree_i, degree_j)) for neighbours; w_ii makes the sum of a row 1. The matrix is symmetric and
     doubly stochastic on any graph (Xiao and Boyd 2004, section 4.2). On the complete graph all weights are 1/m.
@@ -55,11 +91,15 @@ def make_topology(name: TopologyName, world_size: int) -> Topology:
         TopologyError: The graph does not exist for this number of workers.
 
     Examples:
-        >>> make_topology(TopologyName.RING, 4).neighbours
+        >>> make_topology(TopologyName.RING, 4).rounds[0].neighbours
         [[1, 3], [0, 2], [1, 3], [0, 2]]
-        >>> make_topology(TopologyName.COMPLETE, 3).weights[0]
+        >>> make_topology(TopologyName.COMPLETE, 3).rounds[0].weights[0]
         [0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
+        >>> [each.neighbours for each in make_topology(TopologyName.BASE_2, 4).rounds]
+        [[[1], [0], [3], [2]], [[2], [3], [0], [1]]]
     """
+    if name in _BASES:
+        return Topology(name, [_weighted(links, world_size) for links in base_graph(world_size, _BASES[name] - 1)])
     neighbours = [sorted(_reached(name, rank, world_size) - {rank}) for rank in range(world_size)]
     degrees = np.array([len(others) for others in neighbours])
     weights = []
@@ -67,7 +107,7 @@ def make_topology(name: TopologyName, world_size: int) -> Topology:
         given = (1 / (1 + np.maximum(degrees[rank], degrees[others]))).tolist() if others else []
         own = 1 / world_size if degrees[rank] == world_size - 1 else 1 - sum(given)
         weights.append([own, *given])
-    return Topology(name, neighbours, weights)
+    return Topology(name, [Round(neighbours, weights)])
 
 
 #: The same, kept: the thousands of workers of a simulation share one graph.
@@ -75,18 +115,15 @@ shared_topology = lru_cache(maxsize=1)(make_topology)
 
 
 def mixing_matrix(topology: Topology) -> NDArray[np.float64]:
-    """W, (world_size, world_size): after one step of gossip, worker i holds sum_j W_ij x_j."""
-    matrix = np.zeros((topology.world_size, topology.world_size))
-    for rank, (others, (own, *given)) in enumerate(zip(topology.neighbours, topology.weights, strict=True)):
-        matrix[rank, rank] = own
-        matrix[rank, others] = given
-    return matrix
+    """W, (world_size, world_size), the product over the sequence: after it, worker i holds sum_j W_ij x_j."""
+    return reduce(lambda before, each: each.matrix @ before, topology.rounds, np.eye(topology.world_size))
 
 
 def spectral_gap(topology: Topology) -> float:
-    """1 - max(|lambda_2|, |lambda_m|) of W: 1 mixes in one step, 0 never (Migliorini 2020, assumption 2.2).
+    """1 - ||W - 1/m||_2 of the mixing matrix: 1 mixes in one sequence, 0 never.
 
-    The thesis' rho is (1 - gap)^2. The gap is NaN above `MAX_EIGENVALUES` workers.
+    For a static graph it is 1 - max(|lambda_2|, |lambda_m|), and the thesis' rho is (1 - gap)^2 (Migliorini 2020,
+    assumption 2.2). The gap is NaN above `MAX_EIGENVALUES` workers.
 
     Examples:
         >>> round(spectral_gap(make_topology(TopologyName.COMPLETE, 8)), 6)
@@ -94,12 +131,18 @@ def spectral_gap(topology: Topology) -> float:
         >>> round(spectral_gap(make_topology(TopologyName.RING, 8)), 4)
         0.1953
     """
-    if topology.world_size == 1:
-        return 1.0
     if topology.world_size > MAX_EIGENVALUES:
         return float("nan")
-    eigenvalues = np.linalg.eigvalsh(mixing_matrix(topology))
-    return float(1 - max(abs(eigenvalues[-2]), abs(eigenvalues[0])))
+    return float(1 - np.linalg.norm(mixing_matrix(topology) - 1 / topology.world_size, 2))
+
+
+def _weighted(links: Links, world_size: int) -> Round:
+    """The graph of these links; what their weights leave of 1 is the weight of the own model."""
+    given: list[dict[int, float]] = [{} for _ in range(world_size)]
+    for (one, other), weight in links.items():
+        given[one][other] = given[other][one] = weight
+    ordered = [dict(sorted(each.items())) for each in given]
+    return Round([list(each) for each in ordered], [[1 - sum(each.values()), *each.values()] for each in ordered])
 
 
 def _reached(name: TopologyName, rank: int, world_size: int) -> set[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from simulated import LinearGradients
@@ -33,12 +35,11 @@ def test_weights_are_symmetric_doubly_stochastic_and_not_negative(name: str, wor
 @pytest.mark.parametrize(("name", "workers"), GRAPHS)
 def test_everybody_is_reached_from_everybody(name: str, workers: int) -> None:
     topology = make_topology(TopologyName(name), workers)
-    assert all(rank not in others for rank, others in enumerate(topology.neighbours))
-    assert all(
-        rank in topology.neighbours[other] for rank, others in enumerate(topology.neighbours) for other in others
-    )
+    ((neighbours, _),) = topology.rounds
+    assert all(rank not in others for rank, others in enumerate(neighbours))
+    assert all(rank in neighbours[other] for rank, others in enumerate(neighbours) for other in others)
     reached = {0}
-    while more := {other for rank in reached for other in topology.neighbours[rank]} - reached:
+    while more := {other for rank in reached for other in neighbours[rank]} - reached:
         reached |= more
     assert reached == set(range(workers))
     assert spectral_gap(topology) > 1e-3
@@ -80,7 +81,7 @@ def test_the_complete_graph_mixes_in_one_step_and_so_does_one_worker() -> None:
 def test_the_exponential_graph_mixes_much_faster_than_the_ring() -> None:
     gaps = [spectral_gap(make_topology(name, 64)) for name in (TopologyName.EXPONENTIAL, TopologyName.RING)]
     assert gaps[0] > 50 * gaps[1]
-    assert len(make_topology(TopologyName.EXPONENTIAL, 64).neighbours[0]) == 11
+    assert len(make_topology(TopologyName.EXPONENTIAL, 64).reached(0)) == 11
 
 
 def test_the_gap_of_very_many_workers_is_not_computed() -> None:
@@ -101,6 +102,34 @@ def test_gossip_alone_keeps_the_mean_and_forgets_at_the_rate_of_the_second_eigen
     rate = (spread[25] / spread[10]) ** (1 / 15)
     second = 1 - spectral_gap(make_topology(TopologyName(name), workers))
     assert 0.9 * second <= rate <= second * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 4])
+def test_a_base_graph_averages_any_number_exactly_with_few_links(degree: int) -> None:
+    for workers in range(1, 65):
+        topology = make_topology(TopologyName(f"base-{degree + 1}"), workers)
+        np.testing.assert_allclose(mixing_matrix(topology), 1 / workers, atol=1e-14, err_msg=str(workers))
+        assert spectral_gap(topology) == pytest.approx(1, abs=1e-12)
+        assert len(topology.rounds) <= max(1, 2 * math.log(workers, degree + 1) + 2), "theorem 1 of the paper"
+        for each in topology.rounds:
+            np.testing.assert_array_equal(each.matrix, each.matrix.T)
+            np.testing.assert_allclose(each.matrix.sum(axis=0), 1, atol=1e-14)
+            assert each.matrix.min() >= -1e-15
+            assert max(map(len, each.neighbours)) <= degree
+    # By hand: 4 + 1 and 2 x 3 nodes.
+    if degree == 1:
+        assert [len(make_topology(TopologyName.BASE_2, workers).rounds) for workers in (5, 6)] == [5, 4]
+
+
+@pytest.mark.parametrize("workers", [5, 12])
+def test_gossip_on_a_base_graph_reaches_consensus_after_one_sequence_and_never_before(workers: int) -> None:
+    steps = len(make_topology(TopologyName.BASE_3, workers).rounds)
+    problem = LinearGradients(workers=workers, steps=steps, seed=1, hessian=0, noise=0)
+    start = np.random.default_rng(2).normal(size=(workers, 5))
+    found = problem.drive(algorithm="d-psgd", topology="base-3", initial=start, optimizer="sgd")
+    spread = abs(found - start.mean(axis=0)).max(axis=(1, 2))
+    assert spread[-1] < 1e-14
+    assert (spread[:-1] > 1e-2).all()
 
 
 def test_graphs_that_do_not_exist_are_refused_with_one_that_does() -> None:
