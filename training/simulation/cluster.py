@@ -40,6 +40,11 @@ class ClusterSettings(BaseModel):
     """Latency of one message within a host [s]."""
     memory_bytes_per_second: float = Field(default=1e10, gt=0)
     """Bandwidth of a message within a host [bytes/s]."""
+    loss_probability: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a message between hosts is lost, at least 0 and below 1. A pairwise average is then left out on
+    both sides; all other messages are sent again after `resend_seconds`."""
+    resend_seconds: float = Field(default=0.2, gt=0)
+    """Time after which a lost message is noticed [s]; 0.2 is the shortest timeout of Linux' TCP."""
     ring_above_bytes: float = Field(default=10_000, ge=0)
     """Size of a vector above which an all-reduce goes around a ring; below, by recursive doubling."""
 

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from training.simulation.losses import Losses
+
 #: Round trips that one pairwise average waits for; each half of them carries the vector once. `locked`: lock and read;
 #: write and unlock. `additive`: header, vector and header again, to read and to write. `sockets`: request and answer.
 ROUND_TRIPS: Final = {"locked": 2, "additive": 6, "sockets": 1}
@@ -130,10 +132,12 @@ class Cards:
     Args:
         network: The network.
         world_size: Number of workers.
+        losses: Loses messages between hosts.
     """
 
-    def __init__(self, network: Network, world_size: int) -> None:
+    def __init__(self, network: Network, world_size: int, losses: Losses) -> None:
         self._network = network
+        self._losses = losses
         hosts = -(-world_size // network.workers_per_host)
         self._sending_until, self._receiving_until = [0.0] * hosts, [0.0] * hosts
 
@@ -142,8 +146,17 @@ class Cards:
         per_host = self._network.workers_per_host
         return self._network.within if sender // per_host == receiver // per_host else self._network.between
 
-    def arrival(self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1) -> float:
-        """Time at which a message that starts now arrives; each round trip more than one adds a latency."""
+    def loses(self, sender: int, receiver: int) -> bool:
+        """Whether the next message from one worker to another, which is sent only once, is lost."""
+        return self.link(sender, receiver) is self._network.between and self._losses.is_lost(sender)
+
+    def arrival(
+        self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1, again: bool = True
+    ) -> float:
+        """Time at which a message that starts now arrives; each round trip more than one adds a latency.
+
+        If it may be sent `again`, that is until one copy arrives, the lost copies add their timeouts.
+        """
         (link, within, per_host, _), sending, receiving = self._network, self._sending_until, self._receiving_until
         origin, goal = sender // per_host, receiver // per_host
         if origin == goal:
@@ -151,4 +164,5 @@ class Cards:
         duration = nbytes / link.bandwidth
         sending[origin] = max(now, sending[origin]) + duration
         receiving[goal] = max(sending[origin] + link.latency, receiving[goal] + duration)
-        return receiving[goal] + (round_trips - 1) * link.latency
+        delay = self._losses.delay(sender) if again else 0.0
+        return receiving[goal] + (round_trips - 1) * link.latency + delay

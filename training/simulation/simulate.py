@@ -80,7 +80,7 @@ def simulate(
         # With another starting time, rounding could separate simultaneous events.
         clock.now = resume.load(0)["work"]["now"]
     protocol = cluster.protocol(settings.algorithm.sharing.protocol, world_size)
-    network = SimNetwork(clock, cluster, world_size, protocol=protocol)
+    network = SimNetwork(clock, cluster, world_size, protocol=protocol, seed=settings.seed)
     stacked = StackedModels(module, world_size)
     evaluator = MeanModelEvaluator(clock, stacked, train, val)
     kept: list[RunFiles] = [files(rank) if files else MemoryFiles() for rank in range(world_size)]
@@ -91,7 +91,9 @@ def simulate(
         metered = MeteredTransport(transport, meter)
         model = RowModel(stacked, rank)
         times = ComputeTimes(cluster, seed=settings.seed, rank=rank)
-        work = StackedWork(evaluator, model, rank=rank, times=times, validates_alone=rank < _VALIDATE_ALONE)
+        work = StackedWork(
+            evaluator, model, rank=rank, times=times, losses=network.losses, validates_alone=rank < _VALIDATE_ALONE
+        )
         algorithm = make_algorithm(model, settings, metered, partners=partners(rank) if partners else None)
         tell = None if rank else on_progress
         trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], tell)

@@ -19,6 +19,7 @@ from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.readers.sharding import Share
 from training.simulation.cluster import ComputeTimes
+from training.simulation.losses import Losses
 from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
 from training.transports.transport import Vector
 from training.vector_model import VectorModel
@@ -164,18 +165,26 @@ class StackedWork(Work):
         model: This worker's rows.
         rank: Rank of the worker.
         times: Computing times of its steps.
+        losses: Loses messages.
         validates_alone: Whether it also evaluates its own model at the end.
     """
 
     model: RowModel
 
     def __init__(
-        self, evaluator: MeanModelEvaluator, model: RowModel, *, rank: int, times: ComputeTimes, validates_alone: bool
+        self,
+        evaluator: MeanModelEvaluator,
+        model: RowModel,
+        *,
+        rank: int,
+        times: ComputeTimes,
+        losses: Losses,
+        validates_alone: bool,
     ) -> None:
         self.model = model
         self._evaluator = evaluator
         self._rank = rank
-        self._times = times
+        self._times, self._losses = times, losses
         self.validates_alone = validates_alone
         self._order: Vector = np.empty(0, dtype=np.int64)
         self._bounds: list[int] = [0]
@@ -221,8 +230,10 @@ class StackedWork(Work):
 
     @override
     def state(self) -> dict[str, Any]:
-        return {"times": self._times.state(), "now": self._evaluator.clock.now}
+        lost = self._losses.state(self._rank)
+        return {"times": self._times.state(), "lost": lost, "now": self._evaluator.clock.now}
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
         self._times.load_state(state["times"])
+        self._losses.load_state(self._rank, state["lost"])

@@ -12,6 +12,7 @@ from typing_extensions import override
 from training.simulation.centre import Record, SimCentre
 from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import ROUND_TRIPS, Cards, all_reduce_seconds, tree_seconds
+from training.simulation.losses import Losses
 from training.simulation.meetings import Meeting, SimSum, add_up, half_difference
 from training.simulation.virtual_time import VirtualClock, VirtualLock, VirtualTask, suspend
 from training.transports.centre import Centre
@@ -41,14 +42,16 @@ class SimNetwork:
         cluster: Times of communication.
         world_size: Number of workers.
         protocol: Protocol of the averages, see `ClusterSettings.protocol`; without locks but for `locked`.
+        seed: Seed of the lost messages.
     """
 
     def __init__(
-        self, clock: VirtualClock, cluster: ClusterSettings, world_size: int, *, protocol: str = "locked"
+        self, clock: VirtualClock, cluster: ClusterSettings, world_size: int, *, protocol: str = "locked", seed: int = 1
     ) -> None:
         self.clock = clock
         self.hosts = cluster.network
-        self.cards = Cards(self.hosts, world_size)
+        self.losses = Losses(cluster.loss_probability, cluster.resend_seconds, seed=seed)
+        self.cards = Cards(self.hosts, world_size, self.losses)
         self.world_size = world_size
         self.additive = protocol != "locked"
         self.round_trips = ROUND_TRIPS[protocol]
@@ -105,10 +108,28 @@ class SimNetwork:
         if waiting is not None:
             self.clock.at(arrival, waiting.resume)
 
-    async def travel(self, sender: int, receiver: int, nbytes: int) -> None:
-        """Wait for the half of an average that carries a vector from one worker to another."""
+    async def travel(self, sender: int, receiver: int, nbytes: int) -> bool:
+        """Wait for the half of an average that carries a vector from one worker to another; False if it is lost."""
         now = self.clock.now
-        await self.clock.sleep(self.cards.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips) - now)
+        arrival = self.cards.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips, again=False)
+        is_lost = self.cards.loses(sender, receiver)
+        await self.clock.sleep(self.losses.timeout if is_lost else arrival - now)
+        return not is_lost
+
+    def all_reduce_seconds(self, nbytes: int) -> float:
+        """Time of an all-reduce after the last worker arrives, with messages that are sent again."""
+        is_ring = nbytes > self.hosts.ring_above
+        rounds = 2 * (self.world_size - 1) if is_ring else (self.world_size - 1).bit_length()
+        return all_reduce_seconds(self.hosts, self.world_size, nbytes) + self._lost_seconds(rounds)
+
+    def tree_seconds(self, nbytes: int) -> float:
+        """Time of a broadcast, or of a barrier for 0 bytes, likewise."""
+        rounds = (self.world_size - 1).bit_length()
+        return tree_seconds(self.hosts, self.world_size, nbytes) + self._lost_seconds(rounds)
+
+    def _lost_seconds(self, rounds: int) -> float:
+        is_one_host = self.world_size <= self.hosts.workers_per_host
+        return 0.0 if is_one_host else self.losses.delay_of_all(self.world_size, rounds)
 
     async def answer(self, sender: int, receiver: int, nbytes: int) -> None:
         """Wait for the answer to a request: an empty message there, and some bytes back."""
@@ -151,7 +172,7 @@ class SimTransport(Transport):
 
         def finish(payloads: dict[int, Vector]) -> float:
             add_up(payloads)
-            return all_reduce_seconds(network.hosts, network.world_size, vector.nbytes)
+            return network.all_reduce_seconds(vector.nbytes)
 
         self.waited += await network.meet(self.rank, self._next(), "an all-reduce", vector, finish)
 
@@ -163,7 +184,7 @@ class SimTransport(Transport):
 
         def finish(payloads: dict[int, Vector]) -> float:
             add_up(payloads)
-            seconds = all_reduce_seconds(network.hosts, network.world_size, vector.nbytes)
+            seconds = network.all_reduce_seconds(vector.nbytes)
             network.sums_until = max(network.clock.now, network.sums_until) + seconds
             return network.sums_until - network.clock.now
 
@@ -178,15 +199,14 @@ class SimTransport(Transport):
         def spread(payloads: dict[int, Vector]) -> float:
             for each in payloads.values():
                 each[...] = payloads[0]
-            return tree_seconds(network.hosts, network.world_size, vector.nbytes)
+            return network.tree_seconds(vector.nbytes)
 
         self.waited += await network.meet(self.rank, self._next(), "a broadcast", vector, spread)
 
     @override
     async def barrier(self) -> None:
         network = self._network
-        seconds = tree_seconds(network.hosts, network.world_size, 0)
-        self.waited += await network.meet(self.rank, self._next(), "a barrier", None, lambda _: seconds)
+        self.waited += await network.meet(self.rank, self._next(), "a barrier", None, lambda _: network.tree_seconds(0))
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
@@ -257,7 +277,7 @@ class SimVector(SharedVector):
         self._which = which
         self.values = vector.copy()
         self.lock = VirtualLock(network.clock)
-        self._begun = self._received = self._skipped = self._mixed = self._refused = 0
+        self._begun = self._received = self._skipped = self._mixed = self._refused = self._lost = 0
         self._wait = self._busy = 0.0
         self.changes = 0
         """Number of changes of any kind so far."""
@@ -268,7 +288,14 @@ class SimVector(SharedVector):
     @override
     def counts(self) -> AverageCounts:
         return AverageCounts(
-            self._begun, self._received, self._skipped, self._mixed, self._wait, self._busy, refused=self._refused
+            begun=self._begun,
+            received=self._received,
+            skipped=self._skipped,
+            mixed_reads=self._mixed,
+            wait_seconds=self._wait,
+            exchange_seconds=self._busy,
+            refused=self._refused,
+            lost=self._lost,
         )
 
     @override
@@ -318,33 +345,42 @@ class SimVector(SharedVector):
         clock = self._network.clock
         started = clock.now
         theirs = self._network.vectors[partner][self._which]
-        if await (self._average_adding(theirs) if self._network.additive else self._average_locked(theirs)):
+        is_made = await (self._average_adding(theirs) if self._network.additive else self._average_locked(theirs))
+        if is_made is None:
+            self._lost += 1
+            theirs._lost += 1
+        elif is_made:
             self._begun += 1
             theirs._received += 1
         else:
             self._refused += 1
         self._busy += clock.now - started
 
-    async def _average_locked(self, theirs: SimVector) -> bool:
+    async def _average_locked(self, theirs: SimVector) -> bool | None:
+        """Whether both sides changed; None if a message is lost."""
         network = self._network
         first, second = (self, theirs) if self._rank < theirs._rank else (theirs, self)
         started = network.clock.now
         await first.lock.acquire()
         await second.lock.acquire()
         self._wait += network.clock.now - started
-        await network.travel(theirs._rank, self._rank, self.values.nbytes)
-        await network.travel(self._rank, theirs._rank, self.values.nbytes)
-        is_made = self._apply(theirs, half_difference(theirs.values, self.values))
+        is_made, size = None, self.values.nbytes
+        if await network.travel(theirs._rank, self._rank, size) and await network.travel(
+            self._rank, theirs._rank, size
+        ):
+            is_made = self._apply(theirs, half_difference(theirs.values, self.values))
         second.lock.release()
         first.lock.release()
         return is_made
 
-    async def _average_adding(self, theirs: SimVector) -> bool:
+    async def _average_adding(self, theirs: SimVector) -> bool | None:
         network = self._network
-        await network.travel(theirs._rank, self._rank, self.values.nbytes)
+        if not await network.travel(theirs._rank, self._rank, self.values.nbytes):
+            return None
         difference = half_difference(theirs.values, self.values)
         before = self.changes + theirs.changes
-        await network.travel(self._rank, theirs._rank, self.values.nbytes)
+        if not await network.travel(self._rank, theirs._rank, self.values.nbytes):
+            return None
         self._mixed += self.changes + theirs.changes != before
         return self._apply(theirs, difference)
 

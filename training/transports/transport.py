@@ -56,7 +56,7 @@ class AverageCounts(NamedTuple):
     refused: int = 0
     """Number of averages not made because a vector was not finite."""
     lost: int = 0
-    """Number of averages not made because the partner was lost (protocol `sockets`)."""
+    """Number of averages not made because the partner was lost (protocol `sockets`) or a message was (simulator)."""
 
 
 class SharedVector(Protocol):
