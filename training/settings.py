@@ -47,6 +47,21 @@ class ScheduleSettings(BaseModel):
         return self.decay == "constant" and not self.warmup_epochs
 
 
+SkewKind = Literal["class", "file"]
+
+
+class SkewSettings(BaseModel):
+    """Workers whose training events differ in their mixture."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    by: SkewKind = "class"
+    """What the workers have in unequal parts: events of a `class`, or of a source `file`."""
+    dirichlet: float = Field(default=0.1, gt=0)
+    """Concentration of the Dirichlet distribution of a worker's mixture, greater than 0: 0.1 gives most workers hardly
+    more than one class, 100 nearly the same mixture to all."""
+
+
 class TrainSettings(BaseModel):
     """How the network is trained."""
 
@@ -105,6 +120,9 @@ class TrainSettings(BaseModel):
     sharding: Literal["global", "static"] | None = None
     """How events come to workers: `global`: each draws the next work unit when it is ready, so nobody waits; `static`:
     equal shares per epoch. Null: global where workers do not wait for each other, such as `ad-psgd`."""
+    skew: SkewSettings | None = None
+    """Unequal data, for studies: every event belongs to one worker, all own the same number of events. Each worker then
+    reads all row groups, to use its part. Null: all workers read the same mixture."""
     reader: Literal["petastorm", "arrow"] = "petastorm"
     """Reader of the features: `petastorm`, or the faster `arrow`; both give the same batches."""
     cache: Literal["none", "memory"] = "none"

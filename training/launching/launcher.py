@@ -197,7 +197,7 @@ def _refuse_impossible(spec: RunSpec) -> None:
                 f"the {split} split of {dataset.folder} has no events. Make the features again, from more."
             )
     rows = [group.rows for group in dataset.splits["train"]]
-    if settings.has_static_shards:
+    if settings.has_static_shards and settings.skew is None:
         plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
     if settings.algorithm.graph is not None:
         make_topology(settings.algorithm.graph, settings.workers)

@@ -28,6 +28,7 @@ from training.loop.scalars import FOLDER, TensorBoardScalars
 from training.loop.summary import write_summary
 from training.loop.trainer import Progress, Trainer
 from training.readers.opening import open_reader
+from training.readers.skew import owners_of
 from training.settings import TrainSettings
 from training.threads import use_threads
 from training.transports.transport import Transport, Vector, run_now
@@ -121,6 +122,7 @@ def train(
         # Weights are meaningful only with the scaling of their training.
         described = described._replace(scalers=start.spec.scalers)
     model = make_model(described, settings, transport, device, start=start)
+    owners = owners_of(dataset, settings, world_size=transport.world_size)
     reader = open_reader(
         dataset,
         model.module.inputs,  # type: ignore[arg-type]
@@ -129,6 +131,7 @@ def train(
         dtype=_DTYPES[settings.precision],
         seed=settings.seed,
         device=device,
+        own=None if owners is None else owners.rows_of(transport.rank),
     )
     meter = Meter(transport.now)
     if watchdog is not None:
@@ -151,6 +154,7 @@ def train(
         meter,
         files,
         on_progress,
+        owners=owners,
     )
     with without_denormals():
         run_now(trainer.run(agreed_checkpoint(files.checkpoints, transport)))

@@ -24,8 +24,9 @@ from training.loop.metering import Meter, MeteredTransport
 from training.loop.records import RunFiles, merged
 from training.loop.schedule import SampleClock
 from training.loop.worker_state import start, worker_state
-from training.readers.sharding import plan_epoch, share_of
-from training.readers.units import Boundary, Position, UnitQueue
+from training.readers.sharding import EpochPlan, Share, plan_epoch, share_of
+from training.readers.skew import Owners
+from training.readers.units import Boundary, Position, Unit, UnitQueue
 from training.settings import TrainSettings
 from training.transports.transport import Vector
 from training.workloads.sums import Sums, reduce_sums
@@ -59,6 +60,7 @@ class Trainer:
         meter: The worker's time and bytes.
         files: Storage of records, models and checkpoints.
         on_progress: Called from time to time; None for workers without a progress display.
+        owners: Who owns which rows; None: the workers divide all rows in each epoch.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class Trainer:
         meter: Meter,
         files: RunFiles,
         on_progress: Callable[[Progress], None] | None,
+        *,
+        owners: Owners | None = None,
     ) -> None:
         self._settings = settings
         self._rows = tuple(rows)
@@ -83,6 +87,8 @@ class Trainer:
         self._account = Account(work, algorithm, meter)
         self._clock = SampleClock(settings)
         self._is_static = settings.has_static_shards
+        self._owners = owners
+        self._read = 0
         self._epoch = self._done = self._seen = self._counted = 0
         self._best: dict[str, Any] = {"val_loss": math.inf, "model": None}
         self._last_progress = 0.0
@@ -113,19 +119,13 @@ class Trainer:
 
     async def _epochs_together(self) -> None:
         """Epochs of equal shares; all workers meet at the end of each."""
-        settings, transport = self._settings, self._transport
+        settings = self._settings
         while self._epoch < settings.epochs:
-            plan = plan_epoch(
-                self._rows,
-                world_size=transport.world_size,
-                batch_size=settings.batch_size,
-                seed=settings.seed,
-                epoch=self._epoch,
-            )
+            plan, share = self._share()
             budget, done = int(plan.samples.sum()), int(plan.samples[: self._done].sum())
             self._clock.begin(self._epoch, budget, done=done, counted=self._counted)
             end = self._counted + budget - done
-            self._work.begin(share_of(plan, self._rows, rank=transport.rank, epoch=self._epoch, first_step=self._done))
+            self._work.begin(share)
             for step, of_all in enumerate(plan.samples[self._done :].tolist(), self._done + 1):
                 await self._step(of_all)
                 self._tell(step, plan.num_steps)
@@ -152,20 +152,38 @@ class Trainer:
         num_steps = -(-sum(self._rows) // settings.batch_size)
         ticket = await transport.count("tickets", 1) - 1
         unit = queue.take(ticket)
-        while unit is not None:
+        share = self._own(unit, self._read)
+        while unit is not None and share is not None:
             await self._pass(queue.passed(), ticket)
-            work.begin(unit.share)
+            work.begin(share)
             ticket = await transport.count("tickets", 1) - 1
-            following = queue.take(ticket)
-            if following is not None:
-                work.prefetch(following.share)
+            following, read = queue.take(ticket), self._read + sum(share.sizes)
+            next_share = self._own(following, read)
+            if next_share is not None:
+                work.prefetch(next_share)
             row = unit.start.row
-            for size in unit.share.sizes:
+            for size in share.sizes:
                 await self._step(size)
                 row += size
                 self._tell(row // settings.batch_size, num_steps)
-            unit = following
+            unit, share, self._read = following, next_share, read
         await self._pass(queue.passed(), ticket)
+
+    def _share(self) -> tuple[EpochPlan, Share]:
+        """The plan of the epoch, and this worker's part of what is left of it."""
+        settings, rows, rank, size = self._settings, self._rows, self._transport.rank, self._settings.batch_size
+        if self._owners is None:
+            world_size = self._transport.world_size
+            plan = plan_epoch(rows, world_size=world_size, batch_size=size, seed=settings.seed, epoch=self._epoch)
+        else:
+            plan, rows = self._owners.plan(batch_size=size, epoch=self._epoch), self._owners.counts[rank].tolist()
+        return plan, share_of(plan, rows, rank=rank, epoch=self._epoch, first_step=self._done)
+
+    def _own(self, unit: Unit | None, read: int) -> Share | None:
+        """What this worker reads for a work unit, after it read a number of rows: the unit, or as many of its own."""
+        if unit is None or self._owners is None:
+            return None if unit is None else unit.share
+        return self._owners.following(unit.share, rank=self._transport.rank, start=read)
 
     async def _pass(self, boundaries: Sequence[Boundary], ticket: int) -> None:
         """End epochs and write checkpoints on the way to a unit; whoever draws the first unit of an epoch validates."""
@@ -295,6 +313,7 @@ class Trainer:
         content = await worker_state(self._work, self._algorithm) | {
             "account": self._account.state(),
             "samples": self._seen,
+            "read": self._read,
             "best": self._best,
             "history": self.history,
         }
@@ -317,7 +336,7 @@ class Trainer:
         is_same = resume.world_size == world_size
         parts = [resume.load(each) for each in ([rank] if is_same else range(resume.world_size))]
         if is_same:
-            self.history = parts[0]["history"]
+            self.history, self._read = parts[0]["history"], parts[0]["read"]
         elif rank < len(parts):
             # The records of ranks that are gone are kept in the totals.
             self.history = merged([part["history"] for part in parts])[rank]

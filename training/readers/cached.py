@@ -14,7 +14,7 @@ from features.dataset import FeatureDataset
 from training.readers.batch import Batch, BatchLayout
 from training.readers.memory_rows import MemoryRows
 from training.readers.reader import Reader
-from training.readers.sharding import Piece, Share
+from training.readers.sharding import OwnRows, Piece, Share
 from training.readers.sources import Source
 
 #: Number of steps whose rows are copied together.
@@ -29,13 +29,16 @@ class CachedReader(Reader):
         source: Reads row groups.
         layout: Columns of the model, and the type and device of the tensors.
         seed: Seed of the run.
+        own: Rows of each row group to train on; None: all.
     """
 
-    def __init__(self, dataset: FeatureDataset, source: Source, layout: BatchLayout, *, seed: int) -> None:
+    def __init__(
+        self, dataset: FeatureDataset, source: Source, layout: BatchLayout, *, seed: int, own: OwnRows | None = None
+    ) -> None:
         self._dataset = dataset
         self._source = source
         self._layout = layout
-        self._seed = seed
+        self._seed, self._own = seed, own
         self._memory: dict[str, MemoryRows] = {}
         self._there: dict[str, set[int]] = {}
 
@@ -50,7 +53,8 @@ class CachedReader(Reader):
     @override
     def train_batches(self, share: Share) -> Iterator[Batch]:
         if share.sizes:
-            yield from self._batches("train", share.pieces, self._memory_of("train").reading_order(share), share.sizes)
+            order = self._memory_of("train").reading_order(share, self._own)
+            yield from self._batches("train", share.pieces, order, share.sizes)
 
     def prefetch(self, share: Share) -> None:
         """Do nothing: most row groups are in memory."""
@@ -83,7 +87,7 @@ class CachedReader(Reader):
     def _arrivals(self, split: str, pieces: Sequence[Piece]) -> Iterator[int]:
         """Number of rows of each piece, as soon as its row group is in memory."""
         memory, there = self._memory[split], self._there[split]
-        missing = [group for group, _, _ in pieces if group not in there]
+        missing = [piece.group for piece in pieces if piece.group not in there]
         arriving = zip(missing, self._source.row_groups(split, missing), strict=True)
         missing_now = set(missing)
         for group, start, stop in pieces:

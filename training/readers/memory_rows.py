@@ -16,7 +16,8 @@ from features.dataset import FeatureDataset
 from training.errors import CacheError, ShardError
 from training.readers.batch import Batch, BatchLayout, Rows
 from training.readers.hostile import refuse_pickled_schema
-from training.readers.sharding import Share, shuffled, step_bounds
+from training.readers.sharding import OwnRows, Share, reading_orders, step_bounds
+from training.readers.skew import kinds_of_rows
 from training.readers.sources import ArrowSource
 
 
@@ -41,6 +42,8 @@ class MemoryRows:
     """Seed of the run."""
     group_rows: list[int]
     """Rows of each row group."""
+    files: NDArray[np.int64] | None = None
+    """(num_rows,) number of the source file of each row, where it was asked for."""
 
     @classmethod
     def load(
@@ -52,6 +55,7 @@ class MemoryRows:
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        files: bool = False,
     ) -> Self:
         """Read a whole split.
 
@@ -62,6 +66,7 @@ class MemoryRows:
             dtype: Floating point type of the tensors.
             seed: Seed of the run.
             device: Device of the tensors.
+            files: Whether to read the source file of each row, too.
 
         Raises:
             HostileDatasetError: The dataset carries petastorm's pickled schema.
@@ -74,7 +79,7 @@ class MemoryRows:
         groups = range(len(loaded.group_rows))
         for group, columns in zip(groups, ArrowSource(dataset, layout.fields).row_groups(split, groups), strict=True):
             loaded.fill(group, layout.rows(columns))
-        return loaded
+        return replace(loaded, files=kinds_of_rows(dataset, "file", split)) if files else loaded
 
     @classmethod
     def unfilled(cls, dataset: FeatureDataset, split: str, layout: BatchLayout, *, seed: int) -> Self:
@@ -109,13 +114,10 @@ class MemoryRows:
             )
         return replace(self, group_rows=np.diff(step_bounds(num_rows, num_groups)).tolist())
 
-    def reading_order(self, share: Share) -> NDArray[np.int64]:
-        """Numbers of the rows of a share, in reading order."""
-        starts, rows, seed = self._starts, self.group_rows, self.seed
-        parts = [
-            starts[group] + shuffled(rows[group], seed=seed, epoch=share.epoch, group=group)[start:stop]
-            for group, start, stop in share.pieces
-        ]
+    def reading_order(self, share: Share, own: OwnRows | None = None) -> NDArray[np.int64]:
+        """Numbers of the rows of a share, in reading order; `own`: see `reading_orders`."""
+        orders = reading_orders(share, self.group_rows, own, seed=self.seed)
+        parts = [self._starts[group] + order for group, order in zip(share.groups, orders, strict=True)]
         return np.concatenate(parts)
 
     def in_order(self, groups: Sequence[int]) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from training.readers.batch import BatchLayout
 from training.readers.cached import CachedReader
 from training.readers.hostile import refuse_pickled_schema
 from training.readers.reader import Reader
+from training.readers.sharding import OwnRows
 from training.readers.sources import ArrowSource, PetastormSource
 from training.readers.streamed import StreamedReader
 
@@ -28,6 +29,7 @@ def open_reader(
     dtype: torch.dtype = torch.float32,
     seed: int,
     device: torch.device | str = "cpu",
+    own: OwnRows | None = None,
 ) -> Reader:
     """A reader of a dataset.
 
@@ -39,6 +41,7 @@ def open_reader(
         dtype: Floating point type of the tensors.
         seed: Seed of the run.
         device: Device of the batches.
+        own: Rows of each row group to train on; None: all.
 
     Raises:
         HostileDatasetError: The dataset carries petastorm's pickled schema.
@@ -47,4 +50,4 @@ def open_reader(
     refuse_pickled_schema(dataset)
     layout = BatchLayout.of(dataset, inputs, dtype=dtype, device=device)
     source = (PetastormSource if kind == "petastorm" else ArrowSource)(dataset, layout.fields)
-    return (CachedReader if cache == "memory" else StreamedReader)(dataset, source, layout, seed=seed)
+    return (CachedReader if cache == "memory" else StreamedReader)(dataset, source, layout, seed=seed, own=own)

@@ -5,8 +5,9 @@ Petastorm's own sharding is `index % shard_count` for every seed, so it is not u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 
 from training.errors import ShardError
 from training.random_streams import random_stream
+
+OwnRows = Sequence[NDArray[np.int64]]
+"""A worker's rows of each row group."""
 
 
 class EpochPlan(NamedTuple):
@@ -70,14 +74,29 @@ def _plan_epoch(rows: tuple[int, ...], world_size: int, batch_size: int, seed: i
     turned = np.roll(fixed, -epoch * remainder)
     left_out, used = turned[:remainder], turned[remainder:]
     groups = random_stream(seed, "groups", epoch).permutation(used).reshape(world_size, -1)
-    shard_rows = np.asarray(rows)[groups].sum(axis=1)
+    num_steps, samples = samples_of_steps(np.asarray(rows)[groups].sum(axis=1), batch_size)
+    for array in (groups, left_out, samples):
+        array.flags.writeable = False
+    return EpochPlan(groups, left_out, num_steps, samples)
+
+
+def samples_of_steps(shard_rows: NDArray[np.int64], batch_size: int) -> tuple[int, NDArray[np.int64]]:
+    """Number of steps of every rank, and number of events per step of all ranks together.
+
+    Args:
+        shard_rows: (world_size,) rows of each rank.
+        batch_size: Highest number of rows of a step.
+
+    Examples:
+        >>> steps, samples = samples_of_steps(np.array([3, 4]), 2)
+        >>> steps, samples.tolist()
+        (2, [3, 4])
+    """
     num_steps = -(-int(shard_rows.max()) // batch_size)
     samples = np.zeros(num_steps, dtype=np.int64)
     for size, times in zip(*np.unique(shard_rows, return_counts=True), strict=True):
         samples += times * np.diff(step_bounds(int(size), num_steps))
-    for array in (groups, left_out, samples):
-        array.flags.writeable = False
-    return EpochPlan(groups, left_out, num_steps, samples)
+    return num_steps, samples
 
 
 class Piece(NamedTuple):
@@ -95,6 +114,8 @@ class Share(NamedTuple):
     pieces: list[Piece]
     sizes: list[int]
     """Number of rows of each step."""
+    later: Sequence[int] = ()
+    """Number of epochs after `epoch` whose order each piece has; empty for none."""
 
     @property
     def groups(self) -> list[int]:
@@ -120,7 +141,7 @@ def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, epoch: int, fir
         >>> share_of(plan, [10, 10, 10], rank=0, epoch=0).sizes
         [5, 5, 5, 5]
         >>> share_of(plan, [10, 10, 10], rank=0, epoch=0, first_step=3)
-        Share(epoch=0, pieces=[Piece(group=0, start=5, stop=10)], sizes=[5])
+        Share(epoch=0, pieces=[Piece(group=0, start=5, stop=10)], sizes=[5], later=())
     """
     if not 0 <= first_step <= plan.num_steps:
         raise ValueError(f"there is no step {first_step} in an epoch of {plan.num_steps} steps")
@@ -144,6 +165,21 @@ def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.
         [0, 1, 2, 3, 4]
     """
     return random_stream(seed, "rows", epoch, group).permutation(num_rows)
+
+
+def reading_orders(share: Share, rows: Sequence[int], own: OwnRows | None, *, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Rows to read for each piece of a share, in reading order.
+
+    Args:
+        share: The share.
+        rows: Rows of each row group.
+        own: The worker's rows of each row group, to which the share refers; None: it reads all rows.
+        seed: Seed of the run.
+    """
+    for (group, start, stop), later in zip(share.pieces, share.later or repeat(0), strict=False):
+        num_rows = rows[group] if own is None else len(own[group])
+        order = shuffled(num_rows, seed=seed, epoch=share.epoch + later, group=group)[start:stop]
+        yield order if own is None else own[group][order]
 
 
 def step_bounds(num_rows: int, num_steps: int) -> NDArray[np.int64]:

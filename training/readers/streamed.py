@@ -12,7 +12,7 @@ from typing_extensions import override
 from features.dataset import FeatureDataset
 from training.readers.batch import Batch, BatchLayout, Rows
 from training.readers.reader import Reader
-from training.readers.sharding import Share, shuffled
+from training.readers.sharding import OwnRows, Share, reading_orders
 from training.readers.sources import Source
 
 
@@ -24,13 +24,16 @@ class StreamedReader(Reader):
         source: Reads row groups.
         layout: Columns of the model, and the type and device of the tensors.
         seed: Seed of the run.
+        own: Rows of each row group to train on; None: all.
     """
 
-    def __init__(self, dataset: FeatureDataset, source: Source, layout: BatchLayout, *, seed: int) -> None:
+    def __init__(
+        self, dataset: FeatureDataset, source: Source, layout: BatchLayout, *, seed: int, own: OwnRows | None = None
+    ) -> None:
         self._rows = {split: [group.rows for group in groups] for split, groups in dataset.splits.items()}
         self._source = source
         self._layout = layout
-        self._seed = seed
+        self._seed, self._own = seed, own
         self._thread: ThreadPoolExecutor | None = None
         self._ahead: tuple[Share, Future[Rows], Iterator[Rows]] | None = None
 
@@ -46,7 +49,8 @@ class StreamedReader(Reader):
             _, first, arriving = self._ahead
             self._ahead = None
             arriving = _behind(first, arriving)
-        return deal(zip(arriving, self._orders(share), strict=True), share.sizes)
+        orders = reading_orders(share, self._rows["train"], self._own, seed=self._seed)
+        return deal(zip(arriving, orders, strict=True), share.sizes)
 
     @override
     def prefetch(self, share: Share) -> None:
@@ -65,11 +69,6 @@ class StreamedReader(Reader):
 
     def _row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Rows]:
         return map(self._layout.rows, self._source.row_groups(split, groups))
-
-    def _orders(self, share: Share) -> Iterator[NDArray[np.int64]]:
-        """Rows to read of each row group, in reading order."""
-        for group, start, stop in share.pieces:
-            yield shuffled(self._rows["train"][group], seed=self._seed, epoch=share.epoch, group=group)[start:stop]
 
 
 def _behind(first: Future[Rows], rest: Iterator[Rows]) -> Iterator[Rows]:

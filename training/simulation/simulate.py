@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
 from training.algorithms.partners import Partners
 from training.determinism import be_deterministic
+from training.errors import ShardError
 from training.loop.checkpoints import Checkpoint
 from training.loop.making import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.records import MemoryFiles, RunFiles, merged
 from training.loop.trainer import Progress, Trainer
 from training.readers.memory_rows import MemoryRows
+from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.stacked import MeanModelEvaluator, RowModel, StackedModels, StackedWork
@@ -73,7 +76,8 @@ def simulate(
     world_size = settings.workers
     use_threads(settings.threads)
     be_deterministic()
-    if len(train.group_rows) < world_size:
+    owners = _owners(train, settings)
+    if owners is None and len(train.group_rows) < world_size:
         train = train.recut(world_size)
     clock = VirtualClock()
     if resume is not None:
@@ -92,15 +96,37 @@ def simulate(
         model = RowModel(stacked, rank)
         times = ComputeTimes(cluster, seed=settings.seed, rank=rank)
         work = StackedWork(
-            evaluator, model, rank=rank, times=times, losses=network.losses, validates_alone=rank < _VALIDATE_ALONE
+            evaluator,
+            model,
+            rank=rank,
+            times=times,
+            losses=network.losses,
+            own=None if owners is None else owners.rows_of(rank),
+            validates_alone=rank < _VALIDATE_ALONE,
         )
         algorithm = make_algorithm(model, settings, metered, partners=partners(rank) if partners else None)
         tell = None if rank else on_progress
-        trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], tell)
+        trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], tell, owners=owners)
         clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
     clock.run()
     return Simulated(merged([trainer.history for trainer in trainers]), stacked.parameters, clock.now)
+
+
+def _owners(train: MemoryRows, settings: TrainSettings) -> Owners | None:
+    """Who owns which training rows; None if all read all."""
+    if settings.skew is None:
+        return None
+    kinds = train.labels.numpy() if settings.skew.by == "class" else train.files
+    if kinds is None:
+        raise ShardError("train.skew.by is file, but the rows do not say their files. Load them with `files=True`.")
+    return Owners(
+        np.unique(kinds, return_inverse=True)[1],
+        train.group_rows,
+        world_size=settings.workers,
+        alpha=settings.skew.dirichlet,
+        seed=settings.seed,
+    )
 
 
 def samples_per_second(records: Sequence[Sequence[dict[str, Any]]]) -> float:

@@ -17,7 +17,7 @@ from training.compiled.optimizer import is_finite
 from training.flat_model import FlatModel
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
-from training.readers.sharding import Share
+from training.readers.sharding import OwnRows, Share
 from training.simulation.cluster import ComputeTimes
 from training.simulation.losses import Losses
 from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
@@ -166,6 +166,7 @@ class StackedWork(Work):
         rank: Rank of the worker.
         times: Computing times of its steps.
         losses: Loses messages.
+        own: Rows of each row group to train on; None: all.
         validates_alone: Whether it also evaluates its own model at the end.
     """
 
@@ -179,12 +180,13 @@ class StackedWork(Work):
         rank: int,
         times: ComputeTimes,
         losses: Losses,
+        own: OwnRows | None,
         validates_alone: bool,
     ) -> None:
         self.model = model
         self._evaluator = evaluator
         self._rank = rank
-        self._times, self._losses = times, losses
+        self._times, self._losses, self._own = times, losses, own
         self.validates_alone = validates_alone
         self._order: Vector = np.empty(0, dtype=np.int64)
         self._bounds: list[int] = [0]
@@ -193,7 +195,7 @@ class StackedWork(Work):
 
     @override
     def begin(self, share: Share) -> None:
-        self._order = self._evaluator.train.reading_order(share)
+        self._order = self._evaluator.train.reading_order(share, self._own)
         self._bounds = [0, *accumulate(share.sizes)]
         self._step = 0
 

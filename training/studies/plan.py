@@ -9,12 +9,14 @@ import shutil
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from features.dataset import FeatureDataset
 from models.networks.registry import ModelName, NetworksSettings
 from training import own_folders
 from training.errors import StudyError
 from training.launching.rank import RunSpec
-from training.readers.sharding import plan_epoch
+from training.readers.sharding import plan_epoch, step_bounds
 from training.settings import TrainSettings
 from training.studies.settings import CompareSettings
 from training.studies.variants import (
@@ -90,6 +92,8 @@ class PlannedRun(NamedTuple):
         """Number of steps of every worker over all epochs."""
         settings = self.spec.train
         rows = [group.rows for group in dataset.splits["train"]]
+        if settings.skew is not None:
+            rows = np.diff(step_bounds(sum(rows), settings.workers)).tolist()
         per_epoch = plan_epoch(
             rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0
         ).num_steps

@@ -134,7 +134,15 @@ def simulate_learning(spec: RunSpec, cluster: ClusterSettings) -> dict[str, list
     inputs: Sequence[str] = module.inputs  # type: ignore[assignment]
     dtype = getattr(torch, settings.precision)
     train, val = (
-        MemoryRows.load(dataset, split, inputs, dtype=dtype, seed=settings.seed) for split in ("train", "val")
+        MemoryRows.load(
+            dataset,
+            split,
+            inputs,
+            dtype=dtype,
+            seed=settings.seed,
+            files=settings.skew is not None,
+        )
+        for split in ("train", "val")
     )
     records = simulate(module, train, val, settings, cluster).records
     found = {
@@ -162,7 +170,8 @@ def simulate_times(
         MemoryRows(Rows((torch.ones(size, 1),), torch.zeros(size, dtype=torch.int64), torch.ones(size)), 0, groups)
         for size, groups in ((sum(group_rows), list(group_rows)), (1, [1]))
     )
-    return simulate(_StandIn(), train, val, settings, slower).records
+    # Whose events they are does not matter: all workers have the same number.
+    return simulate(_StandIn(), train, val, settings.model_copy(update={"skew": None}), slower).records
 
 
 def epoch_times(records: Sequence[Sequence[Record]], settings: TrainSettings) -> dict[str, list[float]]:

@@ -1,0 +1,168 @@
+"""Unequal data: every event has one owner, the mixtures follow the distribution, and all readers read what they own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feature_datasets import write_dataset
+from numpy.typing import NDArray
+from simulated import ROUGH, KeptCheckpoints, models, run, toy_rows
+
+from features.dataset import FeatureDataset
+from training.errors import ShardError
+from training.readers.memory_rows import MemoryRows
+from training.readers.opening import open_reader
+from training.readers.sharding import Piece, Share, share_of
+from training.readers.skew import Owners, kinds_of_rows
+from training.simulation.stacked import MeanModelEvaluator
+
+ROWS = {"train": [40, 40, 40, 40, 7], "val": [9], "test": [3]}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    return write_dataset(tmp_path_factory.mktemp("skew") / "data", rows=ROWS)
+
+
+def mixtures(kinds: NDArray[Any], owners: Owners) -> NDArray[np.float64]:
+    """(workers, kinds) fractions of each worker's events."""
+    counts = np.array([np.bincount(kinds[owners.owner == rank], minlength=3) for rank in range(owners.world_size)])
+    fractions: NDArray[np.float64] = counts / counts.sum(axis=1, keepdims=True)
+    return fractions
+
+
+@pytest.mark.parametrize(("workers", "rows"), [(1, 5), (3, 3), (4, 1000), (7, 1001), (64, 997)])
+@pytest.mark.parametrize("alpha", [1e-3, 0.1, 100.0])
+def test_every_row_has_one_owner_and_all_own_the_same_number(workers: int, rows: int, alpha: float) -> None:
+    kinds = np.random.default_rng(1).choice(3, rows, p=[0.6, 0.3, 0.1])
+    kinds[:3] = range(3)
+    owners = Owners(kinds, [rows // 2, rows - rows // 2], world_size=workers, alpha=alpha, seed=1)
+    sizes = np.bincount(owners.owner, minlength=workers)
+    assert sizes.sum() == rows
+    assert sizes.max() - sizes.min() <= 1
+    assert owners.counts.sum(axis=1).tolist() == sizes.tolist()
+    again = Owners(kinds, [rows // 2, rows - rows // 2], world_size=workers, alpha=alpha, seed=1)
+    np.testing.assert_array_equal(again.owner, owners.owner)
+
+
+def test_a_small_concentration_separates_the_classes_and_a_large_one_mixes_them() -> None:
+    kinds = np.random.default_rng(1).choice(3, 30_000, p=[0.6, 0.3, 0.1])
+    apart, between, mixed = (
+        mixtures(kinds, Owners(kinds, [30_000], world_size=10, alpha=alpha, seed=1)) for alpha in (0.01, 0.3, 1e5)
+    )
+    assert abs(mixed - [0.6, 0.3, 0.1]).max() < 0.02
+    means = [found.max(axis=1).mean() for found in (apart, between, mixed)]
+    assert means[0] > 0.9 > means[1] > 0.65 > means[2]
+
+
+def test_mixtures_follow_the_dirichlet_distribution() -> None:
+    kinds = np.arange(30_000) % 3
+    found = mixtures(kinds, Owners(kinds, [30_000], world_size=1000, alpha=0.5, seed=1))[:, 0]
+    drawn = np.random.default_rng(1).dirichlet([0.5] * 3, 30_000)[:, 0]
+    # The last ones take what is left, so the extremes are a little rarer.
+    assert np.mean(found) == pytest.approx(1 / 3, abs=0.01)
+    assert np.std(found) == pytest.approx(np.std(drawn), rel=0.1)
+
+
+@pytest.mark.parametrize(("kind", "cache"), [("petastorm", "none"), ("arrow", "none"), ("arrow", "memory")])
+def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind: Any, cache: Any) -> None:
+    memory = MemoryRows.load(dataset, "train", ["hlf"], dtype=torch.float64, seed=3)
+    kinds = kinds_of_rows(dataset, "class")
+    np.testing.assert_array_equal(kinds, memory.labels.numpy())
+    owners = Owners(kinds, memory.group_rows, world_size=3, alpha=0.1, seed=3)
+    plan, seen = owners.plan(batch_size=8, epoch=1), []
+    assert int(plan.samples.sum()) == 167
+    for rank in range(3):
+        own = owners.rows_of(rank)
+        share = share_of(plan, owners.counts[rank].tolist(), rank=rank, epoch=1)
+        reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, dtype=torch.float64, seed=3, own=own)
+        order = memory.reading_order(share, own)
+        assert (owners.owner[order] == rank).all()
+        batches = list(reader.train_batches(share))
+        assert len(batches) == plan.num_steps
+        assert torch.equal(torch.cat([batch.inputs[0] for batch in batches]), memory.inputs[0][order])
+        seen.append(order)
+    assert sorted(np.concatenate(seen).tolist()) == list(range(167))
+
+
+def test_a_worker_continues_in_its_own_rows_over_the_ends_of_epochs(dataset: FeatureDataset) -> None:
+    rows = toy_rows(90, groups=3)
+    owners = Owners(rows.labels.numpy(), rows.group_rows, world_size=2, alpha=0.2, seed=1)
+    own, total = owners.rows_of(1), 45
+    asked = [7, 30, 20, 64]
+    found, start = [], 0
+    for size in asked:
+        unit = Share(5, [Piece(0, 0, size)], [size])
+        share = owners.following(unit, rank=1, start=start)
+        assert share.sizes == [size]
+        found.append(rows.reading_order(share, own))
+        start += size
+    sequence = [
+        rows.reading_order(
+            share_of(owners.plan(batch_size=45, epoch=epoch), owners.counts[1].tolist(), rank=1, epoch=epoch), own
+        )
+        for epoch in range(3)
+    ]
+    assert start < 3 * total
+    np.testing.assert_array_equal(np.concatenate(found), np.concatenate(sequence)[:start])
+
+
+@pytest.mark.parametrize("algorithm", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
+def test_workers_of_every_method_train_on_their_own_events_within_the_global_budget(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[int, list[int]] = {rank: [] for rank in range(3)}
+    original = MeanModelEvaluator.gradient
+
+    async def spy(self: MeanModelEvaluator, rank: int, rows: Any, seconds: float) -> None:
+        seen[rank] += rows.tolist()
+        await original(self, rank, rows, seconds)
+
+    monkeypatch.setattr(MeanModelEvaluator, "gradient", spy)
+    train = toy_rows(300, groups=2)
+    skew = {"by": "class", "dirichlet": 0.1}
+    simulated = run(algorithm=algorithm, workers=3, train=train, skew=skew, cluster=ROUGH, epochs=2)
+    owners = Owners(train.labels.numpy(), train.group_rows, world_size=3, alpha=0.1, seed=1)
+    for rank, rows in seen.items():
+        assert (owners.owner[rows] == rank).all()
+    assert sum(map(len, seen.values())) == 600
+    assert sum(record["samples_left_out"] for record in simulated.records[0]) == 0
+    counts = np.bincount(np.concatenate(list(seen.values())))
+    if algorithm in ("ar-sgd", "d-psgd"):
+        assert (counts == 2).all()
+    else:
+        # The slow worker reads fewer of its events; the others begin anew.
+        assert len(seen[0]) < 200 < len(seen[1])
+
+
+@pytest.mark.parametrize("algorithm", ["d-psgd", "swarm-sgd"])
+def test_a_run_on_unequal_data_resumes(algorithm: str) -> None:
+    chosen: dict[str, Any] = {
+        "algorithm": algorithm,
+        "workers": 3,
+        "train": toy_rows(120, groups=2),
+        "checkpoint_steps": 3,
+        "skew": {"by": "class"},
+    }
+    kept = KeptCheckpoints()
+    whole = run(files=kept.files, **chosen)
+    resumed = run(files=KeptCheckpoints().files, resume=kept.at((1, 0)), **chosen)
+    if algorithm == "d-psgd":
+        np.testing.assert_array_equal(models(resumed), models(whole))
+    read = [kept.at((1, 0)).load(rank)["read"] for rank in range(3)]
+    assert sum(read) == (0 if algorithm == "d-psgd" else 120)
+
+
+def test_files_are_kinds_too(dataset: FeatureDataset) -> None:
+    found = MemoryRows.load(dataset, "train", ["hlf"], files=True).files
+    np.testing.assert_array_equal(found, kinds_of_rows(dataset, "file"))
+    with pytest.raises(ShardError, match="Load them with `files=True`"):
+        run(skew={"by": "file"})
+
+
+def test_more_workers_than_rows_are_refused() -> None:
+    with pytest.raises(ShardError, match="4 workers cannot each own some of 3 training rows"):
+        Owners(np.arange(3), [3], world_size=4, alpha=0.1, seed=1)

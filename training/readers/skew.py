@@ -1,0 +1,162 @@
+"""Unequal data: each training event belongs to one worker, and the workers' mixtures of classes or files differ.
+
+All workers own the same number of events, so that each event is read once in an epoch of equal shares. The row groups
+are mixed, so a worker owns some rows of every row group: it reads all row groups in each epoch (with `cache: memory`
+once), as many times the data as there are workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import count
+from typing import Final
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from features.dataset import FeatureDataset
+from training.errors import ShardError
+from training.random_streams import random_stream
+from training.readers.sharding import EpochPlan, Piece, Share, samples_of_steps, step_bounds
+from training.settings import SkewKind, TrainSettings
+
+_COLUMNS: Final = {"class": "label", "file": "file_uuid"}
+
+
+def kinds_of_rows(dataset: FeatureDataset, by: SkewKind, split: str = "train") -> NDArray[np.int64]:
+    """Number of the class, or of the source file, of each row of a split, in the order of the row groups."""
+    column = _COLUMNS[by]
+    # One file after the other: a dataset of all would look for partitions in their paths.
+    values = [pq.ParquetFile(path).read(columns=[column])[column].to_numpy() for path in dataset.files(split)]
+    return np.unique(np.concatenate(values), return_inverse=True)[1].astype(np.int64)
+
+
+def owners_of(dataset: FeatureDataset, settings: TrainSettings, *, world_size: int) -> Owners | None:
+    """Who owns which training rows of a dataset; None if all read all."""
+    if settings.skew is None:
+        return None
+    rows, by = [group.rows for group in dataset.splits["train"]], settings.skew
+    return Owners(kinds_of_rows(dataset, by.by), rows, world_size=world_size, alpha=by.dirichlet, seed=settings.seed)
+
+
+class Owners:
+    """Which worker owns which rows.
+
+    A worker's mixture follows a Dirichlet distribution with the mean of all data: its parameters are alpha times the
+    number of kinds times their shares, so alpha each for kinds of equal size (Hsu et al. 2019). The workers choose in
+    random order, from what those before them left.
+
+    Args:
+        kinds: (num_rows,) class or file of each row.
+        group_rows: Rows of each row group.
+        world_size: Number of workers.
+        alpha: Concentration: 0.1 gives most workers one kind, 100 nearly the mixture of all.
+        seed: Seed of the run.
+
+    Raises:
+        ShardError: There are fewer rows than workers.
+
+    Examples:
+        >>> owners = Owners(np.arange(12) % 3, [6, 6], world_size=4, alpha=0.1, seed=1)
+        >>> owners.counts.sum(axis=1).tolist()
+        [3, 3, 3, 3]
+        >>> [rows.tolist() for rows in owners.rows_of(0)]
+        [[3, 4], [1]]
+    """
+
+    def __init__(
+        self, kinds: NDArray[np.int64], group_rows: Sequence[int], *, world_size: int, alpha: float, seed: int
+    ) -> None:
+        if len(kinds) < world_size:
+            raise ShardError(f"{world_size} workers cannot each own some of {len(kinds)} training rows. Use fewer.")
+        self._seed = seed
+        self._bounds = np.cumsum([0, *group_rows])
+        rng = random_stream(seed, "owners")
+        sizes = np.diff(step_bounds(len(kinds), world_size))
+        amounts = _amounts(np.bincount(kinds), sizes, alpha, rng)
+        self.owner = np.empty(len(kinds), dtype=np.int64)
+        """(num_rows,) the worker that owns each row."""
+        for kind, of_workers in enumerate(amounts.T):
+            self.owner[rng.permutation(np.flatnonzero(kinds == kind))] = np.repeat(np.arange(world_size), of_workers)
+        self.world_size = world_size
+        self._planned: tuple[tuple[int, int], EpochPlan] | None = None
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """(world_size, num_groups) number of rows of each row group that each worker owns."""
+        parts = np.split(self.owner, self._bounds[1:-1])
+        return np.stack([np.bincount(part, minlength=self.world_size) for part in parts], axis=1)
+
+    def rows_of(self, rank: int) -> list[NDArray[np.int64]]:
+        """A worker's rows of each row group."""
+        parts = np.split(self.owner, self._bounds[1:-1])
+        return [np.flatnonzero(part == rank) for part in parts]
+
+    def plan(self, *, batch_size: int, epoch: int) -> EpochPlan:
+        """An epoch in which each worker reads all of its rows once."""
+        # Kept, since thousands of simulated workers need the same plan.
+        if self._planned is None or self._planned[0] != (batch_size, epoch):
+            groups = np.stack([self._order(rank, epoch) for rank in range(self.world_size)])
+            num_steps, samples = samples_of_steps(self.counts.sum(axis=1), batch_size)
+            self._planned = (batch_size, epoch), EpochPlan(groups, np.empty(0, np.int64), num_steps, samples)
+        return self._planned[1]
+
+    def following(self, share: Share, *, rank: int, start: int) -> Share:
+        """A worker's own rows in place of those of a share, and as many: from row `start` of its endless sequence.
+
+        The sequence is that of `plan`: all of its rows in the order of the first epoch, then of the second, ...
+        """
+        counts = self.counts[rank].tolist()
+        total, missing = sum(counts), sum(share.sizes)
+        first, skipped = divmod(start, total)
+        pieces: list[Piece] = []
+        later: list[int] = []
+        for epoch in count(first):
+            for group in self._order(rank, epoch).tolist():
+                taken = min(max(0, counts[group] - skipped), missing)
+                if taken:
+                    pieces.append(Piece(group, skipped, skipped + taken))
+                    later.append(epoch - first)
+                skipped = max(0, skipped - counts[group])
+                missing -= taken
+            if not missing:
+                break
+        return Share(first, pieces, share.sizes, later)
+
+    def _order(self, rank: int, epoch: int) -> NDArray[np.int64]:
+        """Order in which a worker reads the row groups."""
+        return random_stream(self._seed, "own groups", rank, epoch).permutation(len(self._bounds) - 1)
+
+
+def _amounts(
+    counts: NDArray[np.int64], sizes: NDArray[np.int64], alpha: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """(world_size, num_kinds) number of rows of each kind for each worker: columns add up to counts, rows to sizes."""
+    left = counts.copy()
+    amounts = np.zeros((len(sizes), len(counts)), dtype=np.int64)
+    for rank in rng.permutation(len(sizes)):
+        wanted = rng.dirichlet(alpha * len(counts) * counts / counts.sum())
+        amounts[rank] = _filled(wanted, left, int(sizes[rank]))
+        left -= amounts[rank]
+    return amounts
+
+
+def _filled(wanted: NDArray[np.float64], left: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """`size` rows in the wanted proportions, as far as there are rows left of each kind.
+
+    Examples:
+        >>> _filled(np.array([0.9, 0.1, 0.0]), np.array([5, 9, 9]), 10).tolist()
+        [5, 5, 0]
+    """
+    taken = np.zeros_like(left)
+    while missing := size - int(taken.sum()):
+        part = np.where(left > taken, wanted, 0.0)
+        if not part.sum():
+            part = (left - taken).astype(float)
+        more = np.floor(missing * part / part.sum()).astype(np.int64)
+        if not more.any():
+            more[part.argmax()] = 1
+        taken = np.minimum(left, taken + more)
+    return taken
