@@ -22,6 +22,7 @@ class OptimizerName(StrEnum):
     """The base optimiser: how a gradient becomes an update."""
 
     ADAM = "adam"
+    ADAMW = "adamw"
     SGD = "sgd"
 
 
@@ -94,7 +95,7 @@ class TrainSettings(BaseModel):
     batch_size: int = Field(default=32, ge=1)
     """Highest number of events per worker and step; all steps of an epoch have nearly equal size."""
     optimizer: OptimizerName = OptimizerName.ADAM
-    """Base optimiser of each worker: `adam` or `sgd`."""
+    """Base optimiser of each worker: `adam`, `adamw` (Adam whose weight decay shrinks the weights), or `sgd`."""
     learning_rate: float = Field(default=3e-3, gt=0)
     """Learning rate of one worker, greater than 0."""
     scale_learning_rate: bool = True
@@ -105,7 +106,7 @@ class TrainSettings(BaseModel):
     nesterov: bool = False
     """Whether the momentum of the `sgd` optimiser has Nesterov's form."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Factor of the L2 penalty on the weights; 0 for none."""
+    """Factor of the L2 penalty on the weights, or of their decay with `adamw`; 0 for none."""
     seed: int = Field(default=1, ge=0, lt=2**32)
     """Seed of the initial weights, the order of events and the choice of partners; 0 to 2**32 - 1."""
     warm_start: bool = False
@@ -160,6 +161,11 @@ class TrainSettings(BaseModel):
     def _keys_suit_each_other(self) -> Self:
         if self.cache == "memory" and self.reader != "arrow":
             raise ValueError("cache: memory needs reader: arrow")
+        if self.traits.own_momentum and (self.optimizer is not OptimizerName.SGD or self.momentum):
+            raise ValueError(
+                f"algorithm {self.algorithm.name} has its own momentum, for plain SGD only; set optimizer: sgd and "
+                f"momentum: 0"
+            )
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         if self.schedule.decay == "step" and not self.schedule.milestones:

@@ -36,7 +36,12 @@ ROUGH = ClusterSettings.sleeping(
 METHODS: dict[str, dict[str, Any]] = {
     "ar-sgd": {"algorithm": "ar-sgd"},
     "local-sgd": {"algorithm": "local-sgd"},
+    "diloco": {"algorithm": "diloco", "local_steps": 3},
     "d-psgd": {"algorithm": "d-psgd"},
+    "d-psgd in turn": {"algorithm": "d-psgd", "topology": "base-2"},
+    "qg-dsgdm": {"algorithm": "qg-dsgdm"},
+    "choco-sgd": {"algorithm": "choco-sgd", "kept": 0.3},
+    "choco-sgd sign in turn": {"algorithm": "choco-sgd", "compression": "sign", "topology": "base-3"},
     "ad-psgd": {"algorithm": "ad-psgd", "overlap": "inline"},
     "ad-psgd beside": {"algorithm": "ad-psgd", "overlap": "thread"},
     "swarm-sgd": {"algorithm": "swarm-sgd"},
@@ -70,6 +75,9 @@ def toy_network(dtype: torch.dtype = torch.float64) -> nn.Module:
 def settings(**chosen: Any) -> TrainSettings:
     """Short runs in double precision; keys of the method may stand beside it."""
     defaults = {"workers": 4, "epochs": 2, "batch_size": 10, "learning_rate": 0.05, "precision": "float64"}
+    if chosen.get("algorithm") == "qg-dsgdm":
+        # It has a momentum of its own.
+        chosen |= {"optimizer": "sgd", "momentum": 0.0}
     return TrainSettings.model_validate(defaults | nested(chosen))
 
 

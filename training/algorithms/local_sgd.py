@@ -10,6 +10,7 @@ from typing_extensions import override
 from training.algorithms.base import Algorithm, ComputeGradient, Worker, mean_over_workers, treat_optimizer
 from training.algorithms.method import MethodSettings, Traits, algorithm
 from training.algorithms.optimizer_state import StatePolicy
+from training.transports.transport import Vector
 
 
 class LocalSgdSettings(MethodSettings):
@@ -41,8 +42,12 @@ class LocalSgd(Algorithm):
             self._done = 0
             self.model.read(self._vector)
             await mean_over_workers(self._vector, self.transport)
-            self.model.write(self._vector)
+            self.model.write(self.after(self._vector))
             await treat_optimizer(self.optimizer, self._policy, self.transport)
+
+    def after(self, mean: Vector) -> Vector:
+        """The model of all workers after an average."""
+        return mean
 
     @override
     async def state(self) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class Traits:
     """Whether these exact averages are of models, so that the optimiser's state needs a policy."""
     linear_rate: bool = False
     """Whether the workers share one step of the optimiser: batches add up, and the linear rule holds for SGD."""
+    own_momentum: bool = False
+    """Whether it has a momentum of its own, around steps of plain SGD."""
     can_shrink: bool = True
     """Whether the survivors can continue after the loss of a rank."""
 

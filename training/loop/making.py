@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from training.algorithms.base import Algorithm, Worker
 from training.algorithms.partners import Partners
@@ -55,8 +55,9 @@ def torch_optimizer(flat: nn.Parameter, settings: TrainSettings) -> Optimizer:
     """
     rate, decay = settings.effective_learning_rate, settings.weight_decay
     optimizer: Optimizer
-    if settings.optimizer is OptimizerName.ADAM:
-        optimizer = Adam([flat], lr=rate, weight_decay=decay)
+    if settings.optimizer is not OptimizerName.SGD:
+        kind = AdamW if settings.optimizer is OptimizerName.ADAMW else Adam
+        optimizer = kind([flat], lr=rate, weight_decay=decay)
         moments = {name: torch.zeros_like(flat.detach()) for name in ("exp_avg", "exp_avg_sq")}
         optimizer.state[flat] = {"step": torch.zeros(()), **moments}
     else:

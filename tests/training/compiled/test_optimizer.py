@@ -17,6 +17,7 @@ from training.loop.making import make_optimizer, torch_optimizer
 CHOICES: list[dict[str, Any]] = [
     {"optimizer": "adam"},
     {"optimizer": "adam", "weight_decay": 0.02},
+    {"optimizer": "adamw", "weight_decay": 0.02},
     {"optimizer": "sgd"},
     {"optimizer": "sgd", "weight_decay": 0.02},
     {"optimizer": "sgd", "momentum": 0.9},

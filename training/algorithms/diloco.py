@@ -1,0 +1,63 @@
+"""DiLoCo: many local steps of AdamW, then an outer step of Nesterov's momentum (Douillard et al. 2023, Algorithm 1)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+from typing_extensions import override
+
+from training.algorithms.base import Worker
+from training.algorithms.local_sgd import LocalSgd, LocalSgdSettings
+from training.algorithms.method import Traits, algorithm
+from training.transports.transport import Vector, is_finite
+
+
+class DiLoCoSettings(LocalSgdSettings):
+    """Average parameters over all workers after many local steps, and move along these averages with momentum."""
+
+    name: Literal["diloco"]  # type: ignore[assignment]
+    local_steps: int = Field(default=50, ge=1)
+    """Number H of local steps between two averages, at least 1. The optimizer of the paper is `adamw`."""
+    outer_rate: float = Field(default=0.7, gt=0)
+    """Learning rate of the outer step, greater than 0."""
+    outer_momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum factor of the outer step, at least 0 and below 1."""
+
+
+@algorithm("diloco", DiLoCoSettings, Traits(title="DiLoCo", exact_average=True, averages_models=True))
+class DiLoCo(LocalSgd):
+    """After H local steps: d = x_0 - sum_j x_j / m; u <- mu u + d; x_0 <- x_0 - alpha (d + mu u); x_j <- x_0.
+
+    x_0 is the model after the last outer step. The inner optimiser keeps its moments. With alpha 1 and mu 0 the method
+    is LocalSGD.
+    """
+
+    def __init__(self, settings: DiLoCoSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self._rate, self._factor = settings.outer_rate, settings.outer_momentum
+        self._origin, self._momentum = self.model.empty(), self.model.empty()
+        self._momentum.fill(0)
+
+    @override
+    async def start(self) -> None:
+        self.model.read(self._origin)
+
+    @override
+    def after(self, mean: Vector) -> Vector:
+        """x_0 after the outer step; as it was, if no worker's model is finite."""
+        if is_finite(mean):
+            difference = self._origin - mean
+            self._momentum *= self._factor
+            self._momentum += difference
+            self._origin -= self._rate * (difference + self._factor * self._momentum)
+        return self._origin
+
+    @override
+    async def state(self) -> dict[str, Any]:
+        return {**await super().state(), "momentum": self._momentum.copy(), "origin": self._origin.copy()}
+
+    @override
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
+        self._momentum[:], self._origin[:] = state["momentum"], state["origin"]

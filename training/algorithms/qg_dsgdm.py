@@ -1,0 +1,64 @@
+"""QG-DSGDm: momentum of the averaged models instead of the own gradients (Lin et al. 2021, Algorithm 1)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+from typing_extensions import override
+
+from training.algorithms.base import ComputeGradient, Worker
+from training.algorithms.method import Traits, algorithm
+from training.algorithms.neighbours import NeighbourAlgorithm, NeighbourSettings, mix
+from training.transports.transport import is_finite
+
+
+class QgDsgdmSettings(NeighbourSettings):
+    """Average parameters with all neighbours at every step, with the momentum of these averages."""
+
+    name: Literal["qg-dsgdm"]
+    beta: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum factor, at least 0 and below 1; the optimizer is `sgd` without momentum of its own."""
+
+
+@algorithm("qg-dsgdm", QgDsgdmSettings, Traits(title="QG-DSGDm", own_momentum=True))
+class QgDsgdm(NeighbourAlgorithm):
+    """y_i = x_i - eta (g_i + beta m_i); x_i+ = sum_j w_ij y_j; m_i <- beta m_i + (1 - beta) (x_i - x_i+) / eta.
+
+    The momentum m follows the change of the averaged model, so that it points in the direction of all workers where
+    their data differ. The models travel after the gradient. With beta 0 the method is D-PSGD in this order of the steps
+    (adapt, then combine), and on the complete graph it is AR-SGD with plain SGD.
+    """
+
+    def __init__(self, settings: QgDsgdmSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self._beta = settings.beta
+        self._before, self._sent, self._mixed = (self.model.empty() for _ in range(3))
+        self._momentum = self.model.empty()
+        self._momentum.fill(0)
+
+    @override
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        _, neighbours, weights = self.next_round()
+        rate = self.optimizer.param_groups[0]["lr"]
+        self.model.read(self._before)
+        if await self.has_gradient(compute_gradient, num_samples):
+            self.optimizer.step()
+        self.model.read(self._sent)
+        self._sent -= rate * self._beta * self._momentum
+        theirs = await self.transport.begin_exchange(self._sent, neighbours)
+        if not mix(weights, (self._sent, *theirs), out=self._mixed):
+            return
+        self.model.write(self._mixed)
+        if is_finite(self._before):
+            self._momentum *= self._beta
+            self._momentum += (1 - self._beta) / rate * (self._before - self._mixed)
+
+    @override
+    async def state(self) -> dict[str, Any]:
+        return {**await super().state(), "momentum": self._momentum.copy()}
+
+    @override
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
+        self._momentum[:] = state["momentum"]
