@@ -32,6 +32,10 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "d-psgd"},
     {"algorithm": "d-psgd", "topology": "complete", "slowmo": SLOWMO},
     {"algorithm": "d-psgd", "slowmo": {**SLOWMO, "exact_average": True}},
+    {"algorithm": "qg-dsgdm", "topology": "base-2", "optimizer": "sgd", "skew": {"by": "class"}},
+    {"algorithm": "choco-sgd", "compression": "sign", "topology": "base-2"},
+    {"algorithm": "choco-sgd", "compression": "top-k", "skew": {"by": "file"}, "reader": "arrow", "cache": "memory"},
+    {"algorithm": "diloco", "local_steps": 3, "optimizer": "adamw", "weight_decay": 0.1},
 ]
 GOSSIP: list[dict[str, Any]] = [
     {"algorithm": "ad-psgd", "overlap": "inline"},
@@ -62,7 +66,7 @@ def simulated(dataset: FeatureDataset, run: RunSpec) -> Simulated:
     finally:
         torch.set_default_dtype(before)
     train, val = (
-        MemoryRows.load(dataset, split, network.inputs, dtype=torch.float64, seed=run.train.seed)
+        MemoryRows.load(dataset, split, network.inputs, dtype=torch.float64, seed=run.train.seed, files=True)
         for split in ("train", "val")
     )
     return simulate(network, train, val, run.train, ClusterSettings())

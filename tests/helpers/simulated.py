@@ -40,7 +40,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "d-psgd": {"algorithm": "d-psgd"},
     "d-psgd in turn": {"algorithm": "d-psgd", "topology": "base-2"},
     "qg-dsgdm": {"algorithm": "qg-dsgdm"},
-    "choco-sgd": {"algorithm": "choco-sgd", "kept": 0.3},
+    "choco-sgd": {"algorithm": "choco-sgd", "fraction": 0.3},
     "choco-sgd sign in turn": {"algorithm": "choco-sgd", "compression": "sign", "topology": "base-3"},
     "ad-psgd": {"algorithm": "ad-psgd", "overlap": "inline"},
     "ad-psgd beside": {"algorithm": "ad-psgd", "overlap": "thread"},

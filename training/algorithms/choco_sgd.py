@@ -21,7 +21,7 @@ class ChocoSgdSettings(NeighbourSettings):
     name: Literal["choco-sgd"]
     compression: CompressionName = CompressionName.TOP_K
     """Compression of the differences: `top-k`, `sign`, or `none`."""
-    kept: float = Field(default=0.1, gt=0, le=1)
+    fraction: float = Field(default=0.1, gt=0, le=1)
     """Part of the parameters that `top-k` sends, above 0 and at most 1."""
     gamma: float = Field(default=0.3, gt=0, le=1)
     """Step size of the consensus, above 0 and at most 1; the more a compression leaves out, the smaller."""
@@ -42,7 +42,7 @@ class ChocoSgd(NeighbourAlgorithm):
     def __init__(self, settings: ChocoSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._gamma, self._vector = settings.gamma, self.model.empty()
-        self._compression = make_compression(settings.compression, self._vector, kept=settings.kept)
+        self._compression = make_compression(settings.compression, self._vector, fraction=settings.fraction)
         shape = (len(self.topology.rounds), self._vector.size)
         self._known, self._average = np.empty(shape, self._vector.dtype), np.empty(shape, self._vector.dtype)
 

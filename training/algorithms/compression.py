@@ -111,14 +111,14 @@ class Sign(Compression):
         return expanded
 
 
-def make_compression(name: CompressionName, like: Vector, *, kept: float) -> Compression:
+def make_compression(name: CompressionName, like: Vector, *, fraction: float) -> Compression:
     """The compression of vectors of this size and type.
 
     Args:
         name: Its name.
         like: Such a vector.
-        kept: The fraction of `TopK`.
+        fraction: That of `TopK`.
     """
     if name is CompressionName.TOP_K:
-        return TopK(like.size, like.dtype, kept)
+        return TopK(like.size, like.dtype, fraction)
     return Sign(like.size, like.dtype) if name is CompressionName.SIGN else NoCompression()

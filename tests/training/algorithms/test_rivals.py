@@ -1,0 +1,159 @@
+"""CHOCO-SGD, QG-DSGDm and DiLoCo by hand, and the special cases in which they are other methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from simulated import CLUSTER, LinearGradients, run, settings
+
+from training.algorithms.compression import CompressionName, make_compression
+from training.topology import TopologyName, make_topology, mixing_matrix
+
+RATE = 0.1
+PLAIN: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE, "scale_learning_rate": False}
+RING = mixing_matrix(make_topology(TopologyName.RING, 5))
+Matrix = NDArray[np.float64]
+
+
+def gradients(problem: LinearGradients, step: int, at: Matrix) -> Matrix:
+    """(workers, parameters)."""
+    return np.array([problem.gradient(rank, step, at[rank]) for rank in range(problem.workers)])
+
+
+def top_2(values: Matrix) -> Matrix:
+    """Each row's two elements of largest magnitude."""
+    smallest = np.argsort(abs(values), axis=1)[:, :-2]
+    kept = values.copy()
+    np.put_along_axis(kept, smallest, 0, axis=1)
+    return kept
+
+
+def signs(values: Matrix) -> Matrix:
+    """The signs of each row times its mean magnitude."""
+    scaled: Matrix = np.where(values >= 0, 1, -1) * abs(values).mean(axis=1, keepdims=True)
+    return scaled
+
+
+@pytest.mark.parametrize(("compression", "function"), [("top-k", top_2), ("sign", signs)])
+def test_choco_sgd_is_algorithm_2(compression: str, function: Any) -> None:
+    problem = LinearGradients(workers=5, steps=12, seed=2)
+    chosen = {"compression": compression, "fraction": 0.4, "gamma": 0.37}
+    present = known = np.tile(problem.initial, (5, 1))
+    for step, found in enumerate(problem.drive(algorithm="choco-sgd", **chosen, **PLAIN)):
+        half = present - RATE * gradients(problem, step, present)
+        known = known + function(half - known)
+        present = half + 0.37 * (RING @ known - known)
+        np.testing.assert_allclose(found, present, atol=1e-13)
+
+
+def test_choco_sgd_on_a_sequence_of_graphs_knows_each_neighbour_since_their_last_meeting() -> None:
+    problem = LinearGradients(workers=5, steps=12, seed=2)
+    rounds = [each.matrix for each in make_topology(TopologyName.BASE_2, 5).rounds]
+    present = np.tile(problem.initial, (5, 1))
+    known = [present.copy() for _ in rounds]
+    chosen = {"topology": "base-2", "fraction": 0.4, "gamma": 0.37}
+    for step, found in enumerate(problem.drive(algorithm="choco-sgd", **chosen, **PLAIN)):
+        half = present - RATE * gradients(problem, step, present)
+        place = step % len(rounds)
+        known[place] = known[place] + top_2(half - known[place])
+        present = half + 0.37 * (rounds[place] @ known[place] - known[place])
+        np.testing.assert_allclose(found, present, atol=1e-13)
+
+
+def test_compressed_gossip_keeps_the_mean_and_reaches_consensus() -> None:
+    problem = LinearGradients(workers=5, steps=300, seed=1, size=20, hessian=0, noise=0)
+    start = np.random.default_rng(3).normal(size=(5, 20))
+    for compression in ("top-k", "sign"):
+        found = problem.drive(algorithm="choco-sgd", compression=compression, fraction=0.2, initial=start, **PLAIN)
+        np.testing.assert_allclose(found.mean(axis=1), np.tile(start.mean(axis=0), (300, 1)), atol=1e-12)
+        assert abs(found[-1] - start.mean(axis=0)).max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    "algorithm", [{"algorithm": "choco-sgd", "compression": "none", "gamma": 1}, {"algorithm": "qg-dsgdm", "beta": 0}]
+)
+def test_without_compression_or_momentum_they_are_d_psgd_that_adapts_and_then_combines(
+    algorithm: dict[str, Any],
+) -> None:
+    # On the complete graph that is AR-SGD; and after one more average D-PSGD, where gradients do not depend on models.
+    problem = LinearGradients(workers=4, steps=20, seed=3)
+    found = problem.drive(**algorithm, topology="complete", **PLAIN)
+    np.testing.assert_allclose(found, problem.drive(algorithm="ar-sgd", **PLAIN), atol=1e-12)
+    noise = LinearGradients(workers=5, steps=20, seed=3, hessian=0)
+    found, other = (noise.drive(**each, **PLAIN) for each in (algorithm, {"algorithm": "d-psgd"}))
+    np.testing.assert_allclose(found, RING @ other, atol=1e-12)
+    assert abs(found - other).max() > 1e-2
+
+
+def test_qg_dsgdm_is_algorithm_1() -> None:
+    problem = LinearGradients(workers=5, steps=12, seed=2)
+    present, momentum = np.tile(problem.initial, (5, 1)), np.zeros((5, 5))
+    for step, found in enumerate(problem.drive(algorithm="qg-dsgdm", beta=0.8, **PLAIN)):
+        half = present - RATE * (gradients(problem, step, present) + 0.8 * momentum)
+        after = RING @ half
+        momentum = 0.8 * momentum + 0.2 * (present - after) / RATE
+        present = after
+        np.testing.assert_allclose(found, present, atol=1e-13)
+
+
+def test_diloco_is_nesterov_over_windows_of_adamw() -> None:
+    problem = LinearGradients(workers=3, steps=12, seed=2)
+    chosen = {"algorithm": "diloco", "local_steps": 4, "outer_rate": 0.6, "outer_momentum": 0.8}
+    driven = problem.drive(**chosen, optimizer="adamw", weight_decay=0.1, learning_rate=0.05)
+    origin, velocity = problem.initial.copy(), np.zeros(5)
+    present = np.tile(origin, (3, 1))
+    first, second = np.zeros((3, 5)), np.zeros((3, 5))
+    for step, found in enumerate(driven):
+        slope = gradients(problem, step, present)
+        present = present * (1 - 0.05 * 0.1)
+        first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
+        corrected = first / (1 - 0.9 ** (step + 1)) / (np.sqrt(second / (1 - 0.999 ** (step + 1))) + 1e-8)
+        present = present - 0.05 * corrected
+        if step % 4 == 3:
+            outer = origin - present.mean(axis=0)
+            velocity = 0.8 * velocity + outer
+            origin = origin - 0.6 * (outer + 0.8 * velocity)
+            present = np.tile(origin, (3, 1))
+        np.testing.assert_allclose(found, present, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_diloco_with_a_plain_outer_step_is_local_sgd(optimizer: str) -> None:
+    problem = LinearGradients(workers=4, steps=20, seed=3)
+    chosen = {"local_steps": 3, "optimizer": optimizer}
+    found = problem.drive(algorithm="diloco", outer_rate=1, outer_momentum=0, **chosen)
+    np.testing.assert_allclose(found, problem.drive(algorithm="local-sgd", **chosen), atol=1e-12)
+
+
+@pytest.mark.parametrize(("compression", "nbytes"), [("none", 8 * 1000), ("top-k", 100 * 12), ("sign", 125 + 8)])
+def test_a_message_has_the_bytes_of_what_it_says(compression: str, nbytes: int) -> None:
+    values = np.random.default_rng(1).normal(size=1000)
+    made = make_compression(CompressionName(compression), values, fraction=0.1)
+    message = made.compress(values)
+    assert message.nbytes == nbytes
+    kept = made.expand(message)
+    assert kept.dtype == values.dtype
+    left = np.square(values - kept).sum() / np.square(values).sum()
+    assert left < 1 - 0.1
+    # Nothing more to say about nothing.
+    assert not made.expand(made.compress(np.zeros(1000))).any()
+
+
+def test_the_record_and_the_clock_charge_the_compressed_message() -> None:
+    slow = CLUSTER.model_copy(update={"bytes_per_second": 1e5})
+    chosen = {"algorithm": "choco-sgd", "epochs": 1, "cluster": slow}
+    whole, small = (run(**chosen, compression=name) for name in ("none", "sign"))
+    # 51 parameters of 8 bytes; 7 bytes of bits and a scale. Each end of an epoch averages the models.
+    steps = whole.records[0][0]["steps"]
+    saved = whole.records[0][0]["bytes_sent"] - small.records[0][0]["bytes_sent"]
+    assert saved == 2 * steps * (51 * 8 - 15)
+    assert whole.seconds - small.seconds > steps * 2 * (51 * 8 - 15) / 1e5 * 0.9
+
+
+def test_a_momentum_beside_that_of_the_method_is_refused() -> None:
+    for more in ({"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.9}):
+        with pytest.raises(ValueError, match=r"qg-dsgdm has its own momentum.*optimizer: sgd"):
+            type(settings()).model_validate({"algorithm": "qg-dsgdm", **more})
