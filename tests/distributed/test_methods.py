@@ -33,7 +33,6 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "d-psgd", "topology": "complete", "slowmo": SLOWMO},
     {"algorithm": "d-psgd", "slowmo": {**SLOWMO, "exact_average": True}},
     {"algorithm": "qg-dsgdm", "topology": "base-2", "optimizer": "sgd", "skew": {"by": "class"}},
-    {"algorithm": "choco-sgd", "compression": "sign", "topology": "base-2"},
     {"algorithm": "choco-sgd", "compression": "top-k", "skew": {"by": "file"}, "reader": "arrow", "cache": "memory"},
     {"algorithm": "diloco", "local_steps": 3, "optimizer": "adamw", "weight_decay": 0.1},
 ]

@@ -55,7 +55,7 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
         ({"slowmo": {"alpha": 0}}, "greater than 0"),
         (
             {"algorithm": {"name": "d-psgd", "topology": "star"}},
-            "'complete', 'ring', 'torus', 'hypercube' or 'exponential'",
+            "'exponential', 'base-2', 'base-3', 'base-4' or 'base-5'",
         ),
         ({"local_step": 3}, "Extra inputs are not permitted"),
     ],

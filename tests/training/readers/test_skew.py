@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from feature_datasets import write_dataset
 from numpy.typing import NDArray
-from simulated import ROUGH, KeptCheckpoints, models, run, toy_rows
+from simulated import ROUGH, KeptCheckpoints, models, run, settings, toy_rows
 
 from features.dataset import FeatureDataset
 from training.errors import ShardError
 from training.readers.memory_rows import MemoryRows
 from training.readers.opening import open_reader
 from training.readers.sharding import Piece, Share, share_of
-from training.readers.skew import Owners, kinds_of_rows
+from training.readers.skew import Owners, kinds_of_rows, owners_of
 from training.simulation.stacked import MeanModelEvaluator
 
 ROWS = {"train": [40, 40, 40, 40, 7], "val": [9], "test": [3]}
@@ -156,9 +159,20 @@ def test_a_run_on_unequal_data_resumes(algorithm: str) -> None:
     assert sum(read) == (0 if algorithm == "d-psgd" else 120)
 
 
-def test_files_are_kinds_too(dataset: FeatureDataset) -> None:
+def test_files_are_kinds_too(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [30, 30], "val": [1], "test": [1]})
+    origins = np.random.default_rng(1).choice(["b", "c", "a"], size=(2, 30))
+    for path, names in zip(dataset.files("train"), origins, strict=True):
+        table = pq.read_table(path)
+        place = table.schema.get_field_index("file_uuid")
+        pq.write_table(table.set_column(place, "file_uuid", pa.array(names)), path)
     found = MemoryRows.load(dataset, "train", ["hlf"], files=True).files
-    np.testing.assert_array_equal(found, kinds_of_rows(dataset, "file"))
+    assert found is not None
+    assert np.array(["a", "b", "c"])[found].tolist() == origins.ravel().tolist()
+    chosen = settings(skew={"by": "file", "dirichlet": 1e-3}, workers=3)
+    owners = owners_of(dataset, chosen, world_size=3)
+    assert owners is not None
+    assert mixtures(found, owners).max(axis=1).min() > 0.7
     with pytest.raises(ShardError, match="Load them with `files=True`"):
         run(skew={"by": "file"})
 
