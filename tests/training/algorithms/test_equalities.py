@@ -63,7 +63,7 @@ def test_ar_sgd_is_one_worker_fed_all_batches(chosen: dict[str, Any], workers: i
     assert_all_equal(found, sequential(chosen, workers=workers))
 
 
-@pytest.mark.parametrize("algorithm", ["sgd", "ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
+@pytest.mark.parametrize("algorithm", ["sgd", "ar-sgd", "local-sgd", "d-psgd", "choco-sgd", "ad-psgd", "swarm-sgd"])
 @pytest.mark.parametrize("chosen", OPTIMIZERS)
 def test_with_one_worker_every_method_is_sequential(algorithm: str, chosen: dict[str, Any]) -> None:
     found = models(run(algorithm=algorithm, workers=1, local_steps=1, sharding="static", train=UNEVEN, **chosen))

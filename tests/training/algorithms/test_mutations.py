@@ -188,7 +188,7 @@ def test_a_wrong_line_makes_a_test_fail(line: str, monkeypatch: pytest.MonkeyPat
     mutation = MUTATIONS[line]
     test = named_test(mutation.test)
     test(**mutation.arguments)
-    for name in ("gossip", "d_psgd"):
+    for name in ("gossip", "neighbours"):
         # No graph stays in memory from the right code for the wrong, nor the other way round.
         monkeypatch.setattr(f"training.algorithms.{name}.shared_topology", make_topology)
     with monkeypatch.context() as patch:
