@@ -19,7 +19,8 @@ PARTS: Mapping[str, Sequence[str]] = {
     "models": ("evaluation", "prediction", "parity"),
     "training": (
         "algorithms", "sharding", "schedule", "checkpoints", "virtual_time", "simulation/transport",
-        "simulation/meetings", "topology", "flat_model", "gridsearch",
+        "simulation/shared_vector", "simulation/meetings", "simulation/losses", "topology", "base_graph", "skew",
+        "flat_model", "gridsearch",
     ),
     "pipeline": ("store", "fingerprint", "config", "clean", "space", "cutflow", "runner"),
 }  # fmt: skip

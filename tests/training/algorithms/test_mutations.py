@@ -25,8 +25,8 @@ from training.errors import StalledError
 from training.loop import worker_state
 from training.loop.trainer import Trainer
 from training.simulation.meetings import half_difference
+from training.simulation.shared_vector import SimVector
 from training.simulation.stacked import StackedWork
-from training.simulation.transport import SimVector
 from training.topology import make_topology
 
 TESTS = Path(__file__).resolve().parents[2]
