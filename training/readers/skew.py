@@ -13,6 +13,7 @@ from itertools import count
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -20,17 +21,28 @@ from features.dataset import FeatureDataset
 from training.errors import ShardError
 from training.random_streams import random_stream
 from training.readers.sharding import EpochPlan, Piece, Share, samples_of_steps, step_bounds
+from training.readers.sources import damaged
 from training.settings import SkewKind, TrainSettings
 
 _COLUMNS: Final = {"class": "label", "file": "file_uuid"}
 
 
 def kinds_of_rows(dataset: FeatureDataset, by: SkewKind, split: str = "train") -> NDArray[np.int64]:
-    """Number of the class, or of the source file, of each row of a split, in the order of the row groups."""
-    column = _COLUMNS[by]
-    # One file after the other: a dataset of all would look for partitions in their paths.
-    values = [pq.ParquetFile(path).read(columns=[column])[column].to_numpy() for path in dataset.files(split)]
-    return np.unique(np.concatenate(values), return_inverse=True)[1].astype(np.int64)
+    """Number of the class, or of the source file, of each row of a split, in the order of the row groups.
+
+    Raises:
+        DamagedDatasetError: A file is missing or cannot be read.
+    """
+    name = _COLUMNS[by]
+    try:
+        # One file after the other: a dataset of all would look for partitions in their paths.
+        tables = [pq.ParquetFile(path).read(columns=[name]) for path in dataset.files(split)]
+        encoded = pa.concat_tables(tables)[name].combine_chunks().dictionary_encode()
+    except (OSError, pa.ArrowException, KeyError) as cause:
+        raise damaged(dataset, split, str(cause)) from cause
+    place = np.argsort(np.argsort(encoded.dictionary.to_numpy(zero_copy_only=False)))
+    numbers: NDArray[np.int64] = place[encoded.indices.to_numpy()]
+    return numbers
 
 
 def owners_of(dataset: FeatureDataset, settings: TrainSettings, *, world_size: int) -> Owners | None:

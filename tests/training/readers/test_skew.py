@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simulated import ROUGH, KeptCheckpoints, models, run, settings, toy_rows
 
 from features.dataset import FeatureDataset
-from training.errors import ShardError
+from training.errors import DamagedDatasetError, ShardError
 from training.readers.memory_rows import MemoryRows
 from training.readers.opening import open_reader
 from training.readers.sharding import Piece, Share, share_of
@@ -173,6 +173,9 @@ def test_files_are_kinds_too(tmp_path: Path) -> None:
     owners = owners_of(dataset, chosen, world_size=3)
     assert owners is not None
     assert mixtures(found, owners).max(axis=1).min() > 0.7
+    dataset.files("train")[1].unlink()
+    with pytest.raises(DamagedDatasetError, match=r"part-00001.*Make the features again"):
+        kinds_of_rows(dataset, "class")
     with pytest.raises(ShardError, match="Load them with `files=True`"):
         run(skew={"by": "file"})
 
