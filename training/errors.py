@@ -27,6 +27,10 @@ class DamagedDatasetError(TrainingError):
     """A file of the features dataset is missing or cannot be read."""
 
 
+class ImageFileError(TrainingError):
+    """A file of images is missing, damaged, or another than the public one."""
+
+
 class CacheError(TrainingError):
     """A split does not fit into memory."""
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from models.networks.scaling_layer import Standardize
 from training.compiled.optimizer import is_finite
 from training.transports.transport import Vector
 from training.vector_model import VectorModel
+
+
+class ModelState(NamedTuple):
+    """The numbers of a trained network in host memory."""
+
+    parameters: Vector
+    """(num_parameters,)."""
+    buffers: Vector
+    """(num_buffers,) float64: what training changes beside the parameters, such as the running means of batch norm."""
 
 
 class FlatModel(VectorModel):
@@ -41,6 +53,7 @@ class FlatModel(VectorModel):
         on_host = vector.device.type == "cpu"
         self._host_parameters = self.flat.detach().numpy() if on_host else None
         self._host_gradient = self._gradient.numpy() if on_host else None
+        self._buffers = list(_changing_buffers(module))
 
     @property
     def gradient(self) -> Tensor:
@@ -83,9 +96,40 @@ class FlatModel(VectorModel):
         else:
             self._gradient.copy_(torch.from_numpy(values))
 
+    def buffers(self) -> Vector:
+        """A copy of the network's buffers, (num_buffers,) float64, which holds integers and float32 exactly."""
+        parts = [buffer.detach().cpu().double().reshape(-1).numpy() for buffer in self._buffers]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def write_buffers(self, values: Vector) -> None:
+        """Overwrite the network's buffers; integers are rounded."""
+        start = 0
+        for buffer in self._buffers:
+            own = torch.from_numpy(values[start : start + buffer.numel()]).view(buffer.shape)
+            buffer.copy_(own if buffer.is_floating_point() else own.round())
+            start += buffer.numel()
+
+    def state(self) -> ModelState:
+        """A copy of parameters and buffers."""
+        parameters = self.empty()
+        self.read(parameters)
+        return ModelState(parameters, self.buffers())
+
+    def load(self, state: ModelState) -> None:
+        """Overwrite parameters and buffers."""
+        self.write(state.parameters)
+        self.write_buffers(state.buffers)
+
     @override
     def gradient_is_finite(self) -> bool:
         """On a GPU, copy one number to the host."""
         if self._host_gradient is not None:
             return is_finite(self._host_gradient)
         return math.isfinite(float(torch.dot(self._gradient, self._gradient)))
+
+
+def _changing_buffers(module: nn.Module) -> Iterator[Tensor]:
+    """The buffers that training can change: all but the constants of the scaling."""
+    for part in module.modules():
+        if not isinstance(part, Standardize):
+            yield from part.buffers(recurse=False)

@@ -37,7 +37,9 @@ EXEMPT: Final = frozenset(
 _SHELL_WITH_RESULTS: Final = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.models_on_disk")
 _SHELL_WITHOUT: Final = frozenset({"pipeline.stages.base", "pipeline.stages.table"})
 #: Registries, which import all methods of a kind. Only the methods that the config chooses run; they are entry points.
-REGISTRIES: Final = frozenset({"training.algorithms.registry", "models.networks.registry"})
+REGISTRIES: Final = frozenset(
+    {"training.algorithms.registry", "training.workloads.registry", "models.networks.registry"}
+)
 #: Template files that a module fills.
 _TEMPLATES: Final = (".html", ".css")
 #: Calls that only affect what users read.

@@ -55,8 +55,8 @@ class Train(Stage):
     def _part(self, config: Config, network: ModelName) -> Part:
         settings = config.training_of(network)
         items = {**flat_items(config.model.of(network), "model"), **flat_items(settings, "train")}
-        code = [f"pipeline.stages.{self.name}", "training.launching.rank_process", f"models.networks.{network}"]
-        code.append(type(settings.algorithm).__module__)
+        code = [f"pipeline.stages.{self.name}", "training.launching.rank_process", "training.workloads.hep"]
+        code += [f"models.networks.{network}", type(settings.algorithm).__module__]
         if settings.slowmo is not None:
             code.append(type(settings.slowmo).__module__)
         is_searched = network == "hlf" and config.model.searched
@@ -105,6 +105,7 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
     from training.launching.launcher import launch
     from training.launching.rank import RunSpec
     from training.loop.trainer import Progress
+    from training.workloads.registry import HepSettings
 
     def say(words: str) -> None:
         context.console.print(f"  {words}", highlight=False, markup=False)
@@ -122,11 +123,13 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
         say(sentence)
     start_from = _start_from(context, network, model) if settings.warm_start else None
     spec = RunSpec(
-        dataset=context.upstream["features"].folder.absolute(),
-        model=model,
-        train=settings,
-        out_dir=context.out_dir.absolute() / network,
-        start_from=None if start_from is None else start_from.folder.absolute() / "model",
+        HepSettings(
+            folder=context.upstream["features"].folder.absolute(),
+            network=model,
+            start_from=None if start_from is None else start_from.folder.absolute() / "model",
+        ),
+        settings,
+        context.out_dir.absolute() / network,
     )
     spec.out_dir.mkdir(exist_ok=True)
     with context.bar(f"train {network}", "steps") as bar:

@@ -45,6 +45,7 @@ from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import samples_per_second, simulate
+from training.workloads.registry import HepSettings
 from training.workloads.work import ReaderWork
 
 GROUPS = 16
@@ -150,7 +151,10 @@ def distributed_loop(dataset: FeatureDataset, settings: TrainSettings) -> float:
 def our_loop(dataset: FeatureDataset, model: NetworkSettings, settings: TrainSettings) -> float:
     """Events per second of a run of ours, from its records; without the first epoch."""
     with tempfile.TemporaryDirectory() as folder:
-        launch(RunSpec(dataset.folder, model, settings, Path(folder)), on_progress=lambda _: None)
+        launch(
+            RunSpec(HepSettings(folder=dataset.folder, network=model), settings, Path(folder)),
+            on_progress=lambda _: None,
+        )
         ranks = read_records(Path(folder))
     return working_rate(ranks)
 
@@ -255,9 +259,8 @@ def straggling(dataset: FeatureDataset, chosen: dict[str, Any], slow: int) -> li
     with tempfile.TemporaryDirectory() as folder:
         os.environ[SLOW_RANK] = str(slow)
         launcher.rank_command = command
-        launch(
-            RunSpec(dataset.folder, HlfSettings(), straggler_settings(chosen), Path(folder)), on_progress=lambda _: None
-        )
+        workload = HepSettings(folder=dataset.folder, network=HlfSettings())
+        launch(RunSpec(workload, straggler_settings(chosen), Path(folder)), on_progress=lambda _: None)
         launcher.rank_command = rank_command
         return read_records(Path(folder))
 

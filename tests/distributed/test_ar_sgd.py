@@ -19,7 +19,6 @@ from ranks import processes_of, wait_until
 from training_runs import flat_weights, make_spec, records
 
 from features.dataset import FeatureDataset
-from models.saved_model import model_spec
 from training.errors import LaunchError, ShardError
 from training.launching.launcher import launch
 from training.launching.rank import RunSpec, make_model
@@ -41,7 +40,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarray[Any, Any]:
     """A plain loop over one network that is fed, at every step, the batches of all ranks put together."""
     settings = run.train
-    network = make_model(model_spec(run.model, dataset), settings, SingleTransport(), torch.device("cpu")).module
+    network = make_model(run.workload.open(), settings, SingleTransport(), torch.device("cpu")).module
     optimizer: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.effective_learning_rate)
     if settings.optimizer == "sgd":
         rate, momentum = settings.effective_learning_rate, settings.momentum

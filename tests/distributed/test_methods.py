@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from feature_datasets import write_dataset
 from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
-from models.saved_model import build, model_spec
 from training.launching.launcher import launch
 from training.launching.rank import RunSpec
-from training.readers.memory_rows import MemoryRows
 from training.simulation.cluster import ClusterSettings
-from training.simulation.simulate import Simulated, simulate
+from training.simulation.simulate import Simulated
+from training.studies.trained import simulate_workload
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
@@ -57,18 +55,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def simulated(dataset: FeatureDataset, run: RunSpec) -> Simulated:
     """The same run in the simulator, from the same initial weights."""
-    torch.manual_seed(run.train.seed)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        network = build(model_spec(run.model, dataset))
-    finally:
-        torch.set_default_dtype(before)
-    train, val = (
-        MemoryRows.load(dataset, split, network.inputs, dtype=torch.float64, seed=run.train.seed, files=True)
-        for split in ("train", "val")
-    )
-    return simulate(network, train, val, run.train, ClusterSettings())
+    return simulate_workload(run.workload.open(), run.train, ClusterSettings())
 
 
 @pytest.mark.parametrize("chosen", SYNCHRONOUS, ids=str)

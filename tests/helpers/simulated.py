@@ -193,7 +193,8 @@ class KeptCheckpoints:
 
     def best(self, rank: int) -> NDArray[Any] | None:
         """What a rank kept as the best model."""
-        return self._files[rank].best
+        best = self._files[rank].best
+        return None if best is None else best.parameters
 
     def at(self, position: tuple[int, int]) -> Any:
         """Resume after a number of epochs, and steps of the next; stands in for a `Checkpoint`."""

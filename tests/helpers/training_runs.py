@@ -16,14 +16,23 @@ from models.saved_model import load_model
 from training.launching.rank import RunSpec
 from training.loop.records import read_records
 from training.settings import TrainSettings
+from training.workloads.registry import HepSettings
 
 
-def make_spec(dataset: FeatureDataset, out: Path, *, model: dict[str, Any] | None = None, **train: Any) -> RunSpec:
+def make_spec(
+    dataset: FeatureDataset,
+    out: Path,
+    *,
+    model: dict[str, Any] | None = None,
+    start_from: Path | None = None,
+    **train: Any,
+) -> RunSpec:
     """A short run of a small perceptron on two workers, unless told otherwise."""
     out.mkdir(exist_ok=True)
     chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8} | train
     network = settings_from_json({"name": "hlf", "hidden": [10, 5]} | (model or {}))
-    return RunSpec(dataset.folder, network, TrainSettings(**nested(chosen)), out)
+    workload = HepSettings(folder=dataset.folder, network=network, start_from=start_from)
+    return RunSpec(workload, TrainSettings(**nested(chosen)), out)
 
 
 def records(out_dir: Path) -> list[list[dict[str, Any]]]:

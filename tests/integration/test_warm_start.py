@@ -10,6 +10,7 @@ from undisturbed_run import Undisturbed, version_of
 
 from pipeline.runs.model_registry import Registry
 from training.launching.rank import RunSpec
+from training.workloads.registry import HepSettings
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -23,7 +24,8 @@ def train(undisturbed: Undisturbed, *options: str) -> tuple[str, str | None]:
     assert done.returncode == 0, done.stderr
     (said,) = [line.strip() for line in done.stderr.splitlines() if "model in use" in line]
     spec = RunSpec.load(version_of(undisturbed.run_dir, "train") / "hlf" / "run.json")
-    return said, None if spec.start_from is None else str(spec.start_from)
+    assert isinstance(spec.workload, HepSettings)
+    return said, None if spec.workload.start_from is None else str(spec.workload.start_from)
 
 
 def test_a_model_that_saw_what_are_test_events_now_is_not_begun_with(undisturbed: Undisturbed) -> None:

@@ -13,8 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from features.dataset import FeatureDataset
-from training.errors import LaunchError, NoEventsError, StalledError
+from training.errors import LaunchError, StalledError
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles
 from training.loop.trainer import Progress
@@ -190,14 +189,9 @@ def _attempt_until_done(
 
 def _refuse_impossible(spec: RunSpec) -> None:
     """Refuse impossible runs before the ranks start, since ranks take seconds to find out."""
-    dataset, settings = FeatureDataset.load(spec.dataset), spec.train
-    for split in ("train", "val"):
-        if not dataset.num_rows(split):
-            raise NoEventsError(
-                f"the {split} split of {dataset.folder} has no events. Make the features again, from more."
-            )
-    rows = [group.rows for group in dataset.splits["train"]]
+    workload, settings = spec.workload.open(), spec.train
     if settings.has_static_shards and settings.skew is None:
+        rows = workload.group_rows("train")
         plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
     if settings.algorithm.graph is not None:
         make_topology(settings.algorithm.graph, settings.workers)

@@ -7,19 +7,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from features.dataset import FeatureDataset
-from models.networks.network_settings import NetworkSettings
-from models.networks.registry import settings_from_json
-from models.saved_model import ModelSpec, build, load_model, model_spec, save_model
 from training.determinism import be_deterministic
-from training.errors import LaunchError, WarmStartError
-from training.flat_model import FlatModel
+from training.errors import LaunchError
+from training.flat_model import FlatModel, ModelState
 from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
 from training.loop.making import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
@@ -27,25 +22,22 @@ from training.loop.records import DiskFiles
 from training.loop.scalars import FOLDER, TensorBoardScalars
 from training.loop.summary import write_summary
 from training.loop.trainer import Progress, Trainer
-from training.readers.opening import open_reader
-from training.readers.skew import owners_of
 from training.settings import TrainSettings
 from training.threads import use_threads
-from training.transports.transport import Transport, Vector, run_now
+from training.transports.transport import Transport, run_now
+from training.workloads.draws import Draws
+from training.workloads.registry import WorkloadSettings, workload_from_json
 from training.workloads.work import ReaderWork
-
-_DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
+from training.workloads.workload import Workload, dtype_of
 
 
 class RunSpec(NamedTuple):
     """Specification of a training run; the ranks get it as JSON."""
 
-    dataset: Path
-    model: NetworkSettings
+    workload: WorkloadSettings
+    """Rows and network."""
     train: TrainSettings
     out_dir: Path
-    start_from: Path | None = None
-    """Folder of the model that gives the initial weights and scaling; None for fresh weights."""
 
     def save(self, path: Path) -> None:
         """Write the spec as JSON, with paths relative to its folder, and without `train.launcher_args`."""
@@ -54,12 +46,10 @@ class RunSpec(NamedTuple):
             return os.path.relpath(folder, path.parent)
 
         content = {
-            "dataset": seen_from_there(self.dataset),
-            "model": self.model.to_json(),
+            **self.workload.to_json(seen_from_there),
             # The ranks do not need the launcher's arguments, and `-x NAME=value` may hold a secret.
             "train": self.train.model_dump(mode="json", exclude={"launcher_args"}),
             "out_dir": seen_from_there(self.out_dir),
-            "start_from": None if self.start_from is None else seen_from_there(self.start_from),
         }
         path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
@@ -71,13 +61,8 @@ class RunSpec(NamedTuple):
         def resolved(written: str) -> Path:
             return Path(os.path.normpath(path.parent.absolute() / written))
 
-        return cls(
-            resolved(content["dataset"]),
-            settings_from_json(content["model"]),
-            TrainSettings(**content["train"]),
-            resolved(content["out_dir"]),
-            None if content["start_from"] is None else resolved(content["start_from"]),
-        )
+        workload = workload_from_json(content, resolved)
+        return cls(workload, TrainSettings(**content["train"]), resolved(content["out_dir"]))
 
 
 class Watched(Protocol):
@@ -100,7 +85,7 @@ def train(
     per epoch), `checkpoints/`, `summary.json`.
 
     Args:
-        spec: Dataset, network and settings.
+        spec: Workload and settings.
         transport: The other ranks.
         on_progress: Called from time to time; None on ranks without a progress display.
         watchdog: Checks that there is progress.
@@ -109,30 +94,19 @@ def train(
         ShardError: The dataset has too few row groups for the workers.
         DivergedError: The loss is no longer finite.
         CheckpointError: A checkpoint is damaged.
+        ImageFileError: A file of images is missing, damaged, or another than the public one.
         WarmStartError: The training cannot start from the configured model.
     """
     settings = spec.train
     device = choose_device(settings.device)
     use_threads(settings.threads)
     be_deterministic()
-    dataset = FeatureDataset.load(spec.dataset)
-    described = model_spec(spec.model, dataset)
-    start = None if spec.start_from is None else load_start(spec.start_from, described)
-    if start is not None:
-        # Weights are meaningful only with the scaling of their training.
-        described = described._replace(scalers=start.spec.scalers)
-    model = make_model(described, settings, transport, device, start=start)
-    owners = owners_of(dataset, settings, world_size=transport.world_size)
-    reader = open_reader(
-        dataset,
-        model.module.inputs,  # type: ignore[arg-type]
-        kind=settings.reader,
-        cache=settings.cache,
-        dtype=_DTYPES[settings.precision],
-        seed=settings.seed,
-        device=device,
-        own=None if owners is None else owners.rows_of(transport.rank),
-    )
+    workload = spec.workload.open()
+    model = make_model(workload, settings, transport, device)
+    owners = workload.owners(settings, world_size=transport.world_size)
+    own = None if owners is None else owners.rows_of(transport.rank)
+    reader = workload.reader(settings, device, own=own)
+    draws = Draws(seed=settings.seed, rank=transport.rank, augmentation=workload.augmentation)
     meter = Meter(transport.now)
     if watchdog is not None:
         watchdog.watch(meter)
@@ -141,14 +115,14 @@ def train(
         spec.out_dir,
         rank=transport.rank,
         world_size=transport.world_size,
-        digest=settings_digest(spec.model, settings),
+        digest=settings_digest(spec.workload.meaning, settings),
         scalars=TensorBoardScalars(spec.out_dir / FOLDER) if settings.tensorboard else None,
-        save_model=lambda parameters: save_parameters(model, parameters, described, spec.out_dir / "model"),
+        save_model=lambda state: save_state(workload, model, state, spec.out_dir / "model"),
     )
     trainer = Trainer(
         settings,
-        [group.rows for group in dataset.splits["train"]],
-        ReaderWork(model, reader, alive=meter.alive),
+        workload.group_rows("train"),
+        ReaderWork(model, reader, draws=draws, alive=meter.alive),
         make_algorithm(model, settings, metered),
         metered,
         meter,
@@ -161,7 +135,8 @@ def train(
     run_now(transport.barrier())
     files.close()
     if transport.rank == 0:
-        write_summary(spec.out_dir, spec.model, settings, dataset.num_rows("train"), model.flat.numel())
+        train_rows = sum(workload.group_rows("train"))
+        write_summary(spec.out_dir, spec.workload.network_name, settings, train_rows, model.flat.numel())
     run_now(transport.barrier())
 
 
@@ -191,42 +166,13 @@ def without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-class Start(NamedTuple):
-    """Weights and scaling of a model to start from."""
-
-    spec: ModelSpec
-    weights: dict[str, Tensor]
-
-
-def load_start(folder: Path, wanted: ModelSpec) -> Start:
-    """Read a model to start from.
-
-    Raises:
-        WarmStartError: It is another network, or a network for other classes or features.
-    """
-    model, spec = load_model(folder)
-    for what in ("settings", "classes", "definitions"):
-        found, expected = getattr(spec, what), getattr(wanted, what)
-        if found != expected:
-            raise WarmStartError(
-                f"training cannot start from {folder}: its {what} are {found}, not {expected}. "
-                f"Set train.warm_start: false."
-            )
-    return Start(spec, model.state_dict())
-
-
-def make_model(
-    spec: ModelSpec, settings: TrainSettings, transport: Transport, device: torch.device, *, start: Start | None = None
-) -> FlatModel:
-    """The network with initial weights from the seed or from the given start, the same on all ranks."""
+def make_model(workload: Workload, settings: TrainSettings, transport: Transport, device: torch.device) -> FlatModel:
+    """The network with initial weights from the seed or from the workload's start, the same on all ranks."""
     torch.manual_seed(settings.seed)
     before = torch.get_default_dtype()
     try:
-        torch.set_default_dtype(_DTYPES[settings.precision])
-        network = build(spec)
-        if start is not None:
-            network.load_state_dict(start.weights)
-        model = FlatModel(network.to(device))
+        torch.set_default_dtype(dtype_of(settings))
+        model = FlatModel(workload.network().to(device))
     finally:
         torch.set_default_dtype(before)
     initial = model.empty()
@@ -236,13 +182,12 @@ def make_model(
     return model
 
 
-def save_parameters(model: FlatModel, parameters: Vector, spec: ModelSpec, folder: Path) -> None:
-    """Save a model with the given parameters; its own stay unchanged."""
-    own = model.empty()
-    model.read(own)
-    model.write(parameters)
-    save_model(model.module, spec, folder)
-    model.write(own)
+def save_state(workload: Workload, model: FlatModel, state: ModelState, folder: Path) -> None:
+    """Save a model with the given parameters and buffers; its own stay unchanged."""
+    own = model.state()
+    model.load(state)
+    workload.save(model.module, folder)
+    model.load(own)
 
 
 def choose_device(name: str) -> torch.device:

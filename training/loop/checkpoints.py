@@ -18,13 +18,12 @@ import secrets
 import shutil
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import torch
 
-from models.networks.network_settings import NetworkSettings
 from training.errors import CheckpointError
 from training.settings import TrainSettings
 
@@ -204,7 +203,7 @@ def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     unfinished.replace(path)
 
 
-def settings_digest(model: NetworkSettings, train: TrainSettings) -> str:
-    """Digest of the settings that a checkpoint depends on: all except speed, workers and number of epochs."""
-    content = {"model": model.to_json(), "train": train.result_items(exclude=_FREE)}
+def settings_digest(workload: Mapping[str, Any], train: TrainSettings) -> str:
+    """Digest of what a checkpoint depends on: the workload, and all settings but speed, workers and epochs."""
+    content = {"workload": workload, "train": train.result_items(exclude=_FREE)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
+from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint, CheckpointFolder
 from training.loop.scalars import TensorBoardScalars
-from training.transports.transport import Vector
 
 #: What one rank found out about all, in its record of an epoch.
 _OF_ALL: Final = ("samples_left_out", "samples_seen_by_all", "consensus_distance", "val_loss", "val_accuracy")
@@ -100,7 +100,7 @@ class RunFiles(Protocol):
     def record(self, record: dict[str, Any]) -> None:
         """Add an epoch's record."""
 
-    def keep_best(self, parameters: Vector) -> None:
+    def keep_best(self, state: ModelState) -> None:
         """Keep the best model of the run; only the worker that has it calls."""
 
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ class DiskFiles(RunFiles):
         rank: Rank of the worker.
         world_size: Number of ranks.
         digest: Digest of the settings; see `training.loop.checkpoints.settings_digest`.
-        save_model: Writes the best model with the given parameters.
+        save_model: Writes the best model with the given parameters and buffers.
         scalars: Writes numbers for TensorBoard, on rank 0; None for none.
     """
 
@@ -131,7 +131,7 @@ class DiskFiles(RunFiles):
         rank: int,
         world_size: int,
         digest: str,
-        save_model: Callable[[Vector], None],
+        save_model: Callable[[ModelState], None],
         scalars: TensorBoardScalars | None = None,
     ) -> None:
         self._metrics = out_dir / "metrics" / f"rank-{rank}.jsonl"
@@ -166,8 +166,8 @@ class DiskFiles(RunFiles):
                 self._shown += 1
 
     @override
-    def keep_best(self, parameters: Vector) -> None:
-        self._save_model(parameters)
+    def keep_best(self, state: ModelState) -> None:
+        self._save_model(state)
 
     @override
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
@@ -191,7 +191,7 @@ class MemoryFiles(RunFiles):
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
-        self.best: Vector | None = None
+        self.best: ModelState | None = None
 
     @override
     def begin(
@@ -207,8 +207,8 @@ class MemoryFiles(RunFiles):
         self.records.append(record)
 
     @override
-    def keep_best(self, parameters: Vector) -> None:
-        self.best = parameters.copy()
+    def keep_best(self, state: ModelState) -> None:
+        self.best = state
 
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
         """There are none."""

@@ -7,21 +7,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from models.networks.network_settings import NetworkSettings
 from training.loop.records import complete_records, read_records
 from training.settings import TrainSettings
 
 Record = dict[str, Any]
 
 
-def write_summary(
-    out_dir: Path, model: NetworkSettings, settings: TrainSettings, train_rows: int, num_parameters: int
-) -> None:
+def write_summary(out_dir: Path, network: str, settings: TrainSettings, train_rows: int, num_parameters: int) -> None:
     """Write `summary.json`, after the records are complete.
 
     Args:
         out_dir: Folder of the run, with the records of all ranks.
-        model: The network.
+        network: Name of the network.
         settings: Settings of the training.
         train_rows: Number of events of the training split.
         num_parameters: Number of parameters of the network.
@@ -31,7 +28,7 @@ def write_summary(
     history = ranks[0]
     best = history[history[-1]["best_epoch"]]
     content = {
-        "model": model.name,
+        "model": network,
         "algorithm": settings.algorithm.name,
         "slowmo": None if settings.slowmo is None else settings.slowmo.model_dump(),
         "slowmo_exact_average": settings.slowmo is not None and settings.slowmo_is_exact,

@@ -18,7 +18,9 @@ import torch
 
 from training.algorithms.base import Algorithm, consensus_distance
 from training.errors import DivergedError, NoEventsError
+from training.flat_model import ModelState
 from training.loop.account import Account
+from training.loop.buffers import SharedBuffers
 from training.loop.checkpoints import Checkpoint
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.records import RunFiles, merged
@@ -28,7 +30,6 @@ from training.readers.sharding import EpochPlan, Share, plan_epoch, share_of
 from training.readers.skew import Owners
 from training.readers.units import Boundary, Position, Unit, UnitQueue
 from training.settings import TrainSettings
-from training.transports.transport import Vector
 from training.workloads.sums import Sums, reduce_sums
 from training.workloads.work import ValidationShare, Work
 
@@ -90,7 +91,8 @@ class Trainer:
         self._owners = owners
         self._read = 0
         self._epoch = self._done = self._seen = self._counted = 0
-        self._best: dict[str, Any] = {"val_loss": math.inf, "model": None}
+        self._buffers = SharedBuffers(work, transport)
+        self._best: dict[str, Any] = {"val_loss": math.inf, "model": None, "buffers": None}
         self._last_progress = 0.0
         self._distance = math.nan
         self.history: list[dict[str, Any]] = []
@@ -107,6 +109,8 @@ class Trainer:
         # Before any worker can write a checkpoint: they all wait for each other in start() or in the checkpoint.
         self._files.begin(self.history, (self._epoch, self._done), resume)
         await start(self._work, self._algorithm, parts, is_same=is_same)
+        if not self._is_static:
+            await self._buffers.share()
         self._meter.lap("start")
         self._account.begin()
         if is_same or not self._is_static:
@@ -116,6 +120,7 @@ class Trainer:
         await self._keep_best()
         await self._algorithm.quiesce()
         await self._algorithm.close()
+        await self._buffers.close()
 
     async def _epochs_together(self) -> None:
         """Epochs of equal shares; all workers meet at the end of each."""
@@ -166,6 +171,7 @@ class Trainer:
                 await self._step(size)
                 row += size
                 self._tell(row // settings.batch_size, num_steps)
+            await self._buffers.publish()
             unit, share, self._read = following, next_share, read
         await self._pass(queue.passed(), ticket)
 
@@ -241,14 +247,15 @@ class Trainer:
         await self._algorithm.current(own)
         await self._algorithm.result(result)
         distance = await consensus_distance(own, result, transport)
-        sums = await work.validate(result, ValidationShare(transport.rank, transport.world_size))
+        state = ModelState(result, await self._buffers.mean())
+        sums = await work.validate(state, ValidationShare(transport.rank, transport.world_size))
         meter.lap("validate")
         facts = self._facts(await reduce_sums(sums, transport), distance, budget, left_out)
         if self._epoch == self._settings.epochs - 1 and transport.world_size > 1 and work.validates_alone:
-            alone = await work.validate(own, ValidationShare(0, 1))
+            alone = await work.validate(ModelState(own, work.buffers()), ValidationShare(0, 1))
             facts |= {"worker_val_loss": alone.mean_loss, "worker_val_accuracy": alone.accuracy}
             meter.lap("validate")
-        self._record(facts, None if transport.rank else result)
+        self._record(facts, None if transport.rank else state)
 
     async def _end_epoch(self, *, validates: bool) -> None:
         """End this worker's epoch; one worker validates a snapshot of the model on the whole split."""
@@ -258,9 +265,10 @@ class Trainer:
             return
         self._meter.doing, result = "validating", self._work.model.empty()
         distance = await self._algorithm.snapshot(result)
-        totals = await self._work.validate(result, ValidationShare(0, 1))
+        state = ModelState(result, await self._buffers.snapshot())
+        totals = await self._work.validate(state, ValidationShare(0, 1))
         self._meter.lap("validate")
-        self._record(self._facts(totals, distance, sum(self._rows), 0), result)
+        self._record(self._facts(totals, distance, sum(self._rows), 0), state)
 
     def _facts(self, totals: Sums, distance: float, budget: int, left_out: int) -> dict[str, Any]:
         """What an epoch's record says about all workers."""
@@ -276,7 +284,7 @@ class Trainer:
             "val_accuracy": totals.accuracy,
         }
 
-    def _record(self, facts: dict[str, Any], result: Vector | None) -> None:
+    def _record(self, facts: dict[str, Any], state: ModelState | None) -> None:
         """Write the record of this worker's epoch, and begin the next; keep the model in memory if it is the best."""
         who = {"epoch": self._epoch, "rank": self._transport.rank, "workers": self._transport.world_size}
         record = who | self._account.record() | facts
@@ -287,8 +295,9 @@ class Trainer:
                 f"the validation loss of epoch {self._epoch + 1} is {record['val_loss']}: training diverged. "
                 f"Lower train.learning_rate (now {self._settings.effective_learning_rate:g} in effect)."
             )
-        if result is not None and record["val_loss"] < self._best["val_loss"]:
-            self._best = {"val_loss": record["val_loss"], "model": torch.from_numpy(result.copy())}
+        if state is not None and record["val_loss"] < self._best["val_loss"]:
+            model, buffers = map(torch.from_numpy, state)
+            self._best = {"val_loss": record["val_loss"], "model": model, "buffers": buffers}
         self._account.begin()
         self._epoch, self._done = self._epoch + 1, 0
 
@@ -298,7 +307,7 @@ class Trainer:
         losses[rank] = self._best["val_loss"]
         await self._transport.all_reduce_sum(losses)
         if int(np.argmin(losses)) == rank and self._best["model"] is not None:
-            self._files.keep_best(self._best["model"].numpy())
+            self._files.keep_best(ModelState(self._best["model"].numpy(), self._best["buffers"].numpy()))
 
     async def _checkpoint(self, position: tuple[int, int]) -> None:
         """Write this worker's state: all workers together while none averages, or, with work units, when it passes.

@@ -21,6 +21,7 @@ async def worker_state(work: Work, algorithm: Algorithm) -> dict[str, Any]:
         "optimizer": algorithm.optimizer.state_dict(),
         "algorithm": _tensors(await algorithm.state()),
         "work": work.state(),
+        "buffers": torch.from_numpy(work.buffers()),
     }
 
 
@@ -36,6 +37,7 @@ async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]
     """
     if is_same:
         (own,) = parts
+        work.write_buffers(own["buffers"].numpy())
         await algorithm.restore(_arrays(own["algorithm"]))
         work.load_state(own["work"])
         algorithm.optimizer.load_state_dict(own["optimizer"])
@@ -43,6 +45,8 @@ async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]
     if parts:
         models = [part["current"].numpy() for part in parts]
         work.model.write(np.mean(models, axis=0, dtype=np.float64).astype(models[0].dtype))
+        buffers = [part["buffers"].numpy() for part in parts]
+        work.write_buffers(np.mean([each for each in buffers if is_finite(each)] or buffers, axis=0))
     await algorithm.start()
 
 

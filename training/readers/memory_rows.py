@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from features.dataset import FeatureDataset
 from training.errors import CacheError, ShardError
+from training.random_streams import random_stream
 from training.readers.batch import Batch, BatchLayout, Rows
 from training.readers.hostile import refuse_pickled_schema
 from training.readers.sharding import OwnRows, Share, reading_orders, step_bounds
@@ -44,6 +45,8 @@ class MemoryRows:
     """Rows of each row group."""
     files: NDArray[np.int64] | None = None
     """(num_rows,) number of the source file of each row, where it was asked for."""
+    mixes_groups: bool = False
+    """Whether the row groups of each epoch are other rows, drawn from all; files cannot do this."""
 
     @classmethod
     def load(
@@ -118,7 +121,9 @@ class MemoryRows:
         """Numbers of the rows of a share, in reading order; `own`: see `reading_orders`."""
         orders = reading_orders(share, self.group_rows, own, seed=self.seed)
         parts = [self._starts[group] + order for group, order in zip(share.groups, orders, strict=True)]
-        return np.concatenate(parts)
+        order = np.concatenate(parts)
+        # Rows that belong to a worker stay in their row groups.
+        return _mixed(len(self), self.seed, share.epoch)[order] if self.mixes_groups and own is None else order
 
     def in_order(self, groups: Sequence[int]) -> NDArray[np.int64]:
         """Numbers of the rows of some row groups, in file order."""
@@ -152,3 +157,10 @@ class MemoryRows:
     def _starts(self) -> NDArray[np.int64]:
         """First row of each row group."""
         return np.cumsum([0, *self.group_rows])[:-1]
+
+
+# Cached, since all simulated workers need the same order.
+@lru_cache(maxsize=2)
+def _mixed(num_rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The row at each place of the row groups of an epoch, (num_rows,)."""
+    return random_stream(seed, "mixed", epoch).permutation(num_rows)

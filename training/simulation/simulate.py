@@ -12,6 +12,7 @@ from torch import nn
 from training.algorithms.partners import Partners
 from training.determinism import be_deterministic
 from training.errors import ShardError
+from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
 from training.loop.making import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
@@ -25,6 +26,7 @@ from training.simulation.stacked import MeanModelEvaluator, RowModel, StackedMod
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock, without_garbage_collection
 from training.threads import use_threads
+from training.workloads.augmentation import Augmentation
 
 #: Number of workers that also evaluate their own model at the end.
 _VALIDATE_ALONE = 16
@@ -39,6 +41,8 @@ class Simulated(NamedTuple):
     """(world_size, num_parameters) final parameters."""
     seconds: float
     """Virtual time of the run [s]."""
+    best: ModelState | None = None
+    """The mean model of the lowest validation loss, unless `files` keep it elsewhere."""
 
 
 @without_garbage_collection()
@@ -49,6 +53,7 @@ def simulate(
     settings: TrainSettings,
     cluster: ClusterSettings,
     *,
+    augmentation: Augmentation | None = None,
     partners: Callable[[int], Partners] | None = None,
     files: Callable[[int], RunFiles] | None = None,
     resume: Checkpoint | None = None,
@@ -64,6 +69,7 @@ def simulate(
         val: Rows of the validation split.
         settings: The training.
         cluster: Times of computation and communication.
+        augmentation: Changes the images of each batch; None for no change.
         partners: Makes the chooser of partners of a rank; None: random neighbours.
         files: Makes the files of a rank; None: everything stays in memory.
         resume: A checkpoint to resume from.
@@ -85,7 +91,7 @@ def simulate(
         clock.now = resume.load(0)["work"]["now"]
     protocol = cluster.protocol(settings.algorithm.sharing.protocol, world_size)
     network = SimNetwork(clock, cluster, world_size, protocol=protocol, seed=settings.seed)
-    stacked = StackedModels(module, world_size)
+    stacked = StackedModels(module, world_size, seed=settings.seed, augmentation=augmentation)
     evaluator = MeanModelEvaluator(clock, stacked, train, val)
     kept: list[RunFiles] = [files(rank) if files else MemoryFiles() for rank in range(world_size)]
     trainers = []
@@ -110,7 +116,8 @@ def simulate(
         clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
     clock.run()
-    return Simulated(merged([trainer.history for trainer in trainers]), stacked.parameters, clock.now)
+    best = next((each.best for each in kept if isinstance(each, MemoryFiles) and each.best is not None), None)
+    return Simulated(merged([trainer.history for trainer in trainers]), stacked.parameters, clock.now, best)
 
 
 def _owners(train: MemoryRows, settings: TrainSettings) -> Owners | None:

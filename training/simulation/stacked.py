@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from training.compiled.engines import compiled_engine
 from training.compiled.optimizer import is_finite
-from training.flat_model import FlatModel
+from training.flat_model import FlatModel, ModelState
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.readers.sharding import OwnRows, Share
@@ -23,6 +23,8 @@ from training.simulation.losses import Losses
 from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
 from training.transports.transport import Vector
 from training.vector_model import VectorModel
+from training.workloads.augmentation import Augmentation
+from training.workloads.draws import Draws
 from training.workloads.gradients import TorchGradients
 from training.workloads.sums import Sums, sums_of
 from training.workloads.work import ValidationShare, Work
@@ -31,23 +33,32 @@ _VALIDATED_AT_ONCE: Final = 2048
 
 
 class StackedModels:
-    """The parameters of all virtual workers as rows of one matrix, their gradients as rows of another.
+    """The parameters of all virtual workers as rows of one matrix; likewise their gradients, and their buffers.
 
     Args:
-        module: The network; every worker starts with its parameters.
+        module: The network; every worker starts with its parameters and buffers.
         world_size: Number of workers.
+        seed: Seed of the run.
+        augmentation: Changes the images of each batch; None for no change.
     """
 
-    def __init__(self, module: nn.Module, world_size: int) -> None:
-        self.model = FlatModel(deepcopy(module))
+    def __init__(
+        self, module: nn.Module, world_size: int, *, seed: int = 0, augmentation: Augmentation | None = None
+    ) -> None:
+        self.model = FlatModel(deepcopy(module).train())
         """A model to load the parameters of any worker into."""
-        self._engine = compiled_engine(self.model.module)
+        # Compiled code picks its batches from rows that nobody changes.
+        self._engine = None if augmentation else compiled_engine(self.model.module)
         self._torch = TorchGradients(self.model)
         self.parameters = self.model.flat.detach().repeat(world_size, 1)
         """(world_size, num_parameters)."""
         self.gradients = torch.zeros_like(self.parameters)
         """(world_size, num_parameters)."""
         self._host_parameters, self._host_gradients = self.parameters.numpy(), self.gradients.numpy()
+        self.buffers = np.tile(self.model.buffers(), (world_size, 1))
+        """(world_size, num_buffers) float64."""
+        self.draws = [Draws(seed=seed, rank=rank, augmentation=augmentation) for rank in range(world_size)]
+        """The random numbers of each worker."""
         self.sums = np.zeros((world_size, 4))
         """Sums of each worker: loss, weight, correct, samples."""
 
@@ -65,9 +76,10 @@ class StackedModels:
             self._engine.gradients(self._host_parameters, self._host_gradients, ranks, rows, order, bounds, self.sums)
             return
         for rank, batch in batches.items():
-            self.model.write(self._host_parameters[rank])
-            self._torch.compute(rows.batch(batch))
+            self.model.load(ModelState(self._host_parameters[rank], self.buffers[rank]))
+            self._torch.compute(self.draws[rank].prepare(rows.batch(batch), for_torch=True))
             self.model.read_gradient(self._host_gradients[rank])
+            self.buffers[rank] = self.model.buffers()
             self.sums[rank] += self._torch.take_sums()
 
 
@@ -146,14 +158,16 @@ class MeanModelEvaluator:
         self.stacked.compute(self._pending, self.train.rows)
         self._pending.clear()
 
-    def validate(self, parameters: Vector) -> Sums:
+    def validate(self, state: ModelState) -> Sums:
         """Sums over the whole validation split."""
         model, sums = self.stacked.model, Sums()
-        model.write(parameters)
+        model.load(state)
+        model.module.eval()
         with torch.inference_mode():
             for start in range(0, len(self._val), _VALIDATED_AT_ONCE):
                 batch = self._val.batch(np.arange(start, min(start + _VALIDATED_AT_ONCE, len(self._val))))
                 sums = sums.plus(sums_of(model.module(*batch.inputs), batch.labels, batch.weights))
+        model.module.train()
         return sums
 
 
@@ -225,17 +239,26 @@ class StackedWork(Work):
         return Sums.of(self._evaluator.stacked.sums[self._rank])
 
     @override
-    async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
+    def buffers(self) -> Vector:
+        return np.array(self._evaluator.stacked.buffers[self._rank])
+
+    @override
+    def write_buffers(self, values: Vector) -> None:
+        self._evaluator.stacked.buffers[self._rank] = values
+
+    @override
+    async def validate(self, state: ModelState, share: ValidationShare) -> Sums:
         """Validate for as long as the gradients of a third of the rows take; the first worker evaluates all shares."""
         await self._evaluator.clock.sleep(self._times.evaluating(self._evaluator.num_val // share.num_parts))
-        return Sums() if share.part else self._evaluator.validate(parameters)
+        return Sums() if share.part else self._evaluator.validate(state)
 
     @override
     def state(self) -> dict[str, Any]:
-        lost = self._losses.state(self._rank)
-        return {"times": self._times.state(), "lost": lost, "now": self._evaluator.clock.now}
+        lost, draws = self._losses.state(self._rank), self._evaluator.stacked.draws[self._rank].state()
+        return {"times": self._times.state(), "lost": lost, "now": self._evaluator.clock.now, "draws": draws}
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
         self._times.load_state(state["times"])
         self._losses.load_state(self._rank, state["lost"])
+        self._evaluator.stacked.draws[self._rank].load_state(state["draws"])

@@ -29,6 +29,7 @@ from training.studies.variants import (
     timing_settings,
     train_settings,
 )
+from training.workloads.registry import HepSettings
 
 #: Version of the results that a comparison keeps of its runs.
 _VERSION: Final = 3
@@ -232,7 +233,8 @@ class _Maker(NamedTuple):
 
     def _run(self, model: ModelName, variant: Variant, train: TrainSettings, where: str) -> PlannedRun:
         chosen = self.networks.of(model)
-        spec = RunSpec(self.dataset.folder.absolute(), chosen, train, (self.folder / where).absolute())
+        workload = HepSettings(folder=self.dataset.folder.absolute(), network=chosen)
+        spec = RunSpec(workload, train, (self.folder / where).absolute())
         content = [
             _VERSION,
             chosen.to_json(),

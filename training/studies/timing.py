@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from features.dataset import FeatureDataset
-from models.saved_model import model_spec
-from training.launching.rank import RunSpec, make_model
+from training.launching.rank import RunSpec
 from training.loop.records import read_records
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
@@ -22,8 +20,8 @@ from training.simulation.probe import Measurement
 from training.simulation.simulate import simulate
 from training.studies.plan import PlannedRun
 from training.studies.results import Timing, communicating
+from training.studies.trained import simulate_workload
 from training.studies.variants import ALONE, APART, BEST, METHODS, PLAIN
-from training.transports.transport import SingleTransport
 
 #: The two networks of the scaling study.
 THIS_MACHINE: Final = "shared memory"
@@ -129,22 +127,8 @@ def _checked(
 
 def simulate_learning(spec: RunSpec, cluster: ClusterSettings) -> dict[str, list[float]]:
     """Accuracy and time of every epoch of one simulated run of the real network on the real data."""
-    settings, dataset = spec.train, FeatureDataset.load(spec.dataset)
-    module = make_model(model_spec(spec.model, dataset), settings, SingleTransport(), torch.device("cpu")).module
-    inputs: Sequence[str] = module.inputs  # type: ignore[assignment]
-    dtype = getattr(torch, settings.precision)
-    train, val = (
-        MemoryRows.load(
-            dataset,
-            split,
-            inputs,
-            dtype=dtype,
-            seed=settings.seed,
-            files=settings.skew is not None,
-        )
-        for split in ("train", "val")
-    )
-    records = simulate(module, train, val, settings, cluster).records
+    settings = spec.train
+    records = simulate_workload(spec.workload.open(), settings, cluster).records
     found = {
         "seconds": epoch_times(records, settings)["seconds"],
         "val_accuracy": [float(record["val_accuracy"]) for record in records[0]],

@@ -21,6 +21,9 @@ _STEPS_KEPT: Final = 64
 class Gradients(Protocol):
     """Computes gradients of one model, and sums over their batches."""
 
+    #: Whether it runs the network's `forward`, which may draw random numbers from torch.
+    runs_forward: bool
+
     def compute(self, batch: Batch) -> None:
         """Compute the gradient of the mean weighted loss of a batch, into the model.
 
@@ -42,6 +45,8 @@ def gradients_of(model: FlatModel) -> Gradients:
 
 class CompiledGradients(Gradients):
     """Gradients by an engine, into the vectors of the model."""
+
+    runs_forward = False
 
     def __init__(self, model: FlatModel, engine: Engine) -> None:
         self._engine = engine
@@ -75,6 +80,8 @@ class CompiledGradients(Gradients):
 
 class TorchGradients(Gradients):
     """Gradients by backpropagation."""
+
+    runs_forward = True
 
     def __init__(self, model: FlatModel) -> None:
         self._model = model

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from typing_extensions import override
 
-from training.flat_model import FlatModel
+from training.flat_model import FlatModel, ModelState
 from training.readers.batch import Batch
 from training.readers.reader import Reader
 from training.readers.sharding import Share
 from training.transports.transport import Vector
 from training.vector_model import VectorModel
+from training.workloads.draws import Draws
 from training.workloads.gradients import gradients_of
 from training.workloads.sums import Sums, sums_of
 
@@ -51,8 +52,14 @@ class Work(Protocol):
     def sums_so_far(self) -> Sums:
         """Running sums; reading them does not reset them."""
 
-    async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
-        """Sums over a share of the validation split, for a model with these parameters."""
+    def buffers(self) -> Vector:
+        """A copy of the buffers of this worker's network, (num_buffers,) float64."""
+
+    def write_buffers(self, values: Vector) -> None:
+        """Overwrite the buffers of this worker's network."""
+
+    async def validate(self, state: ModelState, share: ValidationShare) -> Sums:
+        """Sums over a share of the validation split, for a model with these parameters and buffers."""
 
     def state(self) -> dict[str, Any]:
         """State of the next steps in addition to epoch and step; plain values."""
@@ -67,18 +74,27 @@ class ReaderWork(Work):
     Args:
         model: The worker's network.
         reader: Delivers the batches.
+        draws: The random numbers of the steps; None for those of seed 0.
         alive: Called within long work to report progress.
     """
 
     model: FlatModel
 
-    def __init__(self, model: FlatModel, reader: Reader, *, alive: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        model: FlatModel,
+        reader: Reader,
+        *,
+        draws: Draws | None = None,
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
         self.model = model
         self._reader = reader
         self._alive = alive
         self._batches: Iterator[Batch] = iter(())
         self._batch: Batch | None = None
         self._gradients = gradients_of(model)
+        self._draws = draws or Draws(seed=0, rank=0)
 
     @override
     def begin(self, share: Share) -> None:
@@ -99,7 +115,7 @@ class ReaderWork(Work):
         batch = self._batch
         if batch is None:
             raise AssertionError("next_batch() was not called")
-        self._gradients.compute(batch)
+        self._gradients.compute(self._draws.prepare(batch, for_torch=self._gradients.runs_forward))
 
     @override
     def take_sums(self) -> Sums:
@@ -110,10 +126,17 @@ class ReaderWork(Work):
         return self._gradients.sums_so_far()
 
     @override
-    async def validate(self, parameters: Vector, share: ValidationShare) -> Sums:
-        own = self.model.empty()
-        self.model.read(own)
-        self.model.write(parameters)
+    def buffers(self) -> Vector:
+        return self.model.buffers()
+
+    @override
+    def write_buffers(self, values: Vector) -> None:
+        self.model.write_buffers(values)
+
+    @override
+    async def validate(self, state: ModelState, share: ValidationShare) -> Sums:
+        own = self.model.state()
+        self.model.load(state)
         self.model.module.eval()
         sums = Sums()
         with torch.inference_mode():
@@ -121,12 +144,14 @@ class ReaderWork(Work):
                 self._alive()
                 sums = sums.plus(sums_of(self.model.module(*batch.inputs), batch.labels, batch.weights))
         self.model.module.train()
-        self.model.write(own)
+        self.model.load(own)
         return sums
 
+    @override
     def state(self) -> dict[str, Any]:
-        """Empty: the order of events depends on seed, epoch and row group only."""
-        return {}
+        """The random numbers; the order of events depends on seed, epoch and row group only."""
+        return {"draws": self._draws.state()}
 
+    @override
     def load_state(self, state: dict[str, Any]) -> None:
-        """Do nothing: there is no state."""
+        self._draws.load_state(state["draws"])

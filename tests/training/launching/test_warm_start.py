@@ -30,8 +30,7 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def run(dataset: FeatureDataset, out: Path, start_from: Path | None = None, **settings: Any) -> Path:
     chosen = {"algorithm": "sgd", "workers": 1, "epochs": 2} | settings
-    spec = make_spec(dataset, out, **chosen)._replace(start_from=start_from)
-    train(spec, SingleTransport(), on_progress=None)
+    train(make_spec(dataset, out, start_from=start_from, **chosen), SingleTransport(), on_progress=None)
     return out
 
 
@@ -64,9 +63,10 @@ def test_a_run_that_continues_from_its_checkpoint_does_not_begin_again(
 
 
 def test_other_layers_are_refused(first: Path, new: FeatureDataset, tmp_path: Path) -> None:
-    spec = make_spec(new, tmp_path / "out", model={"hidden": [4]}, algorithm="sgd", workers=1)
+    chosen = {"algorithm": "sgd", "workers": 1}
+    spec = make_spec(new, tmp_path / "out", model={"hidden": [4]}, start_from=first / "model", **chosen)
     with pytest.raises(WarmStartError, match=r"settings are .*10, 5.*not .*\[4\].*warm_start: false"):
-        train(spec._replace(start_from=first / "model"), SingleTransport(), on_progress=None)
+        train(spec, SingleTransport(), on_progress=None)
 
 
 def test_other_definitions_of_features_are_refused(first: Path, new: FeatureDataset, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_other_definitions_of_features_are_refused(first: Path, new: FeatureData
 
 
 def test_where_it_begins_travels_to_the_ranks(tmp_path: Path, new: FeatureDataset) -> None:
-    spec = make_spec(new, tmp_path / "out")._replace(start_from=tmp_path / "model")
+    spec = make_spec(new, tmp_path / "out", start_from=tmp_path / "model")
     spec.save(tmp_path / "run.json")
     assert RunSpec.load(tmp_path / "run.json") == spec
 

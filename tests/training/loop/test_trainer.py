@@ -19,6 +19,7 @@ from training.launching.launcher import launch
 from training.launching.rank import RunSpec
 from training.loop.trainer import Progress
 from training.settings import TrainSettings
+from training.workloads.registry import HepSettings
 
 ROWS = {"train": [32] * 6, "val": [30, 30], "test": [30]}
 
@@ -32,7 +33,8 @@ def run(dataset: FeatureDataset, out: Path, **settings: Any) -> list[Progress]:
     out.mkdir()
     seen: list[Progress] = []
     train = TrainSettings(**({"algorithm": "sgd", "epochs": 5, "batch_size": 16, "learning_rate": 0.01} | settings))
-    launch(RunSpec(dataset.folder, HlfSettings(hidden=[16]), train, out), on_progress=seen.append)
+    workload = HepSettings(folder=dataset.folder, network=HlfSettings(hidden=[16]))
+    launch(RunSpec(workload, train, out), on_progress=seen.append)
     return seen
 
 

@@ -1,0 +1,73 @@
+"""Workloads of images on real MPI ranks, against the simulator; batch norm, dropout and augmentation among them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rank_programs import open_mpi, results_of
+from tiny_images import ROWS, TinyImages
+from training_runs import records
+
+from training.launching.rank import RunSpec
+from training.settings import TrainSettings
+from training.simulation.cluster import ClusterSettings
+from training.studies.trained import simulate_workload, train_on_ranks
+from training.workloads.registry import MnistSettings
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
+
+HELPERS = Path(__file__).resolve().parents[1] / "helpers"
+
+
+def on_ranks(folder: Path, chosen: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The saved model of a run of the small workload."""
+    (folder / "out").mkdir(parents=True)
+    path = os.pathsep.join([str(HELPERS.parents[1]), str(HELPERS)])
+    results_of(
+        open_mpi(),
+        chosen["workers"],
+        "workloads:train_tiny",
+        folder / "ranks",
+        seconds=150,
+        environment={"PYTHONPATH": path},
+        out=str(folder / "out"),
+        chosen=chosen,
+    )
+    state: dict[str, torch.Tensor] = torch.load(folder / "out" / "model" / "weights.pt", weights_only=True)
+    return state
+
+
+@pytest.mark.parametrize("method", ["ar-sgd", "d-psgd"])
+def test_a_synchronous_method_does_on_ranks_what_it_does_in_the_simulator(tmp_path: Path, method: str) -> None:
+    chosen = {"algorithm": method, "workers": 3, "epochs": 3, "batch_size": 10, "precision": "float64"}
+    state = on_ranks(tmp_path, chosen)
+    found = simulate_workload(TinyImages(), TrainSettings(**chosen), ClusterSettings())
+    assert found.best is not None
+    means = np.concatenate([state["3.running_mean"], state["3.running_var"], [state["3.num_batches_tracked"]]])
+    np.testing.assert_allclose(means, found.best.buffers, rtol=1e-9)
+    for ours, theirs in zip(records(tmp_path / "out")[0], found.records[0], strict=True):
+        assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-9)
+
+
+@pytest.mark.parametrize("exchange", ["locked", "sockets"])
+def test_workers_that_do_not_wait_publish_their_buffers(tmp_path: Path, exchange: str) -> None:
+    chosen = {"algorithm": "ad-psgd", "workers": 2, "epochs": 10, "batch_size": 10, "exchange": exchange}
+    state = on_ranks(tmp_path, chosen | {"learning_rate": 0.02})
+    history = records(tmp_path / "out")[0]
+    assert history[-1]["val_accuracy"] > 0.6
+    # The mean of two workers, which take about half of the steps each.
+    assert 0 < state["3.num_batches_tracked"] <= 10 * sum(ROWS["train"]) / 10
+    assert state["3.running_var"].min() > 0
+
+
+@pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
+def test_lenet_learns_the_digits_on_two_ranks(tmp_path: Path, method: str) -> None:
+    settings = TrainSettings(algorithm=method, workers=2, epochs=4, batch_size=32, learning_rate=3e-3)
+    trained = train_on_ranks(RunSpec(MnistSettings(), settings, tmp_path / "out"))
+    assert trained.accuracy > 0.95
+    assert len(trained.history) == 2

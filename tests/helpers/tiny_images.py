@@ -1,0 +1,88 @@
+"""A small workload with all that features lack: batch norm, dropout and augmentation; for ranks and simulator alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from models.networks.pixels import Pixels
+from models.networks.scaling_layer import Scaler
+from training.readers.batch import Rows
+from training.readers.in_memory import MemoryReader
+from training.readers.memory_rows import MemoryRows
+from training.settings import TrainSettings
+from training.workloads.augmentation import Augmentation
+from training.workloads.workload import Split, Workload, dtype_of
+
+SIDE = 5
+ROWS = {"train": [10] * 12, "val": [30], "test": [30]}
+
+
+def network(dropout: float = 0.2) -> nn.Module:
+    """Batch norm before the hidden layer's ReLU, dropout behind it."""
+    return nn.Sequential(
+        Pixels(Scaler([100.0], [50.0]), SIDE),
+        nn.Flatten(),
+        nn.Linear(SIDE * SIDE, 12),
+        nn.BatchNorm1d(12),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(12, 3),
+    )
+
+
+class TinyImages(Workload):
+    """Noisy bars at three heights; also the settings of itself, as `RunSpec` has them."""
+
+    network_name = "tiny"
+    meaning: dict[str, Any] = {}  # noqa: RUF012
+    augmentation = Augmentation(padding=1, side=SIDE)
+
+    def open(self) -> Workload:
+        """Itself."""
+        return self
+
+    def group_rows(self, split: Split) -> list[int]:
+        """See `Workload`."""
+        return ROWS[split]
+
+    def network(self) -> nn.Module:
+        """See `Workload`."""
+        return network()
+
+    def owners(self, settings: TrainSettings, *, world_size: int) -> None:
+        """See `Workload`."""
+        assert world_size
+        assert settings.skew is None
+
+    def reader(self, settings: TrainSettings, device: torch.device, *, own: None = None) -> MemoryReader:
+        """See `Workload`."""
+        assert device.type == "cpu"
+        assert own is None
+        return MemoryReader(self.rows("train", settings), self.rows("val", settings))
+
+    def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
+        """See `Workload`."""
+        count = sum(ROWS[split])
+        rng = np.random.default_rng(count)
+        labels = np.arange(count) % 3
+        pixels = rng.integers(120, size=(count, SIDE, SIDE, 1), dtype=np.uint8)
+        pixels[np.arange(count), 2 * labels] += 130
+        weights = torch.ones(count, dtype=dtype_of(settings))
+        rows = Rows((torch.from_numpy(pixels),), torch.from_numpy(labels), weights)
+        return MemoryRows(rows, settings.seed, self.group_rows(split), mixes_groups=True)
+
+    def save(self, module: nn.Module, folder: Path) -> None:
+        """See `Workload`."""
+        folder.mkdir(exist_ok=True)
+        torch.save(module.state_dict(), folder / "weights.pt")
+
+    def load(self, folder: Path) -> nn.Module:
+        """See `Workload`."""
+        module = self.network()
+        module.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+        return module

@@ -1,0 +1,168 @@
+"""Batch norm, dropout and augmentation in training: averaged, kept in checkpoints, drawn by each worker for itself."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from simulated import CLUSTER, ROUGH, KeptCheckpoints
+from tiny_images import TinyImages, network
+from torch import nn
+
+from models.networks.scaling_layer import Standardize
+from training.flat_model import FlatModel, ModelState
+from training.loop.buffers import SharedBuffers
+from training.readers.batch import Batch
+from training.settings import TrainSettings
+from training.simulation.simulate import Simulated
+from training.simulation.stacked import StackedModels, StackedWork
+from training.studies.trained import simulate_workload
+from training.transports.transport import SingleTransport, run_now
+from training.workloads.augmentation import Augmentation
+from training.workloads.draws import Draws
+
+
+def run(**chosen: Any) -> Simulated:
+    """Two epochs of ten steps of the small workload on three workers."""
+    passed_on = {name: chosen.pop(name) for name in ("files", "resume") if name in chosen}
+    cluster = chosen.pop("cluster", ROUGH)
+    defaults = {"workers": 3, "epochs": 2, "batch_size": 4, "checkpoint_steps": 5, "sharding": "static"}
+    settings = TrainSettings.model_validate(defaults | chosen)
+    return simulate_workload(TinyImages(), settings, cluster, **passed_on)
+
+
+def last_buffers(kept: KeptCheckpoints, position: tuple[int, int] = (2, 0)) -> list[np.ndarray[Any, Any]]:
+    """The buffers of each worker in a checkpoint."""
+    found = kept.at(position)
+    return [found.load(rank)["buffers"].numpy() for rank in range(found.world_size)]
+
+
+@pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
+def test_twenty_steps_are_ten_and_ten_more_from_a_checkpoint_bit_by_bit(method: str) -> None:
+    kept = KeptCheckpoints()
+    whole = run(algorithm=method, files=kept.files)
+    for position in ((0, 5), (1, 0)):
+        resumed = KeptCheckpoints()
+        found = run(algorithm=method, files=resumed.files, resume=kept.at(position))
+        np.testing.assert_array_equal(found.parameters, whole.parameters)
+        np.testing.assert_array_equal(last_buffers(resumed), last_buffers(kept))
+        assert [each["val_loss"] for each in found.records[0]] == [each["val_loss"] for each in whole.records[0]]
+
+
+def test_workers_have_buffers_of_their_own_and_validate_with_the_mean() -> None:
+    kept = KeptCheckpoints()
+    found = run(algorithm="ar-sgd", epochs=1, files=kept.files, cluster=CLUSTER)
+    buffers = last_buffers(kept, (1, 0))
+    assert (buffers[0] != buffers[1]).any()
+    assert found.best is not None
+    np.testing.assert_allclose(found.best.buffers, np.mean(buffers, axis=0), rtol=1e-15)
+    # The validation loss is that of the mean parameters with the mean buffers, in evaluation mode.
+    model = FlatModel(network())
+    model.load(found.best)
+    rows = TinyImages().rows("val", TrainSettings())
+    loss = nn.functional.cross_entropy(model.module.eval()(*rows.inputs), rows.labels)
+    assert found.records[0][0]["val_loss"] == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_the_rest_of_the_workers_continues_from_the_mean_of_the_buffers() -> None:
+    kept = KeptCheckpoints()
+    run(files=kept.files)
+    resumed = KeptCheckpoints()
+    run(workers=2, files=resumed.files, resume=kept.at((1, 0)), epochs=2)
+    steps = [buffers[-1] for buffers in last_buffers(resumed)]
+    assert steps == [10 + 15, 10 + 15], "batches that batch norm counted"
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"algorithm": "ad-psgd"}, {"algorithm": "swarm-sgd", "slowmo": {"tau": 4}}], ids=str
+)
+def test_workers_that_do_not_wait_validate_with_published_buffers(chosen: dict[str, Any]) -> None:
+    found = run(sharding="global", epochs=8, learning_rate=0.02, **chosen)
+    assert found.records[0][-1]["val_accuracy"] > 0.6
+    assert found.best is not None
+    assert np.isfinite(found.best.buffers).all()
+
+
+@pytest.mark.parametrize("resuming", [{}, {"workers": 2}], ids=["as many", "fewer"])
+def test_buffers_that_are_not_finite_stay_with_their_worker_until_it_validates(resuming: dict[str, Any]) -> None:
+    kept = KeptCheckpoints()
+    run(algorithm="local-sgd", files=kept.files)
+    content = kept.content[1, 0]
+    part = torch.load(io.BytesIO(content[0]), weights_only=True)
+    part["buffers"] *= float("nan")
+    torch.save(part, spoiled := io.BytesIO())
+    content[0] = spoiled.getvalue()
+    resumed = KeptCheckpoints()
+    found = run(algorithm="local-sgd", files=resumed.files, resume=kept.at((1, 0)), **resuming)
+    assert np.isfinite(found.records[0][-1]["val_loss"])
+    assert np.isfinite(last_buffers(resumed)).all()
+
+
+def test_buffers_that_are_not_finite_are_not_published() -> None:
+    class Alone(StackedWork):
+        """Has only buffers."""
+
+        def __init__(self) -> None:
+            self.present = np.ones(2)
+
+        def buffers(self) -> np.ndarray[Any, Any]:
+            return self.present.copy()
+
+        def write_buffers(self, values: np.ndarray[Any, Any]) -> None:
+            self.present = values
+
+    work = Alone()
+    shared = SharedBuffers(work, SingleTransport())
+    run_now(shared.share())
+    work.present = np.array([3.0, np.inf])
+    run_now(shared.publish())
+    assert run_now(shared.snapshot()).tolist() == work.present.tolist() == [1.0, 1.0]
+    work.present = np.array([3.0, 2.0])
+    run_now(shared.publish())
+    assert run_now(shared.snapshot()).tolist() == [3.0, 2.0]
+
+
+def test_gradients_of_virtual_workers_are_those_of_each_alone_with_dropout_and_batch_norm() -> None:
+    settings = TrainSettings()
+    rows, augmentation = TinyImages().rows("train", settings).rows, Augmentation(1, 5)
+    torch.manual_seed(3)
+    module = network()
+    stacked = StackedModels(module, 2, seed=4, augmentation=augmentation)
+    batches = {1: np.arange(20), 0: np.arange(20)}
+    for _ in range(2):
+        stacked.compute(batches, rows)
+    assert not torch.equal(stacked.gradients[0], stacked.gradients[1]), "they draw other numbers"
+    for rank in (0, 1):
+        alone, draws = FlatModel(network()), Draws(seed=4, rank=rank, augmentation=augmentation)
+        alone.load(ModelState(stacked.parameters[rank].numpy(), FlatModel(module).buffers()))
+        for _ in range(2):
+            batch = draws.prepare(rows.batch(batches[rank]), for_torch=True)
+            alone.zero_gradient()
+            nn.functional.cross_entropy(alone.module(*batch.inputs), batch.labels).backward()
+        torch.testing.assert_close(stacked.gradients[rank], alone.gradient)
+        np.testing.assert_array_equal(stacked.buffers[rank], alone.buffers())
+
+
+def test_crops_are_parts_of_the_framed_image_or_of_its_mirror_image() -> None:
+    image = torch.arange(1, 10, dtype=torch.uint8).view(1, 3, 3, 1)
+    framed = nn.functional.pad(image, (0, 0, 1, 1, 1, 1))[0, :, :, 0]
+    parts = [framed[top : top + 3, left : left + 3] for top in range(3) for left in range(3)]
+    possible = {tuple(each.flatten().tolist()) for part in parts for each in (part, part.flip(1))}
+    batch = Batch((image.repeat(500, 1, 1, 1),), torch.zeros(500), torch.ones(500))
+    draws = Draws(seed=1, rank=0, augmentation=Augmentation(padding=1, side=3))
+    (images,) = draws.prepare(batch, for_torch=False).inputs
+    assert {tuple(each.flatten().tolist()) for each in images} == possible
+    assert len(possible) == 18
+
+
+def test_no_network_of_events_has_buffers_that_change() -> None:
+    assert FlatModel(nn.Sequential(Standardize([0.0], [1.0]), nn.Linear(1, 2))).buffers().size == 0
+
+
+def test_counts_survive_as_integers() -> None:
+    model = FlatModel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    model.write_buffers(np.array([0.5, 1.5, 2.0, 3.0, 7.4]))
+    assert model.buffers().tolist() == [0.5, 1.5, 2.0, 3.0, 7.0]

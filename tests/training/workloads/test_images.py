@@ -1,0 +1,130 @@
+"""The workloads of images on scikit-learn's digits: rows, networks, settings, and that they learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+from simulated import CLUSTER
+
+from models.errors import SavedModelError
+from models.networks.hlf_settings import HlfSettings
+from training.compiled.engines import PerceptronEngine, compiled_engine
+from training.errors import ImageFileError
+from training.launching.rank import RunSpec
+from training.readers.sharding import Piece, Share
+from training.settings import TrainSettings
+from training.studies.trained import train_in_simulator
+from training.workloads.registry import Cifar10Settings, HepSettings, MnistSettings, WorkloadSettings
+
+SETTINGS = TrainSettings(workers=4, epochs=5, batch_size=32, learning_rate=3e-3)
+NETWORKS: dict[str, tuple[MnistSettings | Cifar10Settings, int]] = {
+    "lenet5": (MnistSettings(), 61_706),
+    "perceptron": (MnistSettings(network="perceptron"), 4_798_010),
+    "resnet20": (Cifar10Settings(), 269_722),
+    "seven-layers": (Cifar10Settings(network="seven-layers"), 351_946),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_have_the_published_sizes_and_take_the_rows(name: str) -> None:
+    settings, num_parameters = NETWORKS[name]
+    workload = settings.open()
+    network, rows = workload.network().eval(), workload.rows("val", TrainSettings())
+    assert sum(each.numel() for each in network.parameters()) == num_parameters
+    assert network(*rows.batch(np.arange(3)).inputs).shape == (3, 10)
+    # Of scaled pixels, as the network sees them.
+    first = next(iter(network.children()))
+    scaled = (first[0] if name == "resnet20" else first)(*workload.rows("train", TrainSettings()).inputs)
+    if name in ("lenet5", "resnet20"):
+        assert scaled.mean().item() == pytest.approx(0, abs=1e-4)
+        assert scaled.std().item() == pytest.approx(1, abs=1e-3)
+    else:
+        assert (scaled.min().item(), scaled.max().item()) == (0, 1)
+
+
+def test_compiled_code_trains_the_perceptron() -> None:
+    assert isinstance(compiled_engine(MnistSettings(network="perceptron").open().network()), PerceptronEngine)
+
+
+def test_the_digits_are_divided_once_for_all_runs() -> None:
+    workload = MnistSettings().open()
+    rows = [workload.rows(split, TrainSettings(seed=seed)) for split in ("train", "val", "test") for seed in (1, 2)]
+    assert [len(each) for each in rows[::2]] == [1150, 288, 359]
+    for one, other in zip(rows[::2], rows[1::2], strict=True):
+        assert torch.equal(one.inputs[0], other.inputs[0])
+    whole = torch.cat([each.inputs[0] for each in rows[::2]]).flatten(1)
+    small = whole.view(-1, 28, 28)[:, 2:-2:3, 2:-2:3].flatten(1).numpy()
+    from sklearn.datasets import load_digits
+
+    expected = np.rint(load_digits().data * 255 / 16)
+    assert sorted(map(tuple, small.tolist())) == sorted(map(tuple, expected.tolist()))
+
+
+def test_every_epoch_mixes_all_rows_and_reads_each_once() -> None:
+    rows = MnistSettings().open().rows("train", TrainSettings())
+    pieces = [Piece(group, 0, size) for group, size in enumerate(rows.group_rows)]
+    orders = [rows.reading_order(Share(epoch, pieces, [len(rows)])) for epoch in (0, 1)]
+    for order in orders:
+        assert sorted(order.tolist()) == list(range(len(rows)))
+    assert np.corrcoef(orders[0], orders[1])[0, 1] < 0.2
+    assert np.corrcoef(orders[0], np.arange(len(rows)))[0, 1] < 0.2
+
+
+@pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
+@pytest.mark.slow
+def test_lenet_learns_the_digits_on_four_virtual_workers(method: str) -> None:
+    settings = SETTINGS.model_copy(update={"algorithm": method, "batch_size": 16})
+    trained = train_in_simulator(MnistSettings().open(), settings, CLUSTER)
+    assert trained.accuracy > 0.95
+    assert len(trained.labels) == 359
+    assert len(trained.history) == 4
+
+
+def test_a_saved_network_is_read_again(tmp_path: Path) -> None:
+    workload = MnistSettings().open()
+    module = workload.network()
+    workload.save(module, tmp_path / "model")
+    read = workload.load(tmp_path / "model")
+    assert all(map(torch.equal, read.state_dict().values(), module.state_dict().values()))
+    (tmp_path / "model" / "weights.pt").write_bytes(b"damaged")
+    with pytest.raises(SavedModelError, match="no readable model"):
+        workload.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        MnistSettings(network="perceptron"),
+        Cifar10Settings(folder=Path("/data/cifar"), augmentation=False),
+        HepSettings(folder=Path("/data/features"), network=HlfSettings(hidden=[7]), start_from=Path("/data/model")),
+    ],
+    ids=lambda each: str(each.name),
+)
+def test_a_run_travels_to_the_ranks_with_its_workload(tmp_path: Path, workload: Any) -> None:
+    spec = RunSpec(workload, TrainSettings(), tmp_path / "out")
+    spec.save(tmp_path / "run.json")
+    assert RunSpec.load(tmp_path / "run.json") == spec
+
+
+def test_a_study_names_a_workload_in_plain_values() -> None:
+    adapter: TypeAdapter[Any] = TypeAdapter(WorkloadSettings)
+    assert adapter.validate_python({"name": "mnist"}) == MnistSettings()
+    assert adapter.validate_python({"name": "hep", "folder": "x", "network": "hlf"}).network == HlfSettings()
+    for wrong in ({"name": "imagenet"}, {"name": "mnist", "network": "resnet20"}, {"name": "mnist", "augmentation": 1}):
+        with pytest.raises(ValidationError):
+            adapter.validate_python(wrong)
+
+
+def test_a_folder_without_the_public_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImageFileError, match="lacks train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images"):
+        MnistSettings(folder=tmp_path).open()
+
+
+def test_what_a_result_depends_on_is_no_place() -> None:
+    places = [Cifar10Settings(folder=Path(place)).meaning for place in ("/a", "/b")]
+    assert places[0] == places[1] != Cifar10Settings().meaning

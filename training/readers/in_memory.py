@@ -1,0 +1,51 @@
+"""Batches from rows that are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from typing import Final
+
+import numpy as np
+from typing_extensions import override
+
+from training.readers.batch import Batch
+from training.readers.memory_rows import MemoryRows
+from training.readers.reader import Reader
+from training.readers.sharding import OwnRows, Share
+
+_VAL_ROWS: Final = 1024
+
+
+class MemoryReader(Reader):
+    """A `Reader` of rows in memory.
+
+    Args:
+        train: Rows of the training split.
+        val: Rows of the validation split.
+        own: Rows of each row group to train on; None: all.
+    """
+
+    def __init__(self, train: MemoryRows, val: MemoryRows, *, own: OwnRows | None = None) -> None:
+        self._train, self._val, self._own = train, val, own
+
+    @property
+    def cached_bytes(self) -> int:
+        """Size of all rows."""
+        return self._train.rows.num_bytes + self._val.rows.num_bytes
+
+    @override
+    def train_batches(self, share: Share) -> Iterator[Batch]:
+        if share.sizes:
+            order = self._train.reading_order(share, self._own)
+            for start, stop in pairwise(accumulate(share.sizes, initial=0)):
+                yield self._train.batch(order[start:stop])
+
+    def prefetch(self, share: Share) -> None:
+        """Do nothing: all rows are in memory."""
+
+    @override
+    def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
+        starts = range(0, len(self._val), _VAL_ROWS)
+        for start in starts[rank::world_size]:
+            yield self._val.batch(np.arange(start, min(start + _VAL_ROWS, len(self._val))))

@@ -1,0 +1,111 @@
+"""Trains any workload, on MPI or in the simulator, and predicts the test split with the model of the lowest loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from training.flat_model import FlatModel
+from training.launching.launcher import launch
+from training.launching.rank import RunSpec, make_model
+from training.loop.records import read_records
+from training.loop.trainer import Progress
+from training.settings import TrainSettings
+from training.simulation.cluster import ClusterSettings
+from training.simulation.simulate import Simulated, simulate
+from training.transports.transport import SingleTransport
+from training.workloads.workload import Workload
+
+_AT_ONCE = 1024
+
+
+class Trained(NamedTuple):
+    """The result of a training."""
+
+    history: list[list[dict[str, Any]]]
+    """Records of each worker per epoch; their times are virtual in the simulator."""
+    probabilities: NDArray[np.float64]
+    """(num_rows, num_classes) of the test split; the order of the rows is the same for all runs."""
+    labels: NDArray[np.int64]
+    """(num_rows,) of the test split."""
+    weights: NDArray[np.float64]
+    """(num_rows,) of the test split."""
+
+    @property
+    def is_correct(self) -> NDArray[np.bool_]:
+        """(num_rows,) whether the class of the highest probability is right."""
+        return np.asarray(self.probabilities.argmax(axis=1) == self.labels)
+
+    @property
+    def accuracy(self) -> float:
+        """Weighted share of correct predictions."""
+        return float(self.weights[self.is_correct].sum() / self.weights.sum())
+
+
+def train_on_ranks(spec: RunSpec, *, on_progress: Callable[[Progress], None] = lambda _: None) -> Trained:
+    """Train on MPI ranks, or in this process with one worker; files go to `spec.out_dir`.
+
+    Raises:
+        TrainingError: As in `training.launching.launcher.launch`.
+    """
+    spec.out_dir.mkdir(parents=True, exist_ok=True)
+    launch(spec, on_progress=on_progress)
+    workload = spec.workload.open()
+    return _trained(read_records(spec.out_dir), workload, workload.load(spec.out_dir / "model"), spec.train)
+
+
+def train_in_simulator(
+    workload: Workload,
+    settings: TrainSettings,
+    cluster: ClusterSettings,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Trained:
+    """Train virtual workers in this process.
+
+    Raises:
+        TrainingError: As in `training.simulation.simulate.simulate`.
+    """
+    model = _fresh(workload, settings)
+    found = simulate_workload(workload, settings, cluster, on_progress=on_progress)
+    if found.best is None:
+        raise AssertionError("the simulated run kept no model")
+    model.load(found.best)
+    return _trained(found.records, workload, model.module, settings)
+
+
+def simulate_workload(workload: Workload, settings: TrainSettings, cluster: ClusterSettings, **how: Any) -> Simulated:
+    """Train a workload in the simulator, from the same initial weights as on MPI.
+
+    Args:
+        workload: Rows, network and augmentation.
+        settings: The training.
+        cluster: Times of computation and communication.
+        how: Further arguments of `simulate`.
+    """
+    train, val = (workload.rows(split, settings) for split in ("train", "val"))
+    module = _fresh(workload, settings).module
+    return simulate(module, train, val, settings, cluster, augmentation=workload.augmentation, **how)
+
+
+def _fresh(workload: Workload, settings: TrainSettings) -> FlatModel:
+    return make_model(workload, settings, SingleTransport(), torch.device("cpu"))
+
+
+def _trained(
+    history: list[list[dict[str, Any]]], workload: Workload, module: nn.Module, settings: TrainSettings
+) -> Trained:
+    rows = workload.rows("test", settings)
+    module = module.to(rows.weights.dtype).eval()
+    with torch.inference_mode():
+        logits = [
+            module(*rows.batch(np.arange(start, min(start + _AT_ONCE, len(rows)))).inputs)
+            for start in range(0, len(rows), _AT_ONCE)
+        ]
+    probabilities = torch.softmax(torch.cat(logits).double(), dim=1)
+    return Trained(history, probabilities.numpy(), rows.labels.numpy(), rows.weights.double().numpy())

@@ -1,0 +1,56 @@
+"""The random numbers of a worker's steps: for the augmentation, and for layers that draw, such as dropout."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from training.random_streams import generator_state, random_stream, set_generator_state
+from training.readers.batch import Batch
+from training.workloads.augmentation import Augmentation
+
+_SEEDS: Final = 2**63
+
+
+class Draws:
+    """One random stream per worker, so that a resumed worker continues with the numbers that come next.
+
+    Before a step, torch gets a seed from the stream. So virtual workers that share torch's generator do not depend on
+    each other, and a worker draws the same under MPI and in the simulator.
+
+    Args:
+        seed: Seed of the run.
+        rank: Rank of the worker.
+        augmentation: Changes the first input of each batch; None for no change.
+    """
+
+    def __init__(self, *, seed: int, rank: int, augmentation: Augmentation | None = None) -> None:
+        self._rng = random_stream(seed, "draws", rank)
+        self._augmentation = augmentation
+
+    def prepare(self, batch: Batch, *, for_torch: bool) -> Batch:
+        """The augmented batch of the next step.
+
+        Args:
+            batch: The events as they were read.
+            for_torch: Whether to seed torch, since the network runs by torch.
+        """
+        if for_torch:
+            seed = int(self._rng.integers(_SEEDS))
+            # torch.manual_seed takes 100 microseconds, since it asks for devices of all kinds.
+            torch.default_generator.manual_seed(seed)
+            if batch.labels.is_cuda:
+                torch.cuda.manual_seed(seed)
+        if self._augmentation is None:
+            return batch
+        images, *others = batch.inputs
+        return Batch((self._augmentation.apply(images, self._rng), *others), batch.labels, batch.weights)
+
+    def state(self) -> dict[str, Any]:
+        """Position in the stream, in plain values."""
+        return generator_state(self._rng)
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore a position."""
+        set_generator_state(self._rng, state)

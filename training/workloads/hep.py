@@ -1,0 +1,112 @@
+"""The workload `hep`: collision events, from a features dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from features.dataset import FeatureDataset
+from models.networks.network_settings import NetworkSettings
+from models.saved_model import ModelSpec, build, load_model, model_spec, save_model
+from training.errors import NoEventsError, WarmStartError
+from training.readers.memory_rows import MemoryRows
+from training.readers.opening import open_reader
+from training.readers.reader import Reader
+from training.readers.sharding import OwnRows
+from training.readers.skew import Owners, owners_of
+from training.settings import TrainSettings
+from training.workloads.workload import Split, Workload, dtype_of
+
+
+class Start(NamedTuple):
+    """Weights and scaling of a model to start from."""
+
+    spec: ModelSpec
+    weights: dict[str, Tensor]
+
+
+class HepEvents(Workload):
+    """Events of a features dataset, and one of the networks of `models.networks.registry`.
+
+    Args:
+        folder: The features dataset.
+        network: Settings of the network.
+        start_from: Folder of the model that gives the initial weights and scaling; None for fresh weights.
+
+    Raises:
+        NoEventsError: The training or validation split has no events.
+        WarmStartError: The training cannot start from that model.
+    """
+
+    def __init__(self, folder: Path, network: NetworkSettings, start_from: Path | None) -> None:
+        self.dataset = FeatureDataset.load(folder)
+        for split in ("train", "val"):
+            if not self.dataset.num_rows(split):
+                raise NoEventsError(f"the {split} split of {folder} has no events. Make the features again, from more.")
+        self._spec = model_spec(network, self.dataset)
+        self._start = None if start_from is None else load_start(start_from, self._spec)
+        if self._start is not None:
+            # Weights are meaningful only with the scaling of their training.
+            self._spec = self._spec._replace(scalers=self._start.spec.scalers)
+
+    @override
+    def group_rows(self, split: Split) -> list[int]:
+        return [group.rows for group in self.dataset.splits[split]]
+
+    @override
+    def network(self) -> nn.Module:
+        network = build(self._spec)
+        if self._start is not None:
+            network.load_state_dict(self._start.weights)
+        return network
+
+    @override
+    def owners(self, settings: TrainSettings, *, world_size: int) -> Owners | None:
+        return owners_of(self.dataset, settings, world_size=world_size)
+
+    @override
+    def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:
+        return open_reader(
+            self.dataset,
+            self._spec.settings.inputs,
+            kind=settings.reader,
+            cache=settings.cache,
+            dtype=dtype_of(settings),
+            seed=settings.seed,
+            device=device,
+            own=own,
+        )
+
+    @override
+    def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
+        inputs, files = self._spec.settings.inputs, settings.skew is not None
+        return MemoryRows.load(self.dataset, split, inputs, dtype=dtype_of(settings), seed=settings.seed, files=files)
+
+    @override
+    def save(self, module: nn.Module, folder: Path) -> None:
+        save_model(module, self._spec, folder)
+
+    @override
+    def load(self, folder: Path) -> nn.Module:
+        return load_model(folder)[0]
+
+
+def load_start(folder: Path, wanted: ModelSpec) -> Start:
+    """Read a model to start from.
+
+    Raises:
+        WarmStartError: It is another network, or a network for other classes or features.
+    """
+    model, spec = load_model(folder)
+    for what in ("settings", "classes", "definitions"):
+        found, expected = getattr(spec, what), getattr(wanted, what)
+        if found != expected:
+            raise WarmStartError(
+                f"training cannot start from {folder}: its {what} are {found}, not {expected}. "
+                f"Set train.warm_start: false."
+            )
+    return Start(spec, model.state_dict())

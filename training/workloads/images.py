@@ -1,0 +1,193 @@
+"""The workloads `mnist` and `cifar10`: images in public files, or scikit-learn's digits in their shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from typing_extensions import override
+
+from models.errors import SavedModelError
+from models.networks.lenet5 import lenet5
+from models.networks.resnet20 import resnet20
+from models.networks.scaling_layer import Scaler
+from models.networks.seven_layers import seven_layers
+from models.networks.wide_perceptron import wide_perceptron
+from training.errors import ShardError
+from training.random_streams import random_stream
+from training.readers.batch import Rows
+from training.readers.in_memory import MemoryReader
+from training.readers.memory_rows import MemoryRows
+from training.readers.reader import Reader
+from training.readers.sharding import OwnRows, step_bounds
+from training.readers.skew import Owners
+from training.settings import TrainSettings
+from training.workloads.augmentation import Augmentation
+from training.workloads.digits import enlarged_digits
+from training.workloads.image_files import LabelledImages, PixelArray, read_cifar10, read_mnist
+from training.workloads.workload import Split, Workload, dtype_of
+
+#: Seed of the division into splits, which is the same for all runs.
+_SPLIT_SEED: Final = 0
+#: Images of the public training parts that validate.
+_NUM_VAL: Final = 5_000
+#: Shares of the digits that test and validate.
+_TEST_SHARE, _VAL_SHARE = 0.2, 0.16
+#: Row groups of a split: few divisions by a number of workers leave a remainder.
+_GROUPS: Final = 960
+_WEIGHTS: Final = "weights.pt"
+
+Splits = dict[Split, LabelledImages]
+
+
+class _NetworkKind(NamedTuple):
+    make: Callable[[Scaler], nn.Module]
+    scaler: Callable[[PixelArray], Scaler]
+    """Makes the scaler from the training images."""
+    augmentation: Augmentation | None = None
+    is_flat: bool = False
+    """Whether it takes the pixels of an image in one row."""
+
+
+def standardised(pixels: PixelArray) -> Scaler:
+    """Mean and standard deviation of each channel.
+
+    Examples:
+        >>> standardised(np.array([0, 10], np.uint8).reshape(2, 1, 1, 1))
+        Scaler(mean=[5.0], std=[5.0])
+    """
+    values = np.arange(256)
+    means, stds = [], []
+    for channel in range(pixels.shape[3]):
+        shares = np.bincount(pixels[..., channel].reshape(-1), minlength=256) / pixels[..., channel].size
+        means.append(float(shares @ values))
+        stds.append(float(np.sqrt(shares @ (values - means[-1]) ** 2)))
+    return Scaler(means, stds)
+
+
+def to_unit_interval(pixels: PixelArray) -> Scaler:
+    """0 to 255 become 0 to 1 in each channel."""
+    return Scaler([0.0] * pixels.shape[3], [255.0] * pixels.shape[3])
+
+
+def flat_to_unit_interval(pixels: PixelArray) -> Scaler:
+    """0 to 255 become 0 to 1 in each pixel."""
+    return Scaler([0.0] * pixels[0].size, [255.0] * pixels[0].size)
+
+
+_NETWORKS: Final = {
+    "lenet5": _NetworkKind(lenet5, standardised),
+    "perceptron": _NetworkKind(wide_perceptron, flat_to_unit_interval, is_flat=True),
+    "resnet20": _NetworkKind(resnet20, standardised, Augmentation(padding=4, side=32)),
+    "seven-layers": _NetworkKind(seven_layers, to_unit_interval, Augmentation(padding=0, side=28)),
+}
+
+
+class Images(Workload):
+    """Images of the splits, and a network.
+
+    Args:
+        splits: The images.
+        network: Name of the network.
+        augmentation: Whether training takes random crops, of which half are mirrored.
+    """
+
+    def __init__(self, splits: Splits, network: str, *, augmentation: bool) -> None:
+        self._splits = splits
+        self._network = _NETWORKS[network]
+        self._scaler = self._network.scaler(splits["train"].pixels)
+        self.augmentation = self._network.augmentation if augmentation else None
+
+    @override
+    def group_rows(self, split: Split) -> list[int]:
+        num_rows = len(self._splits[split].labels)
+        rows: list[int] = np.diff(step_bounds(num_rows, min(num_rows, _GROUPS))).tolist()
+        return rows
+
+    @override
+    def network(self) -> nn.Module:
+        return self._network.make(self._scaler)
+
+    @override
+    def owners(self, settings: TrainSettings, *, world_size: int) -> Owners | None:
+        skew = settings.skew
+        if skew is None:
+            return None
+        if skew.by == "file":
+            raise ShardError("train.skew.by is file, but images do not come from several files. Set it to class.")
+        labels, rows = self._splits["train"].labels, self.group_rows("train")
+        return Owners(labels, rows, world_size=world_size, alpha=skew.dirichlet, seed=settings.seed)
+
+    @override
+    def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:
+        return MemoryReader(*(self._rows(split, settings, device) for split in ("train", "val")), own=own)
+
+    @override
+    def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
+        return self._rows(split, settings, torch.device("cpu"))
+
+    def _rows(self, split: Split, settings: TrainSettings, device: torch.device) -> MemoryRows:
+        pixels, labels = (torch.from_numpy(array) for array in self._splits[split])
+        dtype = dtype_of(settings)
+        inputs = pixels.reshape(len(labels), -1).to(device, dtype) if self._network.is_flat else pixels.to(device)
+        weights = torch.ones(len(labels), dtype=dtype, device=device)
+        rows = Rows((inputs,), labels.to(device), weights)
+        return MemoryRows(rows, settings.seed, self.group_rows(split), mixes_groups=True)
+
+    @override
+    def save(self, module: nn.Module, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        unfinished = folder / f".{_WEIGHTS}"
+        torch.save(module.state_dict(), unfinished)
+        unfinished.replace(folder / _WEIGHTS)
+
+    @override
+    def load(self, folder: Path) -> nn.Module:
+        module = self.network()
+        try:
+            module.load_state_dict(torch.load(folder / _WEIGHTS, weights_only=True, map_location="cpu"))
+        except Exception as cause:  # Unpickling damaged bytes raises almost any error.
+            raise SavedModelError(f"{folder} holds no readable model ({cause}). Train again.") from cause
+        return module
+
+
+def open_images(name: str, network: str, folder: Path | None, *, augmentation: bool) -> Images:
+    """A workload of images.
+
+    Args:
+        name: `mnist` or `cifar10`.
+        network: Name of the network.
+        folder: Folder of the public files; None for scikit-learn's digits.
+        augmentation: Whether training takes random crops, of which half are mirrored.
+
+    Raises:
+        ImageFileError: A file is missing, damaged, or another than the public one.
+    """
+    return Images(_splits(name, folder), network, augmentation=augmentation)
+
+
+# Cached, since the runs of a study share them.
+@lru_cache(maxsize=2)
+def _splits(name: str, folder: Path | None) -> Splits:
+    if folder is None:
+        images = enlarged_digits(28, 1) if name == "mnist" else enlarged_digits(32, 3)
+        train, test = _divided(images, round(_TEST_SHARE * len(images.labels)))
+        train, val = _divided(train, round(_VAL_SHARE * len(images.labels)))
+    else:
+        whole, test = (read_mnist if name == "mnist" else read_cifar10)(folder)
+        train, val = _divided(whole, _NUM_VAL)
+    return {"train": train, "val": val, "test": test}
+
+
+def _divided(images: LabelledImages, num_second: int) -> tuple[LabelledImages, LabelledImages]:
+    """Two random parts, the same in every run; the second of this size."""
+    order = random_stream(_SPLIT_SEED, "image splits").permutation(len(images.labels))
+    first, second = (
+        LabelledImages(images.pixels[part], images.labels[part]) for part in (order[:-num_second], order[-num_second:])
+    )
+    return first, second
