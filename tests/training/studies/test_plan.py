@@ -48,7 +48,7 @@ def test_there_is_a_job_for_each_network_and_number_of_workers(dataset: FeatureD
     folders = [run.spec.out_dir for job in plan.jobs for run in job.runs]
     assert len(folders) == len(set(folders))
     assert [run.seed for run in plan.converging[0].runs] == [1] * 24 + [2] * 24
-    assert {tuple(run.spec.model.hidden) for run in plan.runs() if run.model == "hlf"} == {(7,)}
+    assert {tuple(run.spec.workload.network.hidden) for run in plan.runs() if run.model == "hlf"} == {(7,)}
 
 
 def test_no_more_workers_are_timed_than_there_are_row_groups(dataset: FeatureDataset, tmp_path: Path) -> None:
