@@ -15,6 +15,6 @@ from training.transports.mpi import MpiTransport
 def train_tiny(out: str, chosen: dict[str, Any]) -> None:
     """Train the small workload."""
     settings = TrainSettings(**chosen)
-    transport = MpiTransport(protocol=settings.exchange, overlap=settings.overlap)
+    transport = MpiTransport(**settings.algorithm.sharing._asdict())
     train(RunSpec(TinyImages(), settings, Path(out)), transport, on_progress=None)  # type: ignore[arg-type]
     transport.close()

@@ -142,3 +142,10 @@ def test_the_text_is_the_same_under_every_python() -> None:
         "(Module body=[(FunctionDef name='f' args=(arguments args=[(arg arg='x' annotation=(Name id='int'))]) "
         "body=[(Return value=(UnaryOp op=(USub) operand=(Name id='x')))] returns=(Name id='int'))])"
     )
+
+
+def test_networks_and_rows_of_other_workloads_make_no_training_stale() -> None:
+    found = code_digests(["training.launching.rank_process", "training.workloads.hep", "models.networks.hlf"])
+    assert {"training.workloads.hep", "training.workloads.draws", "training.loop.buffers"} <= set(found)
+    others = ("training.workloads.images", "training.workloads.image_files", "models.networks.lenet5")
+    assert not set(found).intersection(others)
