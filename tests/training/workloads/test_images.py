@@ -14,9 +14,9 @@ from simulated import CLUSTER
 from models.errors import SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from training.compiled.engines import PerceptronEngine, compiled_engine
-from training.errors import ImageFileError
+from training.errors import ImageFileError, ShardError
 from training.launching.rank import RunSpec
-from training.readers.sharding import Piece, Share
+from training.readers.sharding import Piece, Share, share_of
 from training.settings import TrainSettings
 from training.studies.trained import train_in_simulator
 from training.workloads.registry import Cifar10Settings, HepSettings, MnistSettings, WorkloadSettings
@@ -128,3 +128,18 @@ def test_a_folder_without_the_public_files_is_refused(tmp_path: Path) -> None:
 def test_what_a_result_depends_on_is_no_place() -> None:
     places = [Cifar10Settings(folder=Path(place)).meaning for place in ("/a", "/b")]
     assert places[0] == places[1] != Cifar10Settings().meaning
+
+
+def test_classes_can_be_unequal_among_the_workers() -> None:
+    settings = TrainSettings(skew={"dirichlet": 0.1}, seed=3)
+    workload = MnistSettings().open()
+    owners = workload.owners(settings, world_size=4)
+    assert owners is not None
+    rows, labels = owners.rows_of(0), workload.rows("train", settings).labels
+    reader = workload.reader(settings, torch.device("cpu"), own=rows)
+    read = list(reader.train_batches(share_of(owners.plan(batch_size=32, epoch=0), owners.counts[0], rank=0, epoch=0)))
+    found = torch.cat([batch.labels for batch in read]).bincount(minlength=10)
+    assert found.tolist() == labels[owners.owner == 0].bincount(minlength=10).tolist()
+    assert found.max() > len(labels) / 4 / 5, "more than two classes' share is one class"
+    with pytest.raises(ShardError, match="Set it to class"):
+        workload.owners(TrainSettings(skew={"dirichlet": 0.1, "by": "file"}), world_size=4)
