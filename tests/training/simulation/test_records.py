@@ -47,7 +47,7 @@ def test_the_best_average_model_is_kept(method: str) -> None:
     losses = [record["val_loss"] for record in simulated.records[0]]
     assert losses != sorted(losses, reverse=True), "the test needs a run that gets worse now and then"
     (best,) = [each.best for each in kept if each.best is not None]
-    assert validated(best)[0] == pytest.approx(min(losses))
+    assert validated(best.parameters)[0] == pytest.approx(min(losses))
     assert merged([each.records for each in kept]) == simulated.records
     for records in simulated.records:
         assert records[-1]["best_epoch"] == int(np.argmin(losses))
