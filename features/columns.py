@@ -158,7 +158,8 @@ COLUMNS: Final = {
         Column("particles", "float32", PARTICLE, (MAX_PARTICLES, NUM_PARTICLE_FEATURES)),
         Column("num_particles", "int32", (NUM_PARTICLES,)),
         Column("label", "int64"),
-        Column("weight", "float32"),
+        Column("weight", "float64"),
+        Column("sample", "string"),
         Column("file_uuid", "string"),
         Column("entry", "int64"),
     )

@@ -17,7 +17,7 @@ from features.columns import HLF_NAMES, MAX_PARTICLES, PARTICLE_FEATURE_NAMES
 from features.errors import DatasetError
 from features.schema import SPLITS
 
-DATASET_VERSION: Final = 3
+DATASET_VERSION: Final = 4
 
 
 class RowGroup(NamedTuple):
@@ -39,6 +39,8 @@ class FeatureDataset(NamedTuple):
     """Whether its events are copies of a few events: for timing only."""
     definitions: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
     """Settings of the selection and the physics of its features."""
+    normalisation: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - nobody changes it
+    """By sample: what gives its physics weights, a `features.normalisation.GeneratedSample`, and their `factor`."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -75,6 +77,7 @@ class FeatureDataset(NamedTuple):
             counts=content["counts"],
             load_test=content["load_test"],
             definitions=content["definitions"],
+            normalisation=content["normalisation"],
         )
 
     def save(self, *, columns: dict[str, Any]) -> None:
@@ -92,6 +95,7 @@ class FeatureDataset(NamedTuple):
             "counts": self.counts,
             "load_test": self.load_test,
             "definitions": self.definitions,
+            "normalisation": self.normalisation,
             "splits": {split: [group._asdict() for group in groups] for split, groups in self.splits.items()},
         }
         (self.folder / "dataset.json").write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -25,7 +26,7 @@ from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
-AFTER_KERNELS: Final = frozenset({"split", "balance", "rows_per_group", "feed_workers"})
+AFTER_KERNELS: Final = frozenset({"split", "balance", "integrated_luminosity", "rows_per_group", "feed_workers"})
 
 
 class EventsFile(NamedTuple):
@@ -52,13 +53,14 @@ class KernelOutput(NamedTuple):
 
 
 class EventKeys(NamedTuple):
-    """What the driver needs about the selected events of one part: 22 bytes per event."""
+    """What the driver needs about the selected events of one part: 26 bytes per event."""
 
     split: NDArray[np.int8]
     mixing: UInt64s
     balance: NDArray[np.float64]
     label: NDArray[np.int8]
-    weight: NDArray[np.float32]
+    weight: NDArray[np.float64]
+    """Physics weight; see `features.normalisation`."""
 
 
 def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
@@ -97,9 +99,9 @@ def take_over(output: KernelOutput, old_folder: Path, folder: Path) -> bool:
     return True
 
 
-def keys_of(path: Path, settings: FeatureSettings) -> EventKeys:
-    """Split, mixing key, balance, label and weight of every event of a file of unmixed rows."""
-    rows = read_unmixed(path)
+def keys_of(path: Path, settings: FeatureSettings, *, factor: float = 1.0) -> EventKeys:
+    """Split, mixing key, balance, label and weight of every event of a file of unmixed rows; see `read_unmixed`."""
+    rows = read_unmixed(path, factor=factor)
     uuids, entries = rows["file_uuid"].to_pylist(), rows["entry"].to_numpy()
     origins = rows["origin_uuid"].to_pylist()
     return EventKeys(
@@ -112,9 +114,16 @@ def keys_of(path: Path, settings: FeatureSettings) -> EventKeys:
     )
 
 
-def read_unmixed(path: Path) -> pa.Table:
-    """The rows of a file, memory-mapped: only columns in use are read."""
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
+    """The rows of a file, memory-mapped: only columns in use are read.
+
+    Args:
+        path: The file; its weights are `Event.Weight`.
+        factor: Physics factor of the file's sample, by which the weights are multiplied.
+    """
+    rows = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    place = rows.schema.get_field_index("weight")
+    return rows.set_column(place, "weight", pc.multiply(rows["weight"], factor))
 
 
 def unmixed_schema() -> pa.Schema:
@@ -126,7 +135,8 @@ def unmixed_schema() -> pa.Schema:
             ("origin_uuid", pa.string()),
             ("origin_entry", pa.int64()),
             ("label", pa.int64()),
-            ("weight", pa.float32()),
+            ("weight", pa.float64()),
+            ("sample", pa.string()),
             ("hlf", pa.list_(pa.float32(), NUM_HLF)),
             ("core", pa.large_list(pa.float32())),
         ]
@@ -135,7 +145,7 @@ def unmixed_schema() -> pa.Schema:
 
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
     """The selected events of a block in the schema `unmixed_schema()`."""
-    identity_columns = ["file_uuid", "entry", "origin_uuid", "origin_entry", "label", "weight"]
+    identity_columns = ["file_uuid", "entry", "origin_uuid", "origin_entry", "label", "weight", "sample"]
     rows = events.select(identity_columns).take(block.selected).combine_chunks()
     identity = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in rows.columns]
     hlf = pa.FixedSizeListArray.from_arrays(block.hlf.ravel(), NUM_HLF)
@@ -144,9 +154,9 @@ def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
 
 
 def _count(
-    counts: dict[str, int], weights: dict[str, list[float]], block: FeatureBlock, event_weights: NDArray[np.float32]
+    counts: dict[str, int], weights: dict[str, list[float]], block: FeatureBlock, event_weights: NDArray[np.float64]
 ) -> None:
-    w = event_weights.astype(np.float64)
+    w = event_weights
     for key, chosen in {
         "events": slice(None),
         **{name: block.outcome == index for index, name in enumerate(OUTCOMES)},

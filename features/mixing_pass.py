@@ -189,7 +189,7 @@ def write_group(
         "hlf": _list_column(hlf),
         "particles": _list_column(particles.reshape(len(particles), -1)),
         "num_particles": pa.array(num_particles),
-        **{name: _one_chunk(table[name]) for name in ("label", "weight", "file_uuid", "entry")},
+        **{name: _one_chunk(table[name]) for name in ("label", "weight", "sample", "file_uuid", "entry")},
     }
     schema = features_schema()
     arrays = [columns[field.name].cast(field.type) for field in schema]
@@ -219,7 +219,7 @@ def write_features(table: pa.Table, path: Path) -> None:
         compression="zstd",
         compression_level=1,
         row_group_size=max(1, table.num_rows),
-        use_dictionary=["file_uuid"],
+        use_dictionary=["file_uuid", "sample"],
         write_statistics=_WITH_STATISTICS,
         write_batch_size=1 << 16,
     )

@@ -22,7 +22,7 @@ def features_schema() -> pa.Schema:
 
     Examples:
         >>> features_schema().names
-        ['hlf', 'particles', 'num_particles', 'label', 'weight', 'file_uuid', 'entry']
+        ['hlf', 'particles', 'num_particles', 'label', 'weight', 'sample', 'file_uuid', 'entry']
     """
     fields = []
     for column in COLUMNS.values():

@@ -86,6 +86,9 @@ class FeatureSettings(BaseModel):
     """Shares of the train, val and test splits; they add up to 1."""
     balance: Balance = Balance.WEIGHTS
     """How classes get the same total weight: class `weights`, or `downsample` the larger classes."""
+    integrated_luminosity: float = Field(default=1.0, gt=0)
+    """Luminosity of the physics weights [1/pb]: `Event.Weight` x `cross_section_pb` x this / sum of weights of the
+    sample, where all samples of a class have a cross-section. Other samples count by their numbers of events."""
     rows_per_group: int = Field(default=2048, ge=1, le=100_000)
     """Highest number of events in a row group, the unit in which workers get data; 1 to 100000."""
     feed_workers: int = Field(default=8, ge=1)

@@ -8,7 +8,7 @@ group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -41,6 +41,7 @@ from features.mixing_pass import (
     scatter,
     write_groups,
 )
+from features.normalisation import GeneratedSample, physics_factors
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS
 from features.settings import Balance, FeatureSettings
@@ -73,6 +74,7 @@ class FeaturesResult(NamedTuple):
 def make_features(
     spark: SparkContext,
     parts: Sequence[EventsFile],
+    samples: Mapping[str, GeneratedSample],
     settings: FeatureSettings,
     classes: list[str],
     out_dir: Path,
@@ -88,6 +90,7 @@ def make_features(
     Args:
         spark: The running context.
         parts: The events parts.
+        samples: The samples of the events, by name, for the physics weights.
         settings: Selection, physics, layout.
         classes: Names of the classes, by label.
         out_dir: Where the dataset goes.
@@ -102,7 +105,8 @@ def make_features(
     """
     kernels = out_dir / KERNELS
     kernels.mkdir()
-    made = _run_kernels(spark, parts, settings, kernels, earlier, done=done, num_tasks=num_tasks)
+    factors = physics_factors(samples, settings.integrated_luminosity)
+    made = _run_kernels(spark, parts, settings, kernels, earlier, factors, done=done, num_tasks=num_tasks)
     outputs = [output for output, _, _ in made]
     _refuse_empty(outputs)
     plan, weights = plan_layout([keys for _, keys, _ in made], settings, classes)
@@ -110,14 +114,15 @@ def make_features(
         (out_dir / split).mkdir()
     packs = packs_of(outputs, num_tasks=num_tasks(len(outputs)))
     with mixed(plan.num_events()) if mixed else nullcontext(spark.accumulator(0)) as num_mixed:
-        tasks = _mix(spark, packs, kernels, plan, settings, classes, out_dir, done=num_mixed)
+        tasks = _mix(spark, packs, kernels, factors, plan, settings, classes, out_dir, done=num_mixed)
     written = [group for task in tasks for group in task.groups]
     for folder in (kernels, *(out_dir / split for split in SPLITS)):
         for unfinished in folder.glob(".*"):
             # Left by a task whose executor was lost; another task has done its work.
             unfinished.unlink(missing_ok=True)
     dataset = _describe(written, [keys for _, keys, _ in made], plan, weights, classes, out_dir)
-    dataset = dataset._replace(load_test=load_test, definitions=kernel_items(settings))
+    normalisation = {name: {**each._asdict(), "factor": factors[name]} for name, each in samples.items()}
+    dataset = dataset._replace(load_test=load_test, definitions=kernel_items(settings), normalisation=normalisation)
     dataset.save(columns=_scaler(written))
     return FeaturesResult(dataset, outputs, sum(old for _, _, old in made), add(task.histograms for task in tasks))
 
@@ -152,6 +157,7 @@ def _run_kernels(
     settings: FeatureSettings,
     kernels: Path,
     earlier: Earlier | None,
+    factors: Mapping[str, float],
     *,
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
@@ -165,39 +171,40 @@ def _run_kernels(
         taken = before is not None and take_over(before, Path(old_folder), Path(folder))
         output = before if before is not None and taken else run_kernels(part, settings, Path(folder))
         done.add(output.counts["events"])
-        return output, keys_of(Path(folder) / output.name, settings), taken
+        return output, keys_of(Path(folder) / output.name, settings, factor=factors[part.sample]), taken
 
     work = [(part, earlier.of(part) if earlier else None) for part in parts]
     return list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
 
 
-def packs_of(outputs: Sequence[KernelOutput], *, num_tasks: int) -> list[list[str]]:
+def packs_of(outputs: Sequence[KernelOutput], *, num_tasks: int) -> list[list[KernelOutput]]:
     """Group kernel outputs into packs, one per sending task; a task holds about EVENTS_PER_TASK events at most.
 
     Examples:
         >>> made = [KernelOutput(name, "a", "", {"selected": 6000}, {}) for name in ("x", "y", "z")]
-        >>> packs_of(made, num_tasks=1)
+        >>> [[output.name for output in pack] for pack in packs_of(made, num_tasks=1)]
         [['x'], ['y'], ['z']]
-        >>> packs_of([each._replace(counts={"selected": 60}) for each in made], num_tasks=1)
-        [['x', 'y', 'z']]
+        >>> len(packs_of([each._replace(counts={"selected": 60}) for each in made], num_tasks=1))
+        1
     """
     total = sum(output.counts["selected"] for output in outputs)
     most = min(EVENTS_PER_TASK, -(-total // num_tasks))
-    packs: list[list[str]] = []
+    packs: list[list[KernelOutput]] = []
     room = 0
     for output in outputs:
         if not packs or output.counts["selected"] > room:
             packs.append([])
             room = most
-        packs[-1].append(output.name)
+        packs[-1].append(output)
         room -= output.counts["selected"]
     return packs
 
 
 def _mix(
     spark: SparkContext,
-    packs: Sequence[list[str]],
+    packs: Sequence[list[KernelOutput]],
     kernels: Path,
+    factors: Mapping[str, float],
     plan: MixingPlan,
     settings: FeatureSettings,
     classes: list[str],
@@ -209,11 +216,11 @@ def _mix(
     groups = plan.groups()
     source, folder = str(kernels), str(out_dir)
 
-    def send(pack: list[str]) -> Iterator[tuple[int, bytes]]:
+    def send(pack: list[KernelOutput]) -> Iterator[tuple[int, bytes]]:
         keep_freed_memory()
-        for name in pack:
-            path = Path(source) / name
-            yield from scatter(read_unmixed(path), keys_of(path, settings), plan)
+        for output in pack:
+            path, factor = Path(source) / output.name, factors[output.sample]
+            yield from scatter(read_unmixed(path, factor=factor), keys_of(path, settings), plan)
 
     def receive(blobs: Iterable[tuple[int, bytes]]) -> Iterator[TaskWritten]:
         keep_freed_memory()

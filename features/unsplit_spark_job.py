@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,6 +14,7 @@ from pyspark import Accumulator, SparkContext
 from features.kernel_pass import EventsFile, KernelOutput, read_unmixed, run_kernels
 from features.memory import keep_freed_memory
 from features.mixing_pass import group_file, write_group
+from features.normalisation import GeneratedSample, physics_factors
 from features.schema import SPLITS
 from features.settings import FeatureSettings
 
@@ -34,6 +35,7 @@ class Unsplit(NamedTuple):
 def make_unsplit(
     spark: SparkContext,
     parts: Sequence[EventsFile],
+    samples: Mapping[str, GeneratedSample],
     settings: FeatureSettings,
     classes: list[str],
     out_dir: Path,
@@ -46,6 +48,7 @@ def make_unsplit(
     Args:
         spark: The running context.
         parts: The events parts.
+        samples: The samples of the events, by name, for the physics weights.
         settings: Selection and physics; split, balance and layout are ignored.
         classes: Names of the classes, by label.
         out_dir: An existing folder that every task can reach.
@@ -56,13 +59,15 @@ def make_unsplit(
     for folder in (kernels, out_dir / SPLITS[_SPLIT]):
         folder.mkdir()
     path = str(out_dir)
+    factors = physics_factors(samples, settings.integrated_luminosity)
 
     def run(work: tuple[int, EventsFile]) -> tuple[KernelOutput, list[str]]:
         keep_freed_memory()
         place, part = work
         output = run_kernels(part, settings, Path(path) / _KERNELS)
         done.add(output.counts["events"])
-        return output, _write(place, read_unmixed(Path(path) / _KERNELS / output.name), classes, Path(path))
+        rows = read_unmixed(Path(path) / _KERNELS / output.name, factor=factors[part.sample])
+        return output, _write(place, rows, classes, Path(path))
 
     made = spark.parallelize(list(enumerate(parts)), num_tasks(len(parts))).map(run).collect()
     shutil.rmtree(kernels)

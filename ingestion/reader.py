@@ -257,7 +257,7 @@ def _numbers(values: NDArray[Any], place: str, dtype: str) -> NDArray[Any]:
         raise WrongBranchTypeError(f"{place} holds {values.dtype}; numbers are needed. Map another branch.")
     if np.issubdtype(np.dtype(dtype), np.floating) or np.issubdtype(values.dtype, np.floating):
         # Floats of an integer field stay floats until NaN and infinity are rejected.
-        return values.astype(np.float32 if np.issubdtype(np.dtype(dtype), np.floating) else np.float64, copy=False)
+        return values.astype(dtype if np.issubdtype(np.dtype(dtype), np.floating) else np.float64, copy=False)
     return _whole(values, dtype, place)
 
 

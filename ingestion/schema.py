@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 
 class Field(NamedTuple):
@@ -69,7 +69,7 @@ COLLECTIONS: Final[dict[str, dict[str, Field]]] = {
 SCALARS: Final[dict[str, Field]] = {
     "met": Field("MissingET.MET", "float32", "GeV"),
     "met_phi": Field("MissingET.Phi", "float32", "rad"),
-    "weight": Field("Event.Weight", "float32", ""),
+    "weight": Field("Event.Weight", "float64", ""),
 }
 
 #: Scalars that a file may lack, with the value used instead.

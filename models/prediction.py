@@ -46,13 +46,13 @@ def predict(
         on_events: Called with the number of each batch.
 
     Returns:
-        Columns `file_uuid`, `entry`, `label`, `weight`, those of `also`, and `probability` (a list with one number per
-        class).
+        Columns `file_uuid`, `entry`, `sample`, `label`, `weight` (the physics weight), those of `also`, and
+        `probability` (a list with one number per class).
 
     Raises:
         InputError: The files hold no events, or lack features that the model takes.
     """
-    kept = [*IDENTITY_COLUMNS, "label", "weight", *also]
+    kept = [*IDENTITY_COLUMNS, "sample", "label", "weight", *also]
     parts: list[pa.Table] = []
     left = at_most
     for file in files:

@@ -19,16 +19,17 @@ TREE_NAME: Final = "predictions"
 #: Events per conversion and write: one basket of each branch.
 CHUNK_ROWS: Final = 100_000
 
-_PLAIN_TYPES: Final = {"entry": "int64", "label": "int64", "weight": "float32"}
+_TEXT: Final = ("file_uuid", "sample")
+_PLAIN_TYPES: Final = {"entry": "int64", "label": "int64", "weight": "float64"}
 
 
 def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chunk_rows: int = CHUNK_ROWS) -> None:
     """Write predictions as a TTree named `predictions`, atomically.
 
-    Branches, one entry per event: `file_uuid` (text, a TLeafC) and `entry` identify the event, `label` is its true
-    class, `predicted` its most probable class, `weight` its event weight, and `probability_<class>` are the class
-    probabilities. The title of the tree is the JSON list of the classes, in the order of the labels. To join the
-    predictions with their events in Python::
+    Branches, one entry per event: `file_uuid` (text, a TLeafC) and `entry` identify the event, `sample` (text) is its
+    sample, `label` its true class, `predicted` its most probable class, `weight` its physics weight, and
+    `probability_<class>` are the class probabilities. The title of the tree is the JSON list of the classes, in the
+    order of the labels. To join the predictions with their events in Python::
 
         events = uproot.open("ttbar_0.root")
         rows = uproot.open("predictions.root:predictions").arrays()
@@ -50,7 +51,7 @@ def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chu
     """
     branches = probability_branches(classes)
     plain = {name: kind for name, kind in _PLAIN_TYPES.items() if name in predictions.column_names}
-    types = {"file_uuid": "string", **plain, "predicted": "int64", **dict.fromkeys(branches, "float32")}
+    types = {**dict.fromkeys(_TEXT, "string"), **plain, "predicted": "int64", **dict.fromkeys(branches, "float32")}
     unfinished = path.with_name(f".{path.name}")
     with uproot.recreate(unfinished) as file:
         tree = file.mktree(TREE_NAME, types, title=json.dumps(list(classes)))
@@ -88,14 +89,14 @@ def read_root(path: Path) -> pa.Table:
         with uproot.open({path: TREE_NAME}) as tree:
             branches = probability_branches(json.loads(tree.title))
             plain = [name for name in _PLAIN_TYPES if name in tree]
-            columns = tree.arrays(["file_uuid", *plain, *branches], library="np")
+            columns = tree.arrays([*_TEXT, *plain, *branches], library="np")
     except (OSError, ValueError, KeyError) as cause:
         raise InputError(f"{path} holds no readable predictions ({cause}). Write it again.") from cause
     scores = np.stack([columns[name] for name in branches], axis=1)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(scores.ravel()), len(branches))
     return pa.table(
         {
-            "file_uuid": pa.array(columns["file_uuid"], pa.string()),
+            **{name: pa.array(columns[name], pa.string()) for name in _TEXT},
             **{name: columns[name] for name in plain},
             "probability": lists.cast(pa.list_(pa.float32())),
         }
@@ -109,7 +110,7 @@ def _columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str, Any
         raise InputError(f"an event needs {len(branches)} probabilities, one per class. Predict again.")
     scores = lists.flatten().to_numpy().reshape(batch.num_rows, len(branches))
     return {
-        "file_uuid": ak.Array(batch.column("file_uuid").to_pylist()),
+        **{name: ak.Array(batch.column(name).to_pylist()) for name in _TEXT},
         **{
             name: batch.column(name).to_numpy().astype(kind, copy=False)
             for name, kind in _PLAIN_TYPES.items()

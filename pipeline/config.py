@@ -177,6 +177,18 @@ class Config(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _cross_sections_of_a_class_are_complete(self) -> Self:
+        for label, name in enumerate(self.classes):
+            samples = [sample for sample in self.samples if sample.label == label]
+            without = [sample.name for sample in samples if sample.cross_section_pb is None]
+            if 0 < len(without) < len(samples):
+                raise ValueError(
+                    f"class '{name}': {', '.join(without)} has no cross_section_pb, but other samples of the class "
+                    f"have one; give it for all, or for none (they then count by their numbers of events)"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _signal_is_a_class(self) -> Self:
         if self.signal not in self.classes:
             raise ValueError(f"evaluate.signal: there is no class '{self.signal}'.{nearest(self.signal, self.classes)}")
@@ -251,6 +263,10 @@ class Config(BaseModel):
                 "these events are of a load-test sample: copies of a few events, turned and mirrored. A model or a "
                 "metric of them means nothing. To measure times with them, set allow_load_test: true."
             )
+
+    def cross_sections(self) -> dict[str, float | None]:
+        """Dotted keys of the samples' cross-sections, with their values."""
+        return {f"samples.{sample.name}.cross_section_pb": sample.cross_section_pb for sample in self.samples}
 
     def training_of(self, name: ModelName) -> TrainSettings:
         """The training settings of a network, before the results of a grid search replace some."""

@@ -122,7 +122,7 @@ def evaluate(
         "classes": list(task.classes),
         "signal": task.classes[task.signal],
         "num_events": runs[candidates[0].name]["num_events"],
-        "rates_before": task.rates.per_second if task.rates else None,
+        "rates_before": task.rates.before() if task.rates else None,
         "runs": runs,
     }
     (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
@@ -201,7 +201,8 @@ def _plot_side_by_side(
     folder.mkdir()
     signal = task.classes[task.signal]
     curves: dict[str, dict[str, EfficiencyCurve]] = {ALL_BACKGROUNDS: {}}
-    for candidate, (labels, scores, weights, _), _ in predicted:
+    for candidate, test, _ in predicted:
+        labels, scores, weights = test.labels, test.probabilities, test.weights
         curves[ALL_BACKGROUNDS][candidate.name] = background_curve(
             labels, scores[:, task.signal], weights, signal=task.signal
         )

@@ -21,13 +21,14 @@ from models.evaluation.curves import (
     kolmogorov_smirnov,
     likelihood_ratio,
 )
-from models.evaluation.efficiencies import WorkingPoint, purity, working_point
+from models.evaluation.efficiencies import WorkingPoint, efficiency, purity, working_point
 from models.evaluation.importance import permutation_importance
 from models.evaluation.metrics import (
     accuracy,
     auc_one_vs_rest,
     confusion_matrix,
     effective_size,
+    within_classes,
 )
 from models.prediction import Predictor, rows_of
 
@@ -45,38 +46,58 @@ class ScoredEvents(NamedTuple):
     probabilities: Floats
     """(num_events, num_classes) predicted probabilities."""
     weights: Floats
-    """(num_events,) event weights."""
+    """(num_events,) physics weights within a class; each class adds up to its number of events."""
     hlf: NDArray[np.float32]
     """(num_events, NUM_HLF) raw high-level features."""
+    samples: NDArray[np.str_]
+    """(num_events,) names of the samples."""
 
     @classmethod
     def of(cls, predictions: pa.Table) -> ScoredEvents:
         """The events of a table from `models.prediction.predict` with the column `hlf`."""
+        labels = predictions["label"].to_numpy()
         return cls(
-            predictions["label"].to_numpy(),
+            labels,
             rows_of(predictions, "probability").astype(np.float64),
-            predictions["weight"].to_numpy().astype(np.float64),
+            within_classes(labels, predictions["weight"].to_numpy()),
             rows_of(predictions, "hlf"),
+            predictions["sample"].to_numpy().astype(str),
         )
 
     def first(self, count: int) -> ScoredEvents:
         """The first `count` events: a random sample, since rows are mixed."""
-        return ScoredEvents(self.labels[:count], self.probabilities[:count], self.weights[:count], self.hlf[:count])
+        return ScoredEvents._make(column[:count] for column in self)
 
 
 class Rates(NamedTuple):
     """Rates before the classifier."""
 
-    per_second: dict[str, float]
-    """Rate of each class [1/s]: luminosity x cross-section x efficiency of the selection."""
+    per_second: dict[str, dict[str, float]]
+    """Rate of each sample of each class [1/s]: luminosity x cross-section x efficiency of the selection."""
 
-    def behind(self, point: WorkingPoint, classes: Sequence[str], signal: int) -> dict[str, Any]:
-        """Rates of each class behind a working point, and the purity; None for a purity that is not defined."""
-        efficiencies = {**point.backgrounds, signal: point.signal}
-        rates = [self.per_second[name] * efficiencies[index].value for index, name in enumerate(classes)]
-        share = purity(rates, signal)
+    def before(self) -> dict[str, float]:
+        """Rate of each class [1/s]."""
+        return {name: sum(samples.values()) for name, samples in self.per_second.items()}
+
+    def behind(self, events: ScoredEvents, point: WorkingPoint, classes: Sequence[str], signal: int) -> dict[str, Any]:
+        """Rates of each class behind a working point, and the purity; None for a purity that is not defined.
+
+        Every sample passes with its own efficiency; one without events of positive total weight, with its class'.
+        """
+        passing = events.probabilities[:, signal] >= point.threshold
+        of_class = {**point.backgrounds, signal: point.signal}
+        rates = []
+        for index, name in enumerate(classes):
+            total = 0.0
+            for sample, per_second in self.per_second[name].items():
+                own = (events.labels == index) & (events.samples == sample)
+                is_known = events.weights[own].sum() > 0
+                share = efficiency(passing[own], events.weights[own]) if is_known else of_class[index]
+                total += per_second * share.value
+            rates.append(total)
+        pure = purity(rates, signal)
         # Negative weights may make the total rate 0 or less. JSON has no NaN, so write null.
-        return {"rates": dict(zip(classes, rates, strict=True)), "purity": share if math.isfinite(share) else None}
+        return {"rates": dict(zip(classes, rates, strict=True)), "purity": pure if math.isfinite(pure) else None}
 
 
 def measure(
@@ -105,7 +126,7 @@ def measure(
     if train is not None:
         what = "training events to compare with, or their weights add up to 0 or less. Raise evaluate.train_events"
         _refuse_missing(train, classes, what)
-    labels, scores, weights, _ = events
+    labels, scores, weights = events.labels, events.probabilities, events.weights
     points = [
         working_point(labels, scores[:, signal], weights, signal=signal, classes=range(len(classes)), wanted=wanted)
         for wanted in working_points
@@ -120,7 +141,7 @@ def measure(
             for index, name in enumerate(classes)
         },
         "confusion": {"classes": list(classes), "by_truth": confusion_matrix(labels, scores, weights).tolist()},
-        "working_points": [_point_json(point, classes, signal, rates) for point in points],
+        "working_points": [_point_json(events, point, classes, signal, rates) for point in points],
         "auc_of_two": {
             name: auc_of_two(
                 labels,
@@ -164,7 +185,9 @@ def _refuse_missing(events: ScoredEvents, classes: Sequence[str], what: str) -> 
         raise UndefinedMetricError(f"there are no {' or '.join(missing)} {what}.")
 
 
-def _point_json(point: WorkingPoint, classes: Sequence[str], signal: int, rates: Rates | None) -> dict[str, Any]:
+def _point_json(
+    events: ScoredEvents, point: WorkingPoint, classes: Sequence[str], signal: int, rates: Rates | None
+) -> dict[str, Any]:
     return {
         "wanted": point.wanted,
         "threshold": point.threshold,
@@ -172,7 +195,7 @@ def _point_json(point: WorkingPoint, classes: Sequence[str], signal: int, rates:
         "num_failing": point.num_failing,
         "signal": point.signal._asdict(),
         "backgrounds": {classes[index]: each._asdict() for index, each in point.backgrounds.items()},
-        **({} if rates is None else rates.behind(point, classes, signal)),
+        **({} if rates is None else rates.behind(events, point, classes, signal)),
     }
 
 

@@ -41,6 +41,18 @@ def effective_size(weights: Floats) -> float:
     return float(weights.sum() ** 2 / np.square(weights).sum())
 
 
+def within_classes(labels: Labels, weights: Floats) -> Floats:
+    """Weights that add up to the number of events in every class; a class of total weight 0 or less stays as it is.
+
+    Examples:
+        >>> within_classes(np.array([0, 0, 1]), np.array([3e-6, 1e-6, 50.0])).tolist()
+        [1.5, 0.5, 1.0]
+    """
+    sums = np.bincount(labels, weights)
+    factors = np.divide(np.bincount(labels), sums, out=np.ones(len(sums)), where=sums > 0)
+    return weights * factors[labels]
+
+
 def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> Estimate:
     """Weighted share of events whose most probable class is their true class.
 

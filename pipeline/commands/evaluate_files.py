@@ -13,16 +13,18 @@ import pyarrow.parquet as pq
 from features.dataset import FeatureDataset
 from features.errors import EmptySelectionError
 from features.kernel_pass import EventsFile, kernel_items
+from features.normalisation import GeneratedSample
 from features.unsplit_spark_job import make_unsplit
 from ingestion.files import expand, inventory, refuse_waiting
 from ingestion.settings import SampleSettings
-from ingestion.spark_job import ingest
+from ingestion.spark_job import IngestResult, ingest, sum_by_sample
 from models.evaluation.evaluation import Candidate, boosted_trees, evaluate, write_predictions
 from models.prediction import predict
 from pipeline.config import Config
 from pipeline.configuration.local_folder import chosen_folder
 from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
 from pipeline.machine.spark_session import counted
+from pipeline.reporting.cutflow import generated, sum_weights
 from pipeline.run_folder import RunFolder
 from pipeline.runs.models_on_disk import (
     FoundModel,
@@ -180,7 +182,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     kept = sum(part.counts["events"] for part in read.parts)
     with Bar(run_folder.console, "features", "events") as bar, counted(spark, bar, kept) as done:
         made = make_unsplit(
-            spark, parts, config.features, config.classes, features_dir.absolute(),
+            spark, parts, _generated(read, samples), config.features, config.classes, features_dir.absolute(),
             done=done, num_tasks=run_folder.spark.num_tasks,
         )  # fmt: skip
     shutil.rmtree(events_dir)
@@ -189,6 +191,16 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     if not selected:
         raise EmptySelectionError("--inputs: no event of these files passes the selection. Give more, or others.")
     return _Events(", ".join(inputs), made.files, has_truth="=" in inputs[0])
+
+
+def _generated(read: IngestResult, samples: Sequence[SampleSettings]) -> dict[str, GeneratedSample]:
+    """What was read of each sample; the cross-sections are unknown."""
+    counts, weights = (
+        sum_by_sample(read.parts, samples),
+        sum_weights((part.sample, part.weights) for part in read.parts),
+    )
+    counters = {"samples": counts, "weights": weights}
+    return {sample.name: GeneratedSample(sample.label, None, *generated(counters, sample.name)) for sample in samples}
 
 
 def _write(

@@ -57,6 +57,11 @@ def efficiency(passed: Yield, total: Yield) -> StepEfficiency:
     return StepEfficiency(share, math.sqrt(variance) / total.weight)
 
 
+def scaled(each: Yield, factor: float) -> Yield:
+    """The same events with weights times a factor."""
+    return Yield(each.events, factor * each.weight, factor**2 * each.weight2)
+
+
 def sum_weights(parts: Iterable[tuple[str, Weights]]) -> dict[str, Weights]:
     """Weights of all parts of each sample, added up step by step; pairs are (sample, weights of one part).
 
@@ -73,6 +78,31 @@ def sum_weights(parts: Iterable[tuple[str, Weights]]) -> dict[str, Weights]:
     return totals
 
 
+def generated(ingested: Mapping[str, Any], sample: str) -> tuple[int, float]:
+    """Number and sum of weights of the events of a sample that ingest read, before any selection.
+
+    Args:
+        ingested: Counters of ingest (`samples` and `weights`).
+        sample: Name of the sample.
+    """
+    return ingested["samples"][sample]["entries"], ingested["weights"][sample]["entries"][0]
+
+
+def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
+    """A sentence about each class of several samples without cross-sections.
+
+    Args:
+        config: A resolved config, as a manifest holds it.
+    """
+    found = []
+    for label, name in enumerate(config["classes"]):
+        samples = [sample for sample in config["samples"] if sample["label"] == label]
+        if len(samples) > 1 and samples[0]["cross_section_pb"] is None:
+            names = ", ".join(sample["name"] for sample in samples)
+            found.append(f"Class {name}: {names} have no cross_section_pb and count by their numbers of events.")
+    return found
+
+
 def cutflow(
     ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], *, by_class: bool = False
 ) -> list[Step]:
@@ -80,7 +110,7 @@ def cutflow(
 
     Args:
         ingested: Counters of ingest (`samples` and `weights`).
-        selected: Counters of features, likewise.
+        selected: Counters of features, likewise, and `normalisation`: weights are physics weights.
         config: The resolved config.
         by_class: Whether to add up the samples of each class.
     """
@@ -184,9 +214,10 @@ def _yields(
 
     They are added up from the end, since differences of large sums of weights may lose all digits.
     """
+    factor = selected["normalisation"][sample]["factor"]
 
     def of(counters: Mapping[str, Any], step: str) -> Yield:
-        return Yield(counters["samples"][sample][step], *counters["weights"][sample][step])
+        return scaled(Yield(counters["samples"][sample][step], *counters["weights"][sample][step]), factor)
 
     steps = [of(selected, "selected")]
     steps.append(steps[-1].plus(of(selected, "rejected_nonfinite_features")))

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting.card import CAPTIONS
-from pipeline.reporting.cutflow import StepEfficiency, as_json, cutflow
+from pipeline.reporting.cutflow import StepEfficiency, as_json, cutflow, uncertain_mixtures
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
 
@@ -101,6 +101,8 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "splits": features["counters"]["splits"],
         "dropped_by_balancing": features["counters"]["dropped_by_balancing"],
         "balance": config["features"]["balance"],
+        "normalisation": features["counters"]["normalisation"],
+        "integrated_luminosity": config["features"]["integrated_luminosity"],
         "gridsearch": versions["gridsearch"].manifest["counters"] if "gridsearch" in versions else None,
         "networks": train["counters"]["networks"],
         "num_events": metrics["num_events"],
@@ -149,6 +151,7 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
             f"{negative} of the ingested events have negative weights: they enter sums, losses and metrics with their "
             f"sign, so a bin of a histogram or a share of the cutflow may be negative."
         )
+    found += uncertain_mixtures(features["config"])
     bad = len(ingest["counters"]["bad_files"])
     if bad:
         found.append(f"Unreadable input files that were skipped: {bad}. The numbers do not include them.")

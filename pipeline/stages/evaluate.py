@@ -38,11 +38,8 @@ class Evaluate(Stage):
         """The section `evaluate`, cross-sections, and the text of the plots."""
         items = flat_items(config.report, "report")
         del items["report.title"]
-        cross_sections = {
-            f"samples.{sample.name}.cross_section_pb": sample.cross_section_pb for sample in config.samples
-        }
         seed = {"train.seed": config.train.seed}
-        return {**items, **flat_items(config.evaluate, "evaluate"), **cross_sections, **seed}
+        return {**items, **flat_items(config.evaluate, "evaluate"), **config.cross_sections(), **seed}
 
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""
@@ -112,7 +109,7 @@ def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
 
 
 def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | None:
-    """Rates of the classes after the selection; None without all cross-sections or a positive sum of weights."""
+    """Rates of the samples after the selection; None without all cross-sections or a positive sum of weights."""
     from models.evaluation.efficiencies import rate
     from models.evaluation.measurements import Rates
 
@@ -124,12 +121,13 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
         **{key: selected["config"][key] for key in ("classes", "features")},
     }
     last = cutflow(ingested["counters"], selected["counters"], described)[-1]
-    found = dict.fromkeys(config.classes, 0.0)
+    found: dict[str, dict[str, float]] = {name: {} for name in config.classes}
     for sample in config.samples:
-        found[config.classes[sample.label]] += rate(
+        found[config.classes[sample.label]][sample.name] = rate(
             sample.cross_section_pb or 0.0,
             last.weighted[sample.name].value,
             1.0,
             per_pb_second=config.evaluate.luminosity * _PB_PER_CM2,
         )
-    return Rates(found) if all(map(math.isfinite, found.values())) else None
+    rates = Rates(found)
+    return rates if all(map(math.isfinite, rates.before().values())) else None

@@ -13,7 +13,7 @@ from pipeline.config import Config, flat_items
 from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import as_json, as_text, cutflow, sum_weights
+from pipeline.reporting.cutflow import as_json, as_text, cutflow, generated, sum_weights, uncertain_mixtures
 from pipeline.runs.outputs import COUNTERS
 from pipeline.stages.base import Check, Context, Result, Stage
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
 
     from features.kernel_pass import EventsFile
+    from features.normalisation import GeneratedSample
     from features.spark_job import Earlier, FeaturesResult
 
 
@@ -32,8 +33,8 @@ class Features(Stage):
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """Selection, physics, split, balance, layout, and the classes."""
-        return {**flat_items(config.features, "features"), "classes": config.classes}
+        """Selection, physics, split, balance, layout, the classes, and the cross-sections."""
+        return {**flat_items(config.features, "features"), "classes": config.classes, **config.cross_sections()}
 
     def taken_over(self, context: Context) -> list[Path]:
         """Kernel outputs of unchanged events; the mixed rows are always made again."""
@@ -49,6 +50,8 @@ class Features(Stage):
         from features.spark_job import make_features
 
         _refuse_other_labels(context)
+        for words in uncertain_mixtures(context.config.model_dump(mode="json")):
+            context.console.print(f"  note: {words}", highlight=False, markup=False)
         parts = _events_files(context)
         ingested = context.upstream["ingest"].manifest["counters"]
         total = sum(sample["events"] for sample in ingested["samples"].values())
@@ -63,6 +66,7 @@ class Features(Stage):
             result = make_features(
                 spark,
                 parts,
+                _generated(context),
                 context.config.features,
                 context.config.classes,
                 context.out_dir,
@@ -92,6 +96,19 @@ def _refuse_other_labels(context: Context) -> None:
                 f"the events of sample '{name}' were ingested with the label {label}; the config has another label "
                 f"now. Run `python -m pipeline ingest` first, or `python -m pipeline run` for all."
             )
+
+
+def _generated(context: Context) -> dict[str, GeneratedSample]:
+    """What ingest read of each sample, with the cross-sections of the config."""
+    from features.normalisation import GeneratedSample
+
+    ingested = context.upstream["ingest"].manifest["counters"]
+    cross_sections = {sample.name: sample.cross_section_pb for sample in context.config.samples}
+    labels = {each["name"]: each["label"] for each in context.upstream["ingest"].manifest["config"]["samples"]}
+    return {
+        name: GeneratedSample(label, cross_sections.get(name), *generated(ingested, name))
+        for name, label in labels.items()
+    }
 
 
 def _events_files(context: Context) -> list[EventsFile]:
@@ -140,6 +157,7 @@ def _counters(result: FeaturesResult) -> dict[str, Any]:
         "row_groups": {split: len(groups) for split, groups in dataset.splits.items()},
         "feeds_evenly": dataset.evenly_fed(),
         "load_test": dataset.load_test,
+        "normalisation": dataset.normalisation,
         "kernel_outputs_taken_over": result.num_taken_over,
         "kernel_outputs": [output._asdict() for output in result.outputs],
     }
@@ -155,7 +173,12 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     by_class = cutflow(ingested["counters"], counters, config, by_class=True)
     by_sample = cutflow(ingested["counters"], counters, config)
     (context.out_dir / "cutflow.txt").write_text(as_text(by_class), encoding="utf-8")
-    content = {"classes": as_json(by_class), "samples": as_json(by_sample)}
+    content = {
+        "classes": as_json(by_class),
+        "samples": as_json(by_sample),
+        "integrated_luminosity": context.config.features.integrated_luminosity,
+        "normalisation": counters["normalisation"],
+    }
     (context.out_dir / "cutflow.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
     shown = as_text(by_class, width=context.console.width)
     context.console.print(shown, highlight=False, markup=False, end="", soft_wrap=True)

@@ -71,8 +71,8 @@ def make_dataset(folder: Path, num_groups: int, rows: int, *, particles: bool) -
             columns["particles"] = list_column(made_particles(rng, lengths).reshape(rows, -1))
         split = "train" if number < num_groups else "val"
         groups.append(RowGroup(f"{split}/part-{number:05d}.parquet", rows))
-        # The writer looks for this column.
-        columns["file_uuid"] = pa.array([""] * rows)
+        # The writer looks for these columns.
+        columns["file_uuid"] = columns["sample"] = pa.array([""] * rows)
         write_features(pa.table(columns), folder / groups[-1].file)
     splits = {"train": groups[:-1], "val": groups[-1:]}
     return FeatureDataset(folder, ["QCD", "ttbar", "W+jets"], [2.0, 1.0, 0.5], splits, {})

@@ -29,6 +29,7 @@ from features.kernel_pass import EventsFile, unmixed_rows
 from features.kernels import build_features
 from features.memory import keep_freed_memory
 from features.mixing_pass import write_group
+from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
 from features.spark_job import make_features
 from ingestion.files import FileInfo, SourceFile, inventory
@@ -96,9 +97,11 @@ def both_stages(provider: SparkProvider, infos: list[FileInfo], settings: Ingest
     done = spark.accumulator(0)
     made = ingest(spark, infos, samples, settings, folder / "events", done=done, num_tasks=provider.num_tasks)
     parts = [EventsFile(part.name, part.sample, part.digest, str(folder / "events" / part.name)) for part in made.parts]
+    generated = {sample.name: GeneratedSample(sample.label, None, 1, 1.0) for sample in samples}
     make_features(
-        spark, parts, FeatureSettings(), CLASSES, folder / "features", done=done, num_tasks=provider.num_tasks
-    )
+        spark, parts, generated, FeatureSettings(), CLASSES, folder / "features",
+        done=done, num_tasks=provider.num_tasks,
+    )  # fmt: skip
 
 
 def tree_cpu() -> float:

@@ -16,6 +16,7 @@ from spark_in_process import Here
 from features import unsplit_spark_job as unsplit_job
 from features.kernel_pass import EventsFile
 from features.kernels import build_features
+from features.normalisation import GeneratedSample
 from features.schema import SPLITS, features_schema
 from features.settings import FeatureSettings
 from features.spark_job import make_features
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.spark
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 SETTINGS = FeatureSettings(feed_workers=2)
+SAMPLES = {name: GeneratedSample(label, None, 1, 1.0) for label, name in enumerate(("qcd", "ttbar", "wjets", "made"))}
 
 
 class Made:
@@ -39,7 +41,7 @@ class Made:
         self.folder = folder
         done = provider.context().accumulator(0)
         self.result: Unsplit = make_unsplit(
-            provider.context(), parts, SETTINGS, CLASSES, folder, done=done, num_tasks=provider.num_tasks
+            provider.context(), parts, SAMPLES, SETTINGS, CLASSES, folder, done=done, num_tasks=provider.num_tasks
         )
         self.num_done: int = done.value
 
@@ -93,7 +95,7 @@ def test_every_event_has_what_the_normal_job_gives_it(
     spark = provider.context()
     done = spark.accumulator(0)
     normal = make_features(
-        spark, parts, SETTINGS, CLASSES, tmp_path, done=done, num_tasks=provider.num_tasks
+        spark, parts, SAMPLES, SETTINGS, CLASSES, tmp_path, done=done, num_tasks=provider.num_tasks
     ).dataset  # fmt: skip
     expected = by_event([file for split in SPLITS for file in normal.files(split)])
     assert len(expected) == 665
@@ -132,7 +134,7 @@ def test_parts_longer_than_a_file_keep_their_order(
     folder.mkdir()
     here: Any = Here()
     found = make_unsplit(
-        here, parts, SETTINGS, CLASSES, folder, done=here.accumulator(0), num_tasks=lambda work: work
+        here, parts, SAMPLES, SETTINGS, CLASSES, folder, done=here.accumulator(0), num_tasks=lambda work: work
     )  # fmt: skip
     assert len(found.files) > 95
     assert [key for file in found.files for key in keys_of(pq.read_table(file))] == made.keys()

@@ -132,5 +132,9 @@ def _write_group(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     num_rows = len(columns["label"])
     lists = {name: list(columns[name].reshape(num_rows, width)) for name, width in _WIDTHS.items()}
     uuids = ["00000000-0000-0000-0000-000000000000"] * num_rows
-    table = pa.table({**columns, **lists, "file_uuid": uuids}).select(features_schema().names).cast(features_schema())
+    table = (
+        pa.table({**columns, **lists, "file_uuid": uuids, "sample": [CLASSES[label] for label in columns["label"]]})
+        .select(features_schema().names)
+        .cast(features_schema())
+    )
     pq.write_table(table, path, row_group_size=max(1, num_rows))

@@ -66,7 +66,7 @@ def _manifest(samples: tuple[str, str], classes: tuple[str, str], after: str) ->
         "seconds": 1.5,
         "checks": [{"name": f"sum{after}", "passed": True, "detail": f"1 = 1{after}"}],
         "config": {
-            "samples": [{"name": name, "label": label} for label, name in enumerate(samples)],
+            "samples": [{"name": name, "label": label, "cross_section_pb": None} for label, name in enumerate(samples)],
             "classes": list(classes),
             "ingest": {"min_lepton_pt": 23.0},
             "features": {
@@ -74,6 +74,7 @@ def _manifest(samples: tuple[str, str], classes: tuple[str, str], after: str) ->
                 "max_lepton_isolation": 0.45,
                 "balance": "weights",
                 "convention": "correct",
+                "integrated_luminosity": 1.0,
             },
             "model": {},
             "train": {},
@@ -112,6 +113,10 @@ def _selected(samples: tuple[str, str]) -> dict[str, Any]:
         "splits": {"train": [3, 4], "val": [1, 1], "test": [2, 2]},
         "dropped_by_balancing": 0,
         "load_test": False,
+        "normalisation": {
+            name: {"factor": 1.0, "cross_section_pb": None, "num_events": 10, "sum_of_weights": 10.0}
+            for name in samples
+        },
         "feeds_evenly": [1, 2],
     }
 

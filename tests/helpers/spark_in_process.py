@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Here:
-    """As much of a Spark context, of a data set and of an accumulator as ingest asks for."""
+    """As much of a Spark context, of a data set and of an accumulator as ingest and features ask for."""
 
     def __init__(self, items: list[Any] | None = None) -> None:
         self._items = items or []
@@ -18,6 +18,17 @@ class Here:
 
     def map(self, function: Callable[[Any], Any]) -> Here:
         return Here([function(item) for item in self._items])
+
+    def flatMap(self, function: Callable[[Any], Any]) -> Here:  # noqa: N802 - Spark's name
+        return Here([each for item in self._items for each in function(item)])
+
+    def partitionBy(self, _: int, __: Callable[[Any], int]) -> Here:  # noqa: N802 - Spark's name
+        keys = sorted({key for key, _ in self._items})
+        return Here([[(key, value) for key, value in self._items if key == chosen] for chosen in keys])
+
+    def mapPartitions(self, function: Callable[[Any], Any]) -> Here:  # noqa: N802 - Spark's name
+        """After `partitionBy`."""
+        return self.flatMap(function)
 
     def collect(self) -> list[Any]:
         return self._items

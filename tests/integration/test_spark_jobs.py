@@ -22,6 +22,7 @@ from features.columns import HLF_NAMES
 from features.errors import EmptySelectionError, EmptySplitError, TooFewEventsError
 from features.kernel_pass import EventsFile
 from features.kernels import build_features
+from features.normalisation import GeneratedSample
 from features.schema import SPLITS
 from features.settings import FeatureSettings
 from features.spark_job import FeaturesResult, make_features, sum_by_sample
@@ -68,6 +69,7 @@ def run_features(
     return make_features(
         spark,
         parts,
+        {name: GeneratedSample(label, None, 1, 1.0) for label, name in enumerate(BUNDLED)},
         FeatureSettings(**settings),
         CLASSES,
         out,

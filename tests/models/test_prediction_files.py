@@ -26,9 +26,10 @@ def made(uuids: list[str], *, seed: int = 1) -> pa.Table:
     return pa.table(
         {
             "file_uuid": pa.array(uuids, pa.string()),
+            "sample": pa.array([f"sample {seed}"] * len(uuids), pa.string()),
             "entry": rng.permutation(len(uuids)),
             "label": rng.integers(0, 3, len(uuids)),
-            "weight": rng.normal(1, 1, len(uuids)).astype(np.float32),
+            "weight": rng.normal(1, 1, len(uuids)),
             "probability": pa.array(list(scores), pa.list_(pa.float32())),
         }
     )
@@ -58,9 +59,9 @@ def test_the_tree_says_all_of_each_event(tmp_path: Path, predictions: pa.Table) 
         tree = file["predictions"]
         assert tree.title == '["QCD", "ttbar", "W+jets"]'
         assert tree.typenames() == {
-            "file_uuid": "char*",
+            **dict.fromkeys(["file_uuid", "sample"], "char*"),
             **dict.fromkeys(["entry", "label"], "int64_t"),
-            "weight": "float",
+            "weight": "double",
             "predicted": "int64_t",
             **dict.fromkeys(["probability_QCD", "probability_ttbar", "probability_Wjets"], "float"),
         }
@@ -110,7 +111,7 @@ def test_an_older_file_is_replaced_whole_or_not_at_all(tmp_path: Path, predictio
     write_root(predictions.slice(0, 10), CLASSES, path)
     assert read_root(path).num_rows == 10
     lists = [[0.5, 0.25, 0.25]] * 249 + [[0.5, 0.5]]
-    damaged = predictions.set_column(4, "probability", pa.array(lists, pa.list_(pa.float32())))
+    damaged = predictions.set_column(5, "probability", pa.array(lists, pa.list_(pa.float32())))
     with pytest.raises(InputError, match="needs 3 probabilities"):
         write_root(damaged, CLASSES, path, chunk_rows=100)
     assert read_root(path).num_rows == 10

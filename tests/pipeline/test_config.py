@@ -100,6 +100,16 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"classes": ["QCD", "ttbar", "W+jets", "Z"]}, "class 'Z' (label 3) has no samples"),
+        (
+            {
+                "samples": [
+                    {"name": f"{name}{label}", "label": label, "files": ["a"], "cross_section_pb": known}
+                    for label in range(3)
+                    for name, known in (("low", 2.0), ("high", None if label == 1 else 3.0))
+                ]
+            },
+            "class 'ttbar': high1 has no cross_section_pb, but other samples of the class have one",
+        ),
         ({"classes": ["QCD", "ttbar"]}, "'wjets' has the label 2, but classes has only 2 names"),
         ({"samples": [MINIMAL["samples"][0], MINIMAL["samples"][0]]}, "the name 'qcd' is given twice"),
         ({"features": {"min_lepton_pt": 10}}, "features.min_lepton_pt (10) is below ingest.min_lepton_pt (23)"),

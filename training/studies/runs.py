@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
-from models.evaluation.metrics import accuracy
+from models.evaluation.metrics import accuracy, within_classes
 from models.prediction import predict
 from models.saved_model import load_model
 from training.launching.launcher import launch_all
@@ -118,7 +118,7 @@ def count(run: PlannedRun, files: Sequence[Path]) -> Counts:
     predictions = predict(model, files)
     truth = np.asarray(predictions["label"].to_numpy())
     scores = np.stack(predictions["probability"].to_numpy()).astype(np.float64)
-    weights = np.asarray(predictions["weight"].to_numpy(), dtype=np.float64)
+    weights = within_classes(truth, predictions["weight"].to_numpy())
     return Counts.of(scores.argmax(axis=1) == truth, accuracy(truth, scores, weights).value)
 
 

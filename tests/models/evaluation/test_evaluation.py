@@ -26,7 +26,7 @@ from models.evaluation.curves import auc_of_two, background_curve, kolmogorov_sm
 from models.evaluation.efficiencies import working_point
 from models.evaluation.evaluation import Candidate, EvaluationTask, boosted_trees, evaluate, write_predictions
 from models.evaluation.measurements import Rates
-from models.evaluation.metrics import accuracy, auc_one_vs_rest, confusion_matrix
+from models.evaluation.metrics import accuracy, auc_one_vs_rest, confusion_matrix, within_classes
 from models.evaluation.style import PlotLabels, save_figure
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
@@ -34,7 +34,14 @@ from models.prediction import predict, rows_of
 
 HISTORY = [{"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5} for epoch in range(5)]
 RATES = {"QCD": 4000.0, "ttbar": 10.0, "W+jets": 300.0}
-TASK = EvaluationTask(CLASSES, 1, [0.5, 0.99], Rates(RATES), PlotLabels("", "technical sample", 13), seed=3)
+TASK = EvaluationTask(
+    CLASSES,
+    1,
+    [0.5, 0.99],
+    Rates({name: {name: rate} for name, rate in RATES.items()}),
+    PlotLabels("", "technical sample", 13),
+    seed=3,
+)
 #: The only feature that labels of the made events depend on.
 TELLING = "met"
 TRAIN_EVENTS = 110
@@ -119,10 +126,10 @@ def unsaved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def predictions_of(done: Done, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, probabilities and weights as they were written."""
+    """Labels and probabilities as they were written, and weights within classes."""
     table = pq.read_table(done.folder / name / "predictions.parquet")
-    weights = table["weight"].to_numpy().astype(float)
-    return table["label"].to_numpy(), rows_of(table, "probability").astype(float), weights
+    labels = table["label"].to_numpy()
+    return labels, rows_of(table, "probability").astype(float), within_classes(labels, table["weight"].to_numpy())
 
 
 def refuse_constant(word: str) -> None:
@@ -157,8 +164,8 @@ def test_all_models_predict_the_same_events_in_the_order_of_the_files(done: Done
     rows = pa.concat_tables([pq.read_table(file) for file in done.dataset.files("test")])
     for name in done.metrics["runs"]:
         table = pq.read_table(done.folder / name / "predictions.parquet")
-        assert table.column_names == ["file_uuid", "entry", "label", "weight", "probability"]
-        for column in ("file_uuid", "entry", "label", "weight"):
+        assert table.column_names == ["file_uuid", "entry", "sample", "label", "weight", "probability"]
+        for column in ("file_uuid", "entry", "sample", "label", "weight"):
             assert table[column].to_pylist() == rows[column].to_pylist()
 
 
@@ -328,9 +335,9 @@ def test_a_class_without_training_events_is_named(done: Done, unsaved: list[str]
 
 
 def test_predictions_without_truth_have_no_label(tmp_path: Path) -> None:
-    table = pa.table(
-        {"file_uuid": ["u"], "entry": [1], "label": [0], "weight": [1.0], "hlf": [[1.0]], "probability": [[0.5, 0.5]]}
-    )
+    table = pa.table({"file_uuid": ["u"], "entry": [1], "sample": ["s"], "label": [0], "weight": [1.0], "hlf": [[1.0]]})
+    table = table.append_column("probability", [[[0.5, 0.5]]])
     write_predictions(table, ["a", "b"], tmp_path, has_truth=False)
-    assert pq.read_schema(tmp_path / "predictions.parquet").names == ["file_uuid", "entry", "weight", "probability"]
+    names = pq.read_schema(tmp_path / "predictions.parquet").names
+    assert names == ["file_uuid", "entry", "sample", "weight", "probability"]
     assert (tmp_path / "predictions.root").exists()

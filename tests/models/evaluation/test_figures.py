@@ -44,7 +44,9 @@ def made_events(count: int = 90, *, seed: int = 1, lightest: float = 1.0) -> Sco
     first = np.where((scores[:, 0] > 0.4) & (scores[:, 0] < 0.5), 0.55, scores[:, 0])
     scores = np.stack([first, *((1 - first) * scores[:, k] / (1 - scores[:, 0]) for k in (1, 2))], axis=1)
     weights = np.where(rng.random(count) < 0.3, lightest, 1.0)
-    return ScoredEvents(labels, scores, weights, rng.normal(60, 60, (count, NUM_HLF)).astype(np.float32))
+    return ScoredEvents(
+        labels, scores, weights, rng.normal(60, 60, (count, NUM_HLF)).astype(np.float32), labels.astype(str)
+    )
 
 
 def made_numbers(lightest: float = 1.0) -> tuple[ScoredEvents, ScoredEvents, dict[str, Any]]:

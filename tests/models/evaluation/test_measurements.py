@@ -31,7 +31,7 @@ def made_events(count: int, *, seed: int = 1, lightest: float = 1.0) -> ScoredEv
     for name, edges in KINEMATIC_EDGES.items():
         hlf[: count // 2, HLF_NAMES.index(name)] = rng.choice(edges, count // 2)
     weights = np.ones(count) if lightest == 1 else rng.choice([lightest, 0.5, 1.0, 2.0], count)
-    return ScoredEvents(labels, scores, weights, hlf)
+    return ScoredEvents(labels, scores, weights, hlf, np.array(CLASSES)[labels])
 
 
 def measured(events: ScoredEvents, train: ScoredEvents | None = None, **changes: Any) -> dict[str, Any]:
@@ -67,8 +67,10 @@ def test_a_working_point_by_hand() -> None:
     signal_scores = np.array([0.9, 0.7, 0.2, 0.8, 0.1, 0.7])
     weights = np.array([1.0, 2.0, 1.0, 1.0, 3.0, 1.0])
     scores = np.stack([0.6 * (1 - signal_scores), signal_scores, 0.4 * (1 - signal_scores)], axis=1)
-    events = ScoredEvents(labels, scores, weights, np.zeros((6, NUM_HLF), np.float32))
-    found = measured(events, rates=Rates({"QCD": 100.0, "ttbar": 8.0, "W+jets": 10.0}))["working_points"]
+    events = ScoredEvents(labels, scores, weights, np.zeros((6, NUM_HLF), np.float32), np.array(CLASSES)[labels])
+    found = measured(events, rates=Rates({"QCD": {"QCD": 100.0}, "ttbar": {"ttbar": 8.0}, "W+jets": {"W+jets": 10.0}}))[
+        "working_points"
+    ]
     (point,) = json.loads(json.dumps(found))
     assert {key: point[key] for key in ("wanted", "threshold", "measurable", "rates")} == {
         "wanted": 0.5,
@@ -88,7 +90,8 @@ def test_rates_go_to_the_classes_whatever_the_signal_is() -> None:
     point = WorkingPoint(
         0.9, 0.5, Efficiency(0.9, 0, 1), {0: Efficiency(0.1, 0, 1), 1: Efficiency(0.2, 0, 1)}, 20.0
     )  # fmt: skip
-    found = Rates({"QCD": 1000.0, "ttbar": 50.0, "W+jets": 10.0}).behind(point, CLASSES, 2)
+    rates = Rates({"QCD": {"a": 600.0, "b": 400.0}, "ttbar": {"a": 50.0}, "W+jets": {"a": 10.0}})
+    found = rates.behind(made_events(3), point, CLASSES, 2)
     assert found["rates"] == pytest.approx({"QCD": 100.0, "ttbar": 10.0, "W+jets": 9.0})
     assert found["purity"] == pytest.approx(9 / 119)
 
@@ -98,7 +101,7 @@ def test_a_purity_that_is_not_defined_is_null_and_not_a_word_that_json_lacks(
     background: float, purity: float | None
 ) -> None:
     point = WorkingPoint(0.5, 0.5, Efficiency(0.5, 0, 1), {0: Efficiency(background, 0, 1)}, 20.0)
-    found = Rates({"a": 100.0, "b": 10.0}).behind(point, ["a", "b"], 1)
+    found = Rates({"a": {"-": 100.0}, "b": {"-": 10.0}}).behind(made_events(3), point, ["a", "b"], 1)
     assert json.loads(json.dumps(found, allow_nan=False))["purity"] == purity
 
 
@@ -136,7 +139,11 @@ def test_right_probabilities_of_a_mixture_of_classes_alike_are_calibrated_whatev
     is_high = rng.random(len(labels)) < np.array([0.2, 0.8, 0.5])[labels]
     likelihood = np.where(is_high[:, None], [0.2, 0.8, 0.5], [0.8, 0.2, 0.5])
     scores = likelihood / likelihood.sum(axis=1, keepdims=True)
-    found = measured(ScoredEvents(labels, scores, np.ones(len(labels)), np.zeros((len(labels), NUM_HLF), np.float32)))
+    found = measured(
+        ScoredEvents(
+            labels, scores, np.ones(len(labels)), np.zeros((len(labels), NUM_HLF), np.float32), labels.astype(str)
+        )
+    )
     assert max(each["error"] for each in found["calibration"].values()) < 0.01
 
 
@@ -243,7 +250,7 @@ def test_importance_is_the_area_that_is_lost() -> None:
     labels = rng.integers(0, 2, 1000)
     hlf = rng.normal(0, 1, (1000, NUM_HLF)).astype(np.float32)
     hlf[:, 3] = 2 * labels - 1
-    events = ScoredEvents(labels, np.zeros((1000, 2)), rng.uniform(0.5, 1.5, 1000), hlf)
+    events = ScoredEvents(labels, np.zeros((1000, 2)), rng.uniform(0.5, 1.5, 1000), hlf, labels.astype(str))
     found = importance(OneFeature(), events, signal=1, generator=np.random.default_rng(2))
     assert list(found) == list(HLF_NAMES)
     # From 1 to what chance gives.
@@ -256,7 +263,8 @@ def test_events_are_the_columns_of_a_table_and_the_first_of_them() -> None:
     table = pa.table(
         {
             "label": events.labels,
-            "weight": events.weights.astype(np.float32),
+            "weight": events.weights,
+            "sample": events.samples,
             "hlf": pa.array(list(events.hlf)),
             "probability": pa.array(list(events.probabilities)),
         }

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reporting.cutflow import Yield, as_json, as_text, cutflow, efficiency
+from pipeline.reporting.cutflow import Yield, as_json, as_text, cutflow, efficiency, uncertain_mixtures
 
 CONFIG: dict[str, Any] = {
-    "samples": [{"name": "a", "label": 0}, {"name": "b", "label": 0}, {"name": "c", "label": 1}],
+    "samples": [
+        {"name": name, "label": label, "cross_section_pb": None} for name, label in (("a", 0), ("b", 0), ("c", 1))
+    ],
     "classes": ["QCD", "ttbar"],
     "ingest": {"min_lepton_pt": 23.0},
     "features": {"min_lepton_pt": 25.0, "max_lepton_isolation": 0.45, "convention": "correct"},
@@ -34,6 +36,7 @@ def counters(weights: dict[str, list[float]]) -> tuple[dict[str, Any], dict[str,
         {
             "samples": {name: {step: made[step][0] for step in steps} for name in "abc"},
             "weights": {name: {step: made[step][1] for step in steps} for name in "abc"},
+            "normalisation": {name: {"factor": 1.0} for name in "abc"},
         }
         for steps in (("entries", *early, "events"), ("events", *late))
     )
@@ -44,6 +47,25 @@ def test_classes_add_up_their_samples() -> None:
     steps = cutflow(ingested, selected, CONFIG, by_class=True)
     assert [step.yields["QCD"].events for step in steps] == [6, 6, 4, 4, 4]
     assert [step.yields["ttbar"].weight for step in steps] == [2.0, 2.0, 1.0, 1.0, 1.0]
+
+
+def test_samples_of_a_class_add_up_in_physics_weights() -> None:
+    ingested, selected = counters({"rejected_no_lepton": [1.0] * 3, "selected": [1.0]})
+    selected["normalisation"] = {"a": {"factor": 1e6}, "b": {"factor": 1.0}, "c": {"factor": 1.0}}
+    # Everything of b passes, a quarter of a: the class' efficiency is that of a.
+    for step in ("rejected_no_lepton", "entries"):
+        ingested["weights"]["b"][step] = [0.0, 0.0] if step == "rejected_no_lepton" else [1.0, 1.0]
+    last = cutflow(ingested, selected, CONFIG, by_class=True)[-1]
+    assert last.yields["QCD"] == Yield(2, 1e6 + 1, 1e12 + 1)
+    assert last.weighted["QCD"].value == pytest.approx(0.25, rel=1e-5)
+
+
+def test_classes_of_several_samples_without_cross_sections_are_named() -> None:
+    known = {**CONFIG, "samples": [{**sample, "cross_section_pb": 2.0} for sample in CONFIG["samples"]]}
+    assert uncertain_mixtures(known) == []
+    assert uncertain_mixtures(CONFIG) == [
+        "Class QCD: a, b have no cross_section_pb and count by their numbers of events."
+    ]
 
 
 def test_the_published_convention_has_a_step_more() -> None:

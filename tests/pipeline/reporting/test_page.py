@@ -67,7 +67,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures(
 @pytest.mark.parametrize("rates", [True, False])
 def test_every_row_of_a_table_has_as_many_columns(tmp_path: Path, optional: tuple[str, ...], rates: bool) -> None:
     page = page_of(made_versions(tmp_path, optional=optional, rates=rates, after="x"), tmp_path)
-    assert len(page.tables) == (9 if optional else 7)
+    assert len(page.tables) == (10 if optional else 8)
     for table in page.tables:
         assert len(table) > 1
         assert {len(row) for row in table} == {len(table[0])}

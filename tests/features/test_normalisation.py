@@ -1,0 +1,107 @@
+"""Samples of one class count by their cross-sections, from the training mixture to the rates."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made_events import events_table, lepton, made_event
+from spark_in_process import Here
+
+from features.dataset import FeatureDataset
+from features.errors import WeightSumError
+from features.kernel_pass import EventsFile
+from features.normalisation import GeneratedSample, physics_factors
+from features.schema import SPLITS
+from features.settings import FeatureSettings
+from features.spark_job import make_features
+from models.evaluation.measurements import Rates, ScoredEvents, measure
+
+CLASSES = ["QCD", "ttbar"]
+#: Two slices of one class with equal numbers of events, a tenth of them selected, and generator weights of 3 and 7.
+SLICES = {
+    "low": GeneratedSample(0, 1e6, 3000, 9000.0),
+    "high": GeneratedSample(0, 1.0, 3000, 21000.0),
+    "ttbar": GeneratedSample(1, 800.0, 300, 300.0),
+}
+WEIGHTS = {"low": 3.0, "high": 7.0, "ttbar": 1.0}
+
+
+def written(folder: Path, sample: str) -> EventsFile:
+    name = str(uuid.uuid5(uuid.NAMESPACE_OID, sample))
+    rows = [
+        made_event(
+            file_uuid=name, entry=entry, sample=sample, label=SLICES[sample].label, weight=WEIGHTS[sample],
+            electrons=[lepton(40.0 + entry % 7, 0, 0)],
+        )
+        for entry in range(300)
+    ]  # fmt: skip
+    pq.write_table(events_table(rows), folder / f"{name}.parquet")
+    return EventsFile(f"{name}.parquet", sample, "", str(folder / f"{name}.parquet"))
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    folder = tmp_path_factory.mktemp("slices")
+    parts = [written(folder, sample) for sample in SLICES]
+    (folder / "out").mkdir()
+    settings, here = FeatureSettings(feed_workers=1, integrated_luminosity=2.0), Here()
+    context: Any = here
+    make_features(
+        context, parts, SLICES, settings, CLASSES, folder / "out",
+        done=context.accumulator(0), num_tasks=lambda work: work,
+    )  # fmt: skip
+    return FeatureDataset.load(folder / "out")
+
+
+def rows_of(dataset: FeatureDataset, *splits: str) -> pa.Table:
+    return pa.concat_tables([pq.read_table(file) for split in splits for file in dataset.files(split)])
+
+
+def test_a_sample_adds_up_to_luminosity_times_cross_section_times_efficiency(dataset: FeatureDataset) -> None:
+    sums = rows_of(dataset, *SPLITS).group_by("sample").aggregate([("weight", "sum")]).to_pylist()
+    found = {each["sample"]: each["weight_sum"] for each in sums}
+    assert found == pytest.approx({"low": 2e5, "high": 0.2, "ttbar": 1600.0}, rel=1e-12)
+
+
+def test_the_training_mixture_is_that_of_the_cross_sections(dataset: FeatureDataset) -> None:
+    train = rows_of(dataset, "train")
+    weights = train["weight"].to_numpy() * np.array(dataset.class_weights)[train["label"].to_numpy()]
+    of = {name: weights[train["sample"].to_numpy() == name].sum() / weights.sum() for name in SLICES}
+    assert of["high"] / of["low"] == pytest.approx(1e-6, rel=0.5)
+    assert of["low"] + of["high"] == pytest.approx(0.5)
+
+
+def test_the_dataset_tells_its_normalisation(dataset: FeatureDataset) -> None:
+    assert dataset.normalisation["low"] == {**SLICES["low"]._asdict(), "factor": pytest.approx(2e6 / 9000)}
+
+
+def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureDataset) -> None:
+    # The classifier keeps the rare slice and rejects the frequent one: an efficiency of 1e-6, by counts 0.5.
+    table = rows_of(dataset, "test")
+    samples = table["sample"].to_numpy()
+    scores = np.where(samples == "low", 0.1, np.where(samples == "high", 0.9, 0.8))
+    events = ScoredEvents.of(table.append_column("probability", pa.array(list(np.stack([1 - scores, scores], axis=1)))))
+    rates = Rates({"QCD": {"low": 5000.0, "high": 0.25}, "ttbar": {"ttbar": 3.0}})
+    found = measure(events, None, CLASSES, signal=1, working_points=[0.9], rates=rates)
+    (point,) = found["working_points"]
+    assert point["backgrounds"]["QCD"]["value"] == pytest.approx(1e-6, rel=0.5)
+    assert point["rates"] == pytest.approx({"QCD": 0.25, "ttbar": 3.0})
+    assert found["auc"]["ttbar"]["value"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_without_cross_sections_samples_of_a_class_count_by_their_events() -> None:
+    unknown = {name: each._replace(cross_section_pb=None) for name, each in SLICES.items()}
+    unknown["ttbar"] = SLICES["ttbar"]
+    assert physics_factors(unknown, 2.0) == pytest.approx({"low": 1 / 3, "high": 1 / 7, "ttbar": 1600 / 300})
+
+
+@pytest.mark.parametrize("total", [0.0, -1.0, float("nan")])
+def test_a_sample_whose_weights_add_up_to_nothing_is_named(total: float) -> None:
+    with pytest.raises(WeightSumError, match=r"sample 'low' add up to .* over its 3000 events"):
+        physics_factors({"low": SLICES["low"]._replace(sum_of_weights=total)}, 1.0)
