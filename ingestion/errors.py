@@ -187,6 +187,19 @@ class DuplicateFileError(IngestionError):
         )
 
 
+class CopiedEventsError(IngestionError):
+    """Some events are in two files, or twice in one."""
+
+    @classmethod
+    def at(cls, count: int, first: tuple[str, int], copy: tuple[str, int]) -> Self:
+        """Name the places (`sample 'x': path`, entry) of one event and of its copy."""
+        return cls(
+            f"{count} event{'s are' if count > 1 else ' is'} there twice: entry {copy[1]} of {copy[0]} equals entry "
+            f"{first[1]} of {first[0]}. Copies of an event cross the splits and count twice. Take one of the files out "
+            f"(after hadd or a skim), or set ingest.on_duplicate: drop to keep the first of each."
+        )
+
+
 class WaitingFilesError(IngestionError):
     """All files of a sample wait for a later run; the message says why, and when they will be read."""
 
@@ -207,6 +220,12 @@ class BadFilesError(IngestionError):
             f"{len(problems)} input files are bad, more than ingest.max_bad_files allows ({budget}):\n{listed}{more}\n"
             f"Fix them, or raise ingest.max_bad_files."
         )
+
+    @classmethod
+    def raise_any(cls, problems: Sequence[IngestionError]) -> None:
+        """Raise the error of the problems, if there are any."""
+        if problems:
+            raise cls.of(problems)
 
     @classmethod
     def of(cls, problems: Sequence[IngestionError]) -> IngestionError:

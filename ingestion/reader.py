@@ -15,6 +15,7 @@ import uproot
 from numpy.typing import NDArray
 
 from ingestion.baskets import basket_boundaries, chunk_edges
+from ingestion.copies import UInt64s, event_keys, particle_bits
 from ingestion.errors import WrongBranchTypeError, read_error
 from ingestion.files import FileInfo
 from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, SCALARS, events_schema, struct_type
@@ -142,8 +143,23 @@ def _raw_events(arrays: dict[str, ak.Array], names: dict[str, str], path: str, s
     return RawEvents(start, scalars, collections)
 
 
-def select_events(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> Selection:
+def keys_of_events(raw: RawEvents) -> UInt64s:
+    """The keys of `ingestion.copies`, from the missing energy and pT and eta of all particles."""
+    collections = [(each, each.fields.get("pt", each.fields.get("et"))) for each in raw.collections.values()]
+    particles = [(each.offsets, particle_bits(pt, each.fields["eta"])) for each, pt in collections if pt is not None]
+    return event_keys([raw.scalars["met"], raw.scalars["met_phi"]], particles)
+
+
+def select_events(
+    raw: RawEvents, info: FileInfo, settings: IngestSettings, *, without: Sequence[int] | NDArray[np.int64] = ()
+) -> Selection:
     """Drop events with non-finite numbers or without a lepton above threshold; drop candidates below threshold.
+
+    Args:
+        raw: The events.
+        info: Their file.
+        settings: Thresholds.
+        without: Entries to drop first: copies of other events.
 
     Returns:
         The events in the schema `ingestion.schema.events_schema()`, and the counters of `ingestion.spark_job.STEPS`.
@@ -156,11 +172,13 @@ def select_events(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> S
     for name in ("electrons", "muons"):
         leptons = raw.collections[name]
         has_lepton |= any_per_event(leptons.offsets, leptons.fields["pt"] > settings.min_lepton_pt)
-    keep = ~bad & has_lepton
+    copied = np.isin(np.arange(raw.start, raw.start + raw.num_events), without)
+    keep = ~copied & ~bad & has_lepton
     steps = {
         "entries": np.ones_like(keep),
-        "rejected_nonfinite": bad,
-        "rejected_no_lepton": ~bad & ~has_lepton,
+        "rejected_copy": copied,
+        "rejected_nonfinite": ~copied & bad,
+        "rejected_no_lepton": ~copied & ~bad & ~has_lepton,
         "events": keep,
         "events_of_negative_weight": keep & (raw.scalars["weight"] < 0),
     }

@@ -34,6 +34,15 @@ class OnBadFile(StrEnum):
     """Continue without the file, and list it in the manifest and the report."""
 
 
+class OnDuplicate(StrEnum):
+    """What to do with an event that another file holds too."""
+
+    FAIL = "fail"
+    """Stop, and name both files."""
+    DROP = "drop"
+    """Keep the first one, and count the copies."""
+
+
 class IngestSettings(BaseModel):
     """How events are read, and which events and candidates are kept."""
 
@@ -59,6 +68,9 @@ class IngestSettings(BaseModel):
     """What to do with a file that cannot be read: `fail`, or `skip` it and list it in manifest and report."""
     max_bad_files: int = Field(default=10, ge=0)
     """Highest number of files that `on_bad_file: skip` may skip; with more, the run fails."""
+    on_duplicate: OnDuplicate = OnDuplicate.FAIL
+    """What to do with events whose content another file holds too, as after `hadd` or a skim: `fail`, or `drop` the
+    copies. Copies would be in the training and the test split at once."""
     settle_seconds: float = Field(default=0.0, ge=0)
     """Age up to which an unreadable local file counts as still being written and is left for the next run [s]. The age
     is the time since its last change; 0 means never."""

@@ -15,19 +15,28 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
 import pyarrow.parquet as pq
 from pyspark import Accumulator, SparkContext
 
 from ingestion.changes import content_digest, file_digest
-from ingestion.errors import BadFilesError, DamagedFileError, EmptySampleError, IngestionError
+from ingestion.copies import UInt64s, find_copies
+from ingestion.errors import BadFilesError, CopiedEventsError, DamagedFileError, EmptySampleError, IngestionError
 from ingestion.files import BadFile, FileInfo, refuse_too_many, size_and_time
-from ingestion.reader import read_events, select_events
+from ingestion.reader import keys_of_events, read_events, select_events
 from ingestion.retrying import patiently
 from ingestion.schema import events_schema
-from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
+from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
 
 #: Counters of the cutflow; entries = events + rejections.
-STEPS: Final = ("entries", "rejected_nonfinite", "rejected_no_lepton", "events", "events_of_negative_weight")
+STEPS: Final = (
+    "entries",
+    "rejected_copy",
+    "rejected_nonfinite",
+    "rejected_no_lepton",
+    "events",
+    "events_of_negative_weight",
+)
 
 #: Columns with few different values. For the others, an attempt at a dictionary costs more than it saves.
 _WITH_DICTIONARY: Final = ["file_uuid", "origin_uuid", "sample"]
@@ -40,6 +49,8 @@ class EntryRange(NamedTuple):
     info: FileInfo
     start: int
     stop: int
+    without: tuple[int, ...] = ()
+    """Entries to leave out: copies of other events."""
 
 
 class EventsPart(NamedTuple):
@@ -55,6 +66,11 @@ class EventsPart(NamedTuple):
     """Digest of the Parquet file's content."""
     counts: dict[str, int]
     weights: dict[str, list[float]]
+
+    @property
+    def keys_name(self) -> str:
+        """File of the keys of all entries (`ingestion.copies`), in `keys_folder`."""
+        return f"{self.file_uuid}-{self.start:09d}.npy"
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -79,7 +95,7 @@ class IngestResult(NamedTuple):
     """Number of files that this run read; the parts of the others were reused, or they hold no entries."""
 
 
-class _Read(NamedTuple):
+class _Done(NamedTuple):
     """A range that was read, and the digest of its file if the range is the file's first."""
 
     part: EventsPart
@@ -105,7 +121,7 @@ def ingest(
     earlier: EarlierParts | None = None,
     bad: Sequence[BadFile] = (),
 ) -> IngestResult:
-    """Read files into `out_dir/*.parquet` (an existing folder that every task can reach).
+    """Read files into `out_dir/*.parquet` (an existing folder that every task can reach), and keys beside it.
 
     Args:
         spark: The running context.
@@ -120,44 +136,92 @@ def ingest(
 
     Raises:
         IngestionError: A file cannot be read to its end, and bad files are not skipped.
+        CopiedEventsError: An event is there twice, and copies are not dropped.
         EmptySampleError: A sample has no events, or none survives.
     """
+    keys_folder(out_dir).mkdir(exist_ok=True)
     taken = _take_over(infos, earlier, out_dir)
     ranges = list(split_entries(info for info in infos if info.uuid not in taken))
+    outcomes = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
+    failed = {each.info.uuid: each for each in outcomes if isinstance(each, _Unread)}
+    if settings.on_bad_file is OnBadFile.FAIL:
+        BadFilesError.raise_any([each.error for each in failed.values()])
+    bad = [*bad, *(_bad_file(each) for each in failed.values())]
+    refuse_too_many(bad, settings)
+    _remove_remains(out_dir, failed)
+    read = [each for each in outcomes if isinstance(each, _Done) and each.part.file_uuid not in failed]
+    changed = {work.info.uuid for work in ranges if work.start == 0 and _changed_meanwhile(work.info)}
+    digests = {part.file_uuid: digest for part, digest in read if digest and part.file_uuid not in changed}
+    parts = [*(part for old in taken.values() for part in old), *(part for part, _ in read)]
+    again = _read(spark, _copied(parts, infos, settings, out_dir), settings, out_dir, num_tasks=num_tasks)
+    BadFilesError.raise_any([each.error for each in again if isinstance(each, _Unread)])
+    new = {(each.part.file_uuid, each.part.start): each.part for each in again if isinstance(each, _Done)}
+    parts = [new.get((part.file_uuid, part.start), part) for part in parts]
+    parts.sort(key=lambda part: (part.file_uuid, part.start))
+    _refuse_empty(sum_by_sample(parts, samples), {info.sample for info in infos if info.uuid not in failed}, bad)
+    good = [info._replace(digest=digests.get(info.uuid, info.digest)) for info in infos if info.uuid not in failed]
+    return IngestResult(parts, good, bad, len({work.info.uuid for work in ranges} - failed.keys()))
+
+
+def keys_folder(out_dir: Path) -> Path:
+    """Folder of the keys of all entries, beside that of the events."""
+    return out_dir.with_name("keys")
+
+
+def _read(
+    spark: SparkContext,
+    ranges: Sequence[EntryRange],
+    settings: IngestSettings,
+    out_dir: Path,
+    *,
+    num_tasks: Callable[[int], int],
+    done: Accumulator[int] | None = None,
+) -> list[_Done | _Unread]:
+    """Read ranges in Spark tasks."""
     folder = str(out_dir)
 
-    def run(work: EntryRange) -> _Read | _Unread:
+    def run(work: EntryRange) -> _Done | _Unread:
         try:
             part = patiently(ingest_range, work, settings, Path(folder))
             digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
         except IngestionError as problem:
             # The driver raises it: from here, Spark would retry it four times and bury it in a Java trace.
             return _Unread(work.info, problem)
-        done.add(work.stop - work.start)
-        return _Read(part, digest)
+        if done is not None:
+            done.add(work.stop - work.start)
+        return _Done(part, digest)
 
-    outcomes = spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect() if ranges else []
-    failed = {each.info.uuid: each for each in outcomes if isinstance(each, _Unread)}
-    if failed and settings.on_bad_file is OnBadFile.FAIL:
-        raise BadFilesError.of([each.error for each in failed.values()])
-    bad = [*bad, *(_bad_file(each) for each in failed.values())]
-    refuse_too_many(bad, settings)
-    read = [each for each in outcomes if isinstance(each, _Read)]
-    for identity in failed:
-        for orphan in out_dir.glob(f"{identity}-*.parquet"):
-            orphan.unlink()
-    for unfinished in out_dir.glob(".*"):
-        # Left by a task whose executor was lost; another task has done its work.
-        unfinished.unlink(missing_ok=True)
-    changed = {work.info.uuid for work in ranges if work.start == 0 and _changed_meanwhile(work.info)}
-    digests = {part.file_uuid: digest for part, digest in read if part.file_uuid not in changed}
-    parts = [part for old in taken.values() for part in old]
-    parts += [part for part, _ in read if part.file_uuid not in failed]
-    parts.sort(key=lambda part: (part.file_uuid, part.start))
-    _refuse_empty(sum_by_sample(parts, samples), {info.sample for info in infos if info.uuid not in failed}, bad)
-    digests = {identity: digest for identity, digest in digests.items() if digest}
-    good = [info._replace(digest=digests.get(info.uuid, info.digest)) for info in infos if info.uuid not in failed]
-    return IngestResult(parts, good, bad, len({work.info.uuid for work in ranges} - failed.keys()))
+    return list(spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect()) if ranges else []
+
+
+def _remove_remains(out_dir: Path, failed: Iterable[str]) -> None:
+    """Remove the output of failed files, and what tasks left whose executor was lost; others have done their work."""
+    for folder in (out_dir, keys_folder(out_dir)):
+        for pattern in (".*", *(f"{identity}-*" for identity in failed)):
+            for path in folder.glob(pattern):
+                path.unlink(missing_ok=True)
+
+
+def _copied(
+    parts: Sequence[EventsPart], infos: Sequence[FileInfo], settings: IngestSettings, out_dir: Path
+) -> list[EntryRange]:
+    """The ranges to read again without their copies; of several copies the first in the config stays.
+
+    Raises:
+        CopiedEventsError: There are copies, and they are not to be dropped.
+    """
+    place = {info.uuid: number for number, info in enumerate(infos)}
+    ordered = sorted(parts, key=lambda part: (place[part.file_uuid], part.start))
+    copies = find_copies([(keys_folder(out_dir) / part.keys_name, part.start) for part in ordered])
+    info_of = [infos[place[part.file_uuid]] for part in ordered]
+    if copies and settings.on_duplicate is OnDuplicate.FAIL:
+        total = sum(len(each.entries) for each in copies.values())
+        number, (entries, (original, entry)) = next(iter(copies.items()))
+        raise CopiedEventsError.at(total, (info_of[original].place, entry), (info_of[number].place, int(entries[0])))
+    return [
+        EntryRange(info_of[number], ordered[number].start, ordered[number].stop, tuple(each.entries.tolist()))
+        for number, each in copies.items()
+    ]
 
 
 def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:
@@ -181,7 +245,9 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
     """
     counts = dict.fromkeys(STEPS, 0)
     weights = {step: [0.0, 0.0] for step in STEPS}
-    name = f"{work.info.uuid}-{work.start:09d}.parquet"
+    stem = f"{work.info.uuid}-{work.start:09d}"
+    name = f"{stem}.parquet"
+    keys: list[UInt64s] = [np.zeros(0, np.uint64)]
     unfinished = out_dir / f".{name}.{uuid.uuid4().hex}"
     try:
         with pq.ParquetWriter(
@@ -193,7 +259,8 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
             write_statistics=_WITH_STATISTICS,
         ) as writer:
             for raw in read_events(work.info, settings, start=work.start, stop=work.stop):
-                selection = select_events(raw, work.info, settings)
+                keys.append(keys_of_events(raw))
+                selection = select_events(raw, work.info, settings, without=work.without)
                 if selection.table.num_rows:
                     writer.write_table(selection.table)
                 for step in STEPS:
@@ -205,9 +272,19 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
             unfinished.replace(out_dir / name)
     finally:
         unfinished.unlink(missing_ok=True)
+    _write_keys(np.concatenate(keys), keys_folder(out_dir) / f"{stem}.npy")
     info = work.info
     written = name if counts["events"] else ""
     return EventsPart(info.sample, info.path, info.uuid, work.start, work.stop, written, digest, counts, weights)
+
+
+def _write_keys(keys: UInt64s, path: Path) -> None:
+    """Under a temporary name first: several attempts of a task may write the same file."""
+    path.parent.mkdir(exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with unfinished.open("wb") as file:
+        np.save(file, keys)
+    unfinished.replace(path)
 
 
 def sum_by_sample(parts: Iterable[EventsPart], samples: Sequence[SampleSettings]) -> dict[str, dict[str, int]]:
@@ -224,12 +301,16 @@ def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts | None, out_dir:
     taken: dict[str, list[EventsPart]] = {}
     for info in infos:
         parts = list(earlier.parts.get(info.uuid, ())) if earlier else []
-        if not earlier or not parts or not all((earlier.folder / part.name).is_file() for part in parts if part.name):
+        # What is a copy depends on the other files too.
+        if earlier is None or not parts or any(part.counts["rejected_copy"] for part in parts):
             continue
-        for part in parts:
-            if part.name:
-                link_or_copy(earlier.folder / part.name, out_dir / part.name)
-        taken[info.uuid] = [part._replace(path=info.path) for part in parts]
+        old_keys, new_keys = keys_folder(earlier.folder), keys_folder(out_dir)
+        links = {earlier.folder / part.name: out_dir / part.name for part in parts if part.name}
+        links |= {old_keys / part.keys_name: new_keys / part.keys_name for part in parts}
+        if all(old.is_file() for old in links):
+            for old, new in links.items():
+                link_or_copy(old, new)
+            taken[info.uuid] = [part._replace(path=info.path) for part in parts]
     return taken
 
 

@@ -17,7 +17,7 @@ from features.normalisation import GeneratedSample
 from features.unsplit_spark_job import make_unsplit
 from ingestion.files import expand, inventory, refuse_waiting
 from ingestion.settings import SampleSettings
-from ingestion.spark_job import IngestResult, ingest, sum_by_sample
+from ingestion.spark_job import IngestResult, ingest, keys_folder, sum_by_sample
 from models.evaluation.evaluation import Candidate, boosted_trees, evaluate, write_predictions
 from models.prediction import predict
 from pipeline.config import Config
@@ -185,7 +185,8 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
             spark, parts, _generated(read, samples), config.features, config.classes, features_dir.absolute(),
             done=done, num_tasks=run_folder.spark.num_tasks,
         )  # fmt: skip
-    shutil.rmtree(events_dir)
+    for each in (events_dir, keys_folder(events_dir)):
+        shutil.rmtree(each)
     selected = sum(output.counts["selected"] for output in made.outputs)
     run_folder.say(f"  {len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
     if not selected:

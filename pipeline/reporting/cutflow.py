@@ -79,13 +79,14 @@ def sum_weights(parts: Iterable[tuple[str, Weights]]) -> dict[str, Weights]:
 
 
 def generated(ingested: Mapping[str, Any], sample: str) -> tuple[int, float]:
-    """Number and sum of weights of the events of a sample that ingest read, before any selection.
+    """Number and sum of weights of the different events of a sample that ingest read, before any selection.
 
     Args:
         ingested: Counters of ingest (`samples` and `weights`).
         sample: Name of the sample.
     """
-    return ingested["samples"][sample]["entries"], ingested["weights"][sample]["entries"][0]
+    counts, weights = ingested["samples"][sample], ingested["weights"][sample]
+    return counts["entries"] - counts["rejected_copy"], weights["entries"][0] - weights["rejected_copy"][0]
 
 
 def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
@@ -224,9 +225,10 @@ def _yields(
     if config["features"]["convention"] == "sparkdltrigger":
         steps.append(steps[-1].plus(of(selected, "rejected_no_isolated_lepton")))
     loose = of(ingested, "events")
+    finite = loose.plus(of(ingested, "rejected_no_lepton"))
     return [
-        of(ingested, "entries"),
-        loose.plus(of(ingested, "rejected_no_lepton")),
+        finite.plus(of(ingested, "rejected_nonfinite")),
+        finite,
         loose,
         *reversed(steps[1:]),
         steps[0],

@@ -151,6 +151,9 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
             f"{negative} of the ingested events have negative weights: they enter sums, losses and metrics with their "
             f"sign, so a bin of a histogram or a share of the cutflow may be negative."
         )
+    copies = sum(counts["rejected_copy"] for counts in ingest["counters"]["samples"].values())
+    if copies:
+        found.append(f"{copies} events are copies of others in the input files and were left out.")
     found += uncertain_mixtures(features["config"])
     bad = len(ingest["counters"]["bad_files"])
     if bad:

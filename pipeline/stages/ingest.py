@@ -66,10 +66,14 @@ class Ingest(Stage):
 
     def taken_over(self, context: Context) -> list[Path]:
         """Events of unchanged files."""
+        from ingestion.spark_job import keys_folder
+
         earlier = self._earlier_parts(context, context.found.details.infos)
         if earlier is None:
             return []
-        return [earlier.folder / part.name for parts in earlier.parts.values() for part in parts if part.name]
+        parts = [part for each in earlier.parts.values() for part in each]
+        keys = [keys_folder(earlier.folder) / part.keys_name for part in parts]
+        return [*(earlier.folder / part.name for part in parts if part.name), *keys]
 
     def run(self, context: Context) -> Result:
         """Read new files, and take over the events of unchanged ones."""
@@ -117,7 +121,7 @@ class Ingest(Stage):
         for part in map(EventsPart.from_json, current.manifest["counters"]["parts"]):
             if part.file_uuid in unchanged:
                 parts.setdefault(part.file_uuid, []).append(part)
-            if f"events/{part.name}" in context.missing:
+            if context.missing & {f"events/{part.name}", f"keys/{part.keys_name}"}:
                 unchanged.discard(part.file_uuid)
         there = {uuid: each for uuid, each in parts.items() if uuid in unchanged}
         return EarlierParts(current.folder / "events", there)
@@ -171,11 +175,13 @@ def _result(context: Context, result: IngestResult) -> Result:
     files = [context.out_dir / "events" / part.name for part in result.parts if part.name]
     in_folder = {path.name for path in (context.out_dir / "events").iterdir()}
     rows = sum(pq.read_metadata(path).num_rows for path in files)
-    accounted = sums["rejected_nonfinite"] + sums["rejected_no_lepton"] + sums["events"]
+    accounted = sum(sums[step] for step in ("rejected_copy", "rejected_nonfinite", "rejected_no_lepton", "events"))
     summary = f"{len(result.infos)} files, {sums['entries']} entries, {sums['events']} events kept"
     with_entries = sum(info.entries > 0 for info in result.infos)
     if result.num_read < with_entries:
         summary += f"; {result.num_read} files read, {with_entries - result.num_read} reused"
+    if sums["rejected_copy"]:
+        summary += f"; {sums['rejected_copy']} copies left out"
     if result.bad:
         summary += f"; {len(result.bad)} bad files skipped"
     return Result(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +11,7 @@ import pyarrow as pa
 from ingestion.schema import COLLECTIONS, events_schema
 
 Row = dict[str, Any]
+_numbers = itertools.count(1)
 
 
 def made_event(**overrides: Any) -> Row:
@@ -39,6 +42,11 @@ def made_event(**overrides: Any) -> Row:
         raise KeyError(f"not in the events schema: {unknown}")
     event |= overrides
     return {"origin_uuid": event["file_uuid"], "origin_entry": event["entry"], **event}
+
+
+def distinct(events: Sequence[Row]) -> list[Row]:
+    """The events with a MET of its own each, different in every call: ingest takes equal events for copies."""
+    return [{**event, "met": event["met"] + next(_numbers) / 1024} for event in events]
 
 
 def events_table(events: list[Row]) -> pa.Table:

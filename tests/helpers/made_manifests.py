@@ -91,6 +91,7 @@ def _manifest(samples: tuple[str, str], classes: tuple[str, str], after: str) ->
 def _ingested(samples: tuple[str, str], after: str) -> dict[str, Any]:
     counts = {
         "entries": 10,
+        "rejected_copy": 0,
         "rejected_nonfinite": 1,
         "rejected_no_lepton": 2,
         "events": 7,

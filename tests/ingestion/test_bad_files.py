@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import uproot
 from delphes_files import write_delphes
-from made_events import lepton, made_event
+from made_events import distinct, lepton, made_event
 from rich.console import Console
 from spark_in_process import Here
 
@@ -55,7 +55,8 @@ class Provider:
 
 def write_good(path: Path, *, count: int = 6) -> Path:
     """Every third event has no lepton."""
-    return write_delphes(path, [made_event(electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(count)])
+    rows = [made_event(electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(count)]
+    return write_delphes(path, distinct(rows))
 
 
 def damage(path: Path, branch: str = "EFlowTrack.PT") -> Path:

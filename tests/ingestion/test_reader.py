@@ -20,7 +20,7 @@ from ingestion.schema import COLLECTIONS, events_schema
 from ingestion.settings import IngestSettings
 
 ELECTRON = lepton(30.0, 0.5, 1.0)
-NONE_NEGATIVE = {"events_of_negative_weight": 0}
+NONE_NEGATIVE = {"events_of_negative_weight": 0, "rejected_copy": 0}
 
 
 def info_of(path: Path, settings: IngestSettings | None = None) -> FileInfo:

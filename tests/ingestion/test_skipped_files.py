@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from delphes_files import write_delphes
-from made_events import lepton, made_event
+from made_events import distinct, lepton, made_event
 from spark_in_process import Here
 
 from ingestion import spark_job as job
@@ -25,7 +25,7 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
     for name in ("good", "other"):
-        write_delphes(folder / f"{name}.root", [made_event(electrons=[lepton(40.0, 0, 0)])] * 12)
+        write_delphes(folder / f"{name}.root", distinct([made_event(electrons=[lepton(40.0, 0, 0)])] * 12))
     return folder
 
 

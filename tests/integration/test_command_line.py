@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from command_line import SAMPLES, STAGES, pipeline, small_config, version_folders, versions
 from delphes_files import write_delphes
-from made_events import lepton, made_event
+from made_events import distinct, lepton, made_event
 from typer.testing import CliRunner
 
 from pipeline.cli import app
@@ -297,7 +297,7 @@ def without_branch(path: Path) -> None:
 
 
 def same_twice(path: Path) -> None:
-    write_delphes(path, [GOOD])
+    write_delphes(path, distinct([GOOD]))
     shutil.copy(path, path.with_name("qcd_copy.root"))
 
 
@@ -318,7 +318,7 @@ def test_bad_files_get_a_clear_error_and_nothing_is_written(
     data = tmp_path / "data"
     data.mkdir()
     for name in ("ttbar", "wjets"):
-        write_delphes(data / f"{name}.root", [GOOD])
+        write_delphes(data / f"{name}.root", distinct([GOOD]))
     make(data / "qcd.root")
     done = invoke("ingest", "--config", small_config(tmp_path, data))
     assert done.exit_code == (Exit.NOT_THERE_YET if make is nothing else Exit.USER_ERROR)
@@ -349,7 +349,7 @@ def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(
     data = tmp_path / "data"
     data.mkdir()
     for name in ("ttbar", "wjets"):
-        os.utime(write_delphes(data / f"{name}.root", [GOOD]), (10**9, 10**9))
+        os.utime(write_delphes(data / f"{name}.root", distinct([GOOD])), (10**9, 10**9))
     truncated(data / "qcd.root")
     overrides = [word for each in settings for word in ("--set", each)]
     done = invoke("ingest", "--config", small_config(tmp_path, data), *overrides)
@@ -400,7 +400,7 @@ def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(tmp_pat
     data = tmp_path / "data"
     data.mkdir()
     for name, rows in (("qcd", [GOOD]), ("ttbar", [GOOD]), ("wjets", [made_event()] * 4)):
-        write_delphes(data / f"{name}.root", rows)
+        write_delphes(data / f"{name}.root", distinct(rows))
     done = pipeline("run", "--config", small_config(tmp_path, data))
     assert done.returncode == Exit.USER_ERROR
     assert "sample 'wjets': none of its events passes" in done.stderr

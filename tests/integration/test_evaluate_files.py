@@ -21,7 +21,7 @@ import uproot
 from command_line import SAMPLES, small_config, versions
 from delphes_files import write_delphes
 from lent_spark import command
-from made_events import lepton, made_event, track
+from made_events import distinct, lepton, made_event, track
 from numpy.typing import NDArray
 from ranks import processes_of, wait_until
 
@@ -281,7 +281,8 @@ def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
     (tmp_path / "cut.root").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.root").write_text("this is text, not ROOT, and long enough")
     write_delphes(tmp_path / "soft.root", [made_event()] * 3)
-    write_delphes(tmp_path / "jets.root", [made_event(electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])] * 3)
+    jets = made_event(electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])
+    write_delphes(tmp_path / "jets.root", distinct([jets] * 3))
     options = [word for each in inputs for word in ("--inputs", each.format(tmp=tmp_path, new=NEW["ttbar"]))]
     out = tmp_path / "out"
     assert words in trained.refused(code, *options, "--out", out)

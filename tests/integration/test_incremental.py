@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 import uproot
 from delphes_files import write_delphes
-from made_events import Row, jet, lepton, made_event, tower, track
+from made_events import Row, distinct, jet, lepton, made_event, tower, track
 from rich.console import Console
 
 from features.schema import SPLITS
@@ -73,7 +73,7 @@ def write(path: Path, rows: list[Row], *, identity: str = "") -> Path:
     uuid = uuid5(NAMESPACE_URL, identity or path.name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(uproot, "recreate", partial(uproot.recreate, compression=None, uuid_function=lambda: uuid))
-        return write_delphes(path, rows)
+        return write_delphes(path, distinct(rows))
 
 
 def later(path: Path, change: Callable[[], object] = lambda: None) -> None:

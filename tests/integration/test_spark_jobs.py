@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from delphes_files import write_delphes
-from made_events import lepton, made_event, track
+from made_events import distinct, lepton, made_event, track
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -209,7 +209,7 @@ def test_the_dataset_does_not_depend_on_the_cut_into_tasks(
 
 def make_samples(folder: Path, **events: list[Any]) -> list[SampleSettings]:
     for name, rows in events.items():
-        write_delphes(folder / f"{name}.root", rows)
+        write_delphes(folder / f"{name}.root", distinct(rows))
     return [
         SampleSettings(name=name, label=label, files=[str(folder / f"{name}.root")])
         for label, name in enumerate(events)
@@ -223,7 +223,7 @@ NOT_ISOLATED = made_event(electrons=[lepton(40.0, 0, 0)], tracks=[track(40.0, 0.
 
 def test_a_file_with_zero_entries_beside_a_good_one_is_fine(provider: SparkProvider, tmp_path: Path) -> None:
     write_delphes(tmp_path / "empty.root", [])
-    write_delphes(tmp_path / "good.root", [GOOD, SOFT])
+    write_delphes(tmp_path / "good.root", distinct([GOOD, SOFT]))
     sample = SampleSettings(name="qcd", label=0, files=[str(tmp_path / "*.root")])
     result = run_ingest(provider, [sample], tmp_path / "out")
     counts = sum_ingested(result.parts, [sample])["qcd"]

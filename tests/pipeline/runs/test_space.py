@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from delphes_files import write_delphes
-from made_events import lepton, made_event
+from made_events import distinct, lepton, made_event
 from rich.console import Console
 from spark_in_process import Here
 
@@ -86,7 +86,7 @@ class Nights:
         """Files, with other events each."""
         for name in names:
             events = [made_event(met=float(n), electrons=[lepton(30.0 + n, 0, 0)]) for n in range(len(name), 60)]
-            write_delphes(self.data / f"{name}.root", events)
+            write_delphes(self.data / f"{name}.root", distinct(events))
 
     def pass_by(self, *, room: float, force: bool = False, **changes: Any) -> str:
         """What is printed.

@@ -1,0 +1,95 @@
+"""Finds events that several files hold, by their content: after `hadd` and skims a copy has another file UUID."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingestion.thresholds import Offsets
+
+UInt64s = NDArray[np.uint64]
+
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Copies(NamedTuple):
+    """The events of one part that an earlier place holds too."""
+
+    entries: NDArray[np.int64]
+    """(num_copies,) entries in the file of the part."""
+    first: tuple[int, int]
+    """Number of the part, and entry, of the original of the first copy."""
+
+
+def event_keys(scalars: Sequence[NDArray[np.floating]], particles: Sequence[tuple[Offsets, UInt64s]]) -> UInt64s:
+    """64 bits of the content of each event, the same wherever the event is; 0 for an event without particles.
+
+    Args:
+        scalars: Numbers of (num_events,).
+        particles: Offsets of each collection, and 64 bits of each of its particles.
+
+    Examples:
+        >>> offsets, bits = np.array([0, 1, 2, 2]), np.array([5, 5], dtype=np.uint64)
+        >>> keys = event_keys([np.array([1.0, 1.0, 1.0])], [(offsets, bits)])
+        >>> bool(keys[0] == keys[1]), int(keys[2])
+        (True, 0)
+    """
+    keys = np.zeros(len(scalars[0]), dtype=np.uint64)
+    has_particles = np.zeros(len(keys), dtype=np.bool_)
+    for values in scalars:
+        keys = _mixed(keys + values.astype(np.float64).view(np.uint64))
+    for offsets, bits in particles:
+        product = bits * _GOLDEN
+        product ^= product >> np.uint64(32)
+        running = np.zeros(len(bits) + 1, np.uint64)
+        np.cumsum(product, out=running[1:])
+        keys = _mixed(keys + running[offsets[1:]] - running[offsets[:-1]])
+        has_particles |= np.diff(offsets) > 0
+    return np.where(has_particles, keys, np.uint64(0))
+
+
+def particle_bits(pt: NDArray[np.floating], eta: NDArray[np.floating]) -> UInt64s:
+    """The bits of pT and eta of each particle."""
+    both = np.empty((len(pt), 2), np.float32)
+    both[:, 0], both[:, 1] = pt, eta
+    return both.view(np.uint64).reshape(-1)
+
+
+def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:
+    """The copies in each part, by number of the part; the first of several places counts as the original.
+
+    Args:
+        parts: For each part the file with the keys of its entries, and its first entry.
+    """
+    keys = [np.load(path) for path, _ in parts]
+    starts = np.cumsum([0, *map(len, keys)])
+    values = np.concatenate([np.zeros(0, np.uint64), *keys])
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    again = np.flatnonzero((values[1:] == values[:-1]) & (values[1:] != 0)) + 1
+    if not again.size:
+        return {}
+    originals = order[np.searchsorted(values, values[again])]
+    copies = order[again]
+    part_of = np.searchsorted(starts, copies, side="right") - 1
+    found = {}
+    for number in np.unique(part_of).tolist():
+        here = np.flatnonzero(part_of == number)
+        here = here[np.argsort(copies[here])]
+        original = int(originals[here[0]])
+        first = int(np.searchsorted(starts, original, side="right")) - 1
+        entries = copies[here] - starts[number] + parts[number][1]
+        found[number] = Copies(entries, (first, original - int(starts[first]) + parts[first][1]))
+    return found
+
+
+def _mixed(state: UInt64s) -> UInt64s:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
+    state = state + _GOLDEN
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))

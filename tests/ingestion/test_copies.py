@@ -1,0 +1,107 @@
+"""The same event in two files: after hadd and skims the file has another UUID, and copies would cross splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from delphes_files import write_delphes
+from made_events import Row, lepton, made_event, track
+from spark_in_process import Here
+
+from ingestion.errors import CopiedEventsError
+from ingestion.files import SourceFile, inventory
+from ingestion.settings import IngestSettings, OnDuplicate, SampleSettings
+from ingestion.spark_job import EarlierParts, IngestResult, ingest, sum_by_sample
+
+SAMPLES = [SampleSettings(name=name, label=label, files=["-"]) for label, name in enumerate(("a", "b"))]
+
+
+def event(number: int) -> Row:
+    """Every third has no lepton; weights differ."""
+    leptons = [lepton(40.0 + number, 0.5, 0.1)] if number % 3 else []
+    return made_event(electrons=leptons, tracks=[track(2.0 + number, 0.1, 0.2)], weight=1.0 + number)
+
+
+def run(out: Path, *files: tuple[str, Path], earlier: EarlierParts | None = None, drop: bool = True) -> IngestResult:
+    settings = IngestSettings(on_duplicate=OnDuplicate.DROP if drop else OnDuplicate.FAIL, entries_per_task=4)
+    labels = {sample.name: sample.label for sample in SAMPLES}
+    infos = inventory([SourceFile(sample, labels[sample], str(path)) for sample, path in files], settings).infos
+    out.mkdir(parents=True)
+    here: Any = Here()
+    return ingest(here, infos, SAMPLES, settings, out, done=here, num_tasks=int, earlier=earlier)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return write_delphes(tmp_path / "whole.root", [event(number) for number in range(12)])
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    return write_delphes(tmp_path / "other.root", [event(number) for number in range(50, 60)])
+
+
+@pytest.fixture
+def merged(tmp_path: Path) -> Path:
+    """As hadd does: events of the first two files and of a new one."""
+    numbers = [*range(50, 60), *range(5, 12), *range(70, 75)]
+    return write_delphes(tmp_path / "merged.root", [event(number) for number in numbers])
+
+
+def test_copies_in_another_file_are_an_error_that_names_both(
+    whole: Path, other: Path, merged: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(CopiedEventsError) as raised:
+        run(tmp_path / "out", ("a", whole), ("b", other), ("b", merged), drop=False)
+    words = str(raised.value)
+    assert words.startswith("17 events are there twice: entry 0 of sample 'b': ")
+    assert f"{merged} equals entry 0 of sample 'b': {other}" in words
+    assert "on_duplicate: drop" in words
+
+
+def test_dropped_copies_leave_every_event_and_every_weight_once(
+    whole: Path, other: Path, merged: Path, tmp_path: Path
+) -> None:
+    found = run(tmp_path / "out" / "events", ("a", whole), ("b", other), ("b", merged))
+    counts = sum_by_sample(found.parts, SAMPLES)["b"]
+    assert (counts["entries"], counts["rejected_copy"], counts["events"]) == (32, 17, 7 + 4)
+    weights = [sum(part.weights[step][0] for part in found.parts) for step in ("entries", "rejected_copy")]
+    different = {*range(12), *range(50, 60), *range(70, 75)}
+    assert weights[0] - weights[1] == sum(1.0 + number for number in different)
+    kept = [pt for part in found.parts if part.name for pt in lepton_pts(tmp_path / "out" / "events" / part.name)]
+    assert sorted(kept) == [40.0 + number for number in sorted(different) if number % 3]
+
+
+def test_an_event_twice_in_one_file_is_a_copy_and_events_without_particles_are_not(tmp_path: Path) -> None:
+    rows = [*(event(number) for number in range(1, 6)), event(1), *[made_event()] * 5]
+    path = write_delphes(tmp_path / "x.root", rows)
+    other = write_delphes(tmp_path / "y.root", [event(30 + number) for number in range(3)])
+    with pytest.raises(CopiedEventsError, match=r"1 event is there twice: entry 5 of .* equals entry 0 of"):
+        run(tmp_path / "out", ("a", path), ("b", other), drop=False)
+
+
+def test_reused_parts_are_compared_too_and_copies_come_back_when_the_original_goes(
+    whole: Path, other: Path, merged: Path, tmp_path: Path
+) -> None:
+    first = run(tmp_path / "1" / "events", ("a", whole), ("b", other))
+    second = run(
+        tmp_path / "2" / "events", ("a", whole), ("b", other), ("b", merged), earlier=parts_of(first, tmp_path / "1")
+    )
+    assert second.num_read == 1
+    assert sum(part.counts["rejected_copy"] for part in second.parts) == 17
+    third = run(tmp_path / "3" / "events", ("a", whole), ("b", merged), earlier=parts_of(second, tmp_path / "2"))
+    assert sum(part.counts["rejected_copy"] for part in third.parts) == 7
+
+
+def parts_of(result: IngestResult, folder: Path) -> EarlierParts:
+    by_file: dict[str, list[Any]] = {}
+    for part in result.parts:
+        by_file.setdefault(part.file_uuid, []).append(part)
+    return EarlierParts(folder / "events", by_file)
+
+
+def lepton_pts(path: Path) -> list[float]:
+    return [each["pt"] for leptons in pq.read_table(path)["electrons"].to_pylist() for each in leptons]
