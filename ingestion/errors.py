@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 import errno
 import re
+import traceback
 from collections.abc import Iterable, Sequence
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from ingestion.secrets import redact
 
@@ -33,6 +34,9 @@ _REMOTE_LIBRARIES: Final = {"aiohttp", "botocore", "fsspec", "fsspec_xrootd", "h
 
 class IngestionError(Exception):
     """An error of the input that its owner can fix; the message hides secrets in URLs."""
+
+    is_of_the_file: ClassVar[bool] = True
+    """Whether the file may be skipped for it; else other files fail likewise."""
 
     def __init__(self, message: str) -> None:
         super().__init__(redact(message))
@@ -96,14 +100,38 @@ class UnreachableFileError(IngestionError):
         )
 
 
+class ProgramReadError(IngestionError):
+    """A package is missing or broken, or this program has an error; the file may be good, and is never skipped."""
+
+    is_of_the_file = False
+
+    @classmethod
+    def at(cls, path: str, *, where: str, cause: Exception) -> Self:
+        """Say what could not be read, with the message of the exception."""
+        if isinstance(cause, ImportError):
+            return cls(f"{path}: {where} needs a package that is not installed ({_first_line(cause)}). Install it.")
+        return cls(
+            f"{path}: {where} cannot be read ({type(cause).__name__}: {_first_line(cause)}). Such an exception comes "
+            f"from a broken package or from an error of this program, rarely from damage. Run `make setup` or "
+            f"`python -m pipeline doctor`; if only this file fails, take it out of the sample's files."
+        )
+
+
 def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
-    """The error to raise after a failed read: the file is damaged, gone, or out of reach for a while."""
-    if isinstance(cause, ImportError):
-        return UnreadableFileError(f"{path}: {where} needs a package that is not installed ({_first_line(cause)}).")
+    """The error to raise after a failed read: the file is damaged, gone or out of reach, or the program is at fault."""
     if isinstance(cause, FileNotFoundError | PermissionError) and not may_pass(path, cause):
         return UnreadableFileError(f"{path} cannot be opened any more ({cause}). Check the path and its permissions.")
-    kind = UnreachableFileError if may_pass(path, cause) else DamagedFileError
+    if may_pass(path, cause):
+        return UnreachableFileError.at(path, where=where, cause=cause)
+    kind = ProgramReadError if _of_the_program(cause) else DamagedFileError
     return kind.at(path, where=where, cause=cause)
+
+
+def _of_the_program(cause: Exception) -> bool:
+    """Whether an exception shows an error of a program: by its type, or raised by code of this package."""
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    is_ours = bool(frames) and frames[-1].startswith(f"{__package__}.")
+    return is_ours or isinstance(cause, AttributeError | ImportError | NameError | TypeError)
 
 
 def may_pass(path: str, cause: BaseException) -> bool:

@@ -198,7 +198,7 @@ def _check(
     except IngestionError as problem:
         if is_recent(modified, settings.settle_seconds):
             return _waiting(source, Cause.UNFINISHED, f"it may still be being written: {problem}")
-        if settings.on_bad_file is OnBadFile.FAIL:
+        if settings.on_bad_file is OnBadFile.FAIL or not problem.is_of_the_file:
             return problem
         return BadFile(source.sample, source.path, type(problem).__name__, str(problem), size, modified)
 

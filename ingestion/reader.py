@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.copies import UInt64s, event_keys, particle_bits
-from ingestion.errors import WrongBranchTypeError, read_error
+from ingestion.errors import DamagedFileError, WrongBranchTypeError, read_error
 from ingestion.files import FileInfo
 from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, SCALARS, events_schema, struct_type
 from ingestion.settings import IngestSettings, field_branches
@@ -84,20 +84,21 @@ def read_events(
             with _reading(info, f"entries {first} to {last - 1}"):
                 arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}
                 origins = [branch.array(entry_start=first, entry_stop=last, library="np") for branch in origin]
-                _refuse_missing_entries([*arrays.values(), *origins], last - first)
+            _refuse_missing_entries(info, [*arrays.values(), *origins], first, last)
             raw = _raw_events(arrays, names, info.path, first, last)
             yield raw._replace(origin=_origin(*origins)) if origins else raw
 
 
-def _refuse_missing_entries(arrays: Sequence[Sized], expected: int) -> None:
+def _refuse_missing_entries(info: FileInfo, arrays: Sequence[Sized], first: int, last: int) -> None:
     """Refuse arrays that are too short: with a damaged index of baskets, uproot silently returns fewer entries.
 
     Raises:
-        ValueError: An array has another length.
+        DamagedFileError: An array has another length.
     """
     for array in arrays:
-        if len(array) != expected:
-            raise ValueError(f"a branch has {len(array)} of {expected} entries")
+        if len(array) != last - first:
+            cause = ValueError(f"a branch has {len(array)} of {last - first} entries")
+            raise DamagedFileError.at(info.path, where=f"entries {first} to {last - 1}", cause=cause)
 
 
 @contextmanager

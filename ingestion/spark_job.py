@@ -144,8 +144,8 @@ def ingest(
     ranges = list(split_entries(info for info in infos if info.uuid not in taken))
     outcomes = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
     failed = {each.info.uuid: each for each in outcomes if isinstance(each, _Unread)}
-    if settings.on_bad_file is OnBadFile.FAIL:
-        BadFilesError.raise_any([each.error for each in failed.values()])
+    fails = settings.on_bad_file is OnBadFile.FAIL
+    BadFilesError.raise_any([each.error for each in failed.values() if fails or not each.error.is_of_the_file])
     bad = [*bad, *(_bad_file(each) for each in failed.values())]
     refuse_too_many(bad, settings)
     _remove_remains(out_dir, failed)

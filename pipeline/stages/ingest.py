@@ -15,6 +15,7 @@ from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import sum_weights
 from pipeline.runs.fingerprint import Input
+from pipeline.runs.provenance import package_versions
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
 from pipeline.terminal.progress import Bar
@@ -50,7 +51,10 @@ class Ingest(Stage):
         known: dict[str, FileInfo | BadFile] = {}
         # A change of the branches or the tree requires a new check of the files.
         if current is not None and current.ran_same_code(_JOB) and _same_settings(config, current):
-            known = {info.path: info for info in infos} | {each.path: each for each in bad}
+            known = {info.path: info for info in infos}
+            # Other packages may read what those of the time could not.
+            if current.manifest["packages"] == package_versions():
+                known |= {each.path: each for each in bad}
         with Bar(console, "checking files", "files") as bar:
             sources = expand(config.samples, on_unmatched=note)
             found = inventory(sources, config.ingest, known=known, on_file=bar)

@@ -397,3 +397,38 @@ def test_parts_of_a_version_whose_files_were_deleted_are_read_again(analysis: An
     analysis.ingest()
     assert analysis.counters["files_read"] == 2
     assert (analysis.version / "events" / gone.name).is_file()
+
+
+@pytest.mark.parametrize(
+    "at", ["uproot.open", "ingestion.reader.basket_boundaries", "uproot.behaviors.TBranch.TBranch.array"]
+)
+@pytest.mark.parametrize("kind", [AttributeError, TypeError, ImportError])
+def test_an_error_of_a_program_is_no_damage_and_stops_even_where_bad_files_are_skipped(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch, at: str, kind: type[Exception]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise kind("module 'numpy' has no attribute 'unicode_'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(at, broken)
+        with pytest.raises(IngestionError, match="3 input files are bad") as raised:
+            analysis.ingest(on_bad_file="skip")
+    assert "is damaged" not in str(raised.value)
+    assert "unicode_" in str(raised.value)
+    # Nothing is remembered: once it is repaired, all files are read.
+    analysis.ingest(on_bad_file="skip")
+    assert analysis.counters["bad_files"] == []
+    assert analysis.counters["files_read"] == 3
+
+
+def test_a_damaged_file_is_read_again_with_other_packages(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
+    damage(write_good(analysis.data / "qcd_1.root"))
+    analysis.ingest(on_bad_file="skip")
+    opened: list[str] = []
+    real = uproot.open
+    monkeypatch.setattr(uproot, "open", lambda *args, **kwargs: (opened.append(str(args[0])), real(*args, **kwargs))[1])
+    analysis.ingest(on_bad_file="skip")
+    assert opened == []
+    monkeypatch.setattr("pipeline.stages.ingest.package_versions", lambda: {"uproot": "another"})
+    analysis.ingest(on_bad_file="skip")
+    assert any("qcd_1.root" in each for each in opened)
