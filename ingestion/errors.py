@@ -215,6 +215,18 @@ class DuplicateFileError(IngestionError):
         )
 
 
+class MixedWeightsError(IngestionError):
+    """Some files of a class have event weights, others have none."""
+
+    @classmethod
+    def at(cls, branch: str, present: str, absent: str) -> Self:
+        """Name one file of each kind as `sample 'x': path`."""
+        return cls(
+            f"{present} has the branch '{branch}', {absent} has not: events of weight 1 would stand beside those with "
+            f"weights of the generator. Add the branch, or take one of the two kinds out of the samples of this class."
+        )
+
+
 class CopiedEventsError(IngestionError):
     """Some events are in two files, or twice in one."""
 

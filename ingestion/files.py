@@ -21,6 +21,7 @@ from ingestion.errors import (
     IngestionError,
     MissingBranchError,
     MissingTreeError,
+    MixedWeightsError,
     NoFilesError,
     TruncatedFileError,
     UnreachableFileError,
@@ -162,6 +163,7 @@ def inventory(
     Raises:
         IngestionError: One file is bad; several, or more than may be skipped, raise BadFilesError.
         DuplicateFileError: Two files have the same UUID.
+        MixedWeightsError: Of one class, some files have weights and others have none.
     """
     known = known or {}
 
@@ -184,6 +186,7 @@ def inventory(
     )
     refuse_too_many(found.bad, settings)
     _refuse_duplicates(found.infos)
+    _refuse_mixed_weights(found.infos, settings)
     return found
 
 
@@ -301,6 +304,15 @@ def _refuse_duplicates(infos: Iterable[FileInfo]) -> None:
         if info.uuid in seen:
             raise DuplicateFileError.at(info.uuid, seen[info.uuid].place, info.place)
         seen[info.uuid] = info
+
+
+def _refuse_mixed_weights(infos: Iterable[FileInfo], settings: IngestSettings) -> None:
+    first: dict[tuple[int, bool], FileInfo] = {}
+    for info in infos:
+        first.setdefault((info.label, "weight" in info.missing_optional), info)
+        present, absent = (first.get((info.label, is_missing)) for is_missing in (False, True))
+        if present and absent:
+            raise MixedWeightsError.at(field_branches(settings.branch_map)["weight"], present.place, absent.place)
 
 
 def _check_header(path: str, size: int) -> None:

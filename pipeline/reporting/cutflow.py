@@ -20,6 +20,10 @@ class Yield(NamedTuple):
         """Both together."""
         return Yield(self.events + other.events, self.weight + other.weight, self.weight2 + other.weight2)
 
+    def minus(self, part: Yield) -> Yield:
+        """Without a part."""
+        return Yield(self.events - part.events, self.weight - part.weight, self.weight2 - part.weight2)
+
 
 class StepEfficiency(NamedTuple):
     """A share with its binomial error; `value` is nan if the sum of weights before the cut is 0 or less."""
@@ -102,6 +106,16 @@ def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
             names = ", ".join(sample["name"] for sample in samples)
             found.append(f"Class {name}: {names} have no cross_section_pb and count by their numbers of events.")
     return found
+
+
+def missing_weights(files: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence about the samples without event weights.
+
+    Args:
+        files: Input files, as the manifest of ingest holds them.
+    """
+    names = dict.fromkeys(file["sample"] for file in files if "weight" in file["missing_optional"])
+    return [f"The files of {', '.join(names)} have no event weights: every event has weight 1."] if names else []
 
 
 def cutflow(
@@ -227,7 +241,7 @@ def _yields(
     loose = of(ingested, "events")
     finite = loose.plus(of(ingested, "rejected_no_lepton"))
     return [
-        finite.plus(of(ingested, "rejected_nonfinite")),
+        of(ingested, "entries").minus(of(ingested, "rejected_copy")),
         finite,
         loose,
         *reversed(steps[1:]),

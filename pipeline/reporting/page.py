@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting.card import CAPTIONS
-from pipeline.reporting.cutflow import StepEfficiency, as_json, cutflow, uncertain_mixtures
+from pipeline.reporting.cutflow import StepEfficiency, as_json, cutflow, missing_weights, uncertain_mixtures
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
 
@@ -154,6 +154,7 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
     copies = sum(counts["rejected_copy"] for counts in ingest["counters"]["samples"].values())
     if copies:
         found.append(f"{copies} events are copies of others in the input files and were left out.")
+    found += missing_weights(ingest["inputs"])
     found += uncertain_mixtures(features["config"])
     bad = len(ingest["counters"]["bad_files"])
     if bad:

@@ -13,7 +13,7 @@ from pipeline.config import Config, flat_items
 from pipeline.errors import RunFolderError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import sum_weights
+from pipeline.reporting.cutflow import missing_weights, sum_weights
 from pipeline.runs.fingerprint import Input
 from pipeline.runs.provenance import package_versions
 from pipeline.runs.store import Version
@@ -102,6 +102,8 @@ class Ingest(Stage):
                 earlier=earlier,
                 bad=bad,
             )
+        for words in missing_weights(info._asdict() for info in infos):
+            context.console.print(f"  note: {words}", highlight=False, markup=False)
         for each in result.bad:
             context.console.print(f"  skipped: {each.message}", highlight=False, markup=False)
         return _result(context, result)

@@ -84,7 +84,15 @@ def _manifest(samples: tuple[str, str], classes: tuple[str, str], after: str) ->
         },
         "code_version": f"commit abc{after}",
         "packages": {"numpy": f"1.26.4{after}"},
-        "inputs": [{"path": f"/data/{after}.root", "sample": samples[0], "entries": 10, "uuid": f"u{after}"}],
+        "inputs": [
+            {
+                "path": f"/data/{after}.root",
+                "sample": samples[0],
+                "entries": 10,
+                "uuid": f"u{after}",
+                "missing_optional": [],
+            }
+        ],
     }
 
 

@@ -400,9 +400,15 @@ def test_parts_of_a_version_whose_files_were_deleted_are_read_again(analysis: An
 
 
 @pytest.mark.parametrize(
-    "at", ["uproot.open", "ingestion.reader.basket_boundaries", "uproot.behaviors.TBranch.TBranch.array"]
+    ("at", "kind"),
+    [
+        ("uproot.open", ImportError),
+        ("uproot.open", AttributeError),
+        ("ingestion.reader.basket_boundaries", NameError),
+        ("uproot.behaviors.TBranch.TBranch.array", AttributeError),
+        ("uproot.behaviors.TBranch.TBranch.array", TypeError),
+    ],
 )
-@pytest.mark.parametrize("kind", [AttributeError, TypeError, ImportError])
 def test_an_error_of_a_program_is_no_damage_and_stops_even_where_bad_files_are_skipped(
     analysis: Analysis, monkeypatch: pytest.MonkeyPatch, at: str, kind: type[Exception]
 ) -> None:

@@ -17,6 +17,7 @@ from ingestion.errors import (
     DuplicateFileError,
     MissingBranchError,
     MissingTreeError,
+    MixedWeightsError,
     NoFilesError,
     TruncatedFileError,
     UnreadableFileError,
@@ -210,3 +211,17 @@ def test_all_bad_files_are_listed_at_once(tmp_path: Path) -> None:
         check(tmp_path / "a.root", tmp_path / "b.root")
     assert "a.root" in str(caught.value)
     assert "b.root" in str(caught.value)
+
+
+def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> None:
+    events = [made_event()]
+    present = write_delphes(tmp_path / "present.root", events)
+    absent = write_delphes(tmp_path / "absent.root", events, without=["Event.Weight"])
+    for label in (0, 1):
+        sources = [SourceFile("a", 0, str(present)), SourceFile("b", label, str(absent))]
+        if label == 0:
+            with pytest.raises(MixedWeightsError, match=r"'a': .*present\.root has the branch 'Event\.Weight', .*'b'"):
+                inventory(sources, IngestSettings())
+        else:
+            # The scale of a class is its own.
+            assert len(inventory(sources, IngestSettings()).infos) == 2

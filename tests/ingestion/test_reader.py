@@ -208,3 +208,9 @@ def test_damaged_baskets_are_named_with_file_and_entries(ttbar_source: SourceFil
     path.write_bytes(content)
     with pytest.raises(DamagedFileError, match=r"damaged\.root is damaged: .*entries 0 to 149"):
         select(path)
+
+
+def test_weights_keep_double_precision(tmp_path: Path) -> None:
+    weight = 1.0 + 2.0**-40
+    path = write_delphes(tmp_path / "a.root", [made_event(electrons=[lepton(40.0, 0, 0)], weight=weight)])
+    assert select(path).table["weight"].to_pylist() == [weight]

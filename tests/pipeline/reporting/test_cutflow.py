@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reporting.cutflow import Yield, as_json, as_text, cutflow, efficiency, uncertain_mixtures
+from pipeline.reporting.cutflow import Yield, as_json, as_text, cutflow, efficiency, missing_weights, uncertain_mixtures
 
 CONFIG: dict[str, Any] = {
     "samples": [
@@ -29,7 +29,7 @@ def counters(weights: dict[str, list[float]]) -> tuple[dict[str, Any], dict[str,
         return len(chosen), [math.fsum(chosen), math.fsum(weight**2 for weight in chosen)]
 
     late = ("rejected_lacks_a_kind", "rejected_no_isolated_lepton", "rejected_nonfinite_features", "selected")
-    early = ("rejected_nonfinite", "rejected_no_lepton")
+    early = ("rejected_copy", "rejected_nonfinite", "rejected_no_lepton")
     made = {step: summed(step) for step in (*early, *late)}
     made |= {"entries": summed(*early, *late), "events": summed(*late)}
     return tuple(  # type: ignore[return-value]
@@ -66,6 +66,14 @@ def test_classes_of_several_samples_without_cross_sections_are_named() -> None:
     assert uncertain_mixtures(CONFIG) == [
         "Class QCD: a, b have no cross_section_pb and count by their numbers of events."
     ]
+
+
+def test_samples_without_event_weights_are_named_once() -> None:
+    files = [
+        {"sample": name, "missing_optional": gone} for name, gone in (("a", ["weight"]), ("b", []), ("a", ["weight"]))
+    ]
+    assert missing_weights(files) == ["The files of a have no event weights: every event has weight 1."]
+    assert missing_weights(files[1:2]) == []
 
 
 def test_the_published_convention_has_a_step_more() -> None:
