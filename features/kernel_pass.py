@@ -27,6 +27,8 @@ from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_has
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
 AFTER_KERNELS: Final = frozenset({"split", "balance", "integrated_luminosity", "rows_per_group", "feed_workers"})
+#: Counter of the events whose hardest lepton has no track within `features.own_track_dr`.
+LACKS_OWN_TRACK: Final = "leptons_without_own_track"
 
 
 class EventsFile(NamedTuple):
@@ -47,7 +49,7 @@ class KernelOutput(NamedTuple):
     digest: str
     """Digest of the events part."""
     counts: dict[str, int]
-    """Number of events by outcome; the outcomes add up to `events`."""
+    """Number of events by outcome (the outcomes add up to `events`), and those of LACKS_OWN_TRACK."""
     weights: dict[str, list[float]]
     """[sum of weights, sum of squared weights] by outcome."""
 
@@ -70,7 +72,7 @@ def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
 
 def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> KernelOutput:
     """Write the features of one events part to `folder`, one row group at a time, so that memory stays small."""
-    counts = dict.fromkeys(("events", *OUTCOMES), 0)
+    counts = dict.fromkeys(("events", *OUTCOMES, LACKS_OWN_TRACK), 0)
     weights = {key: [0.0, 0.0] for key in counts}
     name = Path(part.name).with_suffix(".arrow").name
     unfinished = folder / f".{name}.{uuid.uuid4().hex}"
@@ -160,6 +162,7 @@ def _count(
     for key, chosen in {
         "events": slice(None),
         **{name: block.outcome == index for index, name in enumerate(OUTCOMES)},
+        LACKS_OWN_TRACK: block.lacks_own_track,
     }.items():
         counts[key] += len(w[chosen])
         weights[key][0] += float(w[chosen].sum())

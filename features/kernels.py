@@ -14,7 +14,7 @@ from features.columns import MAX_PARTICLES
 from features.compiling import compiled
 from features.high_level import JetCuts, SelectedEvents, counted_jets, high_level_features
 from features.kinematics import energy
-from features.leptons import LeptonCuts, SelectedLeptons, select_lepton
+from features.leptons import LeptonCuts, SelectedLeptons, lacks_own_track, select_lepton
 from features.low_level import (
     CORE,
     NUM_CORE,
@@ -56,6 +56,8 @@ class FeatureBlock(NamedTuple):
     """(num_rows, 11), unpadded; columns `features.low_level.PARTICLE_CORE`."""
     outcome: NDArray[np.int8]
     """(num_events,) SELECTED or the reason of the rejection: an index into OUTCOMES."""
+    lacks_own_track: NDArray[np.bool_]
+    """(num_events,) whether the hardest lepton has no track of its own."""
 
     @property
     def particles(self) -> NDArray[np.float32]:
@@ -88,7 +90,9 @@ def build_features(events: pa.Table, settings: FeatureSettings) -> FeatureBlock:
         settings.btag_mask,
     )
     arrays = events_from_arrow(events)
-    outcome, found, offsets, core = particles_of(arrays, events.num_rows, lepton_cuts, _ORDERINGS[settings.ordering])
+    outcome, lone, found, offsets, core = particles_of(
+        arrays, events.num_rows, lepton_cuts, _ORDERINGS[settings.ordering]
+    )
     selected = np.flatnonzero(outcome == SELECTED)
     leptons = SelectedLeptons(*found.T)
     jets = counted_jets(arrays, selected, leptons, jet_cuts)
@@ -101,20 +105,22 @@ def build_features(events: pa.Table, settings: FeatureSettings) -> FeatureBlock:
         lengths = np.diff(offsets)
         selected, hlf, core = selected[finite], hlf[finite], core[np.repeat(finite, lengths)]
         offsets = np.concatenate([[0], np.cumsum(lengths[finite])])
-    return FeatureBlock(selected, hlf, offsets, core, outcome)
+    return FeatureBlock(selected, hlf, offsets, core, outcome, lone)
 
 
 @compiled
 def particles_of(
     events: EventArrays, num_events: int, cuts: LeptonCuts, ordering: int
-) -> tuple[NDArray[np.int8], Floats, Indices, NDArray[np.float32]]:
+) -> tuple[NDArray[np.int8], NDArray[np.bool_], Floats, Indices, NDArray[np.float32]]:
     """The compiled loop over events.
 
     Returns:
-        Outcome (num_events,); leptons of the selected events (num_selected, 8) with the fields of `Lepton`; offsets and
+        Outcome (num_events,); whether the hardest lepton lacks its track (num_events,); leptons of the selected events
+        (num_selected, 8) with the fields of `Lepton`; offsets and
         core as in `FeatureBlock`.
     """
     outcome = np.full(num_events, SELECTED, dtype=np.int8)
+    lone = np.zeros(num_events, dtype=np.bool_)
     leptons = np.empty((num_events, 8))
     offsets = np.zeros(num_events + 1, dtype=np.int64)
     num_candidates = events.tracks.pt.size + events.photons.pt.size + events.neutral_hadrons.pt.size
@@ -124,6 +130,7 @@ def particles_of(
     count = 0
     for event in range(num_events):
         candidates = candidates_of(events, event)
+        lone[event] = lacks_own_track(events, event, candidates, cuts)
         if cuts.as_published and np.unique(candidates.kind).size < 3:
             outcome[event] = LACKS_A_KIND
             continue
@@ -139,7 +146,7 @@ def particles_of(
         leptons[count] = lepton
         offsets[count + 1] = offsets[count] + num_rows
         count += 1
-    return outcome, leptons[:count], offsets[: count + 1], core[: offsets[count]]
+    return outcome, lone, leptons[:count], offsets[: count + 1], core[: offsets[count]]
 
 
 @compiled

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from features.arrays import EventArrays, Floats, Leptons
 from features.compiling import compiled
-from features.isolation import Candidates, lepton_sums
+from features.isolation import TRACK, Candidates, lepton_sums
+from features.kinematics import delta_r2
 
 
 class LeptonCuts(NamedTuple):
@@ -83,6 +84,28 @@ def best_of(
                 if cuts.as_published:
                     break
     return best
+
+
+@compiled
+def lacks_own_track(events: EventArrays, event: int, candidates: Candidates, cuts: LeptonCuts) -> bool:
+    """Whether the lepton of highest pT above threshold has no own track; False for an event without such a lepton.
+
+    Another track of the same particle, a little farther away, would count in the isolation: it would be above 1.
+    """
+    pt, eta, phi = cuts.min_pt, 0.0, 0.0
+    for leptons in (events.electrons, events.muons):
+        for index in range(leptons.offsets[event], leptons.offsets[event + 1]):
+            if leptons.pt[index] > pt:
+                pt, eta, phi = leptons.pt[index], leptons.eta[index], leptons.phi[index]
+    if pt == cuts.min_pt:
+        return False
+    for index in range(candidates.pt.size):
+        if (
+            candidates.kind[index] == TRACK
+            and delta_r2(candidates.eta[index], candidates.phi[index], eta, phi) < cuts.own_track_dr**2
+        ):
+            return False
+    return True
 
 
 @compiled

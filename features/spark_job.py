@@ -21,6 +21,7 @@ from features.dataset import FeatureDataset, RowGroup
 from features.distributions import Histograms, add
 from features.errors import EmptySelectionError
 from features.kernel_pass import (
+    LACKS_OWN_TRACK,
     EventKeys,
     EventsFile,
     KernelOutput,
@@ -243,6 +244,18 @@ def sum_by_sample(outputs: Iterable[KernelOutput]) -> dict[str, dict[str, int]]:
     return totals
 
 
+def track_hint(sample: str, counter: Mapping[str, int]) -> str:
+    """A sentence, if most leptons of a sample have no track of their own; else nothing."""
+    without, of = counter[LACKS_OWN_TRACK], counter["events"]
+    if 2 * without <= of:
+        return ""
+    return (
+        f" In {without} of {of} events of '{sample}' no track is within features.own_track_dr of the lepton: its own "
+        f"track then counts in its isolation, and nearly no lepton is isolated. Raise features.own_track_dr, or check "
+        f"that leptons and tracks have the same origin of eta and phi."
+    )
+
+
 def _refuse_empty(outputs: Iterable[KernelOutput]) -> None:
     for sample, counter in sum_by_sample(outputs).items():
         if not counter["selected"]:
@@ -250,6 +263,7 @@ def _refuse_empty(outputs: Iterable[KernelOutput]) -> None:
             raise EmptySelectionError(
                 f"sample '{sample}': no event is left after the selection. Its cutflow:\n{cutflow}\n"
                 f"Loosen features.min_lepton_pt or features.max_lepton_isolation, or check the files."
+                f"{track_hint(sample, counter)}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from itertools import pairwise
@@ -20,10 +21,21 @@ from ingestion.errors import DamagedFileError, WrongBranchTypeError, read_error
 from ingestion.files import FileInfo
 from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, SCALARS, events_schema, struct_type
 from ingestion.settings import IngestSettings, field_branches
-from ingestion.thresholds import Mask, Offsets, any_per_event, events_to_candidates, kept_offsets, nonfinite
+from ingestion.thresholds import (
+    Mask,
+    Offsets,
+    any_per_event,
+    events_to_candidates,
+    is_turned,
+    kept_offsets,
+    nonfinite,
+    wrapped_azimuths,
+)
 
 #: About 40 MB of numbers: the cost of a call is negligible, and every task has the memory.
 ENTRIES_PER_CHUNK: Final = 1000
+#: Above it, azimuths are hardly in radians: they would be degrees.
+_LARGEST_AZIMUTH: Final = 4 * math.pi
 
 
 class Jagged(NamedTuple):
@@ -165,6 +177,7 @@ def select_events(
     Returns:
         The events in the schema `ingestion.schema.events_schema()`, and the counters of `ingestion.spark_job.STEPS`.
     """
+    raw, turned = _in_range(raw, info)
     bad = nonfinite(raw.scalars.values(), raw.num_events)
     for jagged in raw.collections.values():
         flags = nonfinite(jagged.fields.values(), int(jagged.offsets[-1]))
@@ -182,6 +195,7 @@ def select_events(
         "rejected_no_lepton": ~copied & ~bad & ~has_lepton,
         "events": keep,
         "events_of_negative_weight": keep & (raw.scalars["weight"] < 0),
+        "events_with_wrapped_azimuths": keep & turned,
     }
     weight = raw.scalars["weight"].astype(np.float64)
     weight[~np.isfinite(weight)] = 0.0
@@ -190,6 +204,36 @@ def select_events(
         {step: int(chosen.sum()) for step, chosen in steps.items()},
         {step: [float(weight[chosen].sum()), float(np.square(weight[chosen]).sum())] for step, chosen in steps.items()},
     )
+
+
+def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
+    """The events with all azimuths within [-pi, pi], and which of them had others.
+
+    Raises:
+        WrongBranchTypeError: Azimuths are too large for radians.
+    """
+    turned = np.zeros(raw.num_events, dtype=np.bool_)
+    scalars, collections = dict(raw.scalars), dict(raw.collections)
+    phis = {name: each.fields["phi"] for name, each in collections.items()} | {"met": scalars["met_phi"]}
+    for name, phi in phis.items():
+        if np.abs([phi.min(initial=0), phi.max(initial=0)]).max() <= np.float32(np.pi):
+            # NaN is not: events with it are rejected later.
+            continue
+        outside = is_turned(phi)
+        largest = np.abs(phi[outside]).max(initial=0)
+        if largest > _LARGEST_AZIMUTH:
+            raise WrongBranchTypeError(
+                f"{info.path}: an azimuth of '{name}' is {largest:g}; radians are needed, between -pi and pi. Convert "
+                f"the branch, or map another one under ingest.branch_map."
+            )
+        if name == "met":
+            scalars["met_phi"] = wrapped_azimuths(phi)
+            turned |= outside
+        else:
+            each = collections[name]
+            collections[name] = each._replace(fields={**each.fields, "phi": wrapped_azimuths(phi)})
+            turned |= any_per_event(each.offsets, outside)
+    return raw._replace(scalars=scalars, collections=collections), turned
 
 
 def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:

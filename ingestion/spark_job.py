@@ -36,6 +36,7 @@ STEPS: Final = (
     "rejected_no_lepton",
     "events",
     "events_of_negative_weight",
+    "events_with_wrapped_azimuths",
 )
 
 #: Columns with few different values. For the others, an attempt at a dictionary costs more than it saves.

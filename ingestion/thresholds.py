@@ -53,6 +53,24 @@ def events_to_candidates(offsets: Offsets, events: Mask) -> Mask:
     return np.repeat(events, np.diff(offsets))
 
 
+def wrapped_azimuths(phi: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Azimuths within [-pi, pi], to float32; those that are there already keep every bit, and NaN stays NaN.
+
+    Examples:
+        >>> wrapped_azimuths(np.array([3.0, 4.0, 6.5], np.float32)).round(3).astype(str).tolist()
+        ['3.0', '-2.283', '0.217']
+    """
+    outside = is_turned(phi)
+    wrapped = phi.copy()
+    wrapped[outside] -= 2 * np.pi * np.round(phi[outside].astype(np.float64) / (2 * np.pi))
+    return wrapped
+
+
+def is_turned(phi: NDArray[np.float32]) -> Mask:
+    """True for finite azimuths outside [-pi, pi], to float32."""
+    return np.isfinite(phi) & (np.abs(phi) > np.float32(np.pi))
+
+
 def nonfinite(columns: Iterable[NDArray[np.generic]], length: int) -> Mask:
     """True where any of the columns is NaN or infinite; (length,). Integer columns are always finite."""
     bad = np.zeros(length, dtype=np.bool_)

@@ -47,7 +47,7 @@ class Features(Stage):
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
         from features.distributions import HISTOGRAMS, save
-        from features.spark_job import make_features
+        from features.spark_job import make_features, track_hint
 
         _refuse_other_labels(context)
         for words in uncertain_mixtures(context.config.model_dump(mode="json")):
@@ -77,6 +77,9 @@ class Features(Stage):
                 load_test=ingested["load_test"],
             )
         counters = _counters(result)
+        for sample, counter in counters["samples"].items():
+            if words := track_hint(sample, counter):
+                context.console.print(f"  note:{words}", highlight=False, markup=False)
         _write_cutflow(context, counters)
         save(result.histograms, context.out_dir / HISTOGRAMS)
         return _result(result, counters, total)

@@ -186,6 +186,8 @@ def _result(context: Context, result: IngestResult) -> Result:
     with_entries = sum(info.entries > 0 for info in result.infos)
     if result.num_read < with_entries:
         summary += f"; {result.num_read} files read, {with_entries - result.num_read} reused"
+    if sums["events_with_wrapped_azimuths"]:
+        summary += f"; azimuths of {sums['events_with_wrapped_azimuths']} events wrapped to [-π, π]"
     if sums["rejected_copy"]:
         summary += f"; {sums['rejected_copy']} copies left out"
     if result.bad:

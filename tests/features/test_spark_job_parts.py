@@ -14,12 +14,20 @@ from made_events import Row, events_table, lepton, made_event, tower, track
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from features.dataset import FeatureDataset
 from features.errors import WeightSumError
-from features.kernel_pass import EventKeys, EventsFile, KernelOutput, keys_of, read_unmixed, run_kernels
+from features.kernel_pass import (
+    LACKS_OWN_TRACK,
+    EventKeys,
+    EventsFile,
+    KernelOutput,
+    keys_of,
+    read_unmixed,
+    run_kernels,
+)
 from features.kernels import build_features
 from features.mixing_pass import group_file, scatter, write_group, write_groups
 from features.schema import SPLITS, features_schema
 from features.settings import Balance, FeatureSettings
-from features.spark_job import plan_layout
+from features.spark_job import plan_layout, track_hint
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 FILE = str(uuid.UUID(int=5))
@@ -83,7 +91,20 @@ def test_every_selected_event_is_in_exactly_one_row_group(tmp_path: Path) -> Non
         "rejected_no_isolated_lepton": 0,
         "rejected_nonfinite_features": 0,
         "selected": 300,
+        "leptons_without_own_track": 300,
     }
+
+
+def test_leptons_without_their_own_track_are_counted_and_explained(tmp_path: Path) -> None:
+    rows = [
+        made_event(entry=entry, electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(40.0, 0.5, 0.1 + shift)])
+        for entry, shift in enumerate([0.0, 2e-4, 2e-4])
+    ]
+    pq.write_table(events_table(rows), tmp_path / "a.parquet")
+    output = run_kernels(EventsFile("a.parquet", "made", "", str(tmp_path / "a.parquet")), FeatureSettings(), tmp_path)
+    assert (output.counts["selected"], output.counts[LACKS_OWN_TRACK]) == (1, 2)
+    assert "In 2 of 3 events of 'made' no track is within features.own_track_dr" in track_hint("made", output.counts)
+    assert track_hint("made", {**output.counts, LACKS_OWN_TRACK: 1}) == ""
 
 
 def test_files_have_the_schema_one_row_group_each_and_mixed_classes(tmp_path: Path) -> None:

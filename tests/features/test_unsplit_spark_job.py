@@ -15,7 +15,7 @@ from spark_in_process import Here
 
 from features import unsplit_spark_job as unsplit_job
 from features.kernel_pass import EventsFile
-from features.kernels import build_features
+from features.kernels import OUTCOMES, build_features
 from features.normalisation import GeneratedSample
 from features.schema import SPLITS, features_schema
 from features.settings import FeatureSettings
@@ -123,7 +123,7 @@ def test_counters_add_up(made: Made) -> None:
     outputs = made.result.outputs
     assert sum(each.counts["selected"] for each in outputs) == len(made.keys())
     for each in outputs:
-        assert each.counts["events"] == sum(value for key, value in each.counts.items() if key != "events")
+        assert each.counts["events"] == sum(each.counts[outcome] for outcome in OUTCOMES)
 
 
 def test_parts_longer_than_a_file_keep_their_order(

@@ -104,6 +104,7 @@ def _ingested(samples: tuple[str, str], after: str) -> dict[str, Any]:
         "rejected_no_lepton": 2,
         "events": 7,
         "events_of_negative_weight": 0,
+        "events_with_wrapped_azimuths": 0,
     }
     bad = {"sample": samples[0], "path": f"/data/bad{after}", "reason": f"DamagedFileError{after}", "message": after}
     return {**_counted(samples, counts), "bad_files": [bad] if after else []}
@@ -115,6 +116,7 @@ def _selected(samples: tuple[str, str]) -> dict[str, Any]:
         "events": 7,
         "rejected_no_isolated_lepton": 3,
         "rejected_nonfinite_features": 0,
+        "leptons_without_own_track": 0,
         "selected": 4,
     }
     return {

@@ -20,7 +20,7 @@ from ingestion.schema import COLLECTIONS, events_schema
 from ingestion.settings import IngestSettings
 
 ELECTRON = lepton(30.0, 0.5, 1.0)
-NONE_NEGATIVE = {"events_of_negative_weight": 0, "rejected_copy": 0}
+NONE_NEGATIVE = {"events_of_negative_weight": 0, "rejected_copy": 0, "events_with_wrapped_azimuths": 0}
 
 
 def info_of(path: Path, settings: IngestSettings | None = None) -> FileInfo:
@@ -214,3 +214,32 @@ def test_weights_keep_double_precision(tmp_path: Path) -> None:
     weight = 1.0 + 2.0**-40
     path = write_delphes(tmp_path / "a.root", [made_event(electrons=[lepton(40.0, 0, 0)], weight=weight)])
     assert select(path).table["weight"].to_pylist() == [weight]
+
+
+def test_azimuths_from_0_to_2_pi_give_the_table_of_those_from_minus_pi_to_pi(tmp_path: Path) -> None:
+    """Bitwise where nothing is wrapped; the events with a wrapped azimuth are counted."""
+
+    def row(met_phi: float, phi: float, turn: float) -> Row:
+        return made_event(
+            met_phi=met_phi + (turn if met_phi < 0 else 0.0),
+            electrons=[lepton(40.0, 0.5, phi + (turn if phi < 0 else 0.0))],
+            jets=[jet(40.0, 0.5, 3.1415927)],
+        )
+
+    azimuths = [(1.0, 2.0), (-1.0, 0.5), (1.5, -3.0), (-3.125, -0.25)]
+    plain, turned = (
+        select(write_delphes(tmp_path / f"{turn}.root", [row(*each, turn) for each in azimuths]))
+        for turn in (0.0, 2 * math.pi)
+    )
+    assert plain.counts["events_with_wrapped_azimuths"] == 0
+    assert turned.counts["events_with_wrapped_azimuths"] == 3
+    for mine, theirs in zip(plain.table.to_pylist(), turned.table.to_pylist(), strict=True):
+        assert theirs["met_phi"] == pytest.approx(mine["met_phi"], abs=5e-7)
+        assert theirs["electrons"][0]["phi"] == pytest.approx(mine["electrons"][0]["phi"], abs=5e-7)
+        assert theirs["jets"] == mine["jets"]
+
+
+def test_azimuths_in_degrees_are_refused(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", [made_event(electrons=[lepton(40.0, 0.5, 90.0)])])
+    with pytest.raises(WrongBranchTypeError, match=r"an azimuth of 'electrons' is 90; radians are needed"):
+        select(path)
