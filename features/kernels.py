@@ -116,8 +116,7 @@ def particles_of(
 
     Returns:
         Outcome (num_events,); whether the hardest lepton lacks its track (num_events,); leptons of the selected events
-        (num_selected, 8) with the fields of `Lepton`; offsets and
-        core as in `FeatureBlock`.
+        (num_selected, 8) with the fields of `Lepton`; offsets and core as in `FeatureBlock`.
     """
     outcome = np.full(num_events, SELECTED, dtype=np.int8)
     lone = np.zeros(num_events, dtype=np.bool_)

@@ -22,7 +22,7 @@ from features.kernel_pass import EventKeys
 from features.low_level import NUM_CORE, padded_features
 from features.mixing import RowGroupLayout
 from features.scaling import ColumnStatistics
-from features.schema import SPLITS, features_schema
+from features.schema import SPLITS, TRAIN, features_schema
 
 #: Approximate number of events in a task's memory: 30 kB each during the move, 61 kB each in one padded row group.
 EVENTS_PER_TASK: Final = 8192
@@ -32,7 +32,7 @@ _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "ent
 
 
 class MixingPlan(NamedTuple):
-    """Where every event goes: the row groups of each split, and the share of each class to keep."""
+    """Where every event goes: the row groups of each split, and the share of each class to keep for the training."""
 
     layouts: list[RowGroupLayout]
     fractions: NDArray[np.float64]
@@ -51,10 +51,6 @@ class MixingPlan(NamedTuple):
         last_event: NDArray[np.int64] = np.maximum(0, np.cumsum(rows) - 1)
         return last_event // max(EVENTS_PER_TASK, int(rows.max()))
 
-    def kept(self, keys: EventKeys) -> NDArray[np.bool_]:
-        """Mask of the events that balancing keeps."""
-        return keys.balance < self.fractions[keys.label]
-
     def group_of(self, keys: EventKeys) -> NDArray[np.int64]:
         """Number of the row group of every event, over all splits."""
         number = np.zeros(len(keys.split), dtype=np.int64)
@@ -64,6 +60,11 @@ class MixingPlan(NamedTuple):
             number[members] = first + each.group_of(keys.mixing[members])
             first += len(each.rows)
         return number
+
+
+def kept_by_balancing(keys: EventKeys, fractions: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Mask of the events that balancing keeps: all outside the training split, where every event measures."""
+    return (keys.split != TRAIN) | (keys.balance < fractions[keys.label])
 
 
 class GroupWritten(NamedTuple):
@@ -85,7 +86,7 @@ class TaskWritten(NamedTuple):
 
 def scatter(rows: pa.Table, keys: EventKeys, plan: MixingPlan) -> Iterator[tuple[int, bytes]]:
     """The kept rows of one part as blobs: (number of the task, its rows) for every task that needs some."""
-    kept = np.flatnonzero(plan.kept(keys))
+    kept = np.flatnonzero(kept_by_balancing(keys, plan.fractions))
     if not kept.size:
         return
     group = plan.group_of(keys)
@@ -196,7 +197,7 @@ def write_group(
     write_features(pa.Table.from_arrays(arrays, schema=schema), out_dir / group_file(split, group))
     labels, weights = table["label"].to_numpy(), table["weight"].to_numpy()
     # The scaler must depend on the training split only, so no other split has statistics.
-    fitted = slice(None) if SPLITS[split] == "train" else slice(0)
+    fitted = slice(None) if split == TRAIN else slice(0)
     written = GroupWritten(
         split,
         group,

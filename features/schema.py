@@ -9,6 +9,8 @@ import pyarrow as pa
 from features.columns import COLUMNS
 
 SPLITS: Final = ("train", "val", "test")
+#: Number of the training split.
+TRAIN: Final = 0
 
 #: Columns that identify the event of a row; models never use them.
 IDENTITY_COLUMNS: Final = ("file_uuid", "entry")

@@ -34,7 +34,7 @@ class Balance(StrEnum):
     WEIGHTS = "weights"
     """Keep all events, and give each class a weight."""
     DOWNSAMPLE = "downsample"
-    """Drop events of the larger classes, chosen by a hash of their identity."""
+    """Drop training events of the larger classes, chosen by a hash of their identity."""
 
 
 class SplitSettings(BaseModel):
@@ -85,7 +85,8 @@ class FeatureSettings(BaseModel):
     split: SplitSettings = SplitSettings()
     """Shares of the train, val and test splits; they add up to 1."""
     balance: Balance = Balance.WEIGHTS
-    """How classes get the same total weight: class `weights`, or `downsample` the larger classes."""
+    """How classes get the same total weight: class `weights`, or `downsample` the larger classes in the
+    training split."""
     integrated_luminosity: float = Field(default=1.0, gt=0)
     """Luminosity of the physics weights [1/pb]: `Event.Weight` x `cross_section_pb` x this / sum of weights of the
     sample, where all samples of a class have a cross-section. Other samples count by their numbers of events."""

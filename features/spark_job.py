@@ -39,12 +39,13 @@ from features.mixing_pass import (
     MixingPlan,
     TaskWritten,
     group_file,
+    kept_by_balancing,
     scatter,
     write_groups,
 )
 from features.normalisation import GeneratedSample, physics_factors
 from features.scaling import ColumnStatistics
-from features.schema import SPLITS
+from features.schema import SPLITS, TRAIN
 from features.settings import Balance, FeatureSettings
 
 #: Folder of the kernel outputs inside a version.
@@ -139,8 +140,8 @@ def plan_layout(
     keys = EventKeys(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     fractions = np.ones(len(classes))
     if settings.balance is Balance.DOWNSAMPLE:
-        fractions = kept_fractions(keys.label, len(classes))
-    kept = keys.balance < fractions[keys.label]
+        fractions = kept_fractions(keys.label[keys.split == TRAIN], len(classes))
+    kept = kept_by_balancing(keys, fractions)
     refuse_empty_classes(keys.split[kept], keys.label[kept], classes)
     layouts = []
     weights = []
@@ -282,7 +283,7 @@ def _describe(
     counts = {split: np.zeros(len(classes), dtype=np.int64) for split in SPLITS}
     for keys in parts:
         for index, split in enumerate(SPLITS):
-            chosen = plan.kept(keys) & (keys.split == index)
+            chosen = kept_by_balancing(keys, plan.fractions) & (keys.split == index)
             counts[split] += np.bincount(keys.label[chosen], minlength=len(classes))
     totals = {split: count.tolist() for split, count in counts.items()}
     return FeatureDataset(out_dir, classes, weights, splits, totals)

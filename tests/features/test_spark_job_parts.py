@@ -24,7 +24,8 @@ from features.kernel_pass import (
     run_kernels,
 )
 from features.kernels import build_features
-from features.mixing_pass import group_file, scatter, write_group, write_groups
+from features.mixing import kept_fractions
+from features.mixing_pass import group_file, kept_by_balancing, scatter, write_group, write_groups
 from features.schema import SPLITS, features_schema
 from features.settings import Balance, FeatureSettings
 from features.spark_job import plan_layout, track_hint
@@ -176,15 +177,36 @@ def test_a_split_whose_weights_add_up_to_nothing_is_refused(tmp_path: Path) -> N
         plan_layout([keys._replace(weight=weight)], FeatureSettings(feed_workers=1), CLASSES)
 
 
-def test_downsampling_keeps_a_subset_when_less_is_asked_for(tmp_path: Path) -> None:
+def test_downsampling_thins_the_training_split_alone(tmp_path: Path) -> None:
     made = [event for event in events(400) if event["label"] != 2 or event["entry"] % 4 == 2]
     settings = FeatureSettings(feed_workers=1, balance=Balance.DOWNSAMPLE)
-    _, out = run_tasks([events_table(made)], settings, tmp_path)
-    labels = [row["label"] for rows in content(out).values() for row in rows]
-    counts = np.bincount(labels)
-    smallest = sum(event["label"] == 2 for event in made)
-    assert counts[2] == smallest
-    assert (abs(counts[:2] - smallest) < 5 * np.sqrt(smallest)).all()
+    keys = keys_made_of(events_table(made), tmp_path)
+    _, out = run_tasks([events_table(made)], settings, tmp_path / "run")
+    for index, split in enumerate(SPLITS):
+        labels = [row["label"] for name, rows in content(out).items() if name.startswith(split) for row in rows]
+        counts, before = np.bincount(labels, minlength=3), np.bincount(keys.label[keys.split == index], minlength=3)
+        if split == "train":
+            assert counts[2] == before[2]
+            assert (abs(counts[:2] - before[2]) < 5 * np.sqrt(before[2])).all()
+        else:
+            assert counts.tolist() == before.tolist()
+
+
+def test_downsampled_sets_are_nested_and_grow_with_the_smallest_class(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    label = (rng.random(4000) < 0.4).astype(np.int8)
+    keys = EventKeys(
+        np.zeros(4000, np.int8), np.arange(4000).astype(np.uint64), rng.random(4000), label, np.ones(4000)
+    )  # fmt: skip
+    rarer = np.flatnonzero((label == 0) | (np.arange(4000) % 3 == 0))
+    fewer, more = (
+        set(chosen[kept_by_balancing(part, kept_fractions(part.label, 2))].tolist())
+        for chosen in (rarer, np.arange(4000))
+        for part in (EventKeys(*(column[chosen] for column in keys)),)
+    )
+    # With more events of the rare class, the other keeps all that it had, and more.
+    assert fewer < more
+    assert len([each for each in more if label[each] == 0]) > 2 * len([each for each in fewer if label[each] == 0])
 
 
 def test_the_dataset_description_survives_a_round_trip(tmp_path: Path) -> None:
