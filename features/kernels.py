@@ -86,7 +86,7 @@ def build_features(events: pa.Table, settings: FeatureSettings) -> FeatureBlock:
     jet_cuts = JetCuts(
         settings.min_jet_pt,
         settings.max_jet_abs_eta,
-        settings.jet_lepton_cleaning_dr,
+        settings.jet_cleaning,
         settings.btag_mask,
     )
     arrays = events_from_arrow(events)

@@ -76,8 +76,9 @@ class FeatureSettings(BaseModel):
     """Jets count in HT and in the numbers of jets if their pT is above this threshold [GeV]."""
     max_jet_abs_eta: float = Field(default=2.6, gt=0)
     """Jets count in HT and in the numbers of jets if their |eta| is below this limit."""
-    jet_lepton_cleaning_dr: float = Field(default=0.0, ge=0)
-    """Jets closer to the selected lepton than this Delta R do not count; 0 keeps all jets, as published."""
+    jet_lepton_cleaning_dr: float | None = Field(default=None, ge=0)
+    """Jets closer to the selected lepton than this Delta R do not count: most are the lepton itself. 0 keeps all jets;
+    null is 0.4 with convention `correct` and 0 with `sparkdltrigger`, as published."""
     btag_mask: int = Field(default=0xFFFFFFFF, ge=0, le=0xFFFFFFFF)
     """Bit mask of b-tags: a jet is a b-jet if its BTag has one of these bits (Delphes: 1 loose, 2 medium, 4 tight)."""
     ordering: Ordering = Ordering.INCREASING
@@ -94,6 +95,13 @@ class FeatureSettings(BaseModel):
     """Highest number of events in a row group, the unit in which workers get data; 1 to 100000."""
     feed_workers: int = Field(default=8, ge=1)
     """Number of workers to feed evenly: train and val get at least this many row groups, if possible a multiple."""
+
+    @property
+    def jet_cleaning(self) -> float:
+        """`jet_lepton_cleaning_dr`, or the value of the convention."""
+        if self.jet_lepton_cleaning_dr is not None:
+            return self.jet_lepton_cleaning_dr
+        return 0.0 if self.convention is Convention.SPARKDLTRIGGER else 0.4
 
     @model_validator(mode="after")
     def _published_order(self) -> Self:

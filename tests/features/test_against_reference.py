@@ -25,7 +25,7 @@ RANDOM_CHOICES: dict[str, dict[str, Any]] = {
     "decreasing": {"ordering": "decreasing"},
     "file order": {"ordering": "file"},
     "one b-tag bit": {"btag_mask": 2},
-    "jets cleaned": {"jet_lepton_cleaning_dr": 0.4},
+    "jets not cleaned": {"jet_lepton_cleaning_dr": 0.0},
     "other numbers": {
         "isolation_cone": 0.5,
         "max_lepton_isolation": 0.8,
@@ -216,7 +216,8 @@ def test_nothing_selected_gives_an_empty_block(events: list[Row]) -> None:
 def test_the_defaults_are_those_of_the_reference() -> None:
     settings = FeatureSettings()
     for name, value in dataclasses.asdict(ReferenceSettings()).items():
-        assert getattr(settings, name) == value, name
+        assert getattr(settings, "jet_cleaning" if name == "jet_lepton_cleaning_dr" else name) == value, name
+    assert FeatureSettings(convention="sparkdltrigger", ordering="file").jet_cleaning == 0.0
 
 
 # Numbers worked out by hand: the kernels and the reference must both give them.
@@ -502,7 +503,7 @@ def test_b_jets_are_counted_by_the_mask(extract: Extract, mask: int, expected: f
 def test_jets_on_the_lepton_count_unless_cleaning_is_on(extract: Extract) -> None:
     jets = [jet(40.0, 0.0, 0.0, btag=1), jet(50.0, 0.0, -0.375, btag=1), jet(60.0, 0.5, 0.0, btag=1)]
     event = made_event(electrons=[ELECTRON], jets=jets)
-    (off,) = extract(event).hlf
+    (off,) = extract(event, jet_lepton_cleaning_dr=0.0).hlf
     assert (off["ht"], off["num_jets"], off["num_bjets"]) == (150.0, 3.0, 3.0)
     (on,) = extract(event, jet_lepton_cleaning_dr=0.5).hlf
     assert (on["ht"], on["num_jets"], on["num_bjets"]) == (60.0, 1.0, 1.0)

@@ -17,6 +17,7 @@ from ingestion.settings import IngestSettings
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "features.md").read_text(encoding="utf-8")
 LEPTON = [HLF_NAMES.index(name) for name in ("lepton_pt", "lepton_eta", "lepton_phi")]
 LEPTON_ISO = [HLF_NAMES.index(f"lepton_iso_{kind}") for kind in ("charged", "photon", "neutral")]
+NUM_JETS = HLF_NAMES.index("num_jets")
 DIRECTION = [PARTICLE_FEATURE_NAMES.index(name) for name in ("pt", "eta", "phi")]
 ISO = [PARTICLE_FEATURE_NAMES.index(f"iso_{kind}") for kind in ("charged", "photon", "neutral")]
 CHARGE = PARTICLE_FEATURE_NAMES.index("charge")
@@ -30,13 +31,15 @@ def compare(files: list[FileInfo]) -> dict[str, int]:
     counts = dict.fromkeys(
         ["correct", "published", "lacking", "common", "other_lepton", "other_iso", "other_particles"], 0
     )
-    counts |= dict.fromkeys(["rows", "rows_other_iso", "rows_other_charge"], 0)
+    counts |= dict.fromkeys(["rows", "rows_other_iso", "rows_other_charge", "lepton_jets"], 0)
     for info in files:
         (raw,) = read_events(info, IngestSettings(), start=0, stop=info.entries)
         events = select_events(raw, info, IngestSettings()).table
         ours = build_features(events, FeatureSettings(ordering=Ordering.FILE))
         theirs = build_features(events, FeatureSettings(convention=Convention.SPARKDLTRIGGER, ordering=Ordering.FILE))
         counts["correct"] += len(ours.selected)
+        uncleaned = build_features(events, FeatureSettings(ordering=Ordering.FILE, jet_lepton_cleaning_dr=0.0))
+        counts["lepton_jets"] += int((uncleaned.hlf[:, NUM_JETS] > ours.hlf[:, NUM_JETS]).sum())
         counts["published"] += len(theirs.selected)
         counts["lacking"] += int((theirs.outcome == LACKS_A_KIND).sum())
         for event in np.intersect1d(ours.selected, theirs.selected):
@@ -65,6 +68,7 @@ def test_every_number_of_the_table_is_what_the_bundled_sample_gives(bundled_file
         f"{c['published']} events are selected instead of {c['correct']}",
         f"{c['other_lepton']} of the {c['common']} common events have another lepton",
         f"{c['lacking']} events",
+        f"{c['lepton_jets']} of the {c['correct']} events",
         f"{c['other_iso']} of the other {same_lepton} leptons",
         f"{c['rows_other_iso'] / c['rows']:.0%} of the particles",
         f"{c['rows_other_charge']} of {c['rows']:,} particles",

@@ -24,7 +24,7 @@ class ReferenceSettings:
     own_track_dr: float = 1e-4
     min_jet_pt: float = 30.0
     max_jet_abs_eta: float = 2.6
-    jet_lepton_cleaning_dr: float = 0.0
+    jet_lepton_cleaning_dr: float = 0.4
     btag_mask: int = 0xFFFFFFFF
     ordering: Literal["increasing", "decreasing", "file"] = "increasing"
 
