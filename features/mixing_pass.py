@@ -64,7 +64,8 @@ class MixingPlan(NamedTuple):
 
 def kept_by_balancing(keys: EventKeys, fractions: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Mask of the events that balancing keeps: all outside the training split, where every event measures."""
-    return (keys.split != TRAIN) | (keys.balance < fractions[keys.label])
+    kept: NDArray[np.bool_] = (keys.split != TRAIN) | (keys.balance < fractions[keys.label])
+    return kept
 
 
 class GroupWritten(NamedTuple):

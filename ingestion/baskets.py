@@ -1,18 +1,24 @@
-"""Where to cut a tree: between baskets, the compressed blocks of a ROOT file."""
+"""Where to cut a tree: between baskets, the compressed blocks of a ROOT file; an RNTuple between its clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from uproot.models.RNTuple import RField
+
 _MOST_CHUNKS_PER_BASKET: Final = 4
 
 
 def basket_boundaries(branches: Iterable[Any]) -> list[int]:
-    """Entries at which the baskets of the largest of some uproot branches begin, and the number of entries.
+    """Entries at which the baskets of the largest of some uproot branches (or fields) begin, and the number of entries.
 
     Every branch has its own baskets. With cuts at those of the largest branch, little is decompressed twice.
     """
+    branches = list(branches)
+    if isinstance(branches[0], RField):
+        ntuple = branches[0].ntuple
+        return [int(cluster.num_first_entry) for cluster in ntuple.cluster_summaries] + [int(ntuple.num_entries)]
     largest = max(branches, key=lambda branch: int(branch.uncompressed_bytes))
     return [int(boundary) for boundary in largest.entry_offsets]
 

@@ -9,7 +9,7 @@ import difflib
 import errno
 import re
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final, Self
 
 from ingestion.secrets import redact
@@ -166,9 +166,14 @@ class MissingTreeError(IngestionError):
     """The configured tree is not in the file."""
 
     @classmethod
-    def at(cls, path: str, tree: str, available: Iterable[str]) -> Self:
-        """List the keys that the file holds instead."""
-        held = sorted(set(available))
+    def at(cls, path: str, tree: str, available: Mapping[str, str]) -> Self:
+        """List the keys that the file holds instead, each with its class."""
+        if tree in available:
+            return cls(
+                f"{path}: '{tree}' is a {available[tree]}; a TTree or an RNTuple is read. Set ingest.tree to another "
+                f"name, or write the file again with ROOT 6.34 or later if it is an experimental RNTuple."
+            )
+        held = sorted(f"{name} ({kind})" for name, kind in available.items())
         if not held:
             return cls(f"{path} has no tree '{tree}': the file is empty. Take it out of the sample's files.")
         return cls(

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
+from uuid import UUID
 
 import fsspec
 import uproot
+import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
 from ingestion.baskets import basket_boundaries, chunk_edges
@@ -50,6 +52,9 @@ for _kind in uproot.classes.values():
     # files. From a damaged file such a class would replace uproot's own, and every good file after it "is damaged".
     if hasattr(_kind, "known_versions"):
         _kind.known_versions = _FirstOnesStay(_kind.known_versions)
+#: Classes with the events of a file.
+_RNTUPLE: Final = "ROOT::RNTuple"
+_TREES: Final = {"TTree", "TNtuple", "TNtupleD", _RNTUPLE}
 _BIG_FILE_VERSION: Final = 1_000_000
 
 
@@ -274,18 +279,18 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
     try:
         with uproot.open({source.path: None}) as file:
             kinds = file.classnames(cycle=False)
-            is_tree = kinds.get(settings.tree) in {"TTree", "TNtuple", "TNtupleD"}
-            tree: Any = file[settings.tree] if is_tree else None
-            uuid, entries = str(file.file.uuid), 0 if tree is None else int(tree.num_entries)
-            branches = set() if tree is None else set(tree.keys(full_paths=False))
+            tree: Any = file[settings.tree] if kinds.get(settings.tree) in _TREES else None
+            uuid, entries = _identity(source.path, file.file.uuid), 0 if tree is None else int(tree.num_entries)
+            # Fields of an RNTuple have the names that the branches of a split collection have (`Jet.PT`).
+            is_ntuple = kinds.get(settings.tree) == _RNTUPLE
+            branches = set() if tree is None else set(tree.keys(full_paths=is_ntuple))
             needed = set(field_branches(settings.branch_map).values()) & branches
             boundaries = basket_boundaries(tree[name] for name in needed) if needed else []
     except Exception as cause:
         # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
         raise read_error(source.path, where="its directory", cause=cause) from cause
     if tree is None:
-        held = [f"{name} ({kind})" for name, kind in kinds.items()]
-        raise MissingTreeError.at(source.path, settings.tree, held)
+        raise MissingTreeError.at(source.path, settings.tree, kinds)
     missing = {field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches}
     # A branch that the user maps must exist.
     may_be_missing = set(OPTIONAL_SCALARS) - set(settings.branch_map)
@@ -296,6 +301,18 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
     load_test = set(ORIGIN_BRANCHES) <= branches
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
     return FileInfo(source.sample, source.label, source.path, uuid, entries, size, modified, optional, load_test, edges)
+
+
+def _identity(path: str, uuid: UUID) -> str:
+    """The UUID of a file; one from its content if it has none (zeros), as in ROOT's reproducible output."""
+    if uuid.int:
+        return str(uuid)
+    digest = xxhash.xxh3_128()
+    filesystem, name = _filesystem(path)
+    with filesystem.open(name, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return str(UUID(hex=digest.hexdigest()))
 
 
 def _refuse_duplicates(infos: Iterable[FileInfo]) -> None:

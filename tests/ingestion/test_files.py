@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -164,7 +166,7 @@ def test_a_url_without_its_plug_in_says_what_to_install(url: str) -> None:
 def test_a_histogram_of_the_trees_name_is_no_tree(tmp_path: Path) -> None:
     with uproot.recreate(tmp_path / "a.root") as file:
         file["Delphes"] = np.histogram([1.0, 2.0])
-    with pytest.raises(MissingTreeError, match=r"It holds: Delphes \(TH1D\)"):
+    with pytest.raises(MissingTreeError, match="'Delphes' is a TH1D; a TTree or an RNTuple is read"):
         check(tmp_path / "a.root")
 
 
@@ -225,3 +227,15 @@ def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> No
         else:
             # The scale of a class is its own.
             assert len(inventory(sources, IngestSettings()).infos) == 2
+
+
+def test_files_of_zero_uuid_are_told_apart_by_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uproot, "recreate", partial(uproot.recreate, uuid_function=lambda: UUID(int=0)))
+    first = write_delphes(tmp_path / "a.root", [made_event()])
+    second = write_delphes(tmp_path / "b.root", [made_event()] * 2)
+    uuids = {info.uuid for info in check(first, second)}
+    assert len(uuids) == 2
+    assert str(UUID(int=0)) not in uuids
+    shutil.copyfile(first, tmp_path / "c.root")
+    with pytest.raises(DuplicateFileError, match=r"a\.root and sample 'qcd': .*c\.root"):
+        check(first, tmp_path / "c.root")

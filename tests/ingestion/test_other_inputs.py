@@ -266,3 +266,23 @@ def test_a_mapped_weight_that_is_not_there_is_not_silently_one(tmp_path: Path) -
     settings = IngestSettings(tree="ntuple", branch_map={**FLAT_MAP, "weight": "genWeigth"})
     message = message_of(path, settings, MissingBranchError)
     assert re.search(r"'genWeigth' \(for weight\)\. Nearest: genWeight\b", message)
+
+
+def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
+    delphes = write_delphes(tmp_path / "delphes.root", some_events())
+    with uproot.open({delphes: "Delphes"}) as tree:
+        columns: dict[str, Any] = {"MissingET_MET": ak.flatten(tree["MissingET.MET"].array())}
+        columns["MissingET_Phi"] = ak.flatten(tree["MissingET.Phi"].array())
+        columns["Weight"] = ak.flatten(tree["Event.Weight"].array())
+        for fields in COLLECTIONS.values():
+            members = {field.branch.split(".")[1]: tree[field.branch].array() for field in fields.values()}
+            columns[next(iter(fields.values())).branch.split(".")[0]] = ak.zip(members)
+    path = tmp_path / "rntuple.root"
+    with uproot.recreate(path) as file:
+        written = file.mkrntuple("Delphes", {name: values[:3] for name, values in columns.items()})
+        written.extend({name: values[3:] for name, values in columns.items()})
+    branches = {"met": "MissingET_MET", "met_phi": "MissingET_Phi", "weight": "Weight"}
+    found = select(path, IngestSettings(branch_map=branches))
+    assert without_file(found.table) == without_file(select(delphes, IngestSettings()).table)
+    (info,) = inventory_of(path, IngestSettings(branch_map=branches, entries_per_task=1)).infos
+    assert info.edges[:2] == (0, 3)
