@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from features.schema import SPLITS
 from features.settings import SplitSettings
 
 UInt64s = NDArray[np.uint64]
@@ -60,8 +59,7 @@ def uniform(hashes: UInt64s) -> NDArray[np.float64]:
 def split_index(file_uuids: Sequence[str], entries: NDArray[np.int64], shares: SplitSettings) -> NDArray[np.int64]:
     """Index into `features.schema.SPLITS` of every event; (num_events,)."""
     bounds = np.array([shares.train, shares.train + shares.val])
-    index = np.searchsorted(bounds, uniform(event_hash(file_uuids, entries, stream=SPLIT_STREAM)), side="right")
-    return np.minimum(index, len(SPLITS) - 1).astype(np.int64)
+    return np.searchsorted(bounds, uniform(event_hash(file_uuids, entries, stream=SPLIT_STREAM)), side="right")
 
 
 def _mix(state: UInt64s) -> UInt64s:

@@ -112,3 +112,54 @@ def test_kernels_of_an_archive_are_compiled_once_whatever_its_path(tmp_path: Pat
     assert run_shipped(shipped(tmp_path / "first"), home) == (6, 1)
     assert run_shipped(shipped(tmp_path / "second"), home) == (6, 0)
     assert run_shipped(shipped(tmp_path / "edited", source=KERNEL.replace("2 *", "3 *")), home) == (9, 1)
+
+
+#: Compiled again with checks of all indices; the cache would give code without them.
+CHECKED = """
+import sys
+import numba
+njit, vectorize = numba.njit, numba.vectorize
+numba.njit = lambda *given, **options: njit(*given, **{**options, "cache": False})
+numba.vectorize = lambda *given, **options: vectorize(*given)
+import numpy as np
+from features.compiling import compiled
+from features.kernels import build_features
+from features.low_level import padded_features
+from features.mixing_pass import copy_runs
+from features.scaling import ColumnStatistics
+from features.settings import FeatureSettings
+from ingestion.files import SourceFile, inventory
+from ingestion.reader import read_events, select_events
+from ingestion.settings import IngestSettings
+
+@compiled
+def beyond(values):
+    return values[values.size]
+
+try:
+    beyond(np.zeros(3))
+except IndexError:
+    print("checked")
+settings = IngestSettings(min_track_pt=0.3)
+(info,) = inventory([SourceFile("qcd", 0, sys.argv[1])], settings).infos
+(raw,) = read_events(info, settings, start=0, stop=20)
+events = select_events(raw, info, settings).table
+for options in ({}, {"ordering": "decreasing"}, {"convention": "sparkdltrigger", "ordering": "file"}):
+    block = build_features(events, FeatureSettings(**options))
+    padded = padded_features(block.core, block.particle_offsets)
+    ColumnStatistics.of_padded(padded, np.diff(block.particle_offsets))
+copy_runs(block.core.ravel(), np.array([0, 5]), np.array([5, 8]), np.zeros(8, np.float32), np.array([0, 5]))
+build_features(events.slice(0, 0), FeatureSettings())
+print(len(block.selected) > 5)
+"""
+
+
+@pytest.mark.slow
+def test_no_kernel_reads_or_writes_beyond_an_array() -> None:
+    path = ROOT / "samples" / "ttbar_13TeV_PU20_0.root"
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKED, str(path)],
+        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["checked", "True"], done.stderr

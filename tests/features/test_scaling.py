@@ -52,3 +52,16 @@ def test_no_rows_are_neutral() -> None:
     for merged in (some.merge(none), none.merge(some)):
         assert merged.to_json() == some.to_json()
     assert none.merge(none).rows == 0
+
+
+def test_padding_counts_neither_in_the_mean_nor_in_the_standard_deviation() -> None:
+    rng = np.random.default_rng(2)
+    counts = np.array([3, 0, 7, 1])
+    padded = np.zeros((4, 9, 2))
+    for block, count in zip(padded, counts, strict=True):
+        block[:count] = rng.normal(50, 3, (count, 2))
+    rows = np.concatenate([block[:count] for block, count in zip(padded, counts, strict=True)])
+    found = ColumnStatistics.of_padded(padded, counts)
+    assert found.rows == 11
+    np.testing.assert_allclose(found.mean, rows.mean(axis=0))
+    np.testing.assert_allclose(found.std, rows.std(axis=0))
