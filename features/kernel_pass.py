@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,7 @@ from features.kernels import OUTCOMES, FeatureBlock, build_features
 from features.low_level import NUM_CORE
 from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
+from ingestion.schema import carried_fields
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
 AFTER_KERNELS: Final = frozenset({"split", "balance", "integrated_luminosity", "rows_per_group", "feed_workers"})
@@ -76,7 +78,10 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
     weights = {key: [0.0, 0.0] for key in counts}
     name = Path(part.name).with_suffix(".arrow").name
     unfinished = folder / f".{name}.{uuid.uuid4().hex}"
-    with pq.ParquetFile(part.path) as file, pa.ipc.new_file(str(unfinished), unmixed_schema()) as writer:
+    with (
+        pq.ParquetFile(part.path) as file,
+        pa.ipc.new_file(str(unfinished), unmixed_schema(carried_fields(file.schema_arrow))) as writer,
+    ):
         for group in range(file.num_row_groups):
             events = file.read_row_group(group)
             block = build_features(events, settings)
@@ -128,8 +133,8 @@ def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
     return rows.set_column(place, "weight", pc.multiply(rows["weight"], factor))
 
 
-def unmixed_schema() -> pa.Schema:
-    """Arrow schema of unmixed rows."""
+def unmixed_schema(carried: Sequence[pa.Field] = ()) -> pa.Schema:
+    """Arrow schema of unmixed rows, with the columns that the user carries along."""
     return pa.schema(
         [
             ("file_uuid", pa.string()),
@@ -139,6 +144,7 @@ def unmixed_schema() -> pa.Schema:
             ("label", pa.int64()),
             ("weight", pa.float64()),
             ("sample", pa.string()),
+            *((field.name, field.type) for field in carried),
             ("hlf", pa.list_(pa.float32(), NUM_HLF)),
             ("core", pa.large_list(pa.float32())),
         ]
@@ -147,12 +153,14 @@ def unmixed_schema() -> pa.Schema:
 
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
     """The selected events of a block in the schema `unmixed_schema()`."""
+    carried = carried_fields(events.schema)
     identity_columns = ["file_uuid", "entry", "origin_uuid", "origin_entry", "label", "weight", "sample"]
+    identity_columns += [field.name for field in carried]
     rows = events.select(identity_columns).take(block.selected).combine_chunks()
     identity = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in rows.columns]
     hlf = pa.FixedSizeListArray.from_arrays(block.hlf.ravel(), NUM_HLF)
     core = pa.LargeListArray.from_arrays(block.particle_offsets * NUM_CORE, block.core.ravel())
-    return pa.RecordBatch.from_arrays([*identity, hlf, core], schema=unmixed_schema())
+    return pa.RecordBatch.from_arrays([*identity, hlf, core], schema=unmixed_schema(carried))
 
 
 def _count(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from features.compiling import compiled
 from features.distributions import Histograms, add, fill
-from features.kernel_pass import EventKeys
+from features.kernel_pass import EventKeys, unmixed_schema
 from features.low_level import NUM_CORE, padded_features
 from features.mixing import RowGroupLayout
 from features.scaling import ColumnStatistics
@@ -187,13 +187,16 @@ def write_group(
     offsets = lists.offsets.to_numpy() // NUM_CORE
     particles = padded_features(lists.values.to_numpy().reshape(-1, NUM_CORE), offsets)
     num_particles = np.diff(offsets).astype(np.int32)
+    known = {*unmixed_schema().names, "group", "mixing"}
+    carried = [field for field in table.schema if field.name not in known]
     columns = {
         "hlf": _list_column(hlf),
         "particles": _list_column(particles.reshape(len(particles), -1)),
         "num_particles": pa.array(num_particles),
         **{name: _one_chunk(table[name]) for name in ("label", "weight", "sample", "file_uuid", "entry")},
+        **{field.name: _one_chunk(table[field.name]) for field in carried},
     }
-    schema = features_schema()
+    schema = features_schema(carried)
     arrays = [columns[field.name].cast(field.type) for field in schema]
     write_features(pa.Table.from_arrays(arrays, schema=schema), out_dir / group_file(split, group))
     labels, weights = table["label"].to_numpy(), table["weight"].to_numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -16,11 +17,11 @@ TRAIN: Final = 0
 IDENTITY_COLUMNS: Final = ("file_uuid", "entry")
 
 
-def features_schema() -> pa.Schema:
+def features_schema(carried: Sequence[pa.Field] = ()) -> pa.Schema:
     """Arrow schema of the features Parquet; values are unscaled, nothing is nullable.
 
     `hlf` and `particles` (row-major, zero padded) are plain lists, because petastorm reads lists of equal length as
-    matrices.
+    matrices. Columns that the user carries along come last.
 
     Examples:
         >>> features_schema().names
@@ -32,4 +33,4 @@ def features_schema() -> pa.Schema:
         if column.shape:
             kind = pa.list_(pa.field("element", kind, nullable=False))
         fields.append(pa.field(column.name, kind, nullable=False))
-    return pa.schema(fields)
+    return pa.schema([*fields, *carried])

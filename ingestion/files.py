@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
+import awkward as ak
 import fsspec
 import uproot
 import xxhash
@@ -29,6 +30,7 @@ from ingestion.errors import (
     UnreachableFileError,
     UnreadableFileError,
     WaitingFilesError,
+    WrongBranchTypeError,
     may_pass,
     read_error,
 )
@@ -81,6 +83,8 @@ class FileInfo(NamedTuple):
     """Whether the file's events are copies (`ingestion.load_test`)."""
     edges: tuple[int, ...]
     """Entries at which the file is cut into pieces, one events part each: between baskets, from 0 to `entries`."""
+    carried: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
+    """Type of each branch of `ingest.carry`: int64 or float64."""
     digest: str = ""
     """Digest of the content of a local file; empty until the file is read."""
     revision: str = ""
@@ -192,6 +196,7 @@ def inventory(
     refuse_too_many(found.bad, settings)
     _refuse_duplicates(found.infos)
     _refuse_mixed_weights(found.infos, settings)
+    _refuse_mixed_types(found.infos)
     return found
 
 
@@ -285,6 +290,7 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
             is_ntuple = kinds.get(settings.tree) == _RNTUPLE
             branches = set() if tree is None else set(tree.keys(full_paths=is_ntuple))
             needed = set(field_branches(settings.branch_map).values()) & branches
+            carried = {name: _kind_of(tree[name]) for name in settings.carry if name in branches}
             boundaries = basket_boundaries(tree[name] for name in needed) if needed else []
     except Exception as cause:
         # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
@@ -296,11 +302,14 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
     may_be_missing = set(OPTIONAL_SCALARS) - set(settings.branch_map)
     optional = tuple(sorted(set(missing) & may_be_missing))
     absent = {field: branch for field, branch in missing.items() if field not in may_be_missing}
+    absent |= {"ingest.carry": name for name in settings.carry if name not in branches}
     if absent:
         raise MissingBranchError.at(source.path, settings.tree, absent, branches)
     load_test = set(ORIGIN_BRANCHES) <= branches
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
-    return FileInfo(source.sample, source.label, source.path, uuid, entries, size, modified, optional, load_test, edges)
+    return FileInfo(
+        source.sample, source.label, source.path, uuid, entries, size, modified, optional, load_test, edges, carried
+    )
 
 
 def _identity(path: str, uuid: UUID) -> str:
@@ -330,6 +339,23 @@ def _refuse_mixed_weights(infos: Iterable[FileInfo], settings: IngestSettings) -
         present, absent = (first.get((info.label, is_missing)) for is_missing in (False, True))
         if present and absent:
             raise MixedWeightsError.at(field_branches(settings.branch_map)["weight"], present.place, absent.place)
+
+
+def _kind_of(branch: Any) -> str:
+    """The type of a carried column: int64 or float64."""
+    content = ak.type(ak.flatten(branch.array(entry_stop=0), axis=None))
+    return "int64" if str(content).rpartition("* ")[2].startswith(("int", "uint", "bool")) else "float64"
+
+
+def _refuse_mixed_types(infos: Iterable[FileInfo]) -> None:
+    first: FileInfo | None = None
+    for info in infos:
+        first = first or info
+        if info.carried != first.carried:
+            raise WrongBranchTypeError(
+                f"{info.place} has {info.carried}, {first.place} has {first.carried}; the branches of "
+                f"ingest.carry must have one type. Take one out of it, or convert the files."
+            )
 
 
 def _check_header(path: str, size: int) -> None:

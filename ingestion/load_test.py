@@ -101,7 +101,7 @@ def turned(raw: RawEvents, rng: np.random.Generator) -> RawEvents:
         name: Jagged(each.offsets, _turned_fields(each, angle, sign)) for name, each in raw.collections.items()
     }
     scalars = {**raw.scalars, "met_phi": _wrapped(raw.scalars["met_phi"] + angle)}
-    return RawEvents(raw.start, scalars, collections, raw.origin)
+    return raw._replace(scalars=scalars, collections=collections)
 
 
 def _turned_fields(candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]) -> dict[str, NDArray[Any]]:

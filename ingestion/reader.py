@@ -51,6 +51,8 @@ class RawEvents(NamedTuple):
     start: int
     scalars: dict[str, NDArray[Any]]
     collections: dict[str, Jagged]
+    carried: dict[str, NDArray[Any]]
+    """Numbers that the user carries along, by branch."""
     origin: tuple[Sequence[str], NDArray[np.int64]] | None = None
     """In a load-test sample, UUID and entry of the event that each event copies."""
 
@@ -85,6 +87,7 @@ def read_events(
     names = field_branches(settings.branch_map)
     for absent in info.missing_optional:
         del names[absent]
+    names |= {name: name for name in info.carried}
     with _reading(info, f"entries {start} to {stop - 1}"):
         tree = uproot.open({info.path: settings.tree})
     with tree:
@@ -97,7 +100,7 @@ def read_events(
                 arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}
                 origins = [branch.array(entry_start=first, entry_stop=last, library="np") for branch in origin]
             _refuse_missing_entries(info, [*arrays.values(), *origins], first, last)
-            raw = _raw_events(arrays, names, info.path, first, last)
+            raw = _raw_events(arrays, names, info, first, last)
             yield raw._replace(origin=_origin(*origins)) if origins else raw
 
 
@@ -133,8 +136,9 @@ def _origin(
     return [str(UUID(int=(upper << 64) + lower)) for upper, lower in halves], entries
 
 
-def _raw_events(arrays: dict[str, ak.Array], names: dict[str, str], path: str, start: int, stop: int) -> RawEvents:
+def _raw_events(arrays: dict[str, ak.Array], names: dict[str, str], info: FileInfo, start: int, stop: int) -> RawEvents:
     """Flat arrays of the fields of one piece; `names` gives the branch of each field."""
+    path = info.path
     scalars = {name: np.full(stop - start, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
     scalars |= {
         name: _scalar(arrays[name], place=f"{path}: branch '{names[name]}'", dtype=SCALARS[name].dtype)
@@ -153,7 +157,10 @@ def _raw_events(arrays: dict[str, ak.Array], names: dict[str, str], path: str, s
         }
         offsets = _common_offsets({field: column[0] for field, column in columns.items()}, path, name)
         collections[name] = Jagged(offsets, {field: column[1] for field, column in columns.items()})
-    return RawEvents(start, scalars, collections)
+    carried = {
+        name: _scalar(arrays[name], place=f"{path}: branch '{name}'", dtype=kind) for name, kind in info.carried.items()
+    }
+    return RawEvents(start, scalars, collections, carried)
 
 
 def keys_of_events(raw: RawEvents) -> UInt64s:
@@ -252,7 +259,7 @@ def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep
         uuids, origin_entries = raw.origin
         columns["origin_uuid"] = pa.array(np.asarray(uuids, dtype=object)[keep], pa.string())
         columns["origin_entry"] = pa.array(origin_entries[keep], pa.int64())
-    columns |= {name: pa.array(values[keep]) for name, values in raw.scalars.items()}
+    columns |= {name: pa.array(values[keep]) for name, values in (raw.scalars | raw.carried).items()}
     thresholds = {
         "tracks": ("pt", settings.min_track_pt),
         "photons": ("et", settings.min_photon_et),
@@ -269,7 +276,7 @@ def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep
             for field, values in jagged.fields.items()
         }
         columns[name] = _list_array(offsets, fields, name)
-    schema = events_schema()
+    schema = events_schema(info.carried)
     return pa.Table.from_arrays([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 

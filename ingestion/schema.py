@@ -5,6 +5,7 @@ Of the ingestion package, everything downstream (features, awkward, pandas, Spar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -79,8 +80,11 @@ OPTIONAL_SCALARS: Final[dict[str, float]] = {"weight": 1.0}
 ORIGIN_BRANCHES: Final = ("LoadTest_origin_uuid_high", "LoadTest_origin_uuid_low", "LoadTest_origin_entry")
 
 
-def events_schema() -> pa.Schema:
+def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
     """Arrow schema of the events Parquet; nothing in it is nullable.
+
+    Args:
+        carried: Type of each column that the user carries along (`ingest.carry`).
 
     Examples:
         >>> [field.name for field in events_schema().field("photons").type.value_type]
@@ -100,7 +104,14 @@ def events_schema() -> pa.Schema:
         pa.field(name, pa.list_(pa.field("element", struct_type(name), nullable=False)), nullable=False)
         for name in COLLECTIONS
     ]
-    return pa.schema([*identity, *scalars, *lists], metadata={"schema_version": str(SCHEMA_VERSION)})
+    others = [pa.field(name, pa.type_for_alias(kind), nullable=False) for name, kind in (carried or {}).items()]
+    return pa.schema([*identity, *scalars, *lists, *others], metadata={"schema_version": str(SCHEMA_VERSION)})
+
+
+def carried_fields(schema: pa.Schema) -> list[pa.Field]:
+    """The fields of a table of events that the user carries along."""
+    own = set(events_schema().names)
+    return [field for field in schema if field.name not in own]
 
 
 def struct_type(collection: str) -> pa.StructType:

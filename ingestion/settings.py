@@ -56,6 +56,9 @@ class IngestSettings(BaseModel):
     """Name of the tree in the ROOT files; of several cycles the highest is read."""
     branch_map: dict[str, str] = {}
     """Branch names that differ from Delphes' own: of a collection (`muons: Muon`) or a field (`muons.pt: Muon_pt`)."""
+    carry: list[str] = []
+    """Further branches with one number per event, such as `Event.Number`, kept as columns of this name up to the
+    predictions."""
     min_track_pt: float = Field(default=0.5, ge=0)
     """Tracks with a pT above this threshold are kept [GeV]."""
     min_photon_et: float = Field(default=1.0, ge=0)

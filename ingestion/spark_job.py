@@ -253,7 +253,7 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
     try:
         with pq.ParquetWriter(
             unfinished,
-            events_schema(),
+            events_schema(work.info.carried),
             compression="zstd",
             compression_level=1,
             use_dictionary=_WITH_DICTIONARY,

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from features.columns import COLUMNS
 from features.schema import IDENTITY_COLUMNS
 from models.errors import InputError
 
@@ -46,8 +47,8 @@ def predict(
         on_events: Called with the number of each batch.
 
     Returns:
-        Columns `file_uuid`, `entry`, `sample`, `label`, `weight` (the physics weight), those of `also`, and
-        `probability` (a list with one number per class).
+        Columns `file_uuid`, `entry`, `sample`, `label`, `weight` (the physics weight), those of `also`, those
+        that the user carries along, and `probability` (a list with one number per class).
 
     Raises:
         InputError: The files hold no events, or lack features that the model takes.
@@ -59,16 +60,20 @@ def predict(
         if left == 0:
             break
         with pq.ParquetFile(file) as parquet:
-            missing = {*kept, *model.inputs} - set(parquet.schema_arrow.names)
+            names = parquet.schema_arrow.names
+            missing = {*kept, *model.inputs} - set(names)
             if missing:
                 raise InputError(f"{file} has no column {sorted(missing)}. Make the features again.")
-            for batch in parquet.iter_batches(batch_size, columns=sorted({*kept, *model.inputs})):
+            carried = [name for name in names if name not in COLUMNS]
+            for batch in parquet.iter_batches(batch_size, columns=sorted({*kept, *carried, *model.inputs})):
                 chosen = batch if left is None else batch.slice(0, left)
                 if chosen.num_rows == 0:
                     break
                 scores = model.probabilities({name: rows_of(chosen, name) for name in model.inputs})
                 parts.append(
-                    pa.Table.from_batches([chosen.select(kept)]).append_column("probability", pa.array(list(scores)))
+                    pa.Table.from_batches([chosen.select([*kept, *carried])]).append_column(
+                        "probability", pa.array(list(scores))
+                    )
                 )
                 left = None if left is None else left - chosen.num_rows
                 if on_events:

@@ -20,6 +20,7 @@ TREE_NAME: Final = "predictions"
 CHUNK_ROWS: Final = 100_000
 
 _TEXT: Final = ("file_uuid", "sample")
+_NO_NUMBER: Final = (*_TEXT, "probability")
 _PLAIN_TYPES: Final = {"entry": "int64", "label": "int64", "weight": "float64"}
 
 
@@ -50,7 +51,7 @@ def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chu
         InputError: The number of probabilities of an event differs from the number of classes.
     """
     branches = probability_branches(classes)
-    plain = {name: kind for name, kind in _PLAIN_TYPES.items() if name in predictions.column_names}
+    plain = _plain_types(predictions.schema)
     types = {**dict.fromkeys(_TEXT, "string"), **plain, "predicted": "int64", **dict.fromkeys(branches, "float32")}
     unfinished = path.with_name(f".{path.name}")
     with uproot.recreate(unfinished) as file:
@@ -88,7 +89,7 @@ def read_root(path: Path) -> pa.Table:
     try:
         with uproot.open({path: TREE_NAME}) as tree:
             branches = probability_branches(json.loads(tree.title))
-            plain = [name for name in _PLAIN_TYPES if name in tree]
+            plain = [name for name in tree.keys() if name not in {*_TEXT, "predicted", *branches}]  # noqa: SIM118
             columns = tree.arrays([*_TEXT, *plain, *branches], library="np")
     except (OSError, ValueError, KeyError) as cause:
         raise InputError(f"{path} holds no readable predictions ({cause}). Write it again.") from cause
@@ -103,6 +104,12 @@ def read_root(path: Path) -> pa.Table:
     )
 
 
+def _plain_types(schema: pa.Schema) -> dict[str, str]:
+    """Types of the columns of one number per event; those that the user carries along keep theirs."""
+    others = {each.name: str(each.type.to_pandas_dtype().__name__) for each in schema if each.name not in _NO_NUMBER}
+    return {name: _PLAIN_TYPES.get(name, kind) for name, kind in others.items()}
+
+
 def _columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str, Any]:
     """Branches of a batch of predictions."""
     lists = batch.column("probability")
@@ -113,8 +120,7 @@ def _columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str, Any
         **{name: ak.Array(batch.column(name).to_pylist()) for name in _TEXT},
         **{
             name: batch.column(name).to_numpy().astype(kind, copy=False)
-            for name, kind in _PLAIN_TYPES.items()
-            if name in batch.schema.names
+            for name, kind in _plain_types(batch.schema).items()
         },
         "predicted": scores.argmax(axis=1),
         **{name: scores[:, index] for index, name in enumerate(branches)},

@@ -19,7 +19,9 @@ from pydantic import (
 )
 from ruamel.yaml.error import YAMLError
 
+from features.columns import COLUMNS
 from features.settings import FeatureSettings
+from ingestion.schema import events_schema
 from ingestion.secrets import keep_secret
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
@@ -186,6 +188,14 @@ class Config(BaseModel):
                     f"class '{name}': {', '.join(without)} has no cross_section_pb, but other samples of the class "
                     f"have one; give it for all, or for none (they then count by their numbers of events)"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _carried_columns_are_new(self) -> Self:
+        taken = {*COLUMNS, *events_schema().names, "probability", "predicted"}
+        for name in self.ingest.carry:
+            if name in taken or self.ingest.carry.count(name) > 1:
+                raise ValueError(f"ingest.carry: there is a column '{name}' already; name another branch, each once")
         return self
 
     @model_validator(mode="after")

@@ -1,0 +1,72 @@
+"""Columns that the user carries along: from the ROOT file through events and features to the predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import uproot
+from delphes_files import write_delphes
+from made_events import distinct, lepton, made_event
+from networks import made_network
+from spark_in_process import Here
+
+from features.kernel_pass import EventsFile
+from features.normalisation import GeneratedSample
+from features.settings import FeatureSettings
+from features.unsplit_spark_job import make_unsplit
+from ingestion.errors import MissingBranchError, WrongBranchTypeError
+from ingestion.files import SourceFile, inventory
+from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.spark_job import ingest
+from models.prediction import predict
+from models.prediction_files import read_root, write_root
+
+NUMBER = 2**60 + 1
+CARRY = IngestSettings(carry=["Event.Number", "ScalarHT.HT"])
+
+
+def written(path: Path, *, numbers: type = np.int64) -> Path:
+    """A Delphes file with two more branches, of lists with one number as Delphes writes them and of plain numbers."""
+    rows = distinct([made_event(electrons=[lepton(40.0 + n, 0, 0)] if n % 2 else []) for n in range(6)])
+    with uproot.open({write_delphes(path.with_suffix(".tmp.root"), rows): "Delphes"}) as tree:
+        columns = {name: tree[name].array() for name in tree.keys() if not name.startswith("n")}  # noqa: SIM118
+    columns["Event.Number"] = ak.Array((NUMBER + np.arange(6)).astype(numbers)[:, None].tolist())
+    columns["ScalarHT.HT"] = ak.Array(np.arange(6) / 4)
+    columns["Event.Number"] = ak.values_astype(ak.from_regular(columns["Event.Number"]), numbers)
+    with uproot.recreate(path) as file:
+        file.mktree("Delphes", {name: values.type.content for name, values in columns.items()}).extend(columns)
+    return path
+
+
+def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
+    infos = inventory([SourceFile("a", 1, str(written(tmp_path / "a.root")))], CARRY).infos
+    here: Any = Here()
+    for name in ("events", "features"):
+        (tmp_path / name).mkdir()
+    samples = [SampleSettings(name="a", label=1, files=["-"])]
+    made = ingest(here, infos, samples, CARRY, tmp_path / "events", done=here, num_tasks=int)
+    parts = [EventsFile(part.name, "a", "", str(tmp_path / "events" / part.name)) for part in made.parts]
+    features = make_unsplit(
+        here, parts, {"a": GeneratedSample(1, None, 1, 1.0)}, FeatureSettings(), ["QCD", "ttbar", "W+jets"],
+        tmp_path / "features", done=here, num_tasks=int,
+    )  # fmt: skip
+    found = predict(made_network("hlf"), features.files)
+    assert found["Event.Number"].to_pylist() == [NUMBER + 1, NUMBER + 3, NUMBER + 5]
+    assert found["ScalarHT.HT"].to_pylist() == [0.25, 0.75, 1.25]
+    write_root(found, ["QCD", "ttbar", "W+jets"], tmp_path / "p.root")
+    assert read_root(tmp_path / "p.root")["Event.Number"].to_pylist() == found["Event.Number"].to_pylist()
+    assert pq.read_schema(features.files[0]).names[-2:] == ["Event.Number", "ScalarHT.HT"]
+
+
+def test_a_branch_that_is_not_there_and_files_of_different_types_are_named(tmp_path: Path) -> None:
+    first = written(tmp_path / "a.root")
+    with pytest.raises(MissingBranchError, match=r"'Event\.Numbr' \(for ingest\.carry\)\. Nearest: Event\.Number"):
+        inventory([SourceFile("a", 0, str(first))], IngestSettings(carry=["Event.Numbr"]))
+    sources = [SourceFile("a", 0, str(path)) for path in (first, written(tmp_path / "b.root", numbers=np.float64))]
+    with pytest.raises(WrongBranchTypeError, match=r"b\.root has .*'float64'.*a\.root has .*'int64'"):
+        inventory(sources, CARRY)
