@@ -302,7 +302,7 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
     may_be_missing = set(OPTIONAL_SCALARS) - set(settings.branch_map)
     optional = tuple(sorted(set(missing) & may_be_missing))
     absent = {field: branch for field, branch in missing.items() if field not in may_be_missing}
-    absent |= {"ingest.carry": name for name in settings.carry if name not in branches}
+    absent |= {f"ingest.carry: {name}": name for name in settings.carry if name not in branches}
     if absent:
         raise MissingBranchError.at(source.path, settings.tree, absent, branches)
     load_test = set(ORIGIN_BRANCHES) <= branches

@@ -254,8 +254,7 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
         with pq.ParquetWriter(
             unfinished,
             events_schema(work.info.carried),
-            compression="zstd",
-            compression_level=1,
+            compression="lz4",
             use_dictionary=_WITH_DICTIONARY,
             write_statistics=_WITH_STATISTICS,
         ) as writer:

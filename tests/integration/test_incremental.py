@@ -73,7 +73,7 @@ def write(path: Path, rows: list[Row], *, identity: str = "") -> Path:
     uuid = uuid5(NAMESPACE_URL, identity or path.name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(uproot, "recreate", partial(uproot.recreate, compression=None, uuid_function=lambda: uuid))
-        return write_delphes(path, distinct(rows))
+        return write_delphes(path, rows)
 
 
 def later(path: Path, change: Callable[[], object] = lambda: None) -> None:
@@ -415,12 +415,13 @@ def weighted(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) 
     made = Analysis(tmp_path_factory.mktemp("weighted"), provider)
     made.data.mkdir()
     made.samples = [
-        {"name": name, "label": label, "files": [str(made.data / f"{name}.root")]}
-        for name, label in zip(WEIGHT_FILES, (0, 0, 1, 2), strict=True)
+        # Cross-section / sum of weights: 2 and 0.5.
+        {"name": name, "label": label, "files": [str(made.data / f"{name}.root")], "cross_section_pb": known}
+        for name, label, known in zip(WEIGHT_FILES, (0, 0, 1, 2), (118.0, 33.0, None, None), strict=True)
     ]
     for name, groups in WEIGHT_FILES.items():
         rows = [made_event(**KINDS[kind], weight=weight) for kind, weight, count in groups for _ in range(count)]
-        write(made.data / f"{name}.root", rows)
+        write(made.data / f"{name}.root", distinct(rows))
     # Small parts: their sums must be added up.
     made.run(ingest={"entries_per_task": 4})
     return made
@@ -449,14 +450,15 @@ def test_the_cutflow_counts_events_and_weights_by_class(weighted: Analysis) -> N
     found = [(each["events"], each["weight"], each["weight2"]) for each in steps_of(weighted, "QCD")]
     assert found == [
         # Both samples: 43 + 33 entries; less 1 not finite; less 4 + 8 soft; less 3 not isolated.
-        (76, 125.0, 277.0),
-        (75, 123.0, 273.0),
-        (63, 111.0, 237.0),
-        (60, 105.0, 225.0),
-        (60, 105.0, 225.0),
+        # The weights of the first count twice, those of the second half.
+        (76, 2 * 59 + 66 / 2, 4 * 145 + 132 / 4),
+        (75, 2 * 57 + 66 / 2, 4 * 141 + 132 / 4),
+        (63, 2 * 61 + 50 / 2, 4 * 137 + 100 / 4),
+        (60, 2 * 55 + 50 / 2, 4 * 125 + 100 / 4),
+        (60, 2 * 55 + 50 / 2, 4 * 125 + 100 / 4),
     ]
     (*_, alone) = steps_of(weighted, "qcd_a", by="samples")
-    assert (alone["events"], alone["weight"], alone["weight2"]) == (35, 55.0, 125.0)
+    assert (alone["events"], alone["weight"], alone["weight2"]) == (35, 110.0, 500.0)
 
 
 def test_efficiencies_are_those_computed_by_hand(weighted: Analysis) -> None:
@@ -465,9 +467,9 @@ def test_efficiencies_are_those_computed_by_hand(weighted: Analysis) -> None:
     raw, heavy = last["efficiency"], last["weighted_efficiency"]
     assert raw["value"] == pytest.approx(60 / 76)
     assert raw["error"] == pytest.approx(math.sqrt((60 / 76) * (16 / 76) / 76))
-    share = 105 / 125
+    share = 135 / 151
     assert heavy["value"] == pytest.approx(share)
-    assert heavy["error"] == pytest.approx(math.sqrt((1 - share) ** 2 * 225 + share**2 * (277 - 225)) / 125)
+    assert heavy["error"] == pytest.approx(math.sqrt((1 - share) ** 2 * 525 + share**2 * (613 - 525)) / 151)
 
 
 def test_weighted_efficiencies_may_be_above_one_where_events_of_negative_weight_are_rejected(
