@@ -45,7 +45,7 @@ def test_every_key_has_its_default_values_and_meaning(reference: ModuleType) -> 
     assert rows["samples[].label"][1] == "required"
     assert rows["train.slowmo"][1] == "not set"
     assert rows["train.slowmo.tau"][1] == "`12`"
-    assert "`downsample`: Drop events of the larger classes" in rows["features.balance"][3]
+    assert "`downsample`: Drop training events of the larger classes" in rows["features.balance"][3]
     assert rows["train.schedule.decay"][2] == "`constant`, `step`, `cosine`"
     assert "model.particles.gru_width" in rows
     assert rows["train.algorithm.overlap"][1:3] == ['`"thread"`', "`thread`, `inline`"]

@@ -15,7 +15,7 @@ from features.errors import EmptySelectionError
 from features.kernel_pass import EventsFile, kernel_items
 from features.normalisation import GeneratedSample
 from features.unsplit_spark_job import make_unsplit
-from ingestion.files import expand, inventory, refuse_waiting
+from ingestion.files import Inventory, expand, inventory, refuse_waiting
 from ingestion.settings import SampleSettings
 from ingestion.spark_job import IngestResult, ingest, keys_folder, sum_by_sample
 from models.evaluation.evaluation import Candidate, boosted_trees, evaluate, write_predictions
@@ -24,7 +24,7 @@ from pipeline.config import Config
 from pipeline.configuration.local_folder import chosen_folder
 from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import generated, sum_weights
+from pipeline.reporting.cutflow import generated, missing_weights, sum_weights, uncertain_mixtures
 from pipeline.run_folder import RunFolder
 from pipeline.runs.models_on_disk import (
     FoundModel,
@@ -162,6 +162,8 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     with Bar(run_folder.console, "checking files", "files") as bar:
         checked = inventory(expand(samples), config.ingest, on_file=bar)
     refuse_waiting(checked, config.ingest)
+    for words in _notes(config, checked, has_truth="=" in inputs[0]):
+        run_folder.say(f"  note: {words}")
     config.refuse_load_test(any(info.is_load_test for info in checked.infos))
     with Bar(run_folder.console, "Spark", "") as bar:
         bar(0, 0, "starting")
@@ -192,6 +194,12 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     if not selected:
         raise EmptySelectionError("--inputs: no event of these files passes the selection. Give more, or others.")
     return _Events(", ".join(inputs), made.files, has_truth="=" in inputs[0])
+
+
+def _notes(config: Config, checked: Inventory, *, has_truth: bool) -> list[str]:
+    """What to know about the weights of the new events."""
+    mixtures = uncertain_mixtures(config.model_dump(mode="json")) if has_truth else []
+    return [*mixtures, *missing_weights(info._asdict() for info in checked.infos)]
 
 
 def _generated(read: IngestResult, samples: Sequence[SampleSettings]) -> dict[str, GeneratedSample]:

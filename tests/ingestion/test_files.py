@@ -229,7 +229,7 @@ def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> No
             assert len(inventory(sources, IngestSettings()).infos) == 2
 
 
-def test_files_of_zero_uuid_are_told_apart_by_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_zero_uuid_are_known_by_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uproot, "recreate", partial(uproot.recreate, uuid_function=lambda: UUID(int=0)))
     first = write_delphes(tmp_path / "a.root", [made_event()])
     second = write_delphes(tmp_path / "b.root", [made_event()] * 2)
