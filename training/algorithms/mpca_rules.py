@@ -42,7 +42,7 @@ class Constants(NamedTuple):
     """Smoothing of the trajectory (section 4.3)."""
 
     def alpha_at(self, cycle: int) -> float:
-        """The pull while the joint model has been through so many cycles: none, then the peak, then down to `alpha`.
+        """The pull after a number of cycles of the joint model: none, then the peak, then down to `alpha`.
 
         Examples:
             >>> [round(Constants(alpha=0.125, alpha_ramp=2).alpha_at(cycle), 3) for cycle in (0, 1, 2, 3, 4, 9)]

@@ -68,7 +68,15 @@ def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand(form: str) -> 
 def test_replicas_stay_equal_though_nobody_waits(shards: int) -> None:
     slow = ROUGH.model_copy(update={"slow_ranks": {2: 10.0}})
     watcher, problem = Watcher(), LinearGradients(workers=4, steps=60, seed=6)
-    problem.drive(**MPCA, **SGD, shards=shards, cluster=slow, before_step=watcher)
+
+    def look(rank: int, step: int, algorithm: Any) -> None:
+        watcher(rank, step, algorithm)
+        # A checkpoint knows each step, though the last contributions are under way.
+        contributed = sum(n * times for n, times in algorithm.counters()["steps_per_cycle"].items())
+        under_way = contributed + algorithm.joint.state()["steps"].sum() - shards * step
+        assert under_way == (algorithm.joint._sent if algorithm.joint.is_under_way else 0)
+
+    problem.drive(**MPCA, **SGD, shards=shards, cluster=slow, before_step=look)
     algorithms = [mpca(watcher, rank) for rank in range(4)]
     states = [each.joint.state() for each in algorithms]
     for state in states[1:]:
