@@ -229,6 +229,7 @@ STRAGGLER_METHODS: dict[str, dict[str, Any]] = {
     "ad-psgd": {"algorithm": "ad-psgd"},
     "swarm-sgd": {"algorithm": "swarm-sgd"},
     "swarm-sgd + slowmo, no average": {"algorithm": "swarm-sgd", "slowmo": {}},
+    "mpca": {"algorithm": "mpca"},
     "ar-sgd": {"algorithm": "ar-sgd"},
     "d-psgd": {"algorithm": "d-psgd"},
 }

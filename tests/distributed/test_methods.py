@@ -33,6 +33,7 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "qg-dsgdm", "topology": "base-2", "optimizer": "sgd", "skew": {"by": "class"}},
     {"algorithm": "choco-sgd", "compression": "top-k", "skew": {"by": "file"}, "reader": "arrow", "cache": "memory"},
     {"algorithm": "diloco", "local_steps": 3, "optimizer": "adamw", "weight_decay": 0.1},
+    {"algorithm": "mpca", "cycle_steps": 2, "alpha_free": 1, "beta_ramp": 3, "gamma_ramp": 3},
 ]
 GOSSIP: list[dict[str, Any]] = [
     {"algorithm": "ad-psgd", "overlap": "inline"},
@@ -97,6 +98,20 @@ def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
         assert rank["bytes_sent"] > 0
         assert rank["seconds_by_kind"]["communicate"] > 0
     assert told["consensus_distance"] < 0.25 * distance_alone
+
+
+def test_shards_of_mpca_travel_beside_the_steps_on_mpi(dataset: FeatureDataset, tmp_path: Path) -> None:
+    run = make_spec(dataset, tmp_path / "out", **GOSSIP_RUN, algorithm="mpca", schedule={"decay": "cosine"})
+    launch(run, on_progress=lambda _: None)
+    told, history = summary(run.out_dir), records(run.out_dir)[0]
+    assert told["best_val_loss"] < 0.7 * history[0]["val_loss"]
+    assert told["samples"] == 8 * sum(ROWS["train"])
+    assert len({rank["cycles"] for rank in told["per_rank"]}) == 1
+    for rank in told["per_rank"]:
+        assert rank["cycles"] >= 3
+        assert rank["mean_steps_per_cycle"] >= 1
+        assert rank["max_staleness"] >= 1
+        assert rank["bytes_sent"] > 0
 
 
 def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(dataset: FeatureDataset, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "swarm-sgd geometric": {"algorithm": "swarm-sgd", "local_steps_law": "geometric"},
     "ad-psgd additive": {"algorithm": "ad-psgd", "overlap": "thread", "exchange": "additive"},
     "swarm-sgd additive": {"algorithm": "swarm-sgd", "exchange": "additive"},
+    "mpca": {"algorithm": "mpca", "alpha": 0.4, "alpha_free": 1, "alpha_ramp": 2, "beta_ramp": 2, "gamma_ramp": 2},
 }
 #: Those of them that gossip.
 GOSSIP = {name: chosen for name, chosen in METHODS.items() if chosen["algorithm"] in ("ad-psgd", "swarm-sgd")}

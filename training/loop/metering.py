@@ -137,6 +137,10 @@ class MeteredTransport(Transport):
         return _MeteredCentre(await self._transport.centre(vector, shards=shards, segments=segments), self._meter)
 
     @override
+    async def open_counters(self) -> None:
+        await self._meter.timed("opening the counters", self._transport.open_counters(), self._transport)
+
+    @override
     async def count(self, counter: CounterName, number: int) -> int:
         return await self._meter.timed("counting", self._transport.count(counter, number), self._transport)
 

@@ -82,7 +82,7 @@ class MpiTransport(Transport):
         #: A thread may call MPI beside the computation.
         self._with_thread = overlap == "thread" and not one_thread
         self._sums = MpiSums(self.process, self, with_thread=self._with_thread)
-        #: Made by `share` and `centre`: methods that share no vectors count nothing, and need no sockets between hosts.
+        #: Made by `open_counters`, thus by `share` and `centre`: synchronous methods need no sockets between hosts.
         self._counters: _Counters | SocketCounters | None = None
         self._waits = _CollectiveWaits(self.comm, self._turn)
         self._tested: SelfTest | None = None
@@ -140,7 +140,7 @@ class MpiTransport(Transport):
         Raises:
             LaunchError: One-sided communication does not work, or no network connects the ranks.
         """
-        self._meet_to_share()
+        await self.open_counters()
         if self.protocol == "sockets":
             with self._turn:
                 return SocketSharedVector(
@@ -158,7 +158,7 @@ class MpiTransport(Transport):
         Raises:
             LaunchError: One-sided communication does not work, or no network connects the ranks.
         """
-        self._meet_to_share()
+        await self.open_counters()
         layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
         with self._turn:
             refuse_different(self.comm, vector)
@@ -169,7 +169,8 @@ class MpiTransport(Transport):
             poke = self._test().target_must_help
             return MpiCentre(self.process, layout, vector, with_thread=self._with_thread, poke=poke)
 
-    def _meet_to_share(self) -> None:
+    @override
+    async def open_counters(self) -> None:
         """Wait for all, who may come minutes apart, and make the counters."""
         self.process.wait_for_all()
         if self._counters is None:
@@ -197,7 +198,7 @@ class MpiTransport(Transport):
     @override
     async def count(self, counter: CounterName, number: int) -> int:
         if self._counters is None:
-            raise AssertionError("share() was not awaited")
+            raise AssertionError("open_counters() was not awaited")
         with self._turn:
             return self._counters.add(COUNTERS.index(counter), number)
 

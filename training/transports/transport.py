@@ -147,6 +147,10 @@ class Transport(Protocol):
             segments: Further vectors beside it by name, with their initial value, for the rules of commits.
         """
 
+    async def open_counters(self) -> None:
+        """Make `count` usable where no vector is shared; all workers together."""
+        return
+
     async def count(self, counter: CounterName, number: int) -> int:
         """Add to a counter of all workers, which begins at 0; returns the sum so far."""
 

@@ -17,6 +17,8 @@ from training.algorithms.ad_psgd import AdPsgd
 from training.algorithms.ar_sgd import ArSgd
 from training.algorithms.base import Algorithm, mean_over_workers
 from training.algorithms.local_sgd import LocalSgd
+from training.algorithms.mpca import Mpca
+from training.algorithms.mpca_joint import JointModel
 from training.algorithms.partners import RandomPartners
 from training.algorithms.slowmo import SlowMo
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
@@ -57,6 +59,7 @@ SAME_MEAN = (
 )
 RESUME = "training/simulation/test_resume.py::test_every_method_continues_from_a_checkpoint_bit_by_bit"
 CLOCK = "training/simulation/test_resume.py::test_the_clock_of_the_learning_rate_continues"
+MPCA = "training/algorithms/test_mpca.py"
 RING = {"base": {"algorithm": "d-psgd", "topology": "ring"}, "beta": 0.6}
 BY_HAND = {"overlap": "inline", "exchange": "locked"}
 #: Batches that differ in size between workers.
@@ -149,6 +152,22 @@ MUTATIONS = {
     ),
     "the optimizer in a checkpoint": Mutation(
         worker_state.start, 'algorithm.optimizer.load_state_dict(own["optimizer"])', "pass", RESUME, resumed("ar-sgd")
+    ),
+    "a sum that has arrived in a checkpoint": Mutation(
+        JointModel.restore, 'self._message = state["arrived"]', "pass",
+        f"{MPCA}::test_ten_steps_and_ten_after_a_resume_are_twenty", {"chosen": {"cycle_steps": 3}},
+    ),
+    "the last steps of all before the end": Mutation(
+        JointModel.begin, "ending and not self.steps.any()", "ending",
+        f"{MPCA}::test_replicas_stay_equal_though_nobody_waits", {"shards": 3},
+    ),
+    "the steps of a sum under way": Mutation(
+        JointModel.state, "+= self._sent", "+= 0",
+        f"{MPCA}::test_replicas_stay_equal_though_nobody_waits", {"shards": 2},
+    ),
+    "nobody waits": Mutation(
+        Mpca._exchange, "not self.joint.is_done", "False",
+        f"{MPCA}::test_replicas_stay_equal_though_nobody_waits", {"shards": 1},
     ),
     "samples of all workers in a checkpoint": Mutation(
         Trainer._epochs_together, "done=done, counted", "done=0, counted", CLOCK, {"method": "ad-psgd"}

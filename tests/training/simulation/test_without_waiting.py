@@ -29,9 +29,9 @@ def rate(cluster: Any, **chosen: Any) -> float:
     return samples_per_second(run(train=TRAIN, cluster=cluster, epochs=3, **chosen).records)
 
 
-@pytest.mark.parametrize("method", [*GOSSIP, "swarm-sgd with slowmo"])
+@pytest.mark.parametrize("method", [*GOSSIP, "mpca", "swarm-sgd with slowmo"])
 def test_the_trainer_keeps_the_rate_of_the_fast_workers(method: str) -> None:
-    chosen = METHODS["swarm-sgd"] | {"slowmo": {"tau": 4}} if method not in GOSSIP else GOSSIP[method]
+    chosen = METHODS["swarm-sgd"] | {"slowmo": {"tau": 4}} if method not in METHODS else METHODS[method]
     # Ideally (3 + 1/10) / 4.
     assert 0.7 <= rate(STRAGGLER, **chosen) / rate(CLUSTER, **chosen) <= 0.78
 
@@ -52,11 +52,11 @@ def check_totals(simulated: Simulated, rows: int) -> None:
         assert {record["samples_seen_by_all"] for record in records} == {rows * (epoch + 1)}
 
 
-@pytest.mark.parametrize("method", GOSSIP)
+@pytest.mark.parametrize("method", [*GOSSIP, "mpca"])
 def test_every_event_is_used_once_an_epoch_by_whoever_is_ready(method: str) -> None:
     # Rank 2 is busy with one unit while the others do whole epochs.
     slow = CLUSTER.model_copy(update={"slow_ranks": {2: 200.0}})
-    simulated = run(train=toy_rows(323), cluster=slow, workers=3, epochs=4, **GOSSIP[method])
+    simulated = run(train=toy_rows(323), cluster=slow, workers=3, epochs=4, **METHODS[method])
     check_totals(simulated, 323)
     assert min(record["steps"] for record in simulated.records[2]) == 0
     losses = [{record["val_loss"] for record in records} for records in zip(*simulated.records, strict=True)]
@@ -82,7 +82,7 @@ def test_the_first_unit_of_an_epoch_makes_a_worker_validate_what_is_there(monkey
 
 @pytest.mark.parametrize("workers", [3, 2, 5])
 @pytest.mark.parametrize("position", [(0, 24), (1, 0)])
-@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd additive"])
+@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd additive", "mpca"])
 def test_a_run_continues_from_its_checkpoint_with_any_number_of_workers(
     method: str, position: tuple[int, int], workers: int
 ) -> None:

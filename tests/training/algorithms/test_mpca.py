@@ -1,0 +1,164 @@
+"""MPCA SGD in the simulator: by hand, equal to LocalSGD in a special case, without waiting, and resumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import CLUSTER, ROUGH, KeptCheckpoints, LinearGradients, Watcher, models, run, toy_rows
+
+from training.algorithms.mpca import Mpca
+from training.algorithms.mpca_rules import Constants, JointShard, contribution, driver_rule
+from training.simulation.cluster import ClusterSettings
+
+RATE = 0.1
+SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE}
+NO_RAMPS: dict[str, Any] = {"alpha_free": 0, "alpha_ramp": 0, "beta_ramp": 0, "gamma_ramp": 0}
+MPCA: dict[str, Any] = {"algorithm": "mpca"}
+#: The average replaces the models at once: the synchronous baseline of the paper.
+REPLACED: dict[str, Any] = MPCA | {"form": "replacement", "overlap": "inline", "shards": 1, "beta": 1.0, "gamma": 0.0}
+
+
+def mpca(watcher: Watcher, rank: int) -> Mpca:
+    found = watcher.algorithms[rank]
+    assert isinstance(found, Mpca)
+    return found
+
+
+def joint(algorithm: Mpca) -> np.ndarray[Any, Any]:
+    found = np.empty(5)
+    algorithm.joint.read(found)
+    return found
+
+
+@pytest.mark.parametrize("optimizer", [{"optimizer": "sgd"}, {"optimizer": "adam"}])
+def test_one_shard_that_replaces_without_projection_or_overlap_is_local_sgd(optimizer: dict[str, Any]) -> None:
+    problem = LinearGradients(workers=3, steps=8, seed=4)
+    found = problem.drive(**REPLACED, **optimizer, cycle_steps=3, cluster=ROUGH)
+    wanted = problem.drive(algorithm="local-sgd", **optimizer, local_steps=3)
+    np.testing.assert_allclose(found, wanted, atol=1e-14)
+
+
+@pytest.mark.parametrize("form", ["displacement", "regulariser"])
+def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand(form: str) -> None:
+    problem = LinearGradients(workers=3, steps=9, seed=5)
+    constants = Constants(alpha=0.3, alpha_peak=0.4, alpha_free=1, alpha_ramp=1, beta_ramp=2, gamma_ramp=2)
+    chosen = MPCA | SGD | constants._asdict() | {"form": form, "shards": 1, "cycle_steps": 2}
+    watcher = Watcher()
+    run_of_all = problem.drive(**chosen, cluster=ROUGH, before_step=watcher)
+    local, shard = np.tile(problem.initial, (3, 1)), JointShard.at_start(problem.initial)
+    under_way = None
+    for step, found in enumerate(run_of_all):
+        pull = constants.alpha_at(shard.cycle) * (local - shard.projected)
+        if form == "displacement":
+            local -= pull
+        gradients = np.array([problem.gradient(rank, step, local[rank]) for rank in range(3)])
+        local -= RATE * (gradients + (pull if form == "regulariser" else 0))
+        np.testing.assert_allclose(found, local, atol=1e-13)
+        if step % 2 == 1:
+            if under_way is not None:
+                shard = driver_rule(shard, under_way, constants)
+            under_way = sum((contribution(each, 2) for each in local), np.zeros(6))
+    for rank in range(3):
+        np.testing.assert_allclose(joint(mpca(watcher, rank)), shard.model, atol=1e-13)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_replicas_stay_equal_though_nobody_waits(shards: int) -> None:
+    slow = ROUGH.model_copy(update={"slow_ranks": {2: 10.0}})
+    watcher, problem = Watcher(), LinearGradients(workers=4, steps=60, seed=6)
+
+    def look(rank: int, step: int, algorithm: Any) -> None:
+        watcher(rank, step, algorithm)
+        # A checkpoint knows each step, though the last contributions are under way.
+        contributed = sum(n * times for n, times in algorithm.counters()["steps_per_cycle"].items())
+        under_way = contributed + algorithm.joint.state()["steps"].sum() - shards * step
+        assert under_way == (algorithm.joint._sent if algorithm.joint.is_under_way else 0)
+
+    problem.drive(**MPCA, **SGD, shards=shards, cluster=slow, before_step=look)
+    algorithms = [mpca(watcher, rank) for rank in range(4)]
+    states = [each.joint.state() for each in algorithms]
+    for state in states[1:]:
+        np.testing.assert_array_equal(state["vectors"], states[0]["vectors"])
+        np.testing.assert_array_equal(state["numbers"], states[0]["numbers"])
+    counted = [each.counters() for each in algorithms]
+    assert len({each["cycles"] for each in counted}) == 1
+    # The fast workers take many steps in a cycle of a shard, the slow one a step for each sum.
+    means = [sum(n * times for n, times in each["steps_per_cycle"].items()) for each in counted]
+    assert means == [60 * shards] * 4, "every step is in one contribution of each shard"
+    assert max(counted[2]["steps_per_cycle"]) <= shards + 1
+    assert max(counted[0]["steps_per_cycle"]) >= 3
+    assert max(counted[0]["staleness"]) >= 2
+    # Until the end, nobody waited: the fast workers finished ten times earlier.
+    assert watcher.began[0][-1] < 0.3 * watcher.began[2][-1]
+    assert algorithms[2].transport.waited < 0.1 * watcher.began[2][-1]
+
+
+def test_weights_are_the_steps_of_the_workers() -> None:
+    slow = ClusterSettings.sleeping(1e-3, slow_ranks={1: 4.0}, latency_seconds=1e-6)
+    pulls = {}
+    for weighted in (True, False):
+        problem, watcher = LinearGradients(workers=2, steps=40, seed=7), Watcher()
+        problem.pulls[0], problem.pulls[1] = 1.0, -1.0
+        chosen = MPCA | SGD | NO_RAMPS | {"weighted": weighted, "gamma": 0.0}
+        seen: list[float] = []
+
+        def look(rank: int, step: int, algorithm: Any, seen: list[float] = seen, watcher: Watcher = watcher) -> None:
+            watcher(rank, step, algorithm)
+            if (rank, step) == (0, 39):
+                seen.append(float(joint(algorithm).mean()))
+
+        problem.drive(**chosen, cluster=slow, before_step=look)
+        pulls[weighted] = seen[0]
+    assert pulls[True] > pulls[False] + 0.1
+
+
+def test_a_model_that_is_not_finite_stays_with_its_worker_and_gives_way_to_the_joint_one() -> None:
+    problem = LinearGradients(workers=3, steps=12, seed=8)
+    start = np.tile(problem.initial, (3, 1))
+    start[1] = np.nan
+    found = problem.drive(**MPCA, **SGD, cluster=ROUGH, initial=start)
+    assert np.isfinite(found[:, [0, 2]]).all()
+    assert np.isfinite(found[-1, 1]).all()
+
+
+#: 20 steps of 3 workers: two epochs of ten.
+TWENTY: dict[str, Any] = MPCA | {"workers": 3, "batch_size": 4, "cluster": ROUGH, "alpha": 0.3, "alpha_free": 1}
+
+
+@pytest.mark.parametrize("chosen", [{}, {"cycle_steps": 3}, {"overlap": "inline", "shards": 2}], ids=str)
+def test_ten_steps_and_ten_after_a_resume_are_twenty(chosen: dict[str, Any]) -> None:
+    kept = KeptCheckpoints()
+    settings = TWENTY | chosen | {"sharding": "static", "train": toy_rows(120, groups=6), "checkpoint_steps": 7}
+    whole = run(files=kept.files, **settings)
+    for position in ((0, 7), (1, 0)):
+        begun = KeptCheckpoints()
+        resumed = run(files=begun.files, resume=kept.at(position), **settings)
+        np.testing.assert_array_equal(models(resumed), models(whole))
+        for own, other in zip(resumed.records, whole.records, strict=True):
+            for key in ("val_loss", "consensus_distance", "cycles", "steps_per_cycle", "staleness"):
+                assert own[-1][key] == other[-1][key], (position, key)
+
+
+def test_checkpoints_change_no_numbers_where_the_order_is_fixed() -> None:
+    runs = [run(files=KeptCheckpoints().files, **TWENTY, cycle_steps=4, checkpoint_steps=every) for every in (2, 100)]
+    np.testing.assert_array_equal(models(runs[0]), models(runs[1]))
+    assert runs[0].records[0][-1]["val_loss"] == pytest.approx(runs[1].records[0][-1]["val_loss"], rel=1e-14)
+
+
+def test_by_work_units_workers_resume_with_one_joint_model() -> None:
+    kept = KeptCheckpoints()
+    slow = CLUSTER.model_copy(update={"slow_ranks": {2: 5.0}, "latency_seconds": 1e-3})
+    settings = TWENTY | {"cluster": slow, "train": toy_rows(240, groups=6), "checkpoint_steps": 3}
+    whole = run(files=kept.files, **settings)
+    assert whole.records[0][-1]["val_loss"] < whole.records[0][0]["val_loss"]
+    middle = [position for position in sorted(kept.content) if len(kept.content[position]) == 3][1]
+    numbers = {tuple(kept.at(middle).load(rank)["algorithm"]["joint"]["numbers"].tolist()) for rank in range(3)}
+    assert len(numbers) > 1, "the workers passed the checkpoint at different cycles"
+    begun = KeptCheckpoints()
+    resumed = run(files=begun.files, resume=kept.at(middle), **settings)
+    ends = [begun.at((2, 0)).load(rank)["algorithm"]["joint"] for rank in range(3)]
+    for end in ends[1:]:
+        np.testing.assert_array_equal(end["vectors"], ends[0]["vectors"])
+    assert resumed.records[0][-1]["val_loss"] == pytest.approx(whole.records[0][-1]["val_loss"], rel=0.2)

@@ -1,0 +1,217 @@
+"""MPCA SGD: all-reduces of shards beside the steps, whose projected average pulls the workers (Langer et al. 2018)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import Field
+from typing_extensions import override
+
+from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
+from training.algorithms.method import MethodSettings, Sharing, Traits, algorithm
+from training.algorithms.mpca_joint import JointModel
+from training.algorithms.mpca_rules import MOST_SHARDS, Constants, displace, penalty_gradient
+from training.transports.transport import Vector, is_finite
+
+_PAPER = Constants()
+
+
+class MpcaSettings(MethodSettings):
+    """Pull workers towards the projected average of all at every step; averages travel beside the steps."""
+
+    name: Literal["mpca"]
+    shards: int = Field(default=MOST_SHARDS, ge=1, le=MOST_SHARDS)
+    """Number of parts of the model, exchanged in turn."""
+    cycle_steps: int | None = Field(default=None, ge=1)
+    """Number of steps between two exchanges; the worker then waits for the one before. Null: as many as one takes, so
+    that nobody waits."""
+    overlap: Literal["thread", "inline"] = "thread"
+    """How models are exchanged: in a thread beside the steps, or `inline`, between two steps, where all wait."""
+    form: Literal["displacement", "regulariser", "replacement"] = "displacement"
+    """How the average acts on a worker: it displaces the model before every gradient (equation 7), adds a penalty to
+    the gradient (equation 6), or replaces the model when it arrives."""
+    weighted: bool = True
+    """Whether a worker's weight in the average is the number of its steps since the last one, else 1."""
+    alpha: float = Field(default=_PAPER.alpha, gt=0, le=1)
+    """Strength of the pull at every step, above 0 and at most 1."""
+    alpha_peak: float = Field(default=_PAPER.alpha_peak, gt=0, le=1)
+    """Strength of the pull after the cycles without one."""
+    alpha_free: int = Field(default=_PAPER.alpha_free, ge=0)
+    """Number of exchanges of the whole model before the pull begins."""
+    alpha_ramp: int = Field(default=_PAPER.alpha_ramp, ge=0)
+    """Number of exchanges in which the pull falls from `alpha_peak` to `alpha`."""
+    beta: float = Field(default=_PAPER.beta, gt=0, le=1)
+    """Share of the average in the next joint model, above 0 and at most 1."""
+    beta_ramp: int = Field(default=_PAPER.beta_ramp, ge=0)
+    """Number of exchanges in which this share falls from 1 to `beta`."""
+    gamma: float = Field(default=_PAPER.gamma, ge=0)
+    """Length of the projection ahead, in exchanges; 0 for none."""
+    gamma_ramp: int = Field(default=_PAPER.gamma_ramp, ge=0)
+    """Number of exchanges in which the projection grows from 0 to `gamma`."""
+    delta: float = Field(default=_PAPER.delta, ge=0, lt=1)
+    """Smoothing of the direction of the projection, at least 0 and below 1."""
+
+    @property
+    @override
+    def sharing(self) -> Sharing:
+        return Sharing(overlap=self.overlap)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether exchanges come after fixed steps, for which all wait, so that the run does not depend on timing."""
+        return self.cycle_steps is not None or self.overlap == "inline"
+
+    @property
+    @override
+    def traits(self) -> Traits:
+        return replace(super().traits, synchronous=self.is_fixed, equal_steps=self.is_fixed)
+
+    @property
+    def constants(self) -> Constants:
+        """The constants of the rules."""
+        return Constants(**{name: getattr(self, name) for name in Constants._fields})
+
+
+@algorithm("mpca", MpcaSettings, Traits(title="MPCA SGD", synchronous=False, equal_steps=False, can_shrink=False))
+class Mpca(Algorithm):
+    """x_i <- x_i - alpha (x_i - x~*), then the optimiser's step; meanwhile x~ <- (1 - beta) x~ + beta mean_tau(x_i).
+
+    x~* = x~ + gamma v~ is ahead of the joint model x~ along its trajectory v~ (equations 4 to 9, in `mpca_rules`). At
+    the end of a step a worker sends a shard if it has the result of the one before; else it takes the next step with
+    the x~* that it has. So nobody waits, and an exchange takes as long as the slowest worker's step. The model of the
+    method is x~.
+    """
+
+    def __init__(self, settings: MpcaSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self.traits = settings.traits
+        self._settings, self._constants = settings, settings.constants
+        self._local = self.model.empty()
+        self._joint: JointModel | None = None
+        self._since = 0
+        """Number of steps since this worker began the last sum."""
+        self._steps_per_cycle: Counter[int] = Counter()
+        self._staleness: Counter[int] = Counter()
+
+    @property
+    def joint(self) -> JointModel:
+        """The joint model."""
+        if self._joint is None:
+            raise AssertionError("start() was not awaited")
+        return self._joint
+
+    @override
+    async def start(self) -> None:
+        self.model.read(self._local)
+        await self.transport.broadcast(self._local)
+        if not self._settings.is_fixed:
+            await self.transport.open_counters()
+        chosen = self._settings
+        self._joint = JointModel(
+            self.transport, self._local, shards=chosen.shards, constants=self._constants, weighted=chosen.weighted
+        )
+
+    @override
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        form, alpha = self._settings.form, self._constants.alpha_at(self.joint.cycles)
+        if form == "displacement" and alpha:
+            self.model.read(self._local)
+            self.model.write(displace(self._local, self.joint.projected, alpha))
+        if await self.has_gradient(compute_gradient, num_samples):
+            if form == "regulariser" and alpha:
+                self.model.read(self._local)
+                penalty = penalty_gradient(self._local, self.joint.projected, alpha)
+                self.model.read_gradient(self._local)
+                self.model.write_gradient(self._local + penalty)
+            self.optimizer.step()
+            self.joint.steps += 1
+        await self._exchange()
+
+    async def _exchange(self) -> None:
+        """Finish a sum and begin the next, unless it is too early for either."""
+        cycle_steps, is_inline = self._settings.cycle_steps, self._settings.overlap == "inline"
+        self._since += 1
+        if self._since < (cycle_steps or 1):
+            return
+        if self.joint.is_under_way:
+            if cycle_steps is None and not self.joint.is_done:
+                return
+            await self._finish()
+        self._begin()
+        if is_inline:
+            await self._finish()
+
+    def _begin(self, *, ending: bool = False) -> None:
+        """Contribute the shard whose turn it is; one that is not finite stays here, and gives way to the joint one."""
+        part = self.joint.part
+        self.model.read(self._local)
+        steps = self.joint.begin(self._local, ending=ending)
+        if not is_finite(self._local[part]):
+            self._install(part)
+        self._since = 0
+        if steps:
+            self._steps_per_cycle[steps] += 1
+
+    async def _finish(self) -> bool:
+        """Take over the result of the sum under way; returns whether no worker has more to contribute."""
+        part = self.joint.part
+        is_end = await self.joint.finish()
+        self._staleness[self._since] += 1
+        if self._settings.form == "replacement":
+            self.model.read(self._local)
+            self._install(part)
+        return is_end
+
+    def _install(self, part: slice) -> None:
+        self._local[part] = self.joint.projected[part]
+        self.model.write(self._local)
+
+    @override
+    async def quiesce(self) -> None:
+        """Wait for the sum under way. Where all workers are at the same step, it is taken over when it is due."""
+        if self._settings.is_fixed:
+            await self.joint.arrive()
+        else:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """Contribute all steps, and take part in sums until no worker has more to contribute.
+
+        A sum counts the workers that have nothing more, so all stop after the same one, and none is under way then.
+        Those that still train get what they need meanwhile. The joint model has all steps at the end.
+        """
+        is_end = False
+        while not is_end:
+            if not self.joint.is_under_way:
+                self._begin(ending=True)
+            is_end = await self._finish()
+
+    @override
+    async def result(self, out: Vector) -> None:
+        await self._settle()
+        self.joint.read(out)
+
+    @override
+    async def snapshot(self, out: Vector) -> float:
+        return self.joint.read(out)
+
+    @override
+    def counters(self) -> Counters:
+        return {
+            **super().counters(),
+            "cycles": self.joint.sums,
+            "steps_per_cycle": self._steps_per_cycle.copy(),
+            "staleness": self._staleness.copy(),
+        }
+
+    @override
+    async def state(self) -> dict[str, Any]:
+        return {**await super().state(), "joint": self.joint.state(), "since": self._since}
+
+    @override
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
+        await self.joint.restore(state["joint"])
+        self._since = state["since"]

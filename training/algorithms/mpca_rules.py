@@ -1,0 +1,209 @@
+"""The rules of MPCA SGD as pure functions of arrays (Langer, Hall, He, Rahayu 2018; equations 4 to 9).
+
+The joint model x~ is in shards, each with its own exchange cycles. In a cycle, every worker i contributes its shard x_i
+and the number tau_i of its steps since its last contribution. Contributions are added up in any order; the driver's
+rule turns their sum into the next joint model and into its projection x~*, which the workers get. At every step, a
+worker is pulled towards the newest x~*.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from training.transports.basics import Vector, is_finite
+
+#: The operations on a shard follow each other: reduce, prepare, broadcast. More shards leave nothing to overlap.
+MOST_SHARDS: Final = 3
+
+
+class Constants(NamedTuple):
+    """The constants of the rules with the values of the paper; lengths are in cycles of a shard."""
+
+    alpha: float = 0.05
+    """Strength of the pull at every step, after the early phase (section 7.1)."""
+    alpha_peak: float = 0.5
+    """Strength after the cycles without a pull (section 6.3)."""
+    alpha_free: int = 2
+    """Number of cycles without a pull: "a couple of iterations" (section 6.3)."""
+    alpha_ramp: int = 20
+    """Number of cycles from the peak to `alpha`; the paper gives none."""
+    beta: float = 0.9
+    """Replacement rate of the joint model, after the ramp (section 4.5)."""
+    beta_ramp: int = 20
+    """Number of cycles from the rate 1 to `beta` (section 7.1)."""
+    gamma: float = 0.7
+    """Length of the projection in cycles, after the ramp (section 7.1); 0: none."""
+    gamma_ramp: int = 20
+    """Number of cycles from no projection to `gamma`; the paper gives none."""
+    delta: float = 0.8
+    """Smoothing of the trajectory (section 4.3)."""
+
+    def alpha_at(self, cycle: int) -> float:
+        """The pull after a number of cycles of the joint model: none, then the peak, then down to `alpha`.
+
+        Examples:
+            >>> [round(Constants(alpha=0.125, alpha_ramp=2).alpha_at(cycle), 3) for cycle in (0, 1, 2, 3, 4, 9)]
+            [0.0, 0.0, 0.5, 0.25, 0.125, 0.125]
+        """
+        if cycle < self.alpha_free:
+            return 0.0
+        strength: float = (self.alpha / self.alpha_peak) ** _share(cycle - self.alpha_free, self.alpha_ramp)
+        return self.alpha_peak * strength
+
+    def beta_at(self, cycle: int) -> float:
+        """The replacement rate of a cycle: from 1 to `beta` by a constant factor.
+
+        Examples:
+            >>> [round(Constants().beta_at(cycle), 3) for cycle in (0, 10, 20, 30)]
+            [1.0, 0.949, 0.9, 0.9]
+        """
+        rate: float = self.beta ** _share(cycle, self.beta_ramp)
+        return rate
+
+    def gamma_at(self, cycle: int) -> float:
+        """The length of the projection after a cycle: from 0 to `gamma` by equal amounts.
+
+        Examples:
+            >>> [round(Constants().gamma_at(cycle), 3) for cycle in (0, 10, 20, 30)]
+            [0.0, 0.35, 0.7, 0.7]
+        """
+        return self.gamma * _share(cycle, self.gamma_ramp)
+
+
+class JointShard(NamedTuple):
+    """A shard of the joint model, as the driver keeps it."""
+
+    model: Vector
+    """x~, the joint model itself: the basis of the trajectory, never sent."""
+    trajectory: Vector
+    """v~, the moving average of its change in a cycle."""
+    projected: Vector
+    """x~*, the joint model ahead of its time: what workers get."""
+    cycle: int
+    """Number of its cycles so far."""
+
+    @classmethod
+    def at_start(cls, model: Vector) -> JointShard:
+        """A shard before its first cycle: v~ is 0."""
+        return cls(model.copy(), np.zeros_like(model), model.copy(), 0)
+
+
+class Phases(NamedTuple):
+    """The shards under way in an exchange cycle of a driver; None: none."""
+
+    reduce: int | None
+    """Its contributions are added up."""
+    prepare: int | None
+    """The driver's rule turns the sum into the next projection."""
+    broadcast: int | None
+    """The projection travels to the workers; after `prepare` if this is the same shard."""
+
+
+def phases(cycle: int, shards: int) -> Phases:
+    """The phases of a driver that reduces and broadcasts apart (section 4.2, figures 6 to 8).
+
+    With one shard, it reduces or broadcasts; with two, it does both at a time; with three, it also prepares meanwhile.
+
+    Examples:
+        >>> [tuple(phases(cycle, 3)) for cycle in range(4)]
+        [(0, None, None), (1, 0, None), (2, 1, 0), (0, 2, 1)]
+        >>> [tuple(phases(cycle, 2)) for cycle in range(3)]
+        [(0, None, None), (1, 0, 0), (0, 1, 1)]
+        >>> [tuple(phases(cycle, 1)) for cycle in range(3)]
+        [(0, None, None), (None, 0, 0), (0, None, None)]
+    """
+    if shards == 1:
+        return Phases(None, 0, 0) if cycle % 2 else Phases(0, None, None)
+    prepared, sent = cycle - 1, cycle - shards + 1
+    return Phases(cycle % shards, prepared % shards if prepared >= 0 else None, sent % shards if sent >= 0 else None)
+
+
+def shard_slices(size: int, shards: int) -> list[slice]:
+    """Where the shards of a vector are: equal sizes, but for one element.
+
+    Examples:
+        >>> shard_slices(8, 3)
+        [slice(0, 2, None), slice(2, 5, None), slice(5, 8, None)]
+    """
+    bounds = [size * shard // shards for shard in range(shards + 1)]
+    return [slice(start, stop) for start, stop in pairwise(bounds)]
+
+
+def contribution(local: Vector, steps: int, *, weighted: bool = True) -> Vector:
+    """What a worker adds to the sum of a cycle: tau_i x_i, then tau_i (equation 9).
+
+    A worker without a step since its last contribution, or with a shard that is not finite, adds nothing.
+
+    Args:
+        local: (n,) the worker's shard.
+        steps: Number tau_i of its steps since its last contribution.
+        weighted: Whether tau_i is the weight; else all workers with steps have the weight 1.
+
+    Returns:
+        (n + 1,) of the same type.
+    """
+    message = np.zeros(local.size + 1, local.dtype)
+    if steps and is_finite(local):
+        message[-1] = steps if weighted else 1
+        np.multiply(local, message[-1], out=message[:-1])
+    return message
+
+
+def aggregate(total: Vector) -> Vector | None:
+    """R = sum_i tau_i x_i / sum_i tau_i (equation 9), from the sum of the contributions; None: nobody contributed."""
+    return total[:-1] / total[-1] if total[-1] else None
+
+
+def replace_share(joint: Vector, aggregated: Vector, beta: float) -> Vector:
+    """x~_t = (1 - beta) x~_{t-1} + beta R (equation 8); beta is the replacement rate."""
+    replaced: Vector = (1 - beta) * joint + beta * aggregated
+    return replaced
+
+
+def next_trajectory(trajectory: Vector, change: Vector, delta: float) -> Vector:
+    """v~_t = delta v~_{t-1} + (1 - delta) (x~_t - x~_{t-1}) (equation 4); from joint models, not projections."""
+    following: Vector = delta * trajectory + (1 - delta) * change
+    return following
+
+
+def project(joint: Vector, trajectory: Vector, gamma: float) -> Vector:
+    """x~*_{t + gamma} = x~_t + gamma v~_t (equation 5)."""
+    projected: Vector = joint + gamma * trajectory
+    return projected
+
+
+def driver_rule(shard: JointShard, total: Vector, constants: Constants) -> JointShard:
+    """The driver's rule of a cycle: equations 9, 8, 4 and 5; the same shard if nobody contributed.
+
+    Args:
+        shard: The shard of the joint model, which does not change.
+        total: (n + 1,) sum of the workers' contributions.
+        constants: The constants.
+    """
+    aggregated = aggregate(total)
+    if aggregated is None:
+        return shard
+    model = replace_share(shard.model, aggregated, constants.beta_at(shard.cycle))
+    trajectory = next_trajectory(shard.trajectory, model - shard.model, constants.delta)
+    return JointShard(model, trajectory, project(model, trajectory, constants.gamma_at(shard.cycle)), shard.cycle + 1)
+
+
+def displace(local: Vector, projected: Vector, alpha: float) -> Vector:
+    """x_i <- x_i - alpha (x_i - x~*), before every gradient (equation 7), in place; the optimiser does not see it."""
+    if alpha:
+        local -= alpha * (local - projected)
+    return local
+
+
+def penalty_gradient(local: Vector, projected: Vector, alpha: float) -> Vector:
+    """The gradient of alpha / 2 |x_i - x~*|^2, to add to that of the loss (equation 6): alpha (x_i - x~*)."""
+    gradient: Vector = alpha * (local - projected)
+    return gradient
+
+
+def _share(done: int, length: int) -> float:
+    """The share of a ramp that is done."""
+    return min(1.0, done / length) if length else 1.0
