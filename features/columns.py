@@ -42,16 +42,6 @@ class Feature(NamedTuple):
     """Bins of the histogram on the dataset card; None for no histogram."""
     scaling: Scaling = Scaling.STANDARD
 
-    @property
-    def label(self) -> str:
-        """Name and unit, for an axis.
-
-        Examples:
-            >>> Feature("met", "GeV", "").label, Feature("num_jets", "1", "").label
-            ('met [GeV]', 'num_jets')
-        """
-        return self.name if self.unit == "1" else f"{self.name} [{self.unit}]"
-
 
 _AZIMUTH: Final = Binning(16, -math.pi, math.pi)
 _LEPTON_ISOLATION: Final = Binning(30, 0, 0.45)

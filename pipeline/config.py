@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -76,6 +76,9 @@ class EvaluateSettings(BaseModel):
     working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.90, 0.95, 0.99], min_length=1)
     """Signal efficiencies at which backgrounds and rates are reported, between 0 and 1. Plots of the efficiency against
     kinematic variables use the first."""
+    fractions: Literal["rate", "equal"] = "rate"
+    """Fractions f_b of the backgrounds in the score p_signal / sum f_b p_b of the working points, and in the background
+    efficiency of all of them together: in proportion to their rates if all cross-sections are known, or equal."""
     luminosity: float = Field(default=2e34, gt=0)
     """Instantaneous luminosity for trigger rates [1/(cm2 s)]. Rates need the cross-sections of all samples."""
     reference: bool = True
@@ -117,6 +120,8 @@ class ReportSettings(BaseModel):
     """Name of the experiment, in the upper left corner of plots."""
     sample_note: str = "Simulation"
     """Kind of events, after the name of the experiment on plots."""
+    rates_note: str = ""
+    """Remark beside rates and purity, for example on the origin of the cross-sections."""
     energy_tev: float = Field(default=13, gt=0)
     """Centre-of-mass energy on plots and in the report, greater than 0 [TeV]."""
 

@@ -1,86 +1,153 @@
-"""Figures of several models on the same axes: ROC curves in the forms that physicists use."""
+"""Figures of several models on the same axes: ROC curves in the forms that physicists use, with ratios."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from models.evaluation.curves import EfficiencyCurve
-from models.evaluation.style import COLOURS, DASHES, SMALL, PlotLabels, new_figure, plain
+from models.evaluation.curves import EfficiencyCurve, ratio
+from models.evaluation.efficiencies import Floats
+from models.evaluation.style import (
+    COLOURS,
+    DASHES,
+    GREY,
+    MARKERS,
+    PlotLabels,
+    legend_below,
+    new_figure,
+    plain,
+    show_positive,
+    styled,
+)
 
-#: Margin of a logarithmic axis beyond the lowest efficiency or the highest rejection, as a factor.
-_BELOW: Final = 2.0
-#: End of an open band on the logarithmic axis (for rejections 1 over it): outside every panel.
-_FAR: Final = 1e12
+Curves = Mapping[str, Mapping[str, EfficiencyCurve]]
 
 
+@styled
 def plot_background_efficiency(
-    curves: Mapping[str, Mapping[str, EfficiencyCurve]], signal: str, labels: PlotLabels
+    curves: Curves, signal: str, words: Mapping[str, str], points: Sequence[float], labels: PlotLabels
 ) -> Figure:
-    """Background efficiency on a logarithmic axis against signal efficiency.
+    """Background efficiency against signal efficiency in the working region, and relative to the first model.
 
     Args:
-        curves: Curves by background (one panel each) and model.
+        curves: Curves by background (one panel each) and model, all of the same replicas.
         signal: Name of the signal class.
+        words: Longer names of backgrounds.
+        points: Signal efficiencies to mark, with error bars.
         labels: Words on the plot.
     """
-    figure, first = new_figure(labels, panels=len(curves))
-    lowest = min(_lowest(curve) for models in curves.values() for curve in models.values())
-    for axes, (background, models) in zip(figure.axes, curves.items(), strict=True):
-        for place, (name, curve) in enumerate(models.items()):
-            _draw(axes, place, name, curve.signal_efficiency, curve.background_efficiency, curve.low, curve.high)
-        chance = np.linspace(0.01, 1, 100)
-        axes.plot(chance, chance, color="#717581", linewidth=1, label="by chance")
-        axes.set(xlabel=f"Efficiency of {plain(signal)}", xlim=(0, 1), yscale="log", ylim=(lowest / _BELOW, 1.5))
-        axes.text(0.05, 0.94, f"against {plain(background)}", transform=axes.transAxes, va="top", fontsize=SMALL)
-    first.set_ylabel("Background efficiency")
-    figure.axes[-1].legend(loc="center left", fontsize=SMALL, frameon=True)
+    return _plot(curves, signal, words, points, labels, rejection=False)
+
+
+@styled
+def plot_rejection(
+    curves: Curves, signal: str, words: Mapping[str, str], points: Sequence[float], labels: PlotLabels
+) -> Figure:
+    """Background rejection (1 / background efficiency); arguments as in `plot_background_efficiency`."""
+    return _plot(curves, signal, words, points, labels, rejection=True)
+
+
+def _plot(
+    curves: Curves,
+    signal: str,
+    words: Mapping[str, str],
+    points: Sequence[float],
+    labels: PlotLabels,
+    *,
+    rejection: bool,
+) -> Figure:
+    panels = len(curves)
+    figure, first = new_figure(labels, panels=panels, height=7.4, ratios=(3, 1))
+    lowest = min([0.7, *(np.floor(20 * min(points) - 0.5) / 20 for _ in points[:1])])
+    shown: list[Floats] = []
+    for place, (background, models) in enumerate(curves.items()):
+        main, below = figure.axes[place], figure.axes[panels + place]
+        reference = next(iter(models.values()))
+        for number, (name, curve) in enumerate(models.items()):
+            shown += _draw(main, number, name, curve, points, lowest, len(models), rejection=rejection)
+            _draw_ratio(below, number, curve, reference, lowest, rejection=rejection)
+        below.axhline(1, color=GREY, linewidth=1)
+        below.set(xlabel=f"Efficiency of {plain(signal)}", xlim=(lowest, 1.005), ylim=(0, 2.5))
+        against = f"against {words.get(background, background)}"
+        main.text(0.04, 0.96, plain(against), transform=main.transAxes, va="top", fontsize="x-small", wrap=True)
+    show_positive(first, shown, room=4)
+    first.set_ylabel("Background rejection" if rejection else "Background efficiency")
+    figure.axes[panels].set_ylabel(f"Ratio to\n{plain(next(iter(reference_names(curves))))}", fontsize="small")
+    legend_below(figure, first)
     return figure
 
 
-def plot_rejection(curves: Mapping[str, Mapping[str, EfficiencyCurve]], signal: str, labels: PlotLabels) -> Figure:
-    """Background rejection (1 / background efficiency) against signal efficiency.
-
-    Args:
-        curves: Curves by background (one panel each) and model.
-        signal: Name of the signal class.
-        labels: Words on the plot.
-    """
-    figure, first = new_figure(labels, panels=len(curves))
-    highest = max(1 / _lowest(curve) for models in curves.values() for curve in models.values())
-    for axes, (background, models) in zip(figure.axes, curves.items(), strict=True):
-        for place, (name, curve) in enumerate(models.items()):
-            with np.errstate(divide="ignore"):
-                value, low, high = (1 / each for each in (curve.background_efficiency, curve.high, curve.low))
-            _draw(axes, place, name, curve.signal_efficiency, value, low, high)
-        axes.set(xlabel=f"Efficiency of {plain(signal)}", xlim=(0, 1), yscale="log", ylim=(0.9, highest * _BELOW))
-        axes.text(0.05, 0.06, f"against {plain(background)}", transform=axes.transAxes, fontsize=SMALL)
-    first.set_ylabel("Background rejection (1 / efficiency)")
-    figure.axes[-1].legend(loc="upper right", fontsize=SMALL, frameon=True)
-    return figure
+def reference_names(curves: Curves) -> list[str]:
+    """Names of the models, the reference of the ratios first."""
+    return list(next(iter(curves.values())))
 
 
 def _draw(
     axes: Axes,
-    place: int,
+    number: int,
     name: str,
-    across: np.ndarray[tuple[int], np.dtype[np.float64]],
-    value: np.ndarray[tuple[int], np.dtype[np.float64]],
-    low: np.ndarray[tuple[int], np.dtype[np.float64]],
-    high: np.ndarray[tuple[int], np.dtype[np.float64]],
+    curve: EfficiencyCurve,
+    points: Sequence[float],
+    lowest: float,
+    num_models: int,
+    *,
+    rejection: bool,
+) -> list[Floats]:
+    """Draw a line, and marks with error bars at the working points; returns the values that axes must hold."""
+    colour = COLOURS[number % len(COLOURS)]
+    chosen = (curve.signal_efficiency >= lowest) & (curve.background_efficiency > 0)
+    value = _form(curve.background_efficiency[chosen], rejection=rejection)
+    axes.plot(
+        curve.signal_efficiency[chosen],
+        value,
+        color=colour,
+        linestyle=DASHES[number % len(DASHES)],
+        label=plain(name),
+        drawstyle="default",
+    )
+    places = [int(np.argmin(np.abs(curve.signal_efficiency - each))) for each in points]
+    marked = np.array([each for each in places if curve.background_efficiency[each] > 0], dtype=np.int64)
+    ends = np.stack([curve.low[marked], curve.high[marked]])
+    middle = _form(curve.background_efficiency[marked], rejection=rejection)
+    # Where the lower end is 0 the bar of a rejection has no end; it is drawn as long as the other side.
+    ends = np.where(ends > 0, ends, curve.background_efficiency[marked] ** 2 / ends[1])
+    low, high = sorted(_form(ends, rejection=rejection), key=lambda each: float(each.sum()))
+    # Models stand beside each other, so that no bar hides another.
+    beside = 0.004 * (number - (num_models - 1) / 2)
+    axes.errorbar(
+        np.minimum(curve.signal_efficiency[marked] + beside, 1.0),
+        middle,
+        np.maximum([middle - low, high - middle], 0),
+        color=colour,
+        marker=MARKERS[number % len(MARKERS)],
+        markersize=5,
+        linestyle="",
+        elinewidth=1.4,
+        capsize=2,
+    )
+    return [value, low, high]
+
+
+def _form(efficiency: Floats, *, rejection: bool) -> Floats:
+    return 1 / efficiency if rejection else efficiency
+
+
+def _draw_ratio(
+    axes: Axes, number: int, curve: EfficiencyCurve, reference: EfficiencyCurve, lowest: float, *, rejection: bool
 ) -> None:
-    """Draw a curve with its error band; where no background is left, the line ends and the band continues."""
-    finite = np.isfinite(value) & (value > 0)
-    colour = COLOURS[place % len(COLOURS)]
-    axes.plot(across[finite], value[finite], color=colour, linestyle=DASHES[place % len(DASHES)], label=plain(name))
-    axes.fill_between(across, np.maximum(low, 1 / _FAR), np.minimum(high, _FAR), color=colour, alpha=0.18, linewidth=0)
-
-
-def _lowest(curve: EfficiencyCurve) -> float:
-    """Lowest efficiency to show: of the line, or of the band's top if the sample has no background at any point."""
-    positive = curve.background_efficiency > 0
-    return float((curve.background_efficiency[positive] if positive.any() else curve.high).min())
+    """Ratio to the first model with its paired band, within 0 to 2.5."""
+    if curve is reference:
+        return
+    value, low, high = ratio(reference, curve) if rejection else ratio(curve, reference)
+    chosen = (curve.signal_efficiency >= lowest) & np.isfinite(value)
+    across, colour = curve.signal_efficiency[chosen], COLOURS[number % len(COLOURS)]
+    top = 2.45
+    axes.plot(
+        across, np.clip(value[chosen], 0, top), color=colour, linestyle=DASHES[number % len(DASHES)], linewidth=1.4
+    )
+    axes.fill_between(
+        across, np.clip(low[chosen], 0, top), np.clip(high[chosen], 0, top), color=colour, alpha=0.15, linewidth=0
+    )

@@ -1,8 +1,8 @@
-"""Curves and comparisons of an evaluation: background efficiencies, pairs of classes, calibration, two samples."""
+"""Curves and comparisons of an evaluation: background efficiencies, kinematics, two samples."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from scipy.stats import kstwo
 
 from models.errors import UndefinedMetricError
-from models.evaluation.efficiencies import Efficiency, efficiency, intervals, refuse_not_finite, thresholds
-from models.evaluation.metrics import Estimate, auc_one_vs_rest, effective_size
+from models.evaluation.discriminant import Scored
+from models.evaluation.efficiencies import efficiency
+from models.evaluation.intervals import ONE_SIGMA, Efficiency, Sums
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -38,19 +39,8 @@ class EfficiencyCurve(NamedTuple):
     """(num_points,) lower end of the one-sigma interval of the background efficiency."""
     high: Floats
     """(num_points,) upper end of the one-sigma interval of the background efficiency."""
-
-
-class CalibrationBin(NamedTuple):
-    """Events with predicted probabilities in one bin."""
-
-    low: float
-    high: float
-    mean_predicted: float
-    observed: Efficiency
-    """Share of the events that belong to the class."""
-    num_events: int
-    weight: float
-    """Sum of the event weights."""
+    replicas: Floats
+    """(num_points, num_replicas) background efficiency in each replica."""
 
 
 class TwoSample(NamedTuple):
@@ -61,164 +51,28 @@ class TwoSample(NamedTuple):
     """Probability of at least this distance for two samples of the same distribution."""
 
 
-def background_curve(
-    labels: Labels,
-    scores: Floats,
-    weights: Floats,
-    *,
-    signal: int,
-    background: Sequence[int] | None = None,
-    num_points: int = 100,
-) -> EfficiencyCurve:
-    """Background efficiency at each signal efficiency of an even grid from 1 / num_points to 1.
+def background_curve(scored: Scored, fractions: Mapping[int, float]) -> EfficiencyCurve:
+    """Share of a mixture of backgrounds that passes at each wanted signal efficiency of a score.
 
-    Each point is the working point of `models.evaluation.efficiencies.working_point` with the same wanted efficiency.
-    Its interval is Clopper and Pearson's with the effective number of background events, at a fixed threshold. The
-    curve rises if no weight is negative.
-
-    Args:
-        labels: (num_events,) true classes.
-        scores: (num_events,), finite; higher is more like signal.
-        weights: (num_events,) event weights.
-        signal: The class to keep.
-        background: The classes to reject, counted together; all others if None.
-        num_points: Points of the grid; a grid with a multiple of 100 points contains 0.9, 0.95 and 0.99.
-
-    Raises:
-        UndefinedMetricError: The weights of signal or background do not add up to more than 0, or a score is not
-            finite.
-        ValueError: The signal is among the backgrounds.
-
-    Examples:
-        >>> labels, scores = np.array([1, 1, 0, 0]), np.array([0.9, 0.4, 0.5, 0.1])
-        >>> background_curve(labels, scores, np.ones(4), signal=1, num_points=2).background_efficiency.tolist()
-        [0.0, 0.5]
+    Each point is a working point: the threshold is found anew in each replica of the events.
     """
-    if background is not None and signal in background:
-        raise ValueError(f"class {signal} is signal and background at the same time; name it once")
-    refuse_not_finite(scores)
-    is_signal = labels == signal
-    is_background = ~is_signal if background is None else np.isin(labels, background)
-    _refuse_no_weight(weights[is_background], "there is no background")
-    grid = np.arange(1, num_points + 1) / num_points
-    cuts = thresholds(scores[is_signal], weights[is_signal], grid)
-    passing = _share_from(scores[is_background], weights[is_background], cuts)
-    low, high = intervals(passing, effective_size(weights[is_background]))
-    return EfficiencyCurve(grid, passing, low, high)
+    found = scored.of_mixture(fractions)
+    ends = [found.interval(point) for point in range(len(scored.wanted))]
+    low, high = (np.array([getattr(each, name) for each in ends]) for name in ("low", "high"))
+    return EfficiencyCurve(scored.wanted, found.value, low, high, (found.low + found.high) / 2)
 
 
-def _share_from(scores: Floats, weights: Floats, cuts: Floats) -> Floats:
-    """Share of the weight with scores at or above each cut."""
-    order = np.argsort(-scores)
-    kept = np.concatenate([[0.0], np.cumsum(weights[order])])
-    passing = np.searchsorted(-scores[order], -cuts, side="right")
-    return np.asarray(kept[passing] / weights.sum(), dtype=np.float64)
+def ratio(curve: EfficiencyCurve, reference: EfficiencyCurve) -> tuple[Floats, Floats, Floats]:
+    """Background efficiency relative to that of another model at the same signal efficiency, with its interval.
 
-
-def likelihood_ratio(probabilities: Floats, *, signal: int, background: int) -> Floats:
-    """The score that separates one class from one other: p_s / (p_s + p_b), or 0.5 if both are 0.
-
-    If the probabilities are right, it is the best possible score (lemma of Neyman and Pearson, 1933). It does not
-    depend on the probabilities of the other classes.
-
-    Args:
-        probabilities: (num_events, num_classes).
-        signal: The class whose score is high.
-        background: The class whose score is low.
-
-    Returns:
-        (num_events,).
-
-    Examples:
-        >>> likelihood_ratio(np.array([[0.375, 0.125, 0.5], [0.0, 0.0, 1.0]]), signal=0, background=1).tolist()
-        [0.75, 0.5]
+    Both curves are of the same replicas, so that what the events have in common cancels. It is not a number where the
+    other model lets nothing pass.
     """
-    ours = np.asarray(probabilities[:, signal], dtype=np.float64)
-    both = ours + probabilities[:, background]
-    ratio = np.full(len(both), 0.5)
-    np.divide(ours, both, out=ratio, where=both > 0)
-    return ratio
-
-
-def auc_of_two(labels: Labels, scores: Floats, weights: Floats, *, signal: int, background: int) -> Estimate:
-    """Area under the ROC curve of one class against one other, without the events of all other classes.
-
-    Args:
-        labels: (num_events,) true classes.
-        scores: (num_events,), such as `likelihood_ratio`.
-        weights: (num_events,) event weights.
-        signal: The class whose score should be high.
-        background: The class whose score should be low.
-
-    Raises:
-        UndefinedMetricError: The weights of a class do not add up to more than 0, or a score is not finite.
-
-    Examples:
-        >>> labels, scores = np.array([1, 1, 0, 2]), np.array([0.9, 0.3, 0.5, 0.95])
-        >>> auc_of_two(labels, scores, np.ones(4), signal=1, background=0).value
-        0.5
-    """
-    refuse_not_finite(scores)
-    for each in (signal, background):
-        _refuse_no_weight(weights[labels == each], f"class {each} cannot be separated from another")
-    chosen = (labels == signal) | (labels == background)
-    return auc_one_vs_rest(labels[chosen], scores[chosen], weights[chosen], signal=signal)
-
-
-def calibration(
-    is_class: NDArray[np.bool_], predicted: Floats, weights: Floats, *, num_bins: int = 10
-) -> list[CalibrationBin]:
-    """Observed share of a class in bins of its predicted probability: the reliability curve.
-
-    The bins are equally wide; a value on an edge belongs to the bin below it, as in scikit-learn's `calibration_curve`.
-    Bins whose weights do not add up to more than 0 are left out. With negative weights a mean may lie outside its bin.
-
-    Args:
-        is_class: (num_events,) whether the event is of the class.
-        predicted: (num_events,) predicted probability of the class, from 0 to 1.
-        weights: (num_events,) event weights.
-        num_bins: Number of bins between 0 and 1.
-
-    Raises:
-        UndefinedMetricError: A prediction is no probability.
-
-    Examples:
-        >>> (found,) = calibration(np.array([True, False]), np.array([0.72, 0.78]), np.ones(2))
-        >>> found.low, round(found.mean_predicted, 3), found.observed.value
-        (0.7, 0.75, 0.5)
-    """
-    if not ((predicted >= 0) & (predicted <= 1)).all():
-        raise UndefinedMetricError("a predicted probability is outside 0 to 1; the model or its input is damaged")
-    edges = np.arange(num_bins + 1) / num_bins
-    place = np.searchsorted(edges[1:-1], predicted)
-    found = []
-    for index in range(num_bins):
-        inside = place == index
-        total = float(weights[inside].sum())
-        if total > 0:
-            mean = float((weights[inside] * predicted[inside]).sum() / total)
-            observed = efficiency(is_class[inside], weights[inside])
-            bounds = float(edges[index]), float(edges[index + 1])
-            found.append(CalibrationBin(*bounds, mean, observed, int(inside.sum()), total))
-    return found
-
-
-def calibration_error(bins: Sequence[CalibrationBin]) -> float:
-    """Expected calibration error: mean distance of observed and predicted share, weighted by the bins' event weights.
-
-    Naeini, Cooper and Hauskrecht (2015). It depends on the bins. Even for a perfect model it is above 0, by about the
-    statistical error of the shares.
-
-    Args:
-        bins: From `calibration`.
-
-    Raises:
-        UndefinedMetricError: There are no bins.
-    """
-    if not bins:
-        raise UndefinedMetricError("a calibration error is not defined: no bin has a sum of weights above 0")
-    total = sum(each.weight for each in bins)
-    return sum(each.weight * abs(each.observed.value - each.mean_predicted) for each in bins) / total
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = curve.background_efficiency / reference.background_efficiency
+        replicas = curve.replicas / reference.replicas
+    low, high = np.quantile(replicas, [ONE_SIGMA / 2, 1 - ONE_SIGMA / 2], axis=1)
+    return np.where(np.isfinite(value), value, np.nan), low, high
 
 
 def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, second_weights: Floats) -> TwoSample:
@@ -250,7 +104,7 @@ def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, sec
     places = np.unique(np.concatenate([first, second]))
     difference = _share_to(first, first_weights, places) - _share_to(second, second_weights, places)
     distance = float(np.abs(difference).max())
-    sizes = effective_size(first_weights), effective_size(second_weights)
+    sizes = [Sums.of(each).counted(1.0)[0] for each in (first_weights, second_weights)]
     # scipy rounds to whole events. Round to 9 digits first, so that a common weight factor cannot tip a half.
     size = round(round(sizes[0] * sizes[1] / (sizes[0] + sizes[1]), 9))
     if size < 1:

@@ -11,20 +11,30 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from matplotlib.figure import Figure
 
 from models.evaluation import figures as plots
 from models.evaluation.boosted_trees import BoostedTrees
+from models.evaluation.bootstrap import Replicas, estimate
 from models.evaluation.comparison_figures import plot_background_efficiency, plot_rejection
-from models.evaluation.curves import EfficiencyCurve, background_curve, likelihood_ratio
-from models.evaluation.measurements import Rates, ScoredEvents, importance, measure
-from models.evaluation.metrics import roc_one_vs_rest
+from models.evaluation.curves import EfficiencyCurve
+from models.evaluation.measurements import (
+    ALL_BACKGROUNDS,
+    Measured,
+    Question,
+    importance,
+    measure,
+    mixture_of,
+    refuse_missing,
+)
+from models.evaluation.rates import Rates
+from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import PlotLabels, save_figure
 from models.prediction import Predictor, predict
 from models.prediction_files import write_root
 
 #: Highest number of events for the feature importance, which shuffles and predicts them 70 times.
 _IMPORTANCE_EVENTS: Final = 20_000
-ALL_BACKGROUNDS: Final = "all backgrounds"
 
 
 class Candidate(NamedTuple):
@@ -49,6 +59,14 @@ class EvaluationTask(NamedTuple):
     """Rates before the classifier; None if cross-sections are unknown."""
     labels: PlotLabels
     seed: int
+    by_rate: bool = True
+    """Whether backgrounds count in the fractions of their rates, where these are known; else in equal parts."""
+
+    @property
+    def question(self) -> Question:
+        """What is measured of each model."""
+        mixture = mixture_of(self.classes, self.signal, self.rates if self.by_rate else None)
+        return Question(list(self.classes), self.signal, self.working_points, mixture, self.rates, self.seed)
 
 
 class Predicted(NamedTuple):
@@ -57,6 +75,7 @@ class Predicted(NamedTuple):
     candidate: Candidate
     test: ScoredEvents
     train: ScoredEvents | None
+    measured: Measured
 
 
 def evaluate(
@@ -90,8 +109,7 @@ def evaluate(
         InputError: A model takes other features than the files hold.
         UndefinedMetricError: A class has no events, or its weights add up to 0 or less.
     """
-    predicted = []
-    runs: dict[str, Any] = {}
+    predicted: list[Predicted] = []
     num_each = _num_rows(test_files) + min(train_events, _num_rows(train_files))
     num_done = 0
 
@@ -101,6 +119,7 @@ def evaluate(
         if on_progress:
             on_progress(num_done, num_each * len(candidates), words)
 
+    question, replicas = task.question, None
     for candidate in candidates:
         folder = out_dir / candidate.name
         folder.mkdir()
@@ -112,23 +131,58 @@ def evaluate(
             train = ScoredEvents.of(
                 predict(candidate.model, train_files, also=["hlf"], at_most=train_events, on_events=count)
             )
-        found = Predicted(candidate, ScoredEvents.of(predictions), train)
         show(f"measuring {candidate.name}")
-        runs[candidate.name] = _measure(found, task)
+        test = ScoredEvents.of(predictions)
+        replicas = replicas or _replicas(test, task)
+        found = Predicted(candidate, test, train, measure(test, train, replicas, question))
+        _add_importance(found, task)
         show(f"drawing {candidate.name}")
-        _plot(found, runs[candidate.name], task, folder / "plots")
+        _plot(found, task, folder / "plots")
         predicted.append(found)
-    metrics = {
+    metrics = _metrics(predicted, task)
+    (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+    (out_dir / "curves.json").write_text(json.dumps(_curves(predicted)), encoding="utf-8")
+    show("drawing all")
+    _plot_side_by_side(predicted, metrics, task, out_dir / "plots")
+    return metrics
+
+
+def _replicas(events: ScoredEvents, task: EvaluationTask) -> Replicas:
+    refuse_missing(events, task.classes, "test events, or their weights add up to 0 or less. Add files")
+    before = {name: each.value for name, each in task.rates.of_samples.items()} if task.rates else None
+    return Replicas(events.labels, events.samples, events.weights, seed=task.seed, before=before)
+
+
+def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, Any]:
+    best = max(predicted, key=lambda each: each.measured.area[0])
+    for each in predicted:
+        behind = estimate(best.measured.area - each.measured.area)
+        each.measured.numbers["behind_best"] = {"best": best.candidate.name, **behind._asdict()}
+    return {
         "classes": list(task.classes),
         "signal": task.classes[task.signal],
-        "num_events": runs[candidates[0].name]["num_events"],
-        "rates_before": task.rates.before() if task.rates else None,
-        "runs": runs,
+        "mixture": {
+            "fractions": {task.classes[label]: each for label, each in task.question.mixture.fractions.items()},
+            "words": task.question.mixture.words,
+        },
+        "num_events": predicted[0].measured.numbers["num_events"],
+        "rates_before": task.rates.of_classes(task.classes) if task.rates else None,
+        "runs": {each.candidate.name: each.measured.numbers for each in predicted},
     }
-    (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
-    show("drawing all")
-    _plot_side_by_side(predicted, runs, task, out_dir / "plots")
-    return metrics
+
+
+def _curves(predicted: Sequence[Predicted]) -> dict[str, Any]:
+    """Background efficiencies by background and model, for JSON."""
+    fields = ("signal_efficiency", "background_efficiency", "low", "high")
+    return {
+        background: {
+            each.candidate.name: {
+                name: np.round(getattr(each.measured.curves[background], name), 6).tolist() for name in fields
+            }
+            for each in predicted
+        }
+        for background in predicted[0].measured.curves
+    }
 
 
 def _num_rows(files: Sequence[Path]) -> int:
@@ -153,66 +207,51 @@ def boosted_trees(
     return Candidate("boosted-trees", BoostedTrees.fit(hlf, labels, weights, classes=list(classes), seed=seed))
 
 
-def _measure(found: Predicted, task: EvaluationTask) -> dict[str, Any]:
-    numbers = measure(
-        found.test,
-        found.train,
-        task.classes,
-        signal=task.signal,
-        working_points=task.working_points,
-        rates=task.rates,
-    )
+def _add_importance(found: Predicted, task: EvaluationTask) -> None:
     if tuple(found.candidate.model.inputs) == ("hlf",):
-        events = found.test.first(_IMPORTANCE_EVENTS)
-        generator = np.random.default_rng(task.seed)
-        numbers["importance"] = importance(found.candidate.model, events, signal=task.signal, generator=generator)
-    return numbers
-
-
-def _plot(found: Predicted, numbers: Mapping[str, Any], task: EvaluationTask, folder: Path) -> None:
-    """Figures of one model."""
-    test, classes, labels = found.test, task.classes, task.labels
-    folder.mkdir()
-    curves = {
-        f"{name} vs rest (AUC {numbers['auc'][name]['value']:.3f} ± {numbers['auc'][name]['error']:.3f})": (
-            roc_one_vs_rest(test.labels, test.probabilities[:, index], test.weights, signal=index)
+        found.measured.numbers["importance"] = importance(
+            found.candidate.model,
+            found.test.first(_IMPORTANCE_EVENTS),
+            signal=task.signal,
+            generator=np.random.default_rng(task.seed),
         )
-        for index, name in enumerate(classes)
-    }
-    figures = {
-        "roc": plots.plot_roc(curves, labels),
-        "confusion": plots.plot_confusion(np.array(numbers["confusion"]["by_truth"]), classes, labels),
-        "scores": plots.plot_scores(test, found.train, numbers["train_against_test"], classes, labels),
-        "calibration": plots.plot_calibration(numbers["calibration"], labels),
+
+
+def _plot(found: Predicted, task: EvaluationTask, folder: Path) -> None:
+    """Figures of one model."""
+    numbers, classes = found.measured.numbers, task.classes
+    labels = task.labels._replace(model=found.candidate.name)
+    folder.mkdir()
+    figures: dict[str, Callable[[], Figure]] = {
+        "confusion": lambda: plots.plot_confusion(numbers["confusion"], labels),
+        "scores": lambda: plots.plot_scores(found.test, found.train, numbers["train_against_test"], classes, labels),
+        "calibration": lambda: plots.plot_calibration(numbers["calibration"], labels),
     }
     if task.working_points:
         signal, point = classes[task.signal], task.working_points[0]
-        figures["efficiencies"] = plots.plot_efficiencies(numbers["efficiency_against"], signal, point, labels)
+        figures["efficiencies"] = lambda: plots.plot_efficiencies(numbers["efficiency_against"], signal, point, labels)
     if found.candidate.history:
-        figures["learning_curve"] = plots.plot_learning_curve(found.candidate.history, labels)
-    for name, figure in figures.items():
-        save_figure(figure, folder / name)
+        figures["learning_curve"] = lambda: plots.plot_learning_curve(found.candidate.history, labels)
+    for name, draw in figures.items():
+        save_figure(draw(), folder / name)
 
 
 def _plot_side_by_side(
-    predicted: Sequence[Predicted], runs: Mapping[str, Any], task: EvaluationTask, folder: Path
+    predicted: Sequence[Predicted], metrics: Mapping[str, Any], task: EvaluationTask, folder: Path
 ) -> None:
     """Figures of all models together."""
     folder.mkdir()
     signal = task.classes[task.signal]
-    curves: dict[str, dict[str, EfficiencyCurve]] = {ALL_BACKGROUNDS: {}}
-    for candidate, test, _ in predicted:
-        labels, scores, weights = test.labels, test.probabilities, test.weights
-        curves[ALL_BACKGROUNDS][candidate.name] = background_curve(
-            labels, scores[:, task.signal], weights, signal=task.signal
-        )
-        for index, name in enumerate(task.classes):
-            if index != task.signal:
-                ratio = likelihood_ratio(scores, signal=task.signal, background=index)
-                curve = background_curve(labels, ratio, weights, signal=task.signal, background=[index])
-                curves.setdefault(name, {})[candidate.name] = curve
-    save_figure(plot_background_efficiency(curves, signal, task.labels), folder / "background_efficiency")
-    save_figure(plot_rejection(curves, signal, task.labels), folder / "rejection")
-    important = {name: each["importance"] for name, each in runs.items() if "importance" in each}
+    curves: dict[str, dict[str, EfficiencyCurve]] = {
+        name: {each.candidate.name: each.measured.curves[name] for each in predicted}
+        for name in predicted[0].measured.curves
+    }
+    words = {ALL_BACKGROUNDS: task.question.mixture.words}
+    points = task.working_points
+    save_figure(
+        plot_background_efficiency(curves, signal, words, points, task.labels), folder / "background_efficiency"
+    )
+    save_figure(plot_rejection(curves, signal, words, points, task.labels), folder / "rejection")
+    important = {name: each["importance"] for name, each in metrics["runs"].items() if "importance" in each}
     if important:
         save_figure(plots.plot_importance(important, signal, task.labels), folder / "importance")

@@ -11,9 +11,21 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from features.columns import HIGH_LEVEL, HLF_NAMES
-from models.evaluation.measurements import ScoredEvents
-from models.evaluation.metrics import RocCurve
-from models.evaluation.style import COLOURS, DASHES, SMALL, PlotLabels, new_figure, new_grid, plain
+from models.evaluation.axis_labels import axis_label, symbol_of
+from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.style import (
+    COLOURS,
+    DASHES,
+    GREY,
+    MARKERS,
+    PlotLabels,
+    legend_below,
+    new_figure,
+    new_grid,
+    plain,
+    show_positive,
+    styled,
+)
 
 Floats = NDArray[np.float64]
 
@@ -22,49 +34,32 @@ _SCORE_BINS: Final = 20
 _COLUMNS: Final = 3
 
 
-def plot_roc(curves: Mapping[str, RocCurve], labels: PlotLabels) -> Figure:
-    """ROC curves in the HEP form: background efficiency on a logarithmic axis against signal efficiency."""
-    figure, axes = new_figure(labels)
-    lowest = 1.0
-    for index, (name, curve) in enumerate(curves.items()):
-        positive = curve.background_efficiency > 0
-        lowest = min(lowest, curve.background_efficiency[positive].min())
-        axes.plot(
-            curve.signal_efficiency[positive],
-            curve.background_efficiency[positive],
-            color=COLOURS[index % len(COLOURS)],
-            linestyle=DASHES[index % len(DASHES)],
-            label=plain(name),
-        )
-    chance = np.geomspace(lowest / 2, 1, 200)
-    axes.plot(chance, chance, color="#717581", linewidth=1, label="by chance")
-    axes.set(
-        xlabel="Signal efficiency",
-        ylabel="Background efficiency",
-        yscale="log",
-        xlim=(0, 1),
-        ylim=(lowest / 2, 1.5),
-    )
-    axes.legend(loc="center", fontsize="small", frameon=True)
-    return figure
-
-
-def plot_confusion(matrix: NDArray[np.float64], classes: Sequence[str], labels: PlotLabels) -> Figure:
-    """Confusion matrix: rows are true classes and add up to 1, columns are predicted classes."""
-    figure, axes = new_figure(labels)
-    axes.imshow(matrix, vmin=0, vmax=1, cmap="Blues")
-    for (row, column), value in np.ndenumerate(matrix):
-        colour = "white" if value > 0.5 else "black"
-        axes.text(column, row, f"{value:.3f}", ha="center", va="center", color=colour)
-    ticks = range(len(classes))
+@styled
+def plot_confusion(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
+    """Confusion matrix: rows are true classes and columns predicted classes, as shares of a row and as events."""
+    classes, shares = found["classes"], np.array(found["by_truth"])
+    figure, first = new_figure(labels, panels=2, height=5.6)
     names = [plain(name) for name in classes]
-    axes.set_xticks(ticks, names)
-    axes.set_yticks(ticks, names)
-    axes.tick_params(which="both", length=0)
-    axes.set(xlabel="Predicted class", ylabel="True class (each row adds up to 1)")
+    for axes, values, form, words in zip(
+        figure.axes,
+        (shares, np.array(found["events"])),
+        ("{:.3f}", "{:,}"),
+        ("shares of a row", "events"),
+        strict=True,
+    ):
+        axes.imshow(shares, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+        for (row, column), value in np.ndenumerate(values):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, form.format(value), ha="center", va="center", color=colour)
+        axes.set_xticks(range(len(classes)), names)
+        axes.tick_params(which="both", length=0)
+        axes.set_xlabel(f"Predicted class ({words})")
+    first.set_yticks(range(len(classes)), names)
+    first.set_ylabel("True class")
     return figure
 
 
+@styled
 def plot_scores(
     test: ScoredEvents,
     train: ScoredEvents | None,
@@ -75,30 +70,54 @@ def plot_scores(
     """Distribution of each output of the network for the events of each true class; one panel per output.
 
     Args:
-        test: Events drawn as points with statistical errors.
+        test: Events drawn as points with statistical errors; classes stand beside each other within a bin.
         train: Events drawn as lines; None for no lines.
-        tests: Two-sample test of the two splits for each output and true class; the legend shows its p-value.
+        tests: Two-sample test of the two splits for each output and true class; the panel shows its p-value.
         classes: Names of the classes.
         labels: Words on the plot.
     """
     figure, first = new_figure(labels, panels=len(classes))
     edges = np.linspace(0, 1, _SCORE_BINS + 1)
-    centres = (edges[1:] + edges[:-1]) / 2
+    shown: list[Floats] = []
     for output, axes in enumerate(figure.axes):
         for index, name in enumerate(classes):
             colour, dashes = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
             heights, errors = _shares(test, output, index, edges)
-            axes.errorbar(centres, heights, errors, color=colour, marker="o", markersize=4, linestyle="", elinewidth=1)
-            words = f"true {plain(name)}"
+            there = heights > 0
+            centres = edges[:-1] + (index + 1) / (len(classes) + 1) / _SCORE_BINS
+            # A bar down to 0 has no end on a logarithmic axis.
+            down = np.minimum(errors, 0.9 * heights)
+            axes.errorbar(
+                centres[there],
+                heights[there],
+                [down[there], errors[there]],
+                color=colour,
+                marker=MARKERS[index % len(MARKERS)],
+                markersize=4,
+                linestyle="",
+                elinewidth=1,
+                label=f"true {plain(name)}, test",
+            )
+            shown += [heights, (heights + errors)[there]]
             if train is not None:
-                words += f" (p = {tests[classes[output]][name]['p_value']:.2g})"
                 heights, _ = _shares(train, output, index, edges)
-            axes.stairs(heights, edges, color=colour, linestyle=dashes, linewidth=2, label=words)
+                words = f"true {plain(name)}, training"
+                axes.stairs(heights, edges, color=colour, linestyle=dashes, linewidth=1.5, label=words)
+                shown.append(heights)
+                axes.text(
+                    0.5,
+                    0.97 - 0.06 * index,
+                    f"{plain(name)}: p = {tests[classes[output]][name]['p_value']:.2g}",
+                    transform=axes.transAxes,
+                    color=colour,
+                    fontsize="x-small",
+                    ha="center",
+                    va="top",
+                )
         axes.set(xlabel=f"Probability of {plain(classes[output])}", xlim=(0, 1))
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-        title = "lines: training, points: test" if train is not None else None
-        axes.legend(fontsize=SMALL - 3, title=title, title_fontsize=SMALL - 3)
+    show_positive(first, shown, room=12)
     first.set_ylabel(f"Share of events / {1 / _SCORE_BINS:g}")
+    legend_below(figure, first, columns=3)
     return figure
 
 
@@ -111,6 +130,7 @@ def _shares(events: ScoredEvents, output: int, truth: int, edges: NDArray[np.flo
     return heights / weights.sum(), np.sqrt(squares) / abs(weights.sum())
 
 
+@styled
 def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
     """Observed share of a class against its predicted probability; one panel per class.
 
@@ -120,16 +140,21 @@ def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
     """
     figure, first = new_figure(labels, panels=len(found))
     for axes, (name, content) in zip(figure.axes, found.items(), strict=True):
-        axes.plot([0, 1], [0, 1], color="#717581", linewidth=1)
+        axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
         across = [each["mean_predicted"] for each in content["bins"]]
         observed = [each["observed"] for each in content["bins"]]
         axes.errorbar(across, *_values_and_bars(observed), color=COLOURS[0], marker="o", linestyle="", capsize=3)
-        axes.text(0.05, 0.94, f"mean distance {content['error']:.3f}", transform=axes.transAxes, fontsize=SMALL)
-        axes.set(xlabel=f"Probability of {plain(name)}", xlim=(0, 1), ylim=(-0.05, 1.05))
+        words = (
+            f"distance {content['error']:.3f}\nof a perfect model {content['expected']:.3f}\n"
+            f"p = {content['p_value']:.2g}"
+        )
+        axes.text(0.05, 0.96, words, transform=axes.transAxes, fontsize="x-small", va="top")
+        axes.set(xlabel=f"Probability of {plain(name)}", xlim=(0, 1), ylim=(-0.05, 1.3))
     first.set_ylabel("Observed share (classes weighted equally)")
     return figure
 
 
+@styled
 def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labels: PlotLabels) -> Figure:
     """Efficiency of each class at a working point against kinematic variables.
 
@@ -142,25 +167,28 @@ def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labe
     figure, panels = new_grid(labels, panels=len(found), columns=_COLUMNS)
     for axes, (variable, content) in zip(panels, found.items(), strict=True):
         edges = np.array(content["edges"])
+        axes.axhline(wanted, color=GREY, linewidth=1)
+        num_classes = len(content["classes"])
         for place, (name, bins) in enumerate(content["classes"].items()):
             measured = [index for index, each in enumerate(bins) if each is not None]
+            # Classes stand beside each other within a bin.
             axes.errorbar(
-                (edges[1:] + edges[:-1])[measured] / 2,
+                (edges[:-1] + np.diff(edges) * (place + 1) / (num_classes + 1))[measured],
                 *_values_and_bars([bins[index] for index in measured]),
-                xerr=np.diff(edges)[measured] / 2,
                 color=COLOURS[place % len(COLOURS)],
-                marker="os^vD"[place % 5],
+                marker=MARKERS[place % len(MARKERS)],
                 markersize=4,
                 linestyle="",
                 elinewidth=1,
                 label=plain(name),
             )
-        axes.axhline(wanted, color="#717581", linewidth=1)
-        axes.set_xlabel(HIGH_LEVEL[HLF_NAMES.index(variable)].label)
+        axes.set_xlabel(axis_label(HIGH_LEVEL[HLF_NAMES.index(variable)]))
         axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.05, 1.09))
+        for edge in edges[1:-1]:
+            axes.axvline(edge, color=GREY, linewidth=0.4, alpha=0.4)
     for axes in panels[::_COLUMNS]:
         axes.set_ylabel(f"Efficiency at {100 * wanted:g}% {plain(signal)}")
-    panels[-1].legend(fontsize="small")
+    legend_below(figure, panels[-1])
     return figure
 
 
@@ -172,6 +200,7 @@ def _values_and_bars(found: Sequence[Mapping[str, float]]) -> tuple[list[float],
     return values, [down, up]
 
 
+@styled
 def plot_importance(found: Mapping[str, Mapping[str, Mapping[str, float]]], signal: str, labels: PlotLabels) -> Figure:
     """Loss of area under the ROC curve when a feature is shuffled, by model; the most important feature first."""
     figure, axes = new_figure(labels)
@@ -188,13 +217,14 @@ def plot_importance(found: Mapping[str, Mapping[str, Mapping[str, float]]], sign
             error_kw={"elinewidth": 1},
             label=plain(name),
         )
-    axes.set_yticks(np.arange(len(features)), features, fontsize="x-small")
+    axes.set_yticks(np.arange(len(features)), [symbol_of(name) for name in features], fontsize="small")
     axes.tick_params(axis="y", which="both", length=0)
     axes.set_xlabel(f"AUC of {plain(signal)} lost when shuffled")
     axes.legend(loc="lower right", fontsize="small")
     return figure
 
 
+@styled
 def plot_learning_curve(history: Sequence[Mapping[str, Any]], labels: PlotLabels) -> Figure:
     """Loss of both splits against the epoch, and the epoch of the kept model; for several workers their distance.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.evaluation.metrics import Estimate
+from models.evaluation.bootstrap import Estimate
 
 
 def permutation_importance(

@@ -1,162 +1,131 @@
-"""All numbers of one evaluated model, ready for JSON, with event weights; the calibration uses class weights too."""
+"""All numbers of one evaluated model, ready for JSON; every error is of the same replicas of the events."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.columns import HLF_NAMES
 from models.errors import UndefinedMetricError
+from models.evaluation.bootstrap import Estimate, Replicas, added, estimate
+from models.evaluation.calibration import calibration, calibration_error, expected_calibration_errors
 from models.evaluation.curves import (
     KINEMATIC_EDGES,
-    auc_of_two,
-    calibration,
-    calibration_error,
+    EfficiencyCurve,
+    background_curve,
     efficiency_against,
     kolmogorov_smirnov,
-    likelihood_ratio,
 )
-from models.evaluation.efficiencies import WorkingPoint, efficiency, purity, working_point
+from models.evaluation.discriminant import Mixture, Scored, discriminant
+from models.evaluation.efficiencies import efficiency
 from models.evaluation.importance import permutation_importance
-from models.evaluation.metrics import (
-    accuracy,
-    auc_one_vs_rest,
-    confusion_matrix,
-    effective_size,
-    within_classes,
-)
-from models.prediction import Predictor, rows_of
+from models.evaluation.intervals import Sums
+from models.evaluation.metrics import area_under_curve, balanced, confusion_matrix
+from models.evaluation.rates import Rates, rates_behind
+from models.evaluation.scored_events import ScoredEvents
+from models.prediction import Predictor
 
 Floats = NDArray[np.float64]
 
-#: Index of the working point for the efficiencies against kinematics.
-SHOWN_POINT: Final = 0
+ALL_BACKGROUNDS: Final = "all backgrounds"
+#: Least expected number of signal events below a threshold; with fewer, its position is mostly chance.
+FEWEST_FAILING: Final = 10.0
+#: Signal efficiencies of curves; they contain 0.9, 0.95 and 0.99.
+GRID: Final = np.arange(1, 101) / 100
 
 
-class ScoredEvents(NamedTuple):
-    """Predictions as arrays."""
+class Question(NamedTuple):
+    """What is measured of each model."""
 
-    labels: NDArray[np.int64]
-    """(num_events,) true classes."""
-    probabilities: Floats
-    """(num_events, num_classes) predicted probabilities."""
-    weights: Floats
-    """(num_events,) physics weights within a class; each class adds up to its number of events."""
-    hlf: NDArray[np.float32]
-    """(num_events, NUM_HLF) raw high-level features."""
-    samples: NDArray[np.str_]
-    """(num_events,) names of the samples."""
+    classes: list[str]
+    signal: int
+    """The class that working points keep."""
+    working_points: Sequence[float]
+    """Wanted signal efficiencies; the first one is that of the efficiencies against kinematics."""
+    mixture: Mixture
+    """The backgrounds that working points reject."""
+    rates: Rates | None
+    """Rates before the classifier; None if cross-sections are unknown."""
+    seed: int
 
-    @classmethod
-    def of(cls, predictions: pa.Table) -> ScoredEvents:
-        """The events of a table from `models.prediction.predict` with the column `hlf`."""
-        labels = predictions["label"].to_numpy()
-        return cls(
-            labels,
-            rows_of(predictions, "probability").astype(np.float64),
-            within_classes(labels, predictions["weight"].to_numpy()),
-            rows_of(predictions, "hlf"),
-            predictions["sample"].to_numpy().astype(str),
+    @property
+    def backgrounds(self) -> dict[str, Mapping[int, float]]:
+        """The mixture, and each background alone, by name."""
+        alone = {self.classes[label]: {label: 1.0} for label in self.mixture.fractions}
+        return {ALL_BACKGROUNDS: self.mixture.fractions, **alone}
+
+
+class Measured(NamedTuple):
+    """One model."""
+
+    numbers: dict[str, Any]
+    curves: dict[str, EfficiencyCurve]
+    """Background efficiencies by name of the background."""
+    area: Floats
+    """(1 + num_replicas,) area under the curve against the mixture."""
+
+
+def mixture_of(classes: Sequence[str], signal: int, rates: Rates | None) -> Mixture:
+    """Backgrounds in the fractions of their rates, or in equal parts if these are unknown."""
+    labels = [label for label in range(len(classes)) if label != signal]
+    if rates is None:
+        words = "in equal parts" if len(labels) > 1 else ""
+        return Mixture(
+            dict.fromkeys(labels, 1 / len(labels)), f"{' and '.join(classes[each] for each in labels)} {words}"
         )
-
-    def first(self, count: int) -> ScoredEvents:
-        """The first `count` events: a random sample, since rows are mixed."""
-        return ScoredEvents._make(column[:count] for column in self)
-
-
-class Rates(NamedTuple):
-    """Rates before the classifier."""
-
-    per_second: dict[str, dict[str, float]]
-    """Rate of each sample of each class [1/s]: luminosity x cross-section x efficiency of the selection."""
-
-    def before(self) -> dict[str, float]:
-        """Rate of each class [1/s]."""
-        return {name: sum(samples.values()) for name, samples in self.per_second.items()}
-
-    def behind(self, events: ScoredEvents, point: WorkingPoint, classes: Sequence[str], signal: int) -> dict[str, Any]:
-        """Rates of each class behind a working point, and the purity; None for a purity that is not defined.
-
-        Every sample passes with its own efficiency; one without events of positive total weight, with its class'.
-        """
-        passing = events.probabilities[:, signal] >= point.threshold
-        of_class = {**point.backgrounds, signal: point.signal}
-        rates = []
-        for index, name in enumerate(classes):
-            total = 0.0
-            for sample, per_second in self.per_second[name].items():
-                own = (events.labels == index) & (events.samples == sample)
-                is_known = events.weights[own].sum() > 0
-                share = efficiency(passing[own], events.weights[own]) if is_known else of_class[index]
-                total += per_second * share.value
-            rates.append(total)
-        pure = purity(rates, signal)
-        # Negative weights may make the total rate 0 or less. JSON has no NaN, so write null.
-        return {"rates": dict(zip(classes, rates, strict=True)), "purity": pure if math.isfinite(pure) else None}
+    sizes = np.array([rates.of_class(label) for label in labels])
+    fractions = dict(zip(labels, (sizes / sizes.sum()).tolist(), strict=True))
+    parts = ", ".join(f"{100 * fraction:.2g} % {classes[label]}" for label, fraction in fractions.items())
+    return Mixture(fractions, f"{parts}, by rate")
 
 
-def measure(
-    events: ScoredEvents,
-    train: ScoredEvents | None,
-    classes: Sequence[str],
-    *,
-    signal: int,
-    working_points: Sequence[float],
-    rates: Rates | None,
-) -> dict[str, Any]:
+def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas, question: Question) -> Measured:
     """Numbers of one model on some events.
 
     Args:
         events: Events of the test split.
         train: Events of the training split, to compare the scores with; None if there are none.
-        classes: Names of the classes.
-        signal: The class that working points keep.
-        working_points: Wanted signal efficiencies.
-        rates: Rates before the classifier; None if cross-sections are unknown.
+        replicas: Replicas of the events of the test split.
+        question: What to measure.
 
     Raises:
         UndefinedMetricError: A class has no events, or its weights add up to 0 or less.
     """
-    _refuse_missing(events, classes, "test events, or their weights add up to 0 or less. Add files")
+    classes, signal = question.classes, question.signal
+    refuse_missing(events, classes, "test events, or their weights add up to 0 or less. Add files")
     if train is not None:
         what = "training events to compare with, or their weights add up to 0 or less. Raise evaluate.train_events"
-        _refuse_missing(train, classes, what)
-    labels, scores, weights = events.labels, events.probabilities, events.weights
-    points = [
-        working_point(labels, scores[:, signal], weights, signal=signal, classes=range(len(classes)), wanted=wanted)
-        for wanted in working_points
-    ]
-    return {
+        refuse_missing(train, classes, what)
+    labels, scores, weights, _, _ = events
+    curves, areas, points = {}, {}, []
+    for name, fractions in question.backgrounds.items():
+        score = discriminant(scores, signal=signal, fractions=fractions)
+        scored = Scored(replicas, score, signal, GRID)
+        curves[name], areas[name] = background_curve(scored, fractions), scored.area(fractions)
+        if name == ALL_BACKGROUNDS:
+            points = _points(events, Scored(replicas, score, signal, np.array(question.working_points)), question)
+    counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
+    np.add.at(counts, (labels, scores.argmax(axis=1)), 1)
+    numbers = {
         "num_events": len(labels),
-        "num_events_effective": effective_size(weights),
         "events_per_class": dict(zip(classes, np.bincount(labels, minlength=len(classes)).tolist(), strict=True)),
-        "accuracy": accuracy(labels, scores, weights)._asdict(),
-        "auc": {
-            name: auc_one_vs_rest(labels, scores[:, index], weights, signal=index)._asdict()
-            for index, name in enumerate(classes)
+        "accuracy": _accuracy(events, replicas)._asdict(),
+        "auc": {name: _one_vs_rest(scores, replicas, index)._asdict() for index, name in enumerate(classes)},
+        "auc_against": {name: estimate(each)._asdict() for name, each in areas.items()},
+        "confusion": {
+            "classes": list(classes),
+            "by_truth": confusion_matrix(labels, scores, weights).tolist(),
+            "events": counts.tolist(),
         },
-        "confusion": {"classes": list(classes), "by_truth": confusion_matrix(labels, scores, weights).tolist()},
-        "working_points": [_point_json(events, point, classes, signal, rates) for point in points],
-        "auc_of_two": {
-            name: auc_of_two(
-                labels,
-                likelihood_ratio(scores, signal=signal, background=index),
-                weights,
-                signal=signal,
-                background=index,
-            )._asdict()
-            for index, name in enumerate(classes)
-            if index != signal
-        },
-        "calibration": _calibration(events, classes),
+        "working_points": points,
+        "calibration": _calibration(events, question),
         "train_against_test": {} if train is None else _shapes(train, events, classes),
-        "efficiency_against": _kinematics(events, classes, points[SHOWN_POINT]) if points else {},
+        "efficiency_against": _kinematics(events, question, points[0]["threshold"]) if points else {},
     }
+    return Measured(numbers, curves, areas[ALL_BACKGROUNDS])
 
 
 def importance(
@@ -170,45 +139,85 @@ def importance(
         signal: The signal class.
         generator: Random generator of the shuffles.
     """
+    weights = balanced(events.labels, events.weights, events.probabilities.shape[1])
 
     def area(hlf: NDArray[Any]) -> float:
         scores = model.probabilities({"hlf": hlf})[:, signal].astype(np.float64)
-        return auc_one_vs_rest(events.labels, scores, events.weights, signal=signal).value
+        return area_under_curve(events.labels == signal, scores, weights)
 
     found = permutation_importance(area, events.hlf, generator=generator)
     return {name: each._asdict() for name, each in zip(HLF_NAMES, found, strict=True)}
 
 
-def _refuse_missing(events: ScoredEvents, classes: Sequence[str], what: str) -> None:
+def refuse_missing(events: ScoredEvents, classes: Sequence[str], what: str) -> None:
+    """Raise `UndefinedMetricError` if a class has no weight."""
     missing = [name for index, name in enumerate(classes) if not events.weights[events.labels == index].sum() > 0]
     if missing:
         raise UndefinedMetricError(f"there are no {' or '.join(missing)} {what}.")
 
 
-def _point_json(
-    events: ScoredEvents, point: WorkingPoint, classes: Sequence[str], signal: int, rates: Rates | None
-) -> dict[str, Any]:
-    return {
-        "wanted": point.wanted,
-        "threshold": point.threshold,
-        "measurable": point.is_measurable,
-        "num_failing": point.num_failing,
-        "signal": point.signal._asdict(),
-        "backgrounds": {classes[index]: each._asdict() for index, each in point.backgrounds.items()},
-        **({} if rates is None else rates.behind(events, point, classes, signal)),
-    }
+def _accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
+    """Share of the events that get their class, mean over the classes; the error stays above 0 at an accuracy of 1."""
+    is_wrong = (events.probabilities.argmax(axis=1) != events.labels).astype(np.int64)
+    found = []
+    for each in replicas.strata:
+        squares = np.square(replicas.weights[each.rows]) @ (1.0 - is_wrong[each.rows])
+        right = replicas.passing(each, replicas.sums(each, is_wrong, 2)[:1], np.array([squares]))
+        found.append(right.times(each.share / events.probabilities.shape[1]))
+    value, low, high = added(found).interval(0)
+    return Estimate(value, (high - low) / 2)
 
 
-def _calibration(events: ScoredEvents, classes: Sequence[str]) -> dict[str, Any]:
-    """Calibration with equal total weight of all classes, as in the loss: the probabilities refer to this mixture."""
-    sums = np.bincount(events.labels, events.weights, minlength=len(classes))
-    weights = events.weights / sums[events.labels]
-    found = {}
-    for index, name in enumerate(classes):
-        bins = calibration(events.labels == index, events.probabilities[:, index], weights)
-        content = [{**each._asdict(), "observed": each.observed._asdict()} for each in bins]
-        found[name] = {"error": calibration_error(bins), "bins": content}
+def _one_vs_rest(scores: Floats, replicas: Replicas, index: int) -> Estimate:
+    """Area of a class against all others in equal parts."""
+    others = [label for label in range(scores.shape[1]) if label != index]
+    scored = Scored(replicas, scores[:, index], index, np.array([]))
+    return estimate(scored.area(dict.fromkeys(others, 1 / len(others))))
+
+
+def _points(events: ScoredEvents, scored: Scored, question: Question) -> list[dict[str, Any]]:
+    classes, signal, rates = question.classes, question.signal, question.rates
+    backgrounds = {classes[label]: scored.of_class(label) for label in question.mixture.fractions}
+    together = scored.of_mixture(question.mixture.fractions)
+    behind = rates_behind(scored, rates, classes, seed=question.seed) if rates else [{} for _ in scored.wanted]
+    ours = events.weights[events.labels == signal]
+    size = Sums.of(ours).counted(1.0)[0]
+    found = []
+    for point, wanted in enumerate(scored.wanted.tolist()):
+        place = scored.points[point, 0]
+        num_failing = (1 - wanted) * size
+        found.append(
+            {
+                "wanted": wanted,
+                "threshold": float(scored.thresholds[place]),
+                "measurable": num_failing >= FEWEST_FAILING,
+                "num_failing": num_failing,
+                "signal": efficiency(scored.place[events.labels == signal] <= place, ours)._asdict(),
+                "backgrounds": {name: each.interval(point)._asdict() for name, each in backgrounds.items()},
+                "all_backgrounds": together.interval(point)._asdict(),
+                **behind[point],
+            }
+        )
     return found
+
+
+def _calibration(events: ScoredEvents, question: Question) -> dict[str, Any]:
+    """Calibration with equal total weight of all classes, as in the loss: the probabilities refer to this mixture."""
+    labels, scores = events.labels, events.probabilities
+    weights = balanced(labels, events.weights, len(question.classes))
+    bins = [calibration(labels == index, scores[:, index], weights) for index in range(len(question.classes))]
+    errors = [calibration_error(each) for each in bins]
+    generator = np.random.default_rng([question.seed, 2])
+    expected = expected_calibration_errors(labels, scores, events.weights, errors, generator=generator)
+    return {
+        name: {
+            "error": error,
+            "expected": perfect.mean,
+            "p_value": perfect.p_value,
+            "bins": [{**each._asdict(), "observed": each.observed._asdict()} for each in content],
+        }
+        for name, error, perfect, content in zip(question.classes, errors, expected, bins, strict=True)
+    }
 
 
 def _shapes(train: ScoredEvents, test: ScoredEvents, classes: Sequence[str]) -> dict[str, Any]:
@@ -227,15 +236,15 @@ def _shapes(train: ScoredEvents, test: ScoredEvents, classes: Sequence[str]) -> 
     return found
 
 
-def _kinematics(events: ScoredEvents, classes: Sequence[str], point: WorkingPoint) -> dict[str, Any]:
+def _kinematics(events: ScoredEvents, question: Question, threshold: float) -> dict[str, Any]:
     """Efficiency of each class at a working point against kinematic variables."""
-    signal = next(index for index in range(len(classes)) if index not in point.backgrounds)
-    passing = events.probabilities[:, signal] >= point.threshold
+    score = discriminant(events.probabilities, signal=question.signal, fractions=question.mixture.fractions)
+    passing = score >= threshold
     found: dict[str, Any] = {}
     for variable, edges in KINEMATIC_EDGES.items():
         values = events.hlf[:, HLF_NAMES.index(variable)]
         by_class = {}
-        for index, name in enumerate(classes):
+        for index, name in enumerate(question.classes):
             chosen = events.labels == index
             bins = efficiency_against(values[chosen], passing[chosen], events.weights[chosen], np.asarray(edges))
             by_class[name] = [None if each is None else each._asdict() for each in bins]

@@ -1,9 +1,6 @@
-"""Metrics of an evaluation, with event weights: accuracy, confusion matrix, ROC curves and their areas."""
+"""Metrics with event weights: accuracy, confusion matrix, area under a ROC curve. Their errors come from replicas."""
 
 from __future__ import annotations
-
-import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,30 +12,20 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
-class Estimate(NamedTuple):
-    """A number with its statistical error."""
+def balanced(labels: Labels, weights: Floats, num_classes: int) -> Floats:
+    """Weights with which every class adds up to 1.
 
-    value: float
-    error: float
-
-
-class RocCurve(NamedTuple):
-    """ROC curve of one class against all others together."""
-
-    signal_efficiency: Floats
-    """(num_points,) true positive rate, rising from 0 to 1."""
-    background_efficiency: Floats
-    """(num_points,) false positive rate at the same thresholds."""
-
-
-def effective_size(weights: Floats) -> float:
-    """Number of unweighted events with the same relative error: (sum w)^2 / sum w^2.
+    Raises:
+        UndefinedMetricError: The weights of a class do not add up to more than 0.
 
     Examples:
-        >>> effective_size(np.array([1.0, 1.0, 1.0]))
-        3.0
+        >>> balanced(np.array([0, 0, 1]), np.array([1.0, 3.0, 7.0]), 2).tolist()
+        [0.25, 0.75, 1.0]
     """
-    return float(weights.sum() ** 2 / np.square(weights).sum())
+    sums = np.bincount(labels, weights, minlength=num_classes)
+    if not (sums > 0).all():
+        raise UndefinedMetricError(_no_weight(f"the classes {np.flatnonzero(~(sums > 0)).tolist()}"))
+    return np.asarray(weights / sums[labels], dtype=np.float64)
 
 
 def within_classes(labels: Labels, weights: Floats) -> Floats:
@@ -53,11 +40,8 @@ def within_classes(labels: Labels, weights: Floats) -> Floats:
     return weights * factors[labels]
 
 
-def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> Estimate:
+def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> float:
     """Weighted share of events whose most probable class is their true class.
-
-    The error is half the width of Wilson's one-sigma interval with the effective number of events. Unlike the usual
-    binomial error it stays above 0 at an accuracy of 1.
 
     Args:
         labels: (num_events,) true classes.
@@ -69,10 +53,7 @@ def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> Estimate
     """
     if not weights.sum() > 0:
         raise UndefinedMetricError(_no_weight("all events together"))
-    correct = probabilities.argmax(axis=1) == labels
-    value = float(np.average(correct, weights=weights))
-    size = effective_size(weights)
-    return Estimate(value, math.sqrt(max(value * (1 - value), 0.0) / size + 0.25 / size**2) / (1 + 1 / size))
+    return float(np.average(probabilities.argmax(axis=1) == labels, weights=weights))
 
 
 def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
@@ -82,56 +63,30 @@ def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> 
         UndefinedMetricError: The weights of a class do not add up to more than 0.
     """
     num_classes = probabilities.shape[1]
-    counts = np.zeros((num_classes, num_classes))
-    np.add.at(counts, (labels, probabilities.argmax(axis=1)), weights)
-    totals = counts.sum(axis=1, keepdims=True)
-    if (totals <= 0).any():
-        missing = np.flatnonzero(totals[:, 0] <= 0).tolist()
-        raise UndefinedMetricError(_no_weight(f"the classes {missing}"))
-    return np.asarray(counts / totals, dtype=np.float64)
+    shares = np.zeros((num_classes, num_classes))
+    np.add.at(shares, (labels, probabilities.argmax(axis=1)), balanced(labels, weights, num_classes))
+    return shares
 
 
-def roc_one_vs_rest(labels: Labels, scores: Floats, weights: Floats, *, signal: int) -> RocCurve:
-    """ROC curve of one class against the rest.
+def area_under_curve(is_signal: NDArray[np.bool_], scores: Floats, weights: Floats) -> float:
+    """Area under the ROC curve: the weighted share of pairs of a signal and a background event in the right order.
+
+    Ties count half. This holds for negative weights too.
 
     Args:
-        labels: (num_events,) true classes.
-        scores: (num_events,) probability of the signal class.
+        is_signal: (num_events,) whether an event is signal.
+        scores: (num_events,); higher is more like signal.
         weights: (num_events,) event weights.
-        signal: The signal class.
 
     Raises:
         UndefinedMetricError: The weights of signal or background do not add up to more than 0.
     """
-    _refuse_one_class(labels, weights, signal)
-    # Keep all points: with negative weights the curve is not monotonic, and each point counts in the area.
-    false_positive, true_positive, _ = roc_curve(
-        labels == signal, scores, sample_weight=weights, drop_intermediate=False
-    )
-    return RocCurve(true_positive, false_positive)
-
-
-def auc_one_vs_rest(labels: Labels, scores: Floats, weights: Floats, *, signal: int) -> Estimate:
-    """Area under the ROC curve of one class against the rest, with the error of Hanley and McNeil (1982).
-
-    Arguments and exceptions are those of `roc_one_vs_rest`. The area is the weighted share of pairs of a signal and a
-    background event in the right order; ties count half. This holds for negative weights too.
-    """
-    curve = roc_one_vs_rest(labels, scores, weights, signal=signal)
-    is_signal = labels == signal
-    signal_there = curve.signal_efficiency
-    area = float((np.diff(curve.background_efficiency) * (signal_there[1:] + signal_there[:-1]) / 2).sum())
-    num_signal, num_background = effective_size(weights[is_signal]), effective_size(weights[~is_signal])
-    q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
-    variance = area * (1 - area) + (num_signal - 1) * (q1 - area**2) + (num_background - 1) * (q2 - area**2)
-    return Estimate(area, math.sqrt(max(variance, 0.0) / (num_signal * num_background)))
-
-
-def _refuse_one_class(labels: Labels, weights: Floats, signal: int) -> None:
-    is_signal = labels == signal
-    for name, chosen in ((f"class {signal}", is_signal), (f"the classes other than {signal}", ~is_signal)):
+    for name, chosen in (("the signal", is_signal), ("the background", ~is_signal)):
         if not weights[chosen].sum() > 0:
             raise UndefinedMetricError(_no_weight(name))
+    # Keep all points: with negative weights the curve is not monotonic, and each point counts in the area.
+    background, signal, _ = roc_curve(is_signal, scores, sample_weight=weights, drop_intermediate=False)
+    return float((np.diff(background) * (signal[1:] + signal[:-1]) / 2).sum())
 
 
 def _no_weight(what: str) -> str:

@@ -1,23 +1,29 @@
-"""The common style of all figures: mplhep's, with experiment, sample and energy on each figure.
+"""The common style of all figures: mplhep's CMS style around the whole drawing, and words that name sample and model.
 
 The colours are those of Petroff (2021), chosen for colour-blind readers; lines differ in dashes too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import matplotlib as mpl
 import mplhep
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 COLOURS: Final = ("#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2", "#a96b59")
-#: Font size of legends and remarks in panels side by side; "small" would be relative to matplotlib's default of 10.
-SMALL: Final = 14
+GREY: Final = "#717581"
 DASHES: Final = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)))
+MARKERS: Final = "os^vD"
+#: Width of every figure [inches], and pixels per inch: figures fill the page.
+WIDTH: Final = 12.0
+DPI: Final = 110
 
 
 class PlotLabels(NamedTuple):
@@ -26,28 +32,77 @@ class PlotLabels(NamedTuple):
     experiment: str
     sample_note: str
     energy_tev: float | None
+    model: str = ""
+    """Name of the model; empty on figures of several models, whose legend names them."""
 
 
 #: Labels of figures without a sample.
 NO_LABELS: Final = PlotLabels("", "", None)
 
 
-def new_figure(labels: PlotLabels, *, panels: int = 1) -> tuple[Figure, Axes]:
-    """A figure of panels side by side with a common y axis, and its first panel."""
-    # Panels side by side appear smaller on a page.
-    with mpl.rc_context({**style(), "font.size": 15 if panels == 1 else 19}):
-        figure = Figure(figsize=(1.5 + 5.5 * panels, 6.2), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
-    put_labels(axes[0], axes[-1], labels)
-    return figure, axes[0]
+def style() -> Any:
+    """The CMS style of mplhep at the size of a page, in matplotlib's own font (mplhep's may be missing)."""
+    return {
+        **mplhep.style.CMS,
+        "font.size": 15,
+        "font.sans-serif": ["DejaVu Sans"],
+        "mathtext.fontset": "dejavusans",
+        "axes.linewidth": 1.2,
+        "lines.linewidth": 1.8,
+        "xtick.major.size": 8,
+        "ytick.major.size": 8,
+        "xtick.minor.size": 4,
+        "ytick.minor.size": 4,
+    }
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def styled(draw: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The style around a whole drawing function: labels, legends and ticks take it when they are made."""
+
+    @wraps(draw)
+    def drawn(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with mpl.rc_context(style()):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+@styled
+def new_figure(
+    labels: PlotLabels, *, panels: int = 1, height: float = 6.2, ratios: tuple[int, ...] = (1,)
+) -> tuple[Figure, Axes]:
+    """A figure of panels side by side with a common y axis, and its first panel.
+
+    Args:
+        labels: Words on the plot.
+        panels: Number of panels.
+        height: [inches].
+        ratios: Heights of the rows of each panel, which have a common x axis; axes are in order of rows.
+    """
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(
+        len(ratios),
+        panels,
+        sharex="col" if len(ratios) > 1 else False,
+        sharey="row",
+        squeeze=False,
+        height_ratios=ratios,
+    )
+    put_labels(axes[0][0], axes[0][-1], labels)
+    return figure, axes[0][0]
+
+
+@styled
 def new_grid(labels: PlotLabels, *, panels: int, columns: int) -> tuple[Figure, list[Axes]]:
     """A figure of small panels in rows, each with its own axes."""
     rows = -(-panels // columns)
-    with mpl.rc_context({**style(), "font.size": 11, "lines.linewidth": 1.4}):
-        figure = Figure(figsize=(3.4 * columns, 2.7 * rows + 0.4), layout="constrained")
+    with mpl.rc_context({"font.size": 13, "lines.linewidth": 1.4}):
+        figure = Figure(figsize=(WIDTH, 2.9 * rows + 0.5), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for unused in axes[panels:]:
@@ -56,17 +111,48 @@ def new_grid(labels: PlotLabels, *, panels: int, columns: int) -> tuple[Figure, 
     return figure, list(axes[:panels])
 
 
+@styled
 def put_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
-    """Write experiment and sample above the left axes, and the energy above the right axes."""
-    words = f"{labels.experiment} {labels.sample_note}".strip()
-    left.set_title(words, loc="left", fontsize="medium", fontstyle="italic", parse_math=False)
-    if labels.energy_tev is not None:
-        right.set_title(f"{labels.energy_tev:g} TeV", loc="right", fontsize="medium")
+    """Write experiment, "Simulation" and sample above the left axes, model and energy above the right axes."""
+    is_said = "simulation" in labels.sample_note.lower()
+    words = [labels.experiment, "" if is_said or labels == NO_LABELS else "Simulation", labels.sample_note]
+    bold, *others = [each for each in words if each] or [""]
+    title = left.set_title(bold, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
+    left.annotate(
+        " ".join(others),
+        (1, 0),
+        (6, 0),
+        xycoords=title,
+        textcoords="offset points",
+        fontsize="small",
+        fontstyle="italic",
+        annotation_clip=False,
+        parse_math=False,
+    )
+    energy = "" if labels.energy_tev is None else f"{labels.energy_tev:g} TeV"
+    about = ", ".join(each for each in (labels.model, energy) if each)
+    right.set_title(about, loc="right", fontsize="small", parse_math=False)
 
 
+def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
+    """A legend of some axes below all panels, where it covers no data."""
+    handles, words = axes.get_legend_handles_labels()
+    figure.legend(handles, words, loc="outside lower center", ncols=min(columns, len(words)), frameon=False)
+
+
+def show_positive(axes: Axes, values: list[Any], *, room: float = 3.0, top: float | None = None) -> None:
+    """A logarithmic y axis that holds all positive values, with room at the top as a factor."""
+    positive = np.concatenate([np.ravel(each) for each in values])
+    positive = positive[np.isfinite(positive) & (positive > 0)]
+    low, high = (positive.min(), positive.max()) if len(positive) else (0.1, 1.0)
+    axes.set_yscale("log")
+    axes.set_ylim(low / 1.5, max(high * room, top or 0.0))
+
+
+@styled
 def save_figure(figure: Figure, stem: Path) -> None:
     """Write `stem.png` and `stem.pdf` without a creation time, so that the same figure gives the same bytes."""
-    figure.savefig(stem.with_suffix(".png"), dpi=110)
+    figure.savefig(stem.with_suffix(".png"), dpi=DPI)
     # The layout is already computed; a second computation would take as long as drawing.
     figure.set_layout_engine(None)
     figure.savefig(stem.with_suffix(".pdf"), metadata={"CreationDate": None})
@@ -77,13 +163,3 @@ def plain(words: str) -> str:
     # A zero-width space, since legends leave out labels that begin with an underscore.
     hidden = "\u200b" if words.startswith("_") else ""
     return hidden + words.replace("$", r"\$")
-
-
-def style() -> Any:
-    """The CMS style of mplhep, smaller, in matplotlib's own font (mplhep's may be missing)."""
-    return {
-        **mplhep.style.CMS,
-        "font.size": 15,
-        "font.sans-serif": ["DejaVu Sans"],
-        "mathtext.fontset": "dejavusans",
-    }

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from models.errors import ModelError
+from models.evaluation.bootstrap import Estimate
 from models.evaluation.improvement import improvement
-from models.evaluation.measurements import ScoredEvents
-from models.evaluation.metrics import Estimate
+from models.evaluation.scored_events import ScoredEvents
 from models.prediction import predict
 from pipeline.errors import USER_ERRORS, PromotionError, cannot_write
 from pipeline.run_folder import RunFolder
@@ -128,7 +128,7 @@ def _compare(candidate: FoundModel, current: Version, dataset: FeatureDataset, b
         ScoredEvents.of(predict(each.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add))
         for each in (old, candidate)
     )
-    return improvement(after.labels, after.weights, before.probabilities, after.probabilities)
+    return improvement(before, after)
 
 
 def _refuse_seen_events(model: FoundModel, dataset: FeatureDataset, *, force: bool = False) -> None:

@@ -14,7 +14,8 @@ import uhi.io.json
 from matplotlib.figure import Figure
 
 from features.distributions import HISTOGRAMMED, HISTOGRAMS
-from models.evaluation.style import COLOURS, DASHES, PlotLabels, new_grid, plain, save_figure
+from models.evaluation.axis_labels import axis_label
+from models.evaluation.style import COLOURS, DASHES, PlotLabels, legend_below, new_grid, plain, save_figure, styled
 
 #: Captions of the figures, by the part of a histogram's name before the dot.
 CAPTIONS: Final = {
@@ -43,6 +44,7 @@ def plot_card(
         save_figure(plot_distributions(chosen, classes, labels), folder / kind)
 
 
+@styled
 def plot_distributions(histograms: Mapping[str, hist.Hist[Any]], classes: Sequence[str], labels: PlotLabels) -> Figure:
     """One panel for each feature, one line for each class, normalised to an area of 1."""
     figure, panels = new_grid(labels, panels=len(histograms), columns=4)
@@ -64,13 +66,14 @@ def plot_distributions(histograms: Mapping[str, hist.Hist[Any]], classes: Sequen
                 flow="none",
             )
         feature, binning = HISTOGRAMMED[name]
-        axes.set_xlabel(feature.label, fontsize="small")
+        axes.set_xlabel(axis_label(feature), fontsize="small")
         axes.tick_params(labelsize="x-small")
+        axes.set_ylabel("")
         axes.set_xlim(histogram.axes[0].edges[0], histogram.axes[0].edges[-1])
         if binning.log:
             axes.set_yscale("log")
         else:
             axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     panels[0].set_ylabel("Density", fontsize="small")
-    panels[0].legend(fontsize="x-small")
+    legend_below(figure, panels[0])
     return figure

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from models.evaluation.intervals import Efficiency, Sums, share
 
 Weights = dict[str, list[float]]
 
@@ -25,40 +26,28 @@ class Yield(NamedTuple):
         return Yield(self.events - part.events, self.weight - part.weight, self.weight2 - part.weight2)
 
 
-class StepEfficiency(NamedTuple):
-    """A share with its binomial error; `value` is nan if the sum of weights before the cut is 0 or less."""
-
-    value: float
-    error: float
-
-
 class Step(NamedTuple):
     """One step of the cutflow; mappings by column, that is, by sample or class."""
 
     name: str
     yields: dict[str, Yield]
-    efficiencies: dict[str, StepEfficiency]
+    efficiencies: dict[str, Efficiency | None]
     """Efficiency in events, relative to the first step."""
-    weighted: dict[str, StepEfficiency]
+    weighted: dict[str, Efficiency | None]
     """Efficiency in weights, relative to the first step."""
 
 
-def efficiency(passed: Yield, total: Yield) -> StepEfficiency:
-    """Share of the weight that passes, with its binomial error.
-
-    The variance is ((1 - e)^2 sum w^2 of those that pass + e^2 sum w^2 of the others) / (sum w)^2, which for weights of
-    1 is e (1 - e) / N.
+def efficiency(passed: Yield, total: Yield) -> Efficiency | None:
+    """Share of the weight that passes; None if the sum of weights before the cut is 0 or less.
 
     Examples:
-        >>> efficiency(Yield(1, 1.0, 1.0), Yield(4, 4.0, 4.0))
-        StepEfficiency(value=0.25, error=0.21650635094610965)
+        >>> [round(end, 3) for end in efficiency(Yield(1, 1.0, 1.0), Yield(4, 4.0, 4.0)) or ()]
+        [0.25, 0.042, 0.618]
     """
     if total.weight <= 0:
-        return StepEfficiency(math.nan, math.nan)
-    share = passed.weight / total.weight
-    failed2 = max(0.0, total.weight2 - passed.weight2)
-    variance = (1 - share) ** 2 * max(0.0, passed.weight2) + share**2 * failed2
-    return StepEfficiency(share, math.sqrt(variance) / total.weight)
+        return None
+    failed = Sums(total.weight - passed.weight, max(0.0, total.weight2 - passed.weight2))
+    return share(Sums(passed.weight, max(0.0, passed.weight2)), failed)
 
 
 def scaled(each: Yield, factor: float) -> Yield:
@@ -180,8 +169,8 @@ def _as_text(steps: Sequence[Step], names: Sequence[str], head: str, width: int,
     return "\n".join(lines) + "\n"
 
 
-def _words(each: StepEfficiency) -> str:
-    return f"{each.value:.4f}+-{each.error:.4f}" if math.isfinite(each.value) else "not defined"
+def _words(each: Efficiency | None) -> str:
+    return "not defined" if each is None else f"{each.value:.4f}+-{(each.high - each.low) / 2:.4f}"
 
 
 def as_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
@@ -202,8 +191,8 @@ def as_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
     ]
 
 
-def _json(each: StepEfficiency) -> dict[str, float] | None:
-    return each._asdict() if math.isfinite(each.value) else None
+def _json(each: Efficiency | None) -> dict[str, float] | None:
+    return None if each is None else each._asdict()
 
 
 def _unweighted(each: Yield) -> Yield:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting.card import CAPTIONS
-from pipeline.reporting.cutflow import StepEfficiency, as_json, cutflow, missing_weights, uncertain_mixtures
+from pipeline.reporting.cutflow import as_json, cutflow, missing_weights, uncertain_mixtures
+from pipeline.reporting.summary import answer, purity, rate, share, unmeasurable
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
 
@@ -25,24 +25,23 @@ _FEW_EVENTS: Final = 1000
 _DIFFERENT: Final = 0.01
 _SIDE_BY_SIDE: Final = {
     "background_efficiency": "ROC curves on the test split: how much background passes (down is better) when a share "
-    "of the signal is kept; against all backgrounds together, and against each alone by the ratio of the two "
-    "probabilities. Bands: Clopper-Pearson intervals of one standard deviation at fixed thresholds.",
-    "rejection": "The same as background rejection (up is better).",
+    "of the signal is kept; against all backgrounds together, and against each alone, by the score that is best there. "
+    "Bars at the working points, and bands of the ratios, are intervals of one standard deviation from the bootstrap; "
+    "the ratios' errors are paired.",
+    "rejection": "The same as background rejection, 1 / background efficiency (up is better).",
     "importance": "Permutation importance: area under the signal's ROC curve that is lost when the values of one "
     "feature are shuffled among the test events; bars are standard deviations over the shuffles.",
 }
-_SMALL: Final = {
+_OF_MODEL: Final = {
     "learning_curve": "Loss of the training and validation splits; the model of the lowest validation loss is kept.",
-    "roc": "One-vs-rest ROC curves on the test split.",
-    "confusion": "Confusion matrix on the test split, normalised by the true class.",
-}
-_WIDE: Final = {
+    "confusion": "Confusion matrix on the test split, as shares of the true class and as events.",
     "scores": "Outputs by true class, training split (lines) and test split (points); p is of a Kolmogorov-Smirnov "
     "test of the two.",
     "calibration": "Calibration: share of true events of a class among those that were given a probability, classes "
-    "counting alike.",
-    "efficiencies": "Efficiency of each class at the first working point against kinematics, with Clopper-Pearson "
-    "intervals; the first and last bin hold what lies beyond.",
+    "counting alike. Beside the mean distance stands what a perfect model with these predictions shows on average, and "
+    "the probability p that it shows at least the observed distance.",
+    "efficiencies": "Efficiency of each class at the first working point against kinematics; the first and last bin "
+    "hold what lies beyond.",
 }
 _GRIDSEARCH: Final = {
     "pareto": "Cross-validated accuracy against the number of parameters and the time of one event, and what is "
@@ -61,11 +60,13 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     """
     # Every file is escaped: names of samples and paths come from users and files.
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
-    environment.filters["share"] = _share
-    environment.filters["interval"] = _interval
+    environment.filters["share"] = lambda each: "not defined" if each is None else share(each)
+    environment.filters["rate"] = rate
+    environment.filters["thousands"] = "{:,}".format
+    environment.filters["purity"] = purity
     environment.filters["estimate"] = lambda each: f"{each['value']:.3f} ± {each['error']:.3f}"
     return environment.get_template("report.html").render(
-        **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS)
+        **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS), curves=_curves(versions)
     )
 
 
@@ -110,8 +111,10 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "runs": metrics["runs"],
         "rates_before": metrics["rates_before"],
         "luminosity": config["evaluate"]["luminosity"],
-        "num_point_columns": len(config["classes"]) * (2 if metrics["rates_before"] else 1)
-        + (1 if metrics["rates_before"] else 0),
+        "rates_note": config["report"]["rates_note"],
+        "mixture": metrics["mixture"],
+        "answer": answer(metrics),
+        "unmeasurable": unmeasurable(metrics),
         "export": versions["export"].manifest["counters"]["networks"] if "export" in versions else {},
         "files": ingest["inputs"],
         "config_yaml": write_yaml(config),
@@ -177,10 +180,7 @@ def _pictures(versions: Mapping[str, Version]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "plots": dict.fromkeys(_SIDE_BY_SIDE) | _plots(evaluated.folder / "plots", _SIDE_BY_SIDE),
         "run_plots": {
-            name: {
-                "small": list(_plots(evaluated.folder / name / "plots", _SMALL).values()),
-                "wide": list(_plots(evaluated.folder / name / "plots", _WIDE).values()),
-            }
+            name: list(_plots(evaluated.folder / name / "plots", _OF_MODEL).values())
             for name in evaluated.manifest["counters"]["runs"]
         },
     }
@@ -202,15 +202,9 @@ def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     return json.dumps(shown, indent=1)
 
 
-def _share(each: StepEfficiency) -> str:
-    """A share of the cutflow in per cent."""
-    return f"{100 * each.value:.1f} ± {100 * each.error:.1f} %" if math.isfinite(each.value) else "not defined"
-
-
-def _interval(each: Mapping[str, float]) -> str:
-    """An efficiency with its interval in per cent."""
-    low, value, high = each["low"], each["value"], each["high"]
-    return f"{100 * value:.2f} % (+{100 * (high - value):.2f} −{100 * (value - low):.2f})"  # noqa: RUF001 - a minus
+def _curves(versions: Mapping[str, Version]) -> Any:
+    """Curves by background and model, for the script of the page."""
+    return json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
 
 
 def _inline(path: Path) -> str:

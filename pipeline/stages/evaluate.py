@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +13,7 @@ from pipeline.stages.base import Check, Context, Result, Stage
 from pipeline.terminal.tables import evaluation_tables
 
 if TYPE_CHECKING:
-    from models.evaluation.measurements import Rates
+    from models.evaluation.rates import Rates
 
 #: Conversion from [1/(cm2 s)] to [1/(pb s)].
 _PB_PER_CM2 = 1e-36
@@ -37,7 +36,8 @@ class Evaluate(Stage):
     def config_items(self, config: Config) -> dict[str, Any]:
         """The section `evaluate`, cross-sections, and the text of the plots."""
         items = flat_items(config.report, "report")
-        del items["report.title"]
+        for words in ("title", "rates_note"):
+            del items[f"report.{words}"]
         seed = {"train.seed": config.train.seed}
         return {**items, **flat_items(config.evaluate, "evaluate"), **config.cross_sections(), **seed}
 
@@ -105,13 +105,14 @@ def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
         rates=rates,
         labels=PlotLabels(report.experiment, report.sample_note, report.energy_tev),
         seed=config.train.seed,
+        by_rate=config.evaluate.fractions == "rate",
     )
 
 
 def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | None:
     """Rates of the samples after the selection; None without all cross-sections or a positive sum of weights."""
-    from models.evaluation.efficiencies import rate
-    from models.evaluation.measurements import Rates
+    from models.evaluation.bootstrap import Estimate
+    from models.evaluation.rates import Rates, rate
 
     if any(sample.cross_section_pb is None for sample in config.samples):
         return None
@@ -121,13 +122,11 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
         **{key: selected["config"][key] for key in ("classes", "features")},
     }
     last = cutflow(ingested["counters"], selected["counters"], described)[-1]
-    found: dict[str, dict[str, float]] = {name: {} for name in config.classes}
+    found = {}
     for sample in config.samples:
-        found[config.classes[sample.label]][sample.name] = rate(
-            sample.cross_section_pb or 0.0,
-            last.weighted[sample.name].value,
-            1.0,
-            per_pb_second=config.evaluate.luminosity * _PB_PER_CM2,
-        )
-    rates = Rates(found)
-    return rates if all(map(math.isfinite, rates.before().values())) else None
+        passed = last.weighted[sample.name]
+        if passed is None or passed.value <= 0:
+            return None
+        per_unit = rate(sample.cross_section_pb or 0.0, 1.0, per_pb_second=config.evaluate.luminosity * _PB_PER_CM2)
+        found[sample.name] = Estimate(per_unit * passed.value, per_unit * (passed.high - passed.low) / 2)
+    return Rates(found, {sample.name: sample.label for sample in config.samples})

@@ -91,7 +91,7 @@ def _export(context: Context, network: str, run_id: str) -> dict[str, Any]:
         "classes": exported.classes,
         "tolerance": PARITY_TOLERANCE,
         "largest_difference": largest_difference(model, exported, columns),
-        "latency_us": measure_latency(exported, columns, calls=200 if "particles" in columns else 2000)._asdict(),
+        "latency_us": measure_latency(exported, columns, calls=1000 if "particles" in columns else 10_000)._asdict(),
         "events_per_second": measure_throughput(exported, columns),
         "mean_particles": float(columns["num_particles"].mean()) if "particles" in columns else None,
     }

@@ -109,10 +109,15 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
             if not point["measurable"]:
                 points.add_row(name, kept, *("-" for _ in range(1 + len(backgrounds))))
                 continue
-            points.add_row(name, kept, f"{point['threshold']:.4f}", *map(_interval, point["backgrounds"].values()))
+            points.add_row(
+                name,
+                kept,
+                f"{point['threshold']:.4f}",
+                *(_interval(each, 100) for each in point["backgrounds"].values()),
+            )
             if metrics["rates_before"] is not None:
-                purity = "not defined" if point["purity"] is None else f"{point['purity']:.3f}"
-                rates.add_row(name, kept, *(f"{point['rates'][each]:.3g}" for each in classes), purity)
+                purity = "not defined" if point["purity"] is None else f"{point['purity']['value']:.3f}"
+                rates.add_row(name, kept, *(_interval(point["rates"][each]) for each in classes), purity)
     return [summary, points, *([rates] if len(rates.rows) > 1 else [])]
 
 
@@ -120,9 +125,12 @@ def _words(estimate: Mapping[str, float]) -> str:
     return f"{estimate['value']:.3f} ± {estimate['error']:.3f}"
 
 
-def _interval(efficiency: Mapping[str, float]) -> str:
-    low, value, high = efficiency["low"], efficiency["value"], efficiency["high"]
-    return f"{100 * value:.2f} +{100 * (high - value):.2f} -{100 * (value - low):.2f}"
+def _interval(found: Mapping[str, float], unit: float = 1.0) -> str:
+    """A value with its interval, or an upper limit where nothing passes."""
+    low, value, high = (unit * found[name] for name in ("low", "value", "high"))
+    if value <= 0:
+        return f"< {high:.3g}"
+    return f"{value:.3g} +{max(0.0, high - value):.2g} -{max(0.0, value - low):.2g}"
 
 
 def export_table(found: dict[str, Any]) -> Grid:
@@ -135,7 +143,7 @@ def export_table(found: dict[str, Any]) -> Grid:
             network,
             f"{each['bytes'] / 1000:,.1f}",
             f"{each['largest_difference']:.1e}",
-            *(f"{times[name]:,.1f}" for name in ("p50", "p99", "p99_9")),
+            *("-" if times[name] is None else f"{times[name]:,.1f}" for name in ("p50", "p99", "p99_9")),
             f"{each['events_per_second']:,.0f}",
         )
     return table

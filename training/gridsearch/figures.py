@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from models.evaluation.style import COLOURS, PlotLabels, new_figure
+from models.evaluation.style import COLOURS, GREY, PlotLabels, new_figure, styled
 from training.gridsearch.results import Cost, Score, latency, num_parameters, pareto_front, ranked
 
 _COSTS: Final[dict[str, Callable[[Score], Cost]]] = {
@@ -18,6 +18,7 @@ _COSTS: Final[dict[str, Callable[[Score], Cost]]] = {
 }
 
 
+@styled
 def plot_pareto(scores: Sequence[Score], labels: PlotLabels) -> Figure:
     """Validation accuracy against the number of parameters and against the inference time, each with its front.
 
@@ -33,7 +34,6 @@ def plot_pareto(scores: Sequence[Score], labels: PlotLabels) -> Figure:
     first.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     first.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     first.xaxis.set_minor_formatter(NullFormatter())
-    first.legend(loc="lower right", fontsize="small", frameon=True)
     return figure
 
 
@@ -60,19 +60,21 @@ def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], Cos
         drawstyle="steps-post",
         label="Pareto front",
     )
-    # Labels alternate between below and above, since neighbours on the front are close; the last stays within the axes.
-    for place, each in enumerate(front):
-        is_last = 0 < place == len(front) - 1
+    # Numbers on the front, and their layers below the panel: neighbours on the front are close.
+    for number, each in enumerate(front, start=1):
         axes.annotate(
-            "-".join(map(str, each.trial.hidden)),
+            str(number),
             (cost(each).value, each.accuracy),
-            xytext=(-5 if is_last else 5, -14 if place % 2 else 8),
+            xytext=(-4, 6),
             textcoords="offset points",
-            ha="right" if is_last else "left",
-            fontsize="x-small",
+            ha="right",
+            fontsize="small",
         )
+        axes.plot([], [], linestyle="", label=f"{number}: {'-'.join(map(str, each.trial.hidden))}")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, handlelength=1, fontsize="x-small")
 
 
+@styled
 def plot_speed_up(expected: Mapping[int, float], measured: tuple[int, float] | None, labels: PlotLabels) -> Figure:
     """Speed-up of the search on several task slots over one slot.
 
@@ -83,7 +85,7 @@ def plot_speed_up(expected: Mapping[int, float], measured: tuple[int, float] | N
     """
     figure, axes = new_figure(labels)
     slots = list(expected)
-    axes.plot(slots, slots, color="#717581", linewidth=1, label="ideal")
+    axes.plot(slots, slots, color=GREY, linewidth=1, label="ideal")
     axes.plot(slots, list(expected.values()), "o--", color=COLOURS[0], label="from the times of the trainings")
     if measured is not None:
         axes.plot(*measured, "D", color=COLOURS[1], markersize=10, label="this search, start-up included")
@@ -92,5 +94,5 @@ def plot_speed_up(expected: Mapping[int, float], measured: tuple[int, float] | N
         axis.set_major_locator(LogLocator(base=2))
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axis.set_minor_formatter(NullFormatter())
-    axes.legend(fontsize="small")
+    axes.legend()
     return figure

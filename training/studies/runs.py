@@ -119,7 +119,7 @@ def count(run: PlannedRun, files: Sequence[Path]) -> Counts:
     truth = np.asarray(predictions["label"].to_numpy())
     scores = np.stack(predictions["probability"].to_numpy()).astype(np.float64)
     weights = within_classes(truth, predictions["weight"].to_numpy())
-    return Counts.of(scores.argmax(axis=1) == truth, accuracy(truth, scores, weights).value)
+    return Counts.of(scores.argmax(axis=1) == truth, accuracy(truth, scores, weights))
 
 
 def read_counts(run: PlannedRun) -> Counts:

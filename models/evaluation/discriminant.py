@@ -1,0 +1,132 @@
+"""The score that separates the signal from a mixture of backgrounds, and how it decides in all replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.evaluation.bootstrap import Ends, Replicas, added
+from models.evaluation.efficiencies import Floats, first_kept, refuse_not_finite, thresholds
+
+#: Highest number of thresholds in the replicas. With more different scores, only some are thresholds.
+_MOST_THRESHOLDS: Final = 2000
+
+
+class Mixture(NamedTuple):
+    """Backgrounds that are rejected together."""
+
+    fractions: Mapping[int, float]
+    """Fraction of each background class; they add up to 1."""
+    words: str
+    """What the mixture is, for people."""
+
+
+def discriminant(probabilities: Floats, *, signal: int, fractions: Mapping[int, float]) -> Floats:
+    """The score p_s / (p_s + sum f_b p_b), or 0.5 if all of these are 0; it rises with p_s / sum f_b p_b.
+
+    If the probabilities are right for classes in equal parts, it is the best possible score against backgrounds in
+    these fractions (lemma of Neyman and Pearson, 1933). Against one background it is the likelihood ratio of the two.
+
+    Args:
+        probabilities: (num_events, num_classes).
+        signal: The class whose score is high.
+        fractions: Fraction of each background.
+
+    Returns:
+        (num_events,).
+
+    Examples:
+        >>> discriminant(np.array([[0.375, 0.125, 0.5], [0.0, 0.0, 1.0]]), signal=0, fractions={1: 1.0}).tolist()
+        [0.75, 0.5]
+    """
+    ours = np.asarray(probabilities[:, signal], dtype=np.float64)
+    both = ours + sum(fraction * probabilities[:, label] for label, fraction in fractions.items())
+    found = np.full(len(both), 0.5)
+    np.divide(ours, both, out=found, where=both > 0)
+    return found
+
+
+class Scored:
+    """A score of all events in all replicas.
+
+    Args:
+        replicas: The replicas of the events.
+        scores: (num_events,) finite; higher is more like signal.
+        signal: The class to keep.
+        wanted: (num_points,) shares of the signal whose thresholds are exact.
+
+    Raises:
+        UndefinedMetricError: A score is not finite.
+    """
+
+    def __init__(self, replicas: Replicas, scores: Floats, signal: int, wanted: Floats) -> None:
+        refuse_not_finite(scores)
+        self.replicas, self.signal, self.wanted = replicas, signal, wanted
+        self.thresholds = self._chosen(scores)
+        """(num_thresholds,) falling."""
+        self.place: NDArray[np.int64] = np.searchsorted(-self.thresholds, -scores)
+
+    def _chosen(self, scores: Floats) -> Floats:
+        values = np.unique(scores)
+        if len(values) > _MOST_THRESHOLDS:
+            ours = np.concatenate([each.rows for each in self.replicas.of_class(self.signal)])
+            exact = thresholds(scores[ours], self.mixed(self.signal)[ours], self.wanted)
+            even = np.linspace(0, len(values) - 1, _MOST_THRESHOLDS).astype(np.int64)
+            values = np.union1d(values[even], exact)
+        return values[::-1]
+
+    def mixed(self, label: int) -> Floats:
+        """(num_events,) weights with which the samples of a class have their shares of it; 0 elsewhere."""
+        found = np.zeros(len(self.replicas.weights))
+        for each in self.replicas.of_class(label):
+            found[each.rows] = self.replicas.weights[each.rows] * each.share / each.totals[0]
+        return found
+
+    def kept(self, label: int) -> Floats:
+        """Share of a class at or above each threshold, (num_thresholds, 1 + num_replicas)."""
+        found: Floats = sum(  # type: ignore[assignment]
+            each.share * self.replicas.sums(each, self.place, len(self.thresholds)) / each.totals
+            for each in self.replicas.of_class(label)
+        )
+        return np.cumsum(found, axis=0)
+
+    @cached_property
+    def points(self) -> NDArray[np.int64]:
+        """Place of the threshold of each wanted share, found in each replica anew: (num_points, 1 + num_replicas)."""
+        return np.stack([first_kept(each, self.wanted) for each in np.ascontiguousarray(self.kept(self.signal).T)], 1)
+
+    def area(self, fractions: Mapping[int, float]) -> Floats:
+        """Area under the ROC curve against a mixture, (1 + num_replicas,); pairs of equal scores count half."""
+        kept = self.kept(self.signal)
+        above = np.vstack([np.zeros((1, kept.shape[1])), kept])
+        in_order = (above[1:] + above[:-1]) / 2
+        found = 0.0
+        for label, fraction in fractions.items():
+            left = self.kept(label)
+            found = found + fraction * (np.diff(left, axis=0, prepend=0.0) * in_order).sum(axis=0)
+        return np.asarray(found)
+
+    @cached_property
+    def passing(self) -> dict[tuple[int, str], Ends]:
+        """Share of each class in each sample that passes at the points."""
+        found = {}
+        for each in self.replicas.strata:
+            sums = np.cumsum(self.replicas.sums(each, self.place, len(self.thresholds)), axis=0)
+            squared = np.square(self.replicas.weights[each.rows])
+            squares = np.cumsum(np.bincount(self.place[each.rows], squared, len(self.thresholds))).astype(np.float64)
+            kept = np.take_along_axis(sums, self.points, axis=0)
+            found[each.label, each.sample] = self.replicas.passing(each, kept, squares[self.points[:, 0]])
+        return found
+
+    def of_class(self, label: int) -> Ends:
+        """Share of a class that passes at the points."""
+        samples = self.replicas.of_class(label)
+        return added(self.passing[each.label, each.sample].times(each.share) for each in samples)
+
+    def of_mixture(self, fractions: Mapping[int, float]) -> Ends:
+        """Share of a mixture of backgrounds that passes at the points."""
+        return added(self.of_class(label).times(fraction) for label, fraction in fractions.items())

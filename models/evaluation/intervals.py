@@ -1,0 +1,86 @@
+"""Shares with exact intervals, from sums of weights."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+from scipy.special import betaincinv
+
+from models.errors import UndefinedMetricError
+
+#: Probability outside a central interval of one standard deviation.
+ONE_SIGMA: Final = 0.31731
+#: With fewer events on one side of a cut, intervals cover at least what they promise, like Clopper and Pearson's.
+FEW: Final = 10.0
+
+
+class Efficiency(NamedTuple):
+    """A share or a rate with its central interval; where nothing passes, `high` is an upper limit."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Sums(NamedTuple):
+    """Sums over some events."""
+
+    weight: float
+    weight2: float
+    """Sum of the squares of the weights."""
+
+    @classmethod
+    def of(cls, weights: NDArray[np.float64]) -> Self:
+        """Sums of (num_events,) weights."""
+        return cls(float(weights.sum()), float(np.square(weights).sum()))
+
+    def plus(self, other: Sums) -> Sums:
+        """Both together."""
+        return Sums(self.weight + other.weight, self.weight2 + other.weight2)
+
+    def counted(self, typical: float) -> tuple[float, float]:
+        """Effective number of events, and their weight; 0 and the typical weight if the sum is 0 or less."""
+        if self.weight <= 0:
+            return 0.0, typical
+        return self.weight**2 / self.weight2, self.weight2 / self.weight
+
+
+def share(passing: Sums, failing: Sums, *, outside: float = ONE_SIGMA) -> Efficiency:
+    """Weighted share that passes, with its interval.
+
+    The weights of those that pass and of those that fail count separately, so that the interval is right where weights
+    and passing are correlated. With weights of 1 and fewer than 10 events on one side it is Clopper and Pearson's
+    (1934), which covers at least what it promises. With more events it is Jeffreys' (Brown, Cai, DasGupta 2001), which
+    covers what it promises on average. A sum of weights counts as a number of equal weights with the same sum and
+    variance (Bohm and Zech 2014).
+
+    Args:
+        passing: Sums of the events that pass.
+        failing: Sums of the others.
+        outside: Probability outside the interval.
+
+    Raises:
+        UndefinedMetricError: The weights do not add up to more than 0.
+
+    Examples:
+        >>> [round(end, 3) for end in share(Sums(9, 9), Sums(1, 1))]
+        [0.9, 0.706, 0.983]
+        >>> [round(end, 3) for end in share(Sums(0, 0), Sums(31, 31))]
+        [0.0, 0.0, 0.058]
+    """
+    total = passing.plus(failing)
+    if not total.weight > 0:
+        raise UndefinedMetricError("an efficiency is not defined: no events, or their weights add up to 0 or less")
+    typical = total.weight2 / total.weight
+    (num_passing, of_passing), (num_failing, of_failing) = passing.counted(typical), failing.counted(typical)
+
+    def end(quantile: float, more_passing: float, more_failing: float) -> float:
+        if num_passing + more_passing == 0 or num_failing + more_failing == 0:
+            return float(num_failing + more_failing == 0)
+        place = betaincinv(num_passing + more_passing, num_failing + more_failing, quantile)
+        return float(of_passing * place / (of_passing * place + of_failing * (1 - place)))
+
+    added = ((0.0, 1.0), (1.0, 0.0)) if min(num_passing, num_failing) < FEW else ((0.5, 0.5), (0.5, 0.5))
+    low, high = end(outside / 2, *added[0]), end(1 - outside / 2, *added[1])
+    return Efficiency(passing.weight / total.weight, low, high)

@@ -1,0 +1,84 @@
+"""Trigger rates and purity behind a working point, from each sample's own efficiency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.evaluation.bootstrap import Ends, Estimate, added
+from models.evaluation.discriminant import Scored
+from models.evaluation.efficiencies import Floats
+
+
+class Rates(NamedTuple):
+    """Rates before the classifier [1/s], with the errors of the efficiencies of the selection."""
+
+    of_samples: Mapping[str, Estimate]
+    labels: Mapping[str, int]
+    """Class of each sample."""
+
+    def of_class(self, label: int) -> float:
+        """Rate of a class: the sum over its samples."""
+        return sum(each.value for name, each in self.of_samples.items() if self.labels[name] == label)
+
+    def of_classes(self, classes: Sequence[str]) -> dict[str, float]:
+        """Rates by name of the class."""
+        return {name: self.of_class(label) for label, name in enumerate(classes)}
+
+
+def rate(cross_section_pb: float, efficiency_before: float, *, per_pb_second: float) -> float:
+    """Events per second: luminosity x cross-section x efficiency.
+
+    Args:
+        cross_section_pb: Cross-section of the process [pb].
+        efficiency_before: Efficiency of all selections before the classifier.
+        per_pb_second: Instantaneous luminosity [1 / (pb s)]; 0.02 is 2e34 / (cm2 s).
+
+    Examples:
+        >>> round(rate(800.0, 0.25, per_pb_second=0.02), 2)
+        4.0
+    """
+    return cross_section_pb * efficiency_before * per_pb_second
+
+
+def rates_behind(scored: Scored, rates: Rates, classes: list[str], *, seed: int) -> list[dict[str, Any]]:
+    """Rates of each class, of all together, and the purity behind each point, with intervals.
+
+    The rate of a class is the sum over its samples of rate before the classifier x efficiency of the sample. The
+    purity is None if the total rate is 0 or less.
+    """
+    rng = np.random.default_rng([seed, 1])
+    parts: dict[int, list[Ends]] = {}
+    for sample, before in rates.of_samples.items():
+        label = rates.labels[sample]
+        # A sample without test events passes with the efficiency of its class.
+        passing = scored.passing.get((label, sample)) or scored.of_class(label)
+        factors = before.value * np.concatenate([[1.0], _factors(before, passing.low.shape[1], rng)])
+        parts.setdefault(label, []).append(passing.times(factors))
+    found = {label: added(each) for label, each in sorted(parts.items())}
+    total = added(found.values())
+    background = added(each for label, each in found.items() if label != scored.signal)
+    ours = found[scored.signal]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        purity = Ends(
+            ours.value / total.value, ours.low / (ours.low + background.high), ours.high / (ours.high + background.low)
+        )
+    return [
+        {
+            "rates": {classes[label]: each.interval(point)._asdict() for label, each in found.items()},
+            "total_rate": total.interval(point)._asdict(),
+            # Negative weights may make the total rate 0 or less. JSON has no NaN, so write null.
+            "purity": purity.interval(point)._asdict() if total.value[point] > 0 else None,
+        }
+        for point in range(len(scored.wanted))
+    ]
+
+
+def _factors(before: Estimate, num: int, rng: np.random.Generator) -> Floats:
+    """Positive random factors with the relative error of a rate."""
+    if before.error <= 0 or before.value <= 0:
+        return np.ones(num)
+    size = (before.value / before.error) ** 2
+    return np.asarray(rng.standard_gamma(size, num) / size)

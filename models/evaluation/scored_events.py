@@ -1,0 +1,43 @@
+"""Predictions of one model as arrays."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from models.evaluation.metrics import within_classes
+from models.prediction import rows_of
+
+
+class ScoredEvents(NamedTuple):
+    """Events with the probabilities that a model gives them."""
+
+    labels: NDArray[np.int64]
+    """(num_events,) true classes."""
+    probabilities: NDArray[np.float64]
+    """(num_events, num_classes) predicted probabilities."""
+    weights: NDArray[np.float64]
+    """(num_events,) physics weights within a class; each class adds up to its number of events."""
+    hlf: NDArray[np.float32]
+    """(num_events, NUM_HLF) raw high-level features."""
+    samples: NDArray[np.str_]
+    """(num_events,) names of the samples."""
+
+    @classmethod
+    def of(cls, predictions: pa.Table) -> ScoredEvents:
+        """The events of a table from `models.prediction.predict` with the column `hlf`."""
+        labels = predictions["label"].to_numpy()
+        return cls(
+            labels,
+            rows_of(predictions, "probability").astype(np.float64),
+            within_classes(labels, predictions["weight"].to_numpy()),
+            rows_of(predictions, "hlf"),
+            predictions["sample"].to_numpy().astype(str),
+        )
+
+    def first(self, count: int) -> ScoredEvents:
+        """The first `count` events: a random sample, since rows are mixed."""
+        return ScoredEvents._make(column[:count] for column in self)

@@ -1,0 +1,97 @@
+"""The answer to the trigger's question in a sentence, and numbers with intervals in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+#: The signal efficiency that the question asks for; if it cannot be measured, the nearest that can be.
+_ASKED: Final = 0.9
+
+
+def share(each: Mapping[str, float]) -> str:
+    """An efficiency with its interval in per cent, or an upper limit where nothing passes.
+
+    Examples:
+        >>> share({"value": 0.0, "low": 0.0, "high": 0.0577})
+        '< 5.8 %'
+    """
+    return _with_interval(each, 100, " %")
+
+
+def rate(each: Mapping[str, float]) -> str:
+    r"""A rate with its interval, or an upper limit.
+
+    Examples:
+        >>> ascii(rate({"value": 120.4, "low": 100.0, "high": 160.0}))
+        "'120/s (+40 \\u221220)'"
+    """
+    return _with_interval(each, 1, "/s")
+
+
+def purity(each: Mapping[str, float] | None) -> str:
+    """A purity with its interval."""
+    return "not defined" if each is None else _with_interval(each, 100, " %")
+
+
+def _with_interval(each: Mapping[str, float], unit: float, symbol: str) -> str:
+    low, value, high = (unit * each[name] for name in ("low", "value", "high"))
+    if value <= 0:
+        return f"< {_digits(high, high)}{symbol}"
+    up, down = max(0.0, high - value), max(0.0, value - low)
+    error = max(up, down)
+    return f"{_digits(value, error)}{symbol} (+{_digits(up, error)} −{_digits(down, error)})"  # noqa: RUF001 - a minus
+
+
+def _digits(value: float, error: float) -> str:
+    """A number with two digits of its error."""
+    if not error > 0:
+        return f"{value:.3g}"
+    place = math.floor(math.log10(error)) - 1
+    return f"{round(value, -place):,.{max(0, -place)}f}"
+
+
+def point_to_show(runs: Mapping[str, Any]) -> int | None:
+    """Index of the measurable working point nearest to 90 %; None if there is none."""
+    points: Sequence[Mapping[str, Any]] = next(iter(runs.values()))["working_points"]
+    measurable = [place for place, point in enumerate(points) if point["measurable"]]
+    return min(measurable, key=lambda place: abs(points[place]["wanted"] - _ASKED), default=None)
+
+
+def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How much background is left at 90 % of the signal, by the model that leaves the least; None if unmeasurable.
+
+    Args:
+        metrics: Numbers of an evaluation.
+    """
+    place = point_to_show(metrics["runs"])
+    if place is None:
+        return None
+    points = {name: run["working_points"][place] for name, run in metrics["runs"].items()}
+    best = min(
+        points, key=lambda name: (points[name]["all_backgrounds"]["value"], points[name]["all_backgrounds"]["high"])
+    )
+    point = points[best]
+    return {
+        "model": best,
+        "kept": f"{100 * point['wanted']:g} %",
+        "left": {name: share(each) for name, each in point["backgrounds"].items()},
+        "rates": {name: rate(each) for name, each in point["rates"].items()} if "rates" in point else {},
+        "total": rate(point["total_rate"]) if "rates" in point else None,
+        "purity": purity(point["purity"]) if "rates" in point else None,
+    }
+
+
+def unmeasurable(metrics: Mapping[str, Any]) -> str:
+    """One line about the working points that cannot be measured, for it depends on the events, not on the models."""
+    points = next(iter(metrics["runs"].values()))["working_points"]
+    few = [point for point in points if not point["measurable"]]
+    if not few:
+        return ""
+    wanted = ", ".join(f"{100 * point['wanted']:g} %" for point in few)
+    failing = ", ".join(f"{point['num_failing']:.1f}" for point in few)
+    return (
+        f"Not measurable on these events: {wanted} of {metrics['signal']}. There, {failing} effective events of it are "
+        f"expected to fail, and 10 are needed."
+    )
