@@ -13,8 +13,8 @@ from models.evaluation.efficiencies import Floats, Labels, efficiency
 from models.evaluation.intervals import Efficiency
 
 #: Number of events whose labels are drawn, over all draws.
-_MOST_DRAWN: Final = 20_000_000
-_MOST_DRAWS: Final = 1000
+_MOST_DRAWN: Final = 10_000_000
+_MOST_DRAWS: Final = 400
 
 
 class CalibrationBin(NamedTuple):

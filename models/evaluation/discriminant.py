@@ -97,7 +97,8 @@ class Scored:
     @cached_property
     def points(self) -> NDArray[np.int64]:
         """Place of the threshold of each wanted share, found in each replica anew: (num_points, 1 + num_replicas)."""
-        return np.stack([first_kept(each, self.wanted) for each in np.ascontiguousarray(self.kept(self.signal).T)], 1)
+        most = np.maximum.accumulate(self.kept(self.signal), axis=0)
+        return np.stack([first_kept(each, self.wanted) for each in np.ascontiguousarray(most.T)], axis=1)
 
     def area(self, fractions: Mapping[int, float]) -> Floats:
         """Area under the ROC curve against a mixture, (1 + num_replicas,); pairs of equal scores count half."""

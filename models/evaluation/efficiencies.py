@@ -49,19 +49,19 @@ def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:
     values, place = np.unique(scores, return_inverse=True)
     # Events with the same score pass or fail together.
     kept = np.cumsum(np.bincount(place, weights, minlength=len(values))[::-1]) / total
-    return np.asarray(values[::-1][first_kept(kept, wanted)], dtype=np.float64)
+    # The highest share of any threshold down to this one always rises, unlike the share itself with negative weights.
+    return np.asarray(values[::-1][first_kept(np.maximum.accumulate(kept), wanted)], dtype=np.float64)
 
 
 def first_kept(kept: Floats, wanted: Floats) -> NDArray[np.int64]:
     """Index of the highest threshold that keeps each wanted share.
 
     Args:
-        kept: (num_thresholds,) share kept at each threshold, from the highest threshold down.
+        kept: (num_thresholds,) highest share kept at this threshold or a higher one, from the highest threshold down.
         wanted: (num_points,) shares.
     """
-    # The highest share of any threshold down to this one always rises, unlike the share itself with negative weights.
     # The lowest score keeps all events, but rounding may make the sum of many weights a little less than 1.
-    return np.minimum(np.searchsorted(np.maximum.accumulate(kept), wanted - 1e-12), len(kept) - 1)
+    return np.minimum(np.searchsorted(kept, wanted - 1e-12), len(kept) - 1)
 
 
 def refuse_not_finite(scores: Floats) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from models.errors import UndefinedMetricError

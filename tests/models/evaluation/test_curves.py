@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import beta, ks_2samp
-from sklearn.calibration import calibration_curve
+from scipy.stats import ks_2samp
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from features.columns import HLF_NAMES
 from models.errors import UndefinedMetricError
+from models.evaluation.bootstrap import Replicas, estimate
 from models.evaluation.curves import (
     KINEMATIC_EDGES,
-    EfficiencyCurve,
-    auc_of_two,
     background_curve,
-    calibration,
-    calibration_error,
     efficiency_against,
     kolmogorov_smirnov,
-    likelihood_ratio,
+    ratio,
 )
-from models.evaluation.efficiencies import efficiency, thresholds, working_point
+from models.evaluation.discriminant import Scored, discriminant
+from models.evaluation.efficiencies import efficiency, thresholds
+from models.evaluation.measurements import GRID
 
 Events = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -41,15 +38,22 @@ def made_events(draw: st.DrawFn, *, lightest: float = 0.25) -> Events:
     return labels, places / 6, weights
 
 
+def scored(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray, wanted: np.ndarray = GRID) -> Scored:
+    return Scored(Replicas(labels, np.full(len(labels), "a"), weights, seed=1, num=50), scores, 1, wanted)
+
+
+@settings(max_examples=30)
 @given(made_events(lightest=-0.5), st.sampled_from([0.01, 0.3, 0.9, 0.95, 0.99, 1.0]))
-def test_each_point_of_a_curve_is_the_working_point_also_with_negative_weights(events: Events, wanted: float) -> None:
+def test_a_working_point_has_the_highest_threshold_that_keeps_enough(events: Events, wanted: float) -> None:
     labels, scores, weights = events
-    point = working_point(labels, scores, weights, signal=1, classes=[0, 1, 2], wanted=wanted)
+    found = scored(*events, np.array([wanted]))
+    threshold = found.thresholds[found.points[0, 0]]
+    ours = labels == 1
+    assert threshold == thresholds(scores[ours], weights[ours], np.array([wanted]))[0]
     for label in (0, 2):
-        curve = background_curve(labels, scores, weights, signal=1, background=[label])
-        (place,) = np.flatnonzero(curve.signal_efficiency == wanted)
-        found = (curve.background_efficiency[place], curve.low[place], curve.high[place])
-        assert found == pytest.approx(point.backgrounds[label], abs=1e-9)
+        of_class = labels == label
+        left = weights[of_class & (scores >= threshold)].sum() / weights[of_class].sum()
+        assert found.of_class(label).value[0] == pytest.approx(left)
 
 
 @given(made_events(lightest=-0.5))
@@ -73,183 +77,75 @@ def test_a_share_that_is_met_but_for_rounding_is_met() -> None:
     assert found.tolist() == list(range(9, -1, -1))
 
 
-@given(made_events())
-def test_a_curve_of_positive_weights_rises_inside_its_band(events: Events) -> None:
-    curve = background_curve(*events, signal=1)
-    assert (np.diff(curve.background_efficiency) >= 0).all()
-    assert (curve.low <= curve.background_efficiency + 1e-12).all()
-    assert (curve.background_efficiency <= curve.high + 1e-12).all()
-    assert curve.high.max() <= 1
-    assert curve.low.min() >= 0
-
-
-@given(made_events(), st.randoms(use_true_random=False))
-def test_the_order_of_events_is_of_no_account_and_a_double_event_is_one_of_double_weight(
-    events: Events, random: object
-) -> None:
-    labels, scores, weights = events
-    order = np.arange(len(labels))
-    random.shuffle(order)  # type: ignore[attr-defined]
-    whole = background_curve(labels, scores, weights, signal=1)
-    assert_same(background_curve(labels[order], scores[order], weights[order], signal=1), whole)
-    heavy = np.where(order == 0, 2, 1) * weights
-    twice = [np.append(column, column[order == 0]) for column in events]
-    once = background_curve(labels, scores, heavy, signal=1).background_efficiency
-    np.testing.assert_allclose(background_curve(*twice, signal=1).background_efficiency, once, atol=1e-12)
-
-
-def assert_same(first: EfficiencyCurve, second: EfficiencyCurve) -> None:
-    for one, other in zip(first, second, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-9)
-
-
-def test_the_curve_is_the_roc_curve_of_scikit_learn() -> None:
+def test_the_curve_and_its_area_are_those_of_scikit_learn() -> None:
     rng = np.random.default_rng(1)
-    labels = rng.integers(0, 3, 2000)
-    scores, weights = np.round(rng.normal(labels == 1, 1.0), 2), rng.uniform(0.5, 2, 2000)
-    curve = background_curve(labels, scores, weights, signal=1)
+    labels = rng.integers(0, 2, 1000)
+    scores, weights = np.round(rng.normal(labels == 1, 1.0), 2), rng.uniform(0.5, 2, 1000)
+    found = scored(labels, scores, weights)
+    curve = background_curve(found, {0: 1.0})
     false, true, _ = roc_curve(labels == 1, scores, sample_weight=weights, drop_intermediate=False)
     expected = [false[np.flatnonzero(true >= wanted - 1e-9)[0]] for wanted in curve.signal_efficiency]
     np.testing.assert_allclose(curve.background_efficiency, expected)
-
-
-def test_the_band_is_clopper_and_pearsons_with_the_effective_number_of_events() -> None:
-    labels = np.array([1] * 4 + [0] * 4)
-    scores = np.array([0.9, 0.8, 0.7, 0.2, 0.95, 0.75, 0.3, 0.1])
-    weights = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0])
-    curve = background_curve(labels, scores, weights, signal=1, num_points=4)
-    assert curve.signal_efficiency.tolist() == [0.25, 0.5, 0.75, 1]
-    # Thresholds 0.9, 0.8, 0.7, 0.2.
-    assert curve.background_efficiency.tolist() == [1 / 8, 1 / 8, 4 / 8, 7 / 8]
-    size = 8**2 / 20
-    passed = curve.background_efficiency * size
-    np.testing.assert_allclose(curve.low, beta.ppf(0.31731 / 2, passed, size - passed + 1))
-    np.testing.assert_allclose(curve.high, beta.ppf(1 - 0.31731 / 2, passed + 1, size - passed))
-
-
-def test_the_grid_holds_the_usual_working_points() -> None:
-    curve = background_curve(np.array([0, 1]), np.array([0.2, 0.7]), np.ones(2), signal=1)
     assert {0.01, 0.9, 0.95, 0.99, 1.0} <= set(curve.signal_efficiency.tolist())
-    # No background event passes, or one does not: neither band is empty.
-    assert curve.background_efficiency.tolist() == [0] * 100
-    assert curve.low.tolist() == [0] * 100
-    assert 0.8 < curve.high[0] < 0.9
+    assert (curve.low < curve.high).all()
+    area = estimate(found.area({0: 1.0}))
+    assert area.value == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights))
+    assert 0.005 < area.error < 0.05
 
 
-def test_a_million_events_take_seconds() -> None:
+def test_a_mixture_counts_its_backgrounds_in_its_fractions_whatever_their_numbers_are() -> None:
+    labels = np.repeat([0, 1, 2], [1000, 100, 10])
+    scores = np.where(labels == 1, 0.5, np.where(labels == 0, 0.2, 0.7))
+    found = scored(labels, scores, np.ones(1110))
+    curve = background_curve(found, {0: 0.25, 2: 0.75})
+    assert curve.background_efficiency.tolist() == [0.75] * 100
+    assert found.area({0: 0.25, 2: 0.75})[0] == pytest.approx(0.25)
+
+
+def test_a_ratio_is_paired_and_no_number_where_there_is_nothing_to_divide_by() -> None:
     rng = np.random.default_rng(2)
-    labels = rng.integers(0, 3, 10**6)
-    scores = rng.normal(labels == 1, 1.0)
-    start = time.perf_counter()
-    curve = background_curve(labels, scores, np.ones(10**6), signal=1)
-    assert time.perf_counter() - start < 10
-    # Two Gaussians one standard deviation apart: half the signal lies above 1, as does 15.9 % of the background.
-    assert curve.background_efficiency[49] == pytest.approx(0.1587, abs=0.002)
-
-
-def test_what_has_no_curve_is_said() -> None:
-    scores, ones = np.array([0.2, 0.7, 0.4]), np.ones(3)
-    with pytest.raises(UndefinedMetricError, match="there is no background"):
-        background_curve(np.ones(3, dtype=int), scores, ones, signal=1)
-    with pytest.raises(UndefinedMetricError, match="there is no background"):
-        background_curve(np.array([0, 1, 1]), scores, ones, signal=1, background=[2])
-    with pytest.raises(UndefinedMetricError, match="there is no background"):
-        background_curve(np.array([0, 0, 1]), scores, np.array([1.0, -1.0, 1.0]), signal=1)
-    with pytest.raises(UndefinedMetricError, match="there is no signal"):
-        background_curve(np.zeros(3, dtype=int), scores, ones, signal=1)
-    with pytest.raises(UndefinedMetricError, match="not finite"):
-        background_curve(np.array([0, 1, 1]), np.array([0.2, np.nan, 0.4]), ones, signal=1)
-    with pytest.raises(ValueError, match="signal and background at the same time"):
-        background_curve(np.array([0, 1, 1]), scores, ones, signal=1, background=[0, 1])
-
-
-def test_the_likelihood_ratio_ignores_other_classes() -> None:
-    probabilities = np.array([[0.2, 0.6, 0.2], [0.1, 0.3, 0.6], [0.0, 0.0, 1.0], [0.5, 0.0, 0.5]], dtype=np.float32)
-    found = likelihood_ratio(probabilities, signal=1, background=0)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, [0.75, 0.75, 0.5, 0.0], rtol=1e-6)
-    np.testing.assert_allclose(likelihood_ratio(probabilities, signal=0, background=1), 1 - found, rtol=1e-6)
-
-
-def test_the_auc_of_two_classes_is_that_of_scikit_learn_on_their_events() -> None:
-    rng = np.random.default_rng(3)
-    labels, probabilities = rng.integers(0, 3, 600), rng.dirichlet([1, 1, 1], 600)
-    probabilities[np.arange(600), labels] += 0.2
-    weights = rng.uniform(0.1, 2, 600)
-    scores = likelihood_ratio(probabilities, signal=2, background=0)
-    found = auc_of_two(labels, scores, weights, signal=2, background=0)
-    chosen = labels != 1
-    assert found.value == pytest.approx(
-        roc_auc_score(labels[chosen] == 2, scores[chosen], sample_weight=weights[chosen])
+    labels = np.repeat([0, 1], 400)
+    scores = rng.normal(2.0 * labels, 1)
+    replicas = Replicas(labels, np.full(800, "a"), np.ones(800), seed=1, num=200)
+    first, second = (
+        background_curve(Scored(replicas, each, 1, np.array([0.1, 0.8])), {0: 1.0})
+        for each in (scores, scores + rng.normal(0, 0.05, 800))
     )
-    assert 0 < found.error < 0.1
-    back = auc_of_two(labels, 1 - scores, weights, signal=0, background=2)
-    assert back.value == pytest.approx(found.value)
+    value, low, high = ratio(second, first)
+    assert low[1] < value[1] < high[1]
+    assert high[1] - low[1] < 0.5 * (first.high[1] - first.low[1]) / first.background_efficiency[1]
+    nothing = first._replace(background_efficiency=np.array([0.0, 0.1]))
+    assert np.isnan(ratio(second, nothing)[0]).tolist() == [True, False]
 
 
-def test_the_auc_of_a_class_that_is_not_there_is_undefined() -> None:
-    labels, scores = np.array([0, 0, 1]), np.array([0.1, 0.2, 0.3])
-    for signal, background in ((2, 0), (0, 2)):
-        with pytest.raises(UndefinedMetricError, match="class 2 cannot be separated"):
-            auc_of_two(labels, scores, np.ones(3), signal=signal, background=background)
+def test_the_discriminant_rejects_more_than_the_signals_probability_where_backgrounds_are_uneven() -> None:
+    """Exact probabilities of three overlapping classes; QCD to W+jets as 100 to 10."""
+    rng = np.random.default_rng(3)
+    centres = np.array([[0.0, 0.0], [2.0, 0.6], [0.8, -1.2]])
+    labels = np.repeat([0, 1, 2], 20_000)
+    places = rng.normal(centres[labels], 1.0)
+    densities = np.exp(-((places[:, None] - centres) ** 2).sum(axis=2) / 2)
+    probabilities = densities / densities.sum(axis=1, keepdims=True)
+    fractions = {0: 100 / 110, 2: 10 / 110}
+
+    def left(scores: np.ndarray) -> float:
+        keep = scores >= thresholds(scores[labels == 1], np.ones(20_000), np.array([0.7]))[0]
+        return sum(fraction * keep[labels == label].mean() for label, fraction in fractions.items())
+
+    gained = left(probabilities[:, 1]) / left(discriminant(probabilities, signal=1, fractions=fractions))
+    assert gained > 1.05
+
+
+def test_the_discriminant_against_one_background_ignores_other_classes() -> None:
+    probabilities = np.array([[0.2, 0.6, 0.2], [0.1, 0.3, 0.6], [0.0, 0.0, 1.0], [0.5, 0.0, 0.5]], dtype=np.float32)
+    found = discriminant(probabilities, signal=1, fractions={0: 1.0})
+    np.testing.assert_allclose(found, [0.75, 0.75, 0.5, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(discriminant(probabilities, signal=0, fractions={1: 1.0}), 1 - found, rtol=1e-6)
+
+
+def test_a_score_that_is_not_finite_is_refused() -> None:
     with pytest.raises(UndefinedMetricError, match="not finite"):
-        auc_of_two(labels, np.array([0.1, np.inf, 0.2]), np.ones(3), signal=1, background=0)
-
-
-def test_calibration_is_that_of_scikit_learn_ties_on_edges_included() -> None:
-    rng = np.random.default_rng(4)
-    predicted = np.round(rng.uniform(0, 1, 500), 2)
-    is_class = rng.uniform(0, 1, 500) < predicted**2
-    bins = calibration(is_class, predicted, np.ones(500), num_bins=4)
-    observed, mean = calibration_curve(is_class, predicted, n_bins=4)
-    np.testing.assert_allclose([each.observed.value for each in bins], observed)
-    np.testing.assert_allclose([each.mean_predicted for each in bins], mean)
-    assert [(each.low, each.high) for each in bins] == [(0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1)]
-    assert sum(each.num_events for each in bins) == 500
-
-
-def test_calibration_by_hand_with_weights() -> None:
-    predicted = np.array([0.0, 0.1, 0.72, 0.78, 1.0, 0.55, 0.35])
-    is_class = np.array([False, True, True, False, True, True, True])
-    weights = np.array([1.0, 3.0, 2.0, 1.0, 1.0, 0.0, -1.0])
-    bins = calibration(is_class, predicted, weights)
-    # The bins of 0.55 and of 0.35 have no weight.
-    assert [each.low for each in bins] == [0.0, 0.7, 0.9]
-    assert [each.weight for each in bins] == [4, 3, 1]
-    assert [each.num_events for each in bins] == [2, 2, 1]
-    assert [each.mean_predicted for each in bins] == pytest.approx([0.075, 0.74, 1.0])
-    assert [each.observed.value for each in bins] == pytest.approx([0.75, 2 / 3, 1.0])
-    assert bins[1].observed == efficiency(np.array([True, False]), np.array([2.0, 1.0]))
-    assert calibration_error(bins) == pytest.approx((4 * 0.675 + 3 * (0.74 - 2 / 3)) / 8)
-
-
-@given(made_events(), st.floats(0.1, 50))
-def test_a_calibration_error_lies_between_0_and_1_and_ignores_the_scale_of_weights(
-    events: Events, scale: float
-) -> None:
-    labels, scores, weights = events
-    found = calibration_error(calibration(labels == 1, scores, weights))
-    assert 0 <= found <= 1
-    assert calibration_error(calibration(labels == 1, scores, weights * scale)) == pytest.approx(found)
-    twice = calibration_error(calibration(np.tile(labels == 1, 2), np.tile(scores, 2), np.tile(weights, 2)))
-    assert twice == pytest.approx(found)
-
-
-def test_right_probabilities_have_a_small_calibration_error_and_wrong_ones_a_large_one() -> None:
-    rng = np.random.default_rng(6)
-    predicted = rng.uniform(0, 1, 20_000)
-    is_class = rng.uniform(0, 1, 20_000) < predicted
-    assert calibration_error(calibration(is_class, predicted, np.ones(20_000))) < 0.015
-    # Reversed: the mean of |1 - 2 p| is 1/2.
-    assert calibration_error(calibration(is_class, 1 - predicted, np.ones(20_000))) == pytest.approx(0.5, abs=0.02)
-
-
-def test_what_cannot_be_calibrated_is_said() -> None:
-    with pytest.raises(UndefinedMetricError, match="no bin"):
-        calibration_error(calibration(np.array([True]), np.array([0.5]), np.zeros(1)))
-    for wrong in (-0.1, 1.1, np.nan):
-        with pytest.raises(UndefinedMetricError, match="outside 0 to 1"):
-            calibration(np.array([True]), np.array([wrong]), np.ones(1))
+        scored(np.array([0, 1, 1]), np.array([0.2, np.nan, 0.4]), np.ones(3))
 
 
 @given(
