@@ -19,6 +19,7 @@ _SYMBOLS: Final = {
     "lepton_iso_charged": "Lepton isolation, charged",
     "lepton_iso_photon": "Lepton isolation, photons",
     "lepton_iso_neutral": "Lepton isolation, neutrals",
+    "num_particles": "Number of particles",
     "lepton_is_electron": "Lepton is an electron",
     "pt": "$p_T$",
     "eta": r"$\eta$",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from models.evaluation.curves import EfficiencyCurve, ratio
 from models.evaluation.efficiencies import Floats
@@ -22,6 +24,9 @@ from models.evaluation.style import (
     show_positive,
     styled,
 )
+
+#: Range of the panels of ratios.
+_RATIOS: Final = (0.2, 5.0)
 
 Curves = Mapping[str, Mapping[str, EfficiencyCurve]]
 
@@ -70,19 +75,17 @@ def _plot(
             shown += _draw(main, number, name, curve, points, lowest, len(models), rejection=rejection)
             _draw_ratio(below, number, curve, reference, lowest, rejection=rejection)
         below.axhline(1, color=GREY, linewidth=1)
-        below.set(xlabel=f"Efficiency of {plain(signal)}", xlim=(lowest, 1.005), ylim=(0, 2.5))
+        below.set(xlabel=f"Efficiency of {plain(signal)}", xlim=(lowest, 1.005), yscale="log", ylim=_RATIOS)
+        below.yaxis.set_major_locator(FixedLocator([0.25, 0.5, 1, 2, 4]))
+        below.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        below.yaxis.set_minor_locator(NullLocator())
         against = f"against {words.get(background, background)}"
         main.text(0.04, 0.96, plain(against), transform=main.transAxes, va="top", fontsize="x-small", wrap=True)
     show_positive(first, shown, room=4)
     first.set_ylabel("Background rejection" if rejection else "Background efficiency")
-    figure.axes[panels].set_ylabel(f"Ratio to\n{plain(next(iter(reference_names(curves))))}", fontsize="small")
+    figure.axes[panels].set_ylabel(f"/ {plain(next(iter(next(iter(curves.values())))))}", fontsize="small")
     legend_below(figure, first)
     return figure
-
-
-def reference_names(curves: Curves) -> list[str]:
-    """Names of the models, the reference of the ratios first."""
-    return list(next(iter(curves.values())))
 
 
 def _draw(
@@ -106,7 +109,6 @@ def _draw(
         color=colour,
         linestyle=DASHES[number % len(DASHES)],
         label=plain(name),
-        drawstyle="default",
     )
     places = [int(np.argmin(np.abs(curve.signal_efficiency - each))) for each in points]
     marked = np.array([each for each in places if curve.background_efficiency[each] > 0], dtype=np.int64)
@@ -138,16 +140,14 @@ def _form(efficiency: Floats, *, rejection: bool) -> Floats:
 def _draw_ratio(
     axes: Axes, number: int, curve: EfficiencyCurve, reference: EfficiencyCurve, lowest: float, *, rejection: bool
 ) -> None:
-    """Ratio to the first model with its paired band, within 0 to 2.5."""
+    """Ratio to the first model with its paired band."""
     if curve is reference:
         return
     value, low, high = ratio(reference, curve) if rejection else ratio(curve, reference)
-    chosen = (curve.signal_efficiency >= lowest) & np.isfinite(value)
+    chosen = (curve.signal_efficiency >= lowest) & np.isfinite(value) & (value > 0)
     across, colour = curve.signal_efficiency[chosen], COLOURS[number % len(COLOURS)]
-    top = 2.45
-    axes.plot(
-        across, np.clip(value[chosen], 0, top), color=colour, linestyle=DASHES[number % len(DASHES)], linewidth=1.4
-    )
+    inside = np.where((value >= _RATIOS[0]) & (value <= _RATIOS[1]), value, np.nan)[chosen]
+    axes.plot(across, inside, color=colour, linestyle=DASHES[number % len(DASHES)], linewidth=1.4)
     axes.fill_between(
-        across, np.clip(low[chosen], 0, top), np.clip(high[chosen], 0, top), color=colour, alpha=0.15, linewidth=0
+        across, *(np.clip(each[chosen], *_RATIOS) for each in (low, high)), color=colour, alpha=0.15, linewidth=0
     )

@@ -86,7 +86,7 @@ def plot_scores(
             there = heights > 0
             centres = edges[:-1] + (index + 1) / (len(classes) + 1) / _SCORE_BINS
             # A bar down to 0 has no end on a logarithmic axis.
-            down = np.minimum(errors, 0.9 * heights)
+            down = np.minimum(errors, 0.6 * heights)
             axes.errorbar(
                 centres[there],
                 heights[there],
@@ -98,7 +98,7 @@ def plot_scores(
                 elinewidth=1,
                 label=f"true {plain(name)}, test",
             )
-            shown += [heights, (heights + errors)[there]]
+            shown += [(heights - down)[there], (heights + errors)[there]]
             if train is not None:
                 heights, _ = _shares(train, output, index, edges)
                 words = f"true {plain(name)}, training"

@@ -61,10 +61,11 @@ def rates_behind(scored: Scored, rates: Rates, classes: list[str], *, seed: int)
     total = added(found.values())
     background = added(each for label, each in found.items() if label != scored.signal)
     ours = found[scored.signal]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        purity = Ends(
-            ours.value / total.value, ours.low / (ours.low + background.high), ours.high / (ours.high + background.low)
-        )
+    purity = Ends(
+        _share(ours.value, background.value),
+        _share(ours.low, background.high),
+        _share(ours.high, background.low),
+    )
     return [
         {
             "rates": {classes[label]: each.interval(point)._asdict() for label, each in found.items()},
@@ -74,6 +75,12 @@ def rates_behind(scored: Scored, rates: Rates, classes: list[str], *, seed: int)
         }
         for point in range(len(scored.wanted))
     ]
+
+
+def _share(ours: Floats, background: Floats) -> Floats:
+    """Share of the signal; 0 where the total is 0 or less."""
+    total = ours + background
+    return np.divide(ours, total, out=np.zeros_like(total), where=total > 0)
 
 
 def _factors(before: Estimate, num: int, rng: np.random.Generator) -> Floats:

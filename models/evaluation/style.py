@@ -118,17 +118,20 @@ def put_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
     words = [labels.experiment, "" if is_said or labels == NO_LABELS else "Simulation", labels.sample_note]
     bold, *others = [each for each in words if each] or [""]
     title = left.set_title(bold, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
-    left.annotate(
+    beside = left.annotate(
         " ".join(others),
-        (1, 0),
+        (1, 0.45),
         (6, 0),
         xycoords=title,
         textcoords="offset points",
         fontsize="small",
         fontstyle="italic",
+        va="center",
         annotation_clip=False,
         parse_math=False,
     )
+    # It may be wider than its panel.
+    beside.set_in_layout(False)
     energy = "" if labels.energy_tev is None else f"{labels.energy_tev:g} TeV"
     about = ", ".join(each for each in (labels.model, energy) if each)
     right.set_title(about, loc="right", fontsize="small", parse_math=False)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting.card import CAPTIONS
-from pipeline.reporting.cutflow import as_json, cutflow, missing_weights, uncertain_mixtures
+from pipeline.reporting.cutflow import Yield, as_json, cutflow, missing_weights, uncertain_mixtures
 from pipeline.reporting.summary import answer, purity, rate, share, unmeasurable
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
@@ -60,7 +62,8 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     """
     # Every file is escaped: names of samples and paths come from users and files.
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
-    environment.filters["share"] = lambda each: "not defined" if each is None else share(each)
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
+    environment.filters["share"] = _share
     environment.filters["rate"] = rate
     environment.filters["thousands"] = "{:,}".format
     environment.filters["purity"] = purity
@@ -96,7 +99,7 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "classes": config["classes"],
         "labels": {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]},
         "cutflow": steps,
-        "weighted": any(each.weight != each.events for step in steps for each in step.yields.values()),
+        "weighted": any(_is_uneven(each) for step in steps for each in step.yields.values()),
         "bad_files": ingest["counters"]["bad_files"],
         "feeds_evenly": features["counters"]["feeds_evenly"],
         "splits": features["counters"]["splits"],
@@ -200,6 +203,18 @@ def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     shown = {key: value for key, value in content(versions, report).items() if key != "config_yaml"}
     shown["cutflow"] = as_json(shown["cutflow"])
     return json.dumps(shown, indent=1)
+
+
+def _is_uneven(each: Yield) -> bool:
+    """Whether the weights of some events differ."""
+    return not math.isclose(each.weight**2, each.events * each.weight2, rel_tol=1e-9, abs_tol=0.0)
+
+
+def _share(each: Mapping[str, float] | Efficiency | None) -> str:
+    """A share of the evaluation or of the cutflow, in per cent."""
+    if each is None:
+        return "not defined"
+    return share(each._asdict() if isinstance(each, Efficiency) else each)
 
 
 def _curves(versions: Mapping[str, Version]) -> Any:

@@ -22,11 +22,14 @@ from features.dataset import FeatureDataset
 from models.errors import UndefinedMetricError
 from models.evaluation import evaluation
 from models.evaluation.boosted_trees import BoostedTrees
-from models.evaluation.curves import auc_of_two, background_curve, kolmogorov_smirnov, likelihood_ratio
-from models.evaluation.efficiencies import working_point
+from models.evaluation.bootstrap import Estimate
+from models.evaluation.curves import kolmogorov_smirnov
+from models.evaluation.discriminant import discriminant
+from models.evaluation.efficiencies import thresholds
 from models.evaluation.evaluation import Candidate, EvaluationTask, boosted_trees, evaluate, write_predictions
-from models.evaluation.measurements import Rates
-from models.evaluation.metrics import accuracy, auc_one_vs_rest, confusion_matrix, within_classes
+from models.evaluation.measurements import GRID
+from models.evaluation.metrics import accuracy, area_under_curve, balanced, confusion_matrix, within_classes
+from models.evaluation.rates import Rates
 from models.evaluation.style import PlotLabels, save_figure
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
@@ -38,14 +41,19 @@ TASK = EvaluationTask(
     CLASSES,
     1,
     [0.5, 0.99],
-    Rates({name: {name: rate} for name, rate in RATES.items()}),
+    Rates(
+        {name: Estimate(rate, 0.1 * rate) for name, rate in RATES.items()},
+        {name: CLASSES.index(name) for name in RATES},
+    ),
     PlotLabels("", "technical sample", 13),
     seed=3,
 )
 #: The only feature that labels of the made events depend on.
 TELLING = "met"
 TRAIN_EVENTS = 110
-ALWAYS = ("calibration", "confusion", "efficiencies", "roc", "scores")
+ALWAYS = ("calibration", "confusion", "efficiencies", "scores")
+#: Parts of the backgrounds in their rates.
+FRACTIONS = {0: 4000 / 4300, 2: 300 / 4300}
 
 
 class Done(NamedTuple):
@@ -138,7 +146,7 @@ def refuse_constant(word: str) -> None:
 
 @pytest.mark.slow
 def test_all_files_are_written_and_learning_curves_where_there_is_a_history(done: Done) -> None:
-    expected = {"metrics.json"}
+    expected = {"metrics.json", "curves.json"}
     for name in ("background_efficiency", "rejection", "importance"):
         expected |= {f"plots/{name}.png", f"plots/{name}.pdf"}
     for candidate in done.candidates:
@@ -183,33 +191,52 @@ def test_numbers_are_those_of_the_predictions(done: Done) -> None:
     for name, run in done.metrics["runs"].items():
         labels, scores, weights = predictions_of(done, name)
         assert run["num_events"] == 250
-        assert run["num_events_effective"] == pytest.approx(weights.sum() ** 2 / (weights**2).sum())
         assert run["events_per_class"] == {each: int((labels == place).sum()) for place, each in enumerate(CLASSES)}
-        assert run["accuracy"] == accuracy(labels, scores, weights)._asdict()
+        alike = balanced(labels, weights, 3)
+        assert run["accuracy"]["value"] == pytest.approx(accuracy(labels, scores, alike))
+        assert 0.01 < run["accuracy"]["error"] < 0.1
         assert run["confusion"]["by_truth"] == confusion_matrix(labels, scores, weights).tolist()
         for place, each in enumerate(CLASSES):
-            expected = auc_one_vs_rest(labels, scores[:, place], weights, signal=place)
-            assert run["auc"][each] == expected._asdict()
-        for place in (0, 2):
-            ratio = likelihood_ratio(scores, signal=1, background=place)
-            expected = auc_of_two(labels, ratio, weights, signal=1, background=place)
-            assert run["auc_of_two"][CLASSES[place]] == expected._asdict()
+            area = area_under_curve(labels == place, scores[:, place], alike)
+            assert run["auc"][each]["value"] == pytest.approx(area)
+            assert 0 < run["auc"][each]["error"] < 0.1
+        for each, fractions in {"all backgrounds": FRACTIONS, "QCD": {0: 1.0}, "W+jets": {2: 1.0}}.items():
+            score = discriminant(scores, signal=1, fractions=fractions)
+            parts = alike * np.array([fractions.get(0, 0.0), 1.0, fractions.get(2, 0.0)])[labels]
+            area = area_under_curve(labels == 1, score, parts)
+            assert run["auc_against"][each]["value"] == pytest.approx(area)
+
+
+def test_models_are_compared_in_pairs_with_the_best(done: Done) -> None:
+    runs = done.metrics["runs"]
+    best = max(runs, key=lambda name: runs[name]["auc_against"]["all backgrounds"]["value"])
+    for name, run in runs.items():
+        area, behind = run["auc_against"]["all backgrounds"], run["behind_best"]
+        assert behind["best"] == best
+        assert behind["value"] == pytest.approx(runs[best]["auc_against"]["all backgrounds"]["value"] - area["value"])
+        assert (behind["error"] == 0) == (name == best)
+    # The exported network gives the numbers of its network: their difference is no chance.
+    first, second = (runs[name]["behind_best"]["error"] for name in ("hlf", "exported"))
+    assert first == pytest.approx(second, rel=1e-3)
 
 
 def test_working_points_are_those_of_the_predictions_and_rates_multiply_out(done: Done) -> None:
     for name, run in done.metrics["runs"].items():
         labels, scores, weights = predictions_of(done, name)
+        score = discriminant(scores, signal=1, fractions=FRACTIONS)
         for wanted, found in zip(TASK.working_points, run["working_points"], strict=True):
-            point = working_point(labels, scores[:, 1], weights, signal=1, classes=[0, 1, 2], wanted=wanted)
-            assert (found["wanted"], found["threshold"]) == (wanted, point.threshold)
-            assert found["backgrounds"] == {CLASSES[each]: point.backgrounds[each]._asdict() for each in (0, 2)}
-            passing = scores[:, 1] >= point.threshold
-            rates = {
-                each: RATES[each] * weights[passing & (labels == place)].sum() / weights[labels == place].sum()
-                for place, each in enumerate(CLASSES)
-            }
-            assert found["rates"] == pytest.approx(rates)
-            assert found["purity"] == pytest.approx(rates["ttbar"] / sum(rates.values()))
+            (threshold,) = thresholds(score[labels == 1], weights[labels == 1], np.array([wanted]))
+            assert (found["wanted"], found["threshold"]) == (wanted, threshold)
+            passing = score >= threshold
+            left = [weights[passing & (labels == each)].sum() / weights[labels == each].sum() for each in range(3)]
+            assert {each: found["backgrounds"][CLASSES[each]]["value"] for each in (0, 2)} == pytest.approx(
+                {each: left[each] for each in (0, 2)}
+            )
+            rates = {each: RATES[each] * left[place] for place, each in enumerate(CLASSES)}
+            assert {each: rate["value"] for each, rate in found["rates"].items()} == pytest.approx(rates)
+            assert found["purity"]["value"] == pytest.approx(rates["ttbar"] / sum(rates.values()))
+            for each in (*found["rates"].values(), found["total_rate"], found["purity"], found["all_backgrounds"]):
+                assert each["low"] < each["value"] < each["high"]
 
 
 def test_points_that_too_few_events_decide_are_flagged(done: Done) -> None:
@@ -249,6 +276,11 @@ def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> N
         assert steps == [f"{verb} {candidate.name}" for verb in ("predicting with", "measuring", "drawing")]
 
 
+def test_points_in_equal_parts_are_another_question(done: Done) -> None:
+    assert done.metrics["mixture"]["words"] == "93 % QCD, 7 % W+jets, by rate"
+    assert TASK._replace(by_rate=False).question.mixture.words == "QCD and W+jets in equal parts"
+
+
 def test_importance_is_for_models_of_high_level_features_alone_and_finds_the_one_that_tells(done: Done) -> None:
     important = {name: run["importance"] for name, run in done.metrics["runs"].items() if "importance" in run}
     assert list(important) == ["hlf", "boosted-trees", "exported"]
@@ -268,23 +300,18 @@ def test_trees_are_fitted_with_event_weights_times_class_weights(done: Done) -> 
     np.testing.assert_array_equal(found.probabilities({"hlf": hlf}), trees.probabilities({"hlf": hlf}))
 
 
-def test_curves_side_by_side_are_against_all_backgrounds_and_against_each(
-    done: Done, unsaved: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    drawn: dict[str, Any] = {}
-    monkeypatch.setattr(evaluation, "plot_background_efficiency", lambda curves, *_: drawn.update(curves))
-    chosen = done.candidates[3:]
-    evaluate(chosen, done.dataset.files("test"), [], TASK, tmp_path, train_events=1)
-    assert {panel: list(curves) for panel, curves in drawn.items()} == {
-        panel: ["boosted-trees", "exported"] for panel in ("all backgrounds", "QCD", "W+jets")
+def test_curves_are_against_all_backgrounds_and_against_each_and_are_written(done: Done) -> None:
+    written = json.loads((done.folder / "curves.json").read_text(encoding="utf-8"), parse_constant=refuse_constant)
+    assert {panel: list(curves) for panel, curves in written.items()} == {
+        panel: list(done.metrics["runs"]) for panel in ("all backgrounds", "QCD", "W+jets")
     }
-    for name in ("boosted-trees", "exported"):
-        labels, scores, weights = predictions_of(done, name)
-        ratio = scores[:, 1] / (scores[:, 1] + scores[:, 2])
-        everything = background_curve(labels, scores[:, 1], weights, signal=1)
-        one = background_curve(labels, ratio, weights, signal=1, background=[2])
-        for found, expected in ((drawn["all backgrounds"][name], everything), (drawn["W+jets"][name], one)):
-            np.testing.assert_allclose(found, expected, atol=1e-9)
+    labels, scores, weights = predictions_of(done, "boosted-trees")
+    ratio = scores[:, 1] / (scores[:, 1] + scores[:, 2])
+    found = written["W+jets"]["boosted-trees"]
+    cuts = thresholds(ratio[labels == 1], weights[labels == 1], GRID)
+    left = [weights[(labels == 2) & (ratio >= cut)].sum() / weights[labels == 2].sum() for cut in cuts]
+    np.testing.assert_allclose(found["background_efficiency"], left, atol=1e-6)
+    assert found["signal_efficiency"] == GRID.tolist()
 
 
 @pytest.mark.slow
@@ -298,7 +325,7 @@ def test_without_training_files_points_or_rates_the_evaluation_goes_without(
     assert metrics["rates_before"] is None
     assert (run["train_against_test"], run["working_points"], run["efficiency_against"]) == ({}, [], {})
     assert "importance" not in run
-    expected = {"one/calibration", "one/confusion", "one/roc", "one/scores"}
+    expected = {"one/calibration", "one/confusion", "one/scores"}
     assert {name.replace(tmp_path.name, "all") for name in unsaved} == {
         *expected, "all/background_efficiency", "all/rejection"
     }  # fmt: skip
@@ -309,7 +336,7 @@ def test_points_without_rates_have_neither_rates_nor_purity(done: Done, unsaved:
     metrics = evaluate(done.candidates[:1], done.dataset.files("test"), [], task, tmp_path, train_events=5)
     for point in metrics["runs"]["hlf"]["working_points"]:
         assert point.keys() == {
-            "wanted", "threshold", "measurable", "num_failing", "signal", "backgrounds"
+            "wanted", "threshold", "measurable", "num_failing", "signal", "backgrounds", "all_backgrounds"
         }  # fmt: skip
 
 

@@ -84,3 +84,14 @@ def test_the_generator_decides() -> None:
 def test_one_repeat_has_no_spread() -> None:
     with pytest.raises(ValueError, match="at least 2 repeats"):
         permutation_importance(score, COLUMNS, repeats=1, generator=np.random.default_rng(8))
+
+
+def test_every_feature_is_shuffled_five_times() -> None:
+    seen: list[int] = []
+
+    def score(columns: np.ndarray) -> float:
+        seen.append(len(columns))
+        return 0.0
+
+    permutation_importance(score, np.arange(12.0).reshape(4, 3), generator=np.random.default_rng(1))
+    assert seen == [4] * (1 + 5 * 3)

@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy.stats import beta, ks_2samp
+from scipy.stats import ks_2samp
 
 from features.columns import HLF_NAMES, NUM_HLF
 from models.errors import UndefinedMetricError
+from models.evaluation.bootstrap import Estimate, Replicas
 from models.evaluation.curves import KINEMATIC_EDGES
-from models.evaluation.efficiencies import ONE_SIGMA, Efficiency, WorkingPoint
-from models.evaluation.measurements import Rates, ScoredEvents, importance, measure
+from models.evaluation.discriminant import discriminant
+from models.evaluation.intervals import Sums
+from models.evaluation.intervals import share as sum_share
+from models.evaluation.measurements import Question, importance, measure, mixture_of, refuse_missing
+from models.evaluation.rates import Rates
+from models.evaluation.scored_events import ScoredEvents
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
@@ -35,30 +40,27 @@ def made_events(count: int, *, seed: int = 1, lightest: float = 1.0) -> ScoredEv
 
 
 def measured(events: ScoredEvents, train: ScoredEvents | None = None, **changes: Any) -> dict[str, Any]:
-    """The numbers; signal is ttbar at an efficiency of 0.5 unless told otherwise."""
-    chosen: dict[str, Any] = {"signal": 1, "working_points": [0.5], "rates": None} | changes
-    return measure(events, train, CLASSES, **chosen)
-
-
-def interval(value: float, size: float) -> dict[str, float]:
-    """Clopper and Pearson's, from the definition."""
-    passed, failed = min(max(value, 0.0), 1.0) * size, (1 - min(max(value, 0.0), 1.0)) * size
-    low = beta.ppf(ONE_SIGMA / 2, passed, failed + 1) if passed > 0 else 0.0
-    high = beta.ppf(1 - ONE_SIGMA / 2, passed + 1, failed) if failed > 0 else 1.0
-    return {"value": value, "low": float(low), "high": float(high)}
+    """The numbers; signal is ttbar at an efficiency of 0.5 if nothing else is given."""
+    chosen: dict[str, Any] = {"signal": 1, "working_points": [0.5], "rates": None, "seed": 1} | changes
+    question = Question(CLASSES, mixture=mixture_of(CLASSES, chosen["signal"], chosen["rates"]), **chosen)
+    refuse_missing(events, CLASSES, "test events")
+    replicas = Replicas(events.labels, events.samples, events.weights, seed=1, num=200)
+    return measure(events, train, replicas, question).numbers
 
 
 def share(passing: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-    """Weighted share by a slow loop, with its interval."""
-    total = passed = squares = 0.0
-    for one, weight in zip(passing, weights, strict=True):
-        total, squares = total + weight, squares + weight**2
-        passed += weight if one else 0.0
-    return interval(passed / total, total**2 / squares)
+    """Weighted share, with its interval."""
+    return sum_share(Sums.of(weights[passing]), Sums.of(weights[~passing]))._asdict()
 
 
 def same(found: dict[str, float], expected: dict[str, float]) -> bool:
     return found == pytest.approx(expected, abs=1e-9)
+
+
+def known(rates: dict[str, float]) -> Rates:
+    """Rates of a sample of each class, named as the class."""
+    labels = {name: label for label, name in enumerate(CLASSES)}
+    return Rates({name: Estimate(rate, 0.0) for name, rate in rates.items()}, labels)
 
 
 def test_a_working_point_by_hand() -> None:
@@ -66,43 +68,47 @@ def test_a_working_point_by_hand() -> None:
     labels = np.array([1, 1, 1, 0, 0, 2])
     signal_scores = np.array([0.9, 0.7, 0.2, 0.8, 0.1, 0.7])
     weights = np.array([1.0, 2.0, 1.0, 1.0, 3.0, 1.0])
-    scores = np.stack([0.6 * (1 - signal_scores), signal_scores, 0.4 * (1 - signal_scores)], axis=1)
+    # Both backgrounds have the same probability, so that their fractions do not matter.
+    scores = np.stack([0.5 * (1 - signal_scores), signal_scores, 0.5 * (1 - signal_scores)], axis=1)
     events = ScoredEvents(labels, scores, weights, np.zeros((6, NUM_HLF), np.float32), np.array(CLASSES)[labels])
-    found = measured(events, rates=Rates({"QCD": {"QCD": 100.0}, "ttbar": {"ttbar": 8.0}, "W+jets": {"W+jets": 10.0}}))[
-        "working_points"
-    ]
-    (point,) = json.loads(json.dumps(found))
-    assert {key: point[key] for key in ("wanted", "threshold", "measurable", "rates")} == {
-        "wanted": 0.5,
-        "threshold": 0.7,
-        "measurable": False,
-        "rates": {"QCD": 25.0, "ttbar": 6.0, "W+jets": 10.0},
-    }
+    found = measured(events, rates=known({"QCD": 100.0, "ttbar": 8.0, "W+jets": 10.0}))
+    (point,) = json.loads(json.dumps(found["working_points"], allow_nan=False))
+    assert (point["wanted"], point["measurable"]) == (0.5, False)
+    assert point["threshold"] == pytest.approx(0.7 / (0.7 + 0.15))
+    assert {name: each["value"] for name, each in point["rates"].items()} == {"QCD": 25.0, "ttbar": 6.0, "W+jets": 10.0}
+    assert point["total_rate"]["value"] == 41
     assert point["num_failing"] == pytest.approx(0.5 * 4**2 / 6)
-    assert point["purity"] == pytest.approx(6 / 41)
-    assert same(point["signal"], interval(0.75, 4**2 / 6))
-    assert list(point["backgrounds"]) == ["QCD", "W+jets"]
-    assert same(point["backgrounds"]["QCD"], interval(0.25, 4**2 / 10))
-    assert same(point["backgrounds"]["W+jets"], {"value": 1.0, "low": ONE_SIGMA / 2, "high": 1.0})
+    assert point["purity"]["value"] == pytest.approx(6 / 41)
+    assert same(point["signal"], share(np.array([True, True, False]), weights[:3]))
+    assert {name: each["value"] for name, each in point["backgrounds"].items()} == {"QCD": 0.25, "W+jets": 1.0}
+    assert point["all_backgrounds"]["value"] == pytest.approx((100 * 0.25 + 10 * 1.0) / 110)
 
 
-def test_rates_go_to_the_classes_whatever_the_signal_is() -> None:
-    point = WorkingPoint(
-        0.9, 0.5, Efficiency(0.9, 0, 1), {0: Efficiency(0.1, 0, 1), 1: Efficiency(0.2, 0, 1)}, 20.0
-    )  # fmt: skip
-    rates = Rates({"QCD": {"a": 600.0, "b": 400.0}, "ttbar": {"a": 50.0}, "W+jets": {"a": 10.0}})
-    found = rates.behind(made_events(3), point, CLASSES, 2)
-    assert found["rates"] == pytest.approx({"QCD": 100.0, "ttbar": 10.0, "W+jets": 9.0})
-    assert found["purity"] == pytest.approx(9 / 119)
+def test_the_mixture_is_that_of_the_rates_or_of_equal_parts_and_says_so() -> None:
+    assert mixture_of(CLASSES, 1, None) == ({0: 0.5, 2: 0.5}, "QCD and W+jets in equal parts")
+    found = mixture_of(CLASSES, 1, known({"QCD": 100.0, "ttbar": 1.0, "W+jets": 10.0}))
+    assert found.fractions == pytest.approx({0: 100 / 110, 2: 10 / 110})
+    assert found.words == "91 % QCD, 9.1 % W+jets, by rate"
 
 
-@pytest.mark.parametrize(("background", "purity"), [(0.0, 1.0), (-0.05, None), (-0.5, None)])
-def test_a_purity_that_is_not_defined_is_null_and_not_a_word_that_json_lacks(
-    background: float, purity: float | None
-) -> None:
-    point = WorkingPoint(0.5, 0.5, Efficiency(0.5, 0, 1), {0: Efficiency(background, 0, 1)}, 20.0)
-    found = Rates({"a": {"-": 100.0}, "b": {"-": 10.0}}).behind(made_events(3), point, ["a", "b"], 1)
-    assert json.loads(json.dumps(found, allow_nan=False))["purity"] == purity
+def test_a_purity_of_no_events_is_null_and_not_a_word_that_json_lacks() -> None:
+    events = made_events(90, lightest=-0.5)
+    found = measured(events, rates=known({"QCD": 0.0, "ttbar": 0.0, "W+jets": 1e-300}), working_points=[0.01])
+    (point,) = json.loads(json.dumps(found["working_points"], allow_nan=False))
+    assert point["purity"] is None or 0 <= point["purity"]["value"] <= 1
+
+
+def test_accuracy_counts_classes_alike_and_has_an_error_at_1() -> None:
+    labels = np.repeat([0, 1, 2], [100, 50, 10])
+    right = np.eye(3)[labels]
+    nothing = np.zeros((160, NUM_HLF), np.float32)
+    found = measured(ScoredEvents(labels, right, np.ones(160), nothing, labels.astype(str)))["accuracy"]
+    assert found["value"] == 1
+    assert found["error"] > 0.01
+    wrong = np.where(labels[:, None] == 2, np.eye(3)[0], right)
+    found = measured(ScoredEvents(labels, wrong, np.ones(160), nothing, labels.astype(str)))
+    assert found["accuracy"]["value"] == pytest.approx(2 / 3)
+    assert found["confusion"]["events"] == [[100, 0, 0], [0, 50, 0], [10, 0, 0]]
 
 
 @pytest.mark.parametrize("lightest", [1.0, 0.25, -0.5])
@@ -187,6 +193,7 @@ def test_efficiencies_against_kinematics_are_those_of_a_slow_loop(lightest: floa
     events = made_events(400, lightest=lightest)
     numbers = measured(events, working_points=[0.6, 0.9])
     threshold = numbers["working_points"][0]["threshold"]
+    score = discriminant(events.probabilities, signal=1, fractions={0: 0.5, 2: 0.5})
     assert list(numbers["efficiency_against"]) == list(KINEMATIC_EDGES)
     empty = 0
     for variable, edges in KINEMATIC_EDGES.items():
@@ -205,7 +212,7 @@ def test_efficiencies_against_kinematics_are_those_of_a_slow_loop(lightest: floa
                     empty += 1
                     assert bin_ is None
                 else:
-                    assert same(bin_, share(events.probabilities[inside, 1] >= threshold, weights))
+                    assert same(bin_, share(score[inside] >= threshold, weights))
     assert (empty > 0) == (lightest < 0)
 
 

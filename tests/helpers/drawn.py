@@ -1,0 +1,47 @@
+"""What is drawn on a figure, read back from it."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle, StepPatch
+
+
+def outside(figure: Figure) -> list[str]:
+    """Data that the axes of a figure cut off; empty if every line, point, bar and band lies inside."""
+    figure.canvas.draw()
+    found = []
+    for number, axes in enumerate(figure.axes):
+        for kind, points in _data(axes):
+            inside = _inside(points[:, 0], axes.get_xlim(), axes.get_xscale())
+            inside &= _inside(points[:, 1], axes.get_ylim(), axes.get_yscale())
+            if not inside.all():
+                found.append(f"panel {number}: {kind} {points[~inside][:3].tolist()} outside {axes.viewLim.extents}")
+    return found
+
+
+def _data(axes: Axes) -> list[tuple[str, np.ndarray]]:
+    """(num_points, 2) places of everything that stands in the coordinates of the data."""
+    found = [("line", line.get_xydata()) for line in axes.lines if line.get_transform() == axes.transData]
+    for each in axes.collections:
+        if isinstance(each, LineCollection):
+            found += [("bar", segment) for segment in each.get_segments()]
+        elif isinstance(each, PolyCollection):
+            found += [("band", path.vertices) for path in each.get_paths()]
+    for patch in axes.patches:
+        if isinstance(patch, StepPatch):
+            values, edges, _ = patch.get_data()
+            found.append(("step", np.stack([(edges[1:] + edges[:-1]) / 2, values], axis=1)))
+        elif isinstance(patch, Rectangle):
+            found.append(("bar", patch.get_bbox().get_points()))
+    return [(kind, np.asarray(points, dtype=float)) for kind, points in found if len(points)]
+
+
+def _inside(values: np.ndarray, limits: tuple[float, float], scale: str) -> np.ndarray:
+    low, high = sorted(limits)
+    room = 1e-6 * (high - low)
+    # A logarithmic axis has no place for 0, and nothing is drawn there.
+    nothing = ~np.isfinite(values) | ((values <= 0) & (scale == "log"))
+    return nothing | ((values >= low - room) & (values <= high + room))
