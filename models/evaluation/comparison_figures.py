@@ -148,6 +148,5 @@ def _draw_ratio(
     across, colour = curve.signal_efficiency[chosen], COLOURS[number % len(COLOURS)]
     inside = np.where((value >= _RATIOS[0]) & (value <= _RATIOS[1]), value, np.nan)[chosen]
     axes.plot(across, inside, color=colour, linestyle=DASHES[number % len(DASHES)], linewidth=1.4)
-    axes.fill_between(
-        across, *(np.clip(each[chosen], *_RATIOS) for each in (low, high)), color=colour, alpha=0.15, linewidth=0
-    )
+    bottom, top = (np.clip(each[chosen], *_RATIOS) for each in (low, high))
+    axes.fill_between(across, bottom, top, color=colour, alpha=0.15, linewidth=0)

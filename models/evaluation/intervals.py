@@ -42,7 +42,7 @@ class Sums(NamedTuple):
 
     def counted(self, typical: float) -> tuple[float, float]:
         """Effective number of events, and their weight; 0 and the typical weight if the sum is 0 or less."""
-        if self.weight <= 0:
+        if self.weight <= 0 or self.weight2 <= 0:
             return 0.0, typical
         return self.weight**2 / self.weight2, self.weight2 / self.weight
 

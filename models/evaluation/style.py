@@ -143,13 +143,13 @@ def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
     figure.legend(handles, words, loc="outside lower center", ncols=min(columns, len(words)), frameon=False)
 
 
-def show_positive(axes: Axes, values: list[Any], *, room: float = 3.0, top: float | None = None) -> None:
+def show_positive(axes: Axes, values: list[Any], *, room: float = 3.0) -> None:
     """A logarithmic y axis that holds all positive values, with room at the top as a factor."""
     positive = np.concatenate([np.ravel(each) for each in values])
     positive = positive[np.isfinite(positive) & (positive > 0)]
     low, high = (positive.min(), positive.max()) if len(positive) else (0.1, 1.0)
     axes.set_yscale("log")
-    axes.set_ylim(low / 1.5, max(high * room, top or 0.0))
+    axes.set_ylim(low / 1.5, high * room)
 
 
 @styled

@@ -55,7 +55,7 @@ def measure_latency(exported: OnnxClassifier, columns: Columns, *, calls: int = 
         exported.run(feeds)
         times[call] = perf_counter_ns() - start
     p90, p99, p99_9 = (
-        float(np.percentile(times, percent)) / 1000 if round(calls * (100 - percent)) >= 100 * _FEWEST_SLOWER else None
+        float(np.percentile(times, percent)) / 1000 if calls * (100 - percent) >= 100 * _FEWEST_SLOWER - 1e-6 else None
         for percent in (90, 99, 99.9)
     )
     return Latency(float(np.median(times)) / 1000, p90, p99, p99_9, calls)

@@ -15,7 +15,17 @@ from matplotlib.figure import Figure
 
 from features.distributions import HISTOGRAMMED, HISTOGRAMS
 from models.evaluation.axis_labels import axis_label
-from models.evaluation.style import COLOURS, DASHES, PlotLabels, legend_below, new_grid, plain, save_figure, styled
+from models.evaluation.style import (
+    COLOURS,
+    DASHES,
+    PlotLabels,
+    legend_below,
+    new_grid,
+    plain,
+    save_figure,
+    show_positive,
+    styled,
+)
 
 #: Captions of the figures, by the part of a histogram's name before the dot.
 CAPTIONS: Final = {
@@ -49,15 +59,21 @@ def plot_distributions(histograms: Mapping[str, hist.Hist[Any]], classes: Sequen
     """One panel for each feature, one line for each class, normalised to an area of 1."""
     figure, panels = new_grid(labels, panels=len(histograms), columns=4)
     for axes, (name, histogram) in zip(panels, histograms.items(), strict=True):
+        feature, binning = HISTOGRAMMED[name]
+        shown: list[Any] = []
         for index, class_name in enumerate(classes):
             of_class: Any = histogram[:, index]
             if of_class.sum(flow=True).value <= 0:
                 continue
             scale = of_class.sum(flow=True).value * np.diff(of_class.axes[0].edges)
+            heights, errors = of_class.values() / scale, np.sqrt(of_class.variances()) / scale
+            # A bar down to 0 has no end on a logarithmic axis.
+            down = np.minimum(errors, 0.6 * np.abs(heights)) if binning.log else errors
+            shown += [heights - down, heights + errors]
             mplhep.histplot(
-                of_class.values() / scale,
+                heights,
                 of_class.axes[0].edges,
-                yerr=np.sqrt(of_class.variances()) / scale,
+                yerr=[down, errors],
                 ax=axes,
                 color=COLOURS[index % len(COLOURS)],
                 linestyle=DASHES[index % len(DASHES)],
@@ -65,13 +81,12 @@ def plot_distributions(histograms: Mapping[str, hist.Hist[Any]], classes: Sequen
                 label=plain(class_name),
                 flow="none",
             )
-        feature, binning = HISTOGRAMMED[name]
         axes.set_xlabel(axis_label(feature), fontsize="small")
         axes.tick_params(labelsize="x-small")
         axes.set_ylabel("")
         axes.set_xlim(histogram.axes[0].edges[0], histogram.axes[0].edges[-1])
         if binning.log:
-            axes.set_yscale("log")
+            show_positive(axes, shown)
         else:
             axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     panels[0].set_ylabel("Density", fontsize="small")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,13 +10,10 @@ from typing import Any
 
 from pipeline.runs.store import Version
 
-REPORT = {"title": "A title", "sample_note": "made up"}
-#: Figures by the folder they lie in, wide ones first.
-WIDE = ("background_efficiency", "rejection", "scores", "calibration", "efficiencies", "hlf", "particles", "pareto")
-SMALL = ("importance", "learning_curve", "roc", "confusion", "speed_up")
+REPORT = {"title": "A title", "sample_note": "made up", "rates_note": "made up too"}
+#: Figures by the folder they lie in.
 _SIDE_BY_SIDE = ("background_efficiency", "rejection", "importance")
-_OF_RUN = ("learning_curve", "roc", "confusion", "scores", "calibration", "efficiencies")
-_NO_PICTURE = {True: b"not really a picture", False: b"nor this"}
+_OF_RUN = ("learning_curve", "confusion", "scores", "calibration", "efficiencies")
 
 
 def made_versions(
@@ -24,7 +22,7 @@ def made_versions(
     after: str = "",
     rates: bool = True,
     optional: tuple[str, ...] = ("gridsearch", "export"),
-    pictures: Mapping[bool, bytes] = _NO_PICTURE,
+    picture: bytes = b"not really a picture",
 ) -> dict[str, Version]:
     """Versions of all stages, with nothing in them to warn of; the figures of the dataset card lie in `folder/card`.
 
@@ -33,7 +31,7 @@ def made_versions(
         after: Stands behind every name that comes from a user or a file.
         rates: Whether cross-sections were known.
         optional: Which of the stages that a run can do without there are.
-        pictures: Content of the figures, wide ones by True.
+        picture: Content of the figures.
     """
     samples, classes = (f"qcd{after}", f"tt&bar{after}"), (f"QCD{after}", f"top{after}")
     counters = {
@@ -55,7 +53,10 @@ def made_versions(
     for place, names in places.items():
         place.mkdir(parents=True)
         for name in names:
-            (place / f"{name}.png").write_bytes(pictures[name in WIDE])
+            (place / f"{name}.png").write_bytes(picture)
+    models = counters["evaluate"]["runs"]
+    curves = {name: {each: _curve() for each in models} for name in ("all backgrounds", classes[0])}
+    (folder / "evaluate" / "curves.json").write_text(json.dumps(curves), encoding="utf-8")
     return versions
 
 
@@ -188,7 +189,7 @@ def _exported() -> dict[str, Any]:
 
 def _evaluated(classes: tuple[str, str], models: tuple[str, str], *, rates: bool) -> dict[str, Any]:
     """Of 5000 events; the second working point of each model is not measurable."""
-    share = {"value": 0.1, "low": 0.08, "high": 0.13}
+    share, area = {"value": 0.1, "low": 0.08, "high": 0.13}, {"value": 0.95, "error": 0.005}
     point = {
         "wanted": 0.9,
         "threshold": 0.71234,
@@ -196,12 +197,17 @@ def _evaluated(classes: tuple[str, str], models: tuple[str, str], *, rates: bool
         "num_failing": 250.0,
         "signal": share,
         "backgrounds": {classes[0]: share},
-        **({"rates": {classes[0]: 120.0, classes[1]: 7.25}, "purity": 0.057} if rates else {}),
+        "all_backgrounds": share,
     }
+    if rates:
+        rate = {"value": 120.0, "low": 100.0, "high": 160.0}
+        point |= {"rates": dict.fromkeys(classes, rate), "total_rate": rate, "purity": share}
     run = {
         "num_events": 5000,
         "accuracy": {"value": 0.9, "error": 0.01},
-        "auc": {classes[0]: {"value": 0.95, "error": 0.005}, classes[1]: {"value": 0.94, "error": 0.006}},
+        "auc": {classes[0]: area, classes[1]: {"value": 0.94, "error": 0.006}},
+        "auc_against": {"all backgrounds": area, classes[0]: area},
+        "behind_best": {"best": models[0], "value": 0.0123, "error": 0.002},
         "working_points": [point, {**point, "wanted": 0.999, "measurable": False, "num_failing": 2.5}],
         "train_against_test": {
             name: {truth: {"distance": 0.1, "p_value": 0.02} for truth in classes} for name in classes
@@ -210,10 +216,16 @@ def _evaluated(classes: tuple[str, str], models: tuple[str, str], *, rates: bool
     return {
         "classes": list(classes),
         "signal": classes[1],
+        "mixture": {"fractions": {classes[0]: 1.0}, "words": f"100 % {classes[0]}, by rate"},
         "num_events": 5000,
         "rates_before": {classes[0]: 1200.0, classes[1]: 8.0} if rates else None,
         "runs": {name: _copied(run) for name in models},
     }
+
+
+def _curve() -> dict[str, list[float]]:
+    return {"signal_efficiency": [0.5, 0.9, 1.0], "background_efficiency": [0.0, 0.1, 1.0], "low": [0.0, 0.08, 1.0],
+            "high": [0.01, 0.13, 1.0]}  # fmt: skip
 
 
 def _copied(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,6 +233,7 @@ def _copied(run: Mapping[str, Any]) -> dict[str, Any]:
     tests = run["train_against_test"]
     return {
         **run,
+        "working_points": [dict(point) for point in run["working_points"]],
         "train_against_test": {name: {key: dict(each) for key, each in tests[name].items()} for name in tests},
     }
 

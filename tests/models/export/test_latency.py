@@ -51,9 +51,10 @@ def note_calls(network: OnnxClassifier, monkeypatch: pytest.MonkeyPatch) -> list
 
 @pytest.mark.parametrize("name", NAMES)
 def test_percentiles_are_positive_and_in_order(tmp_path: Path, columns: Columns, name: ModelName) -> None:
-    found = measure_latency(exported(name, tmp_path), columns, calls=30, warm_up=2)
-    assert 0 < found.p50 <= found.p90 <= found.p99 <= found.p99_9
-    assert found.calls == 30
+    found = measure_latency(exported(name, tmp_path), columns, calls=100, warm_up=2)
+    assert found.p90 is not None
+    assert 0 < found.p50 <= found.p90
+    assert found.calls == 100
 
 
 def test_times_are_microseconds_of_the_calls(tmp_path: Path, columns: Columns, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,8 +62,21 @@ def test_times_are_microseconds_of_the_calls(tmp_path: Path, columns: Columns, m
     ticks = iter([time for call in range(1, 101) for time in (10**9 * call, 10**9 * call + 1000 * call)])
     monkeypatch.setattr("models.export.latency.perf_counter_ns", lambda: next(ticks))
     found = measure_latency(exported("hlf", tmp_path), columns, calls=100, warm_up=3)
-    expected = np.percentile(np.arange(1, 101), [50, 90, 99, 99.9])
-    assert found[:4] == pytest.approx(expected)
+    assert found[:2] == pytest.approx(np.percentile(np.arange(1, 101), [50, 90]))
+    # One call of 100 is slower than 99 %, and none than 99.9 %: these are no percentiles but the slowest call.
+    assert found[2:4] == (None, None)
+
+
+@pytest.mark.parametrize(("calls", "measured"), [(99, 1), (1000, 3), (9999, 3), (10_000, 4)])
+def test_a_percentile_needs_ten_slower_calls(monkeypatch: pytest.MonkeyPatch, calls: int, measured: int) -> None:
+    class Instant:
+        def run(self, feeds: Any) -> None:
+            pass
+
+    monkeypatch.setattr("models.export.latency._count", lambda *_: 1)
+    monkeypatch.setattr("models.export.latency._feeds", lambda *_: {})
+    found = measure_latency(Instant(), {}, calls=calls, warm_up=0)  # type: ignore[arg-type]
+    assert sum(each is not None for each in found[:4]) == measured
 
 
 def test_single_events_come_in_turn_each_with_its_own_particles(

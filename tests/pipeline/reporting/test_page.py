@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,15 +40,16 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
     harmless, evil = (made_versions(tmp_path / name, after=after) for name, after in (("a", "x"), ("b", EVIL)))
     for each in (harmless, evil):
         each["features"].manifest["accepted"] = {"reasons": [EVIL]}
-    page = page_of(evil, tmp_path / "b", {"title": EVIL, "sample_note": EVIL})
+    page = page_of(evil, tmp_path / "b", {"title": EVIL, "sample_note": EVIL, "rates_note": EVIL})
     assert page.tags == page_of(harmless, tmp_path / "a").tags
-    assert "script" not in {tag for tag, _ in page.tags}
+    # The curves' data, and the script that draws them.
+    assert [attributes for tag, attributes in page.tags if tag == "script"] == [["type", "id"], []]
     # Of title, note, samples, classes, models, algorithms, failed settings, files, checks, code, packages, config ...
     assert page.words.count(EVIL) > 40
 
 
 @pytest.mark.parametrize(
-    ("optional", "pictures"), [(("gridsearch", "export"), 19), (("gridsearch",), 19), (("export",), 17), ((), 17)]
+    ("optional", "pictures"), [(("gridsearch", "export"), 17), (("gridsearch",), 17), (("export",), 15), ((), 15)]
 )
 @pytest.mark.parametrize("rates", [True, False])
 def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures(
@@ -56,7 +58,8 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures(
     html = render(made_versions(tmp_path, optional=optional, rates=rates), REPORT, tmp_path / "card")
     loaded = Page(html).loaded
     assert sum(each.startswith("data:image/png;base64,") for each in loaded) == pictures
-    assert [each for each in loaded if not each.startswith("data:image/png;base64,")] == ["data:,"]
+    others = [each for each in loaded if not each.startswith(("data:image/png;base64,", "#"))]
+    assert others == ["data:,"]
     assert "url(" not in html
     assert "@import" not in html
     # A phone would shrink the page without it.
@@ -67,7 +70,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures(
 @pytest.mark.parametrize("rates", [True, False])
 def test_every_row_of_a_table_has_as_many_columns(tmp_path: Path, optional: tuple[str, ...], rates: bool) -> None:
     page = page_of(made_versions(tmp_path, optional=optional, rates=rates, after="x"), tmp_path)
-    assert len(page.tables) == (10 if optional else 8)
+    assert len(page.tables) == (11 if optional else 9)
     for table in page.tables:
         assert len(table) > 1
         assert {len(row) for row in table} == {len(table[0])}
@@ -84,29 +87,70 @@ def test_models_stand_side_by_side_with_what_is_known_of_each(tmp_path: Path) ->
     assert page.words.count("Gradient-boosted trees on the high-level features") == 1
 
 
-def test_points_with_rates_have_them_and_a_point_that_cannot_be_measured_has_words(tmp_path: Path) -> None:
+def test_areas_against_each_background_stand_with_the_paired_difference_to_the_best(tmp_path: Path) -> None:
+    assert page_of(made_versions(tmp_path), tmp_path).tables[1] == [
+        ["Model", "top against all backgrounds", "top against QCD", "Behind the best"],
+        ["hlf", "0.950 ± 0.005", "0.950 ± 0.005", "the best"],
+        ["boosted-trees", "0.950 ± 0.005", "0.950 ± 0.005", "0.012 ± 0.002"],
+    ]
+
+
+def test_points_have_rates_and_those_that_cannot_be_measured_have_one_line(tmp_path: Path) -> None:
     page = page_of(made_versions(tmp_path), tmp_path)
-    words = "not measurable: 2.5 top events are expected to fail, 10 are needed"
-    assert page.tables[1][:3] == [
-        ["Model", "top kept", "Threshold", "QCD left", "QCD [1/s]", "top [1/s]", "Purity"],
-        ["hlf", "90 %", "0.7123", "10.00 % (+3.00 −2.00)", "120", "7.25", "0.057"],  # noqa: RUF001 - a minus
-        ["hlf", "99.9 %", *[words] * 5],
+    left, rate = "10.0 % (+3.0 −2.0)", "120/s (+40 −20)"  # noqa: RUF001 - a minus
+    assert page.tables[2] == [
+        ["Model", "top kept", "Cut", "QCD left", "QCD [1/s]", "top [1/s]", "Purity"],
+        ["hlf", "90 %", "0.7123", left, rate, rate, left],
+        ["boosted-trees", "90 %", "0.7123", left, rate, rate, left],
     ]
     assert "before the classifier QCD 1.2e+03/s, top 8/s" in page.words
+    assert "made up too" in page.words
+    few = "Not measurable on these events: 99.9 % of top. There, 2.5 effective events of it are expected to fail"
+    # In the summary, and below the table.
+    assert page.words.count(few) == 2
+
+
+def test_the_summary_answers_the_triggers_question_by_the_best_model(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    better = counters(made, "evaluate")["runs"]["boosted-trees"]["working_points"][0]
+    nothing = {"value": 0.0, "low": 0.0, "high": 0.0577}
+    better |= {"backgrounds": {"QCD": nothing}, "all_backgrounds": nothing}
+    better["rates"] = {"QCD": {"value": 0.0, "low": 0.0, "high": 57.7}, "top": better["rates"]["top"]}
+    words = " ".join(page_of(made, tmp_path).words.split())
+    assert "At 90 % of top, boosted-trees lets < 5.8 % of QCD pass : QCD < 58/s, top 120/s (+40 −20)" in words.replace(  # noqa: RUF001
+        "pass:", "pass :"
+    )
+    assert "together 120/s" in words
 
 
 def test_points_without_rates_say_what_is_missing(tmp_path: Path) -> None:
     page = page_of(made_versions(tmp_path, rates=False), tmp_path)
-    assert page.tables[1][0] == ["Model", "top kept", "Threshold", "QCD left"]
-    assert page.tables[1][2][3] == "not measurable: 2.5 top events are expected to fail, 10 are needed"
+    assert page.tables[2][0] == ["Model", "top kept", "Cut", "QCD left"]
     assert "need a cross-section of every sample" in page.words
     assert "before the classifier" not in page.words
+
+
+def test_without_a_measurable_point_the_page_says_so(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    for run in counters(made, "evaluate")["runs"].values():
+        run["working_points"][0]["measurable"] = False
+    page = page_of(made, tmp_path)
+    assert "No working point can be measured." in page.words
+    assert page.tables[2][0][0] == "Step"
 
 
 def test_a_purity_that_is_not_defined_is_said_in_words(tmp_path: Path) -> None:
     made = made_versions(tmp_path)
     counters(made, "evaluate")["runs"]["hlf"]["working_points"][0]["purity"] = None
-    assert page_of(made, tmp_path).tables[1][1][-1] == "not defined"
+    assert page_of(made, tmp_path).tables[2][1][-1] == "not defined"
+
+
+def test_the_contents_lead_to_every_section(tmp_path: Path) -> None:
+    html = render(made_versions(tmp_path), REPORT, tmp_path / "card")
+    targets = re.findall(r'href="#([^"]+)"', html)
+    assert len(targets) >= 10
+    assert all(f'id="{target}"' in html for target in targets)
+    assert set(re.findall(r'<h2 id="([^"]+)"', html)) <= set(targets)
 
 
 def test_a_run_without_grid_search_and_export_has_neither_section(tmp_path: Path) -> None:
@@ -133,7 +177,7 @@ def test_a_page_without_importance_has_no_such_figure(tmp_path: Path) -> None:
     made = made_versions(tmp_path)
     (tmp_path / "evaluate" / "plots" / "importance.png").unlink()
     page = page_of(made, tmp_path)
-    assert sum(each.startswith("data:image/png") for each in page.loaded) == 18
+    assert sum(each.startswith("data:image/png") for each in page.loaded) == 16
     assert "Permutation importance" not in page.words
 
 
@@ -143,16 +187,17 @@ def test_the_cutflow_is_on_the_page_and_in_the_numbers(tmp_path: Path) -> None:
     for name in ("qcd", "tt&bar"):
         assert [row["columns"][name]["events"] for row in content["cutflow"]] == [10, 9, 7, 4, 4]
     assert "pT &gt; 25 GeV, isolation &lt; 0.45" in page
-    assert "40.0 ± 15.5 %" in page
-    assert "(all weights are 1)" in page
+    assert "4 · 40 % (+20 −18)" in page  # noqa: RUF001 - a minus
+    assert "(the weights within a sample are alike)" in page
 
 
 def test_weights_stand_in_the_cutflow_where_they_are_not_one(tmp_path: Path) -> None:
     made = made_versions(tmp_path)
     counters(made, "ingest")["weights"]["qcd"]["entries"] = [-12.5, 20.0]
     page = page_of(made, tmp_path)
-    assert "weights -12.5, not defined" in page.tables[2][1][1]
-    assert "(all weights are 1)" not in page.words
+    assert page.tables[3][1][1] == "10 · weights -12.5"
+    assert "not defined" in page.tables[3][2][1]
+    assert "(the weights within a sample are alike)" not in page.words
 
 
 @pytest.mark.parametrize("optional", [("gridsearch", "export"), ()])

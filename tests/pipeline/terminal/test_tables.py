@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pipeline.reporting.cutflow import Step, StepEfficiency, Yield, as_text
+from models.evaluation.intervals import Efficiency
+from pipeline.reporting.cutflow import Step, Yield, as_text
 from pipeline.terminal.exit_codes import SafeConsole
 from pipeline.terminal.grid import Grid
 from pipeline.terminal.tables import evaluation_tables, export_table, rank_table, search_table
@@ -38,12 +39,12 @@ def evaluated() -> list[Grid]:
     estimate = {"value": 0.94213, "error": 0.02034}
     left = {"low": 0.1, "value": 0.3, "high": 0.5}
     point: dict[str, Any] = {"wanted": 0.99, "num_failing": 3.4}
-    measured = {"threshold": 0.98765, "backgrounds": {"QCD": left, "W+jets": left}, "purity": 0.94213}
+    measured = {"threshold": 0.98765, "backgrounds": {"QCD": left, "W+jets": left}, "purity": left}
     run = {
         "accuracy": estimate,
         "auc": dict.fromkeys(CLASSES, estimate),
         "working_points": [
-            {**point, "measurable": True, **measured, "rates": dict.fromkeys(CLASSES, 1.2345e-5)},
+            {**point, "measurable": True, **measured, "rates": dict.fromkeys(CLASSES, left)},
             {**point, "measurable": False},
         ],
     }
@@ -54,7 +55,7 @@ def evaluated() -> list[Grid]:
 def exported() -> list[Grid]:
     found = {
         "bytes": 12_345_678, "largest_difference": 1.2e-7, "events_per_second": 1_234_567.0,
-        "latency_us": {"p50": 1234.5, "p99": 12345.6, "p99_9": 12345.6},
+        "latency_us": {"p50": 1234.5, "p99": 12345.6, "p99_9": None},
     }  # fmt: skip
     return [export_table({"particles": found})]
 
@@ -88,7 +89,7 @@ def test_columns_without_room_follow_with_the_names_of_the_rows() -> None:
 
 
 def test_a_cutflow_fits_and_a_file_has_all_columns_side_by_side() -> None:
-    one = StepEfficiency(0.5, 0.01)
+    one = Efficiency(0.5, 0.49, 0.51)
     steps = [Step("lepton with pT > 23 GeV", *(dict.fromkeys(CLASSES, each) for each in (Yield(9, 9, 9), one, one)))]
     shown = as_text(steps, width=80)
     assert max(map(len, shown.splitlines())) <= 80

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawn import outside
 from matplotlib.figure import Figure
 
 from models.evaluation.style import PlotLabels
@@ -40,8 +41,12 @@ def test_all_settings_are_points_in_both_panels(pareto: Figure) -> None:
 
 def test_each_panel_names_its_own_front(pareto: Figure) -> None:
     sizes, times = pareto.axes
-    assert [text.get_text() for text in sizes.texts if "-" in text.get_text()] == ["2-2", "8-2"]
-    assert [text.get_text() for text in times.texts if "-" in text.get_text()] == ["4-2", "8-2"]
+    for axes, expected in ((sizes, ["1: 2-2", "2: 8-2"]), (times, ["1: 4-2", "2: 8-2"])):
+        legend = axes.get_legend()
+        assert legend is not None
+        assert [text.get_text() for text in legend.get_texts() if ": " in text.get_text()] == expected
+        assert {"1", "2"} <= {text.get_text() for text in axes.texts}
+    assert outside(pareto) == []
     assert len(pareto_front(SCORES)) == len(pareto_front(SCORES, latency)) == 2
 
 

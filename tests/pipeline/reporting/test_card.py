@@ -1,0 +1,37 @@
+"""The dataset card: what is on its axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hist
+import numpy as np
+import pytest
+from drawn import outside
+
+from features.distributions import HISTOGRAMMED
+from models.evaluation.style import WIDTH, PlotLabels
+from pipeline.reporting.card import plot_distributions
+
+
+@pytest.mark.parametrize("kind", ["hlf", "particles"])
+def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    made: dict[str, hist.Hist[Any]] = {}
+    for name, (_, binning) in HISTOGRAMMED.items():
+        if not name.startswith(f"{kind}."):
+            continue
+        classes = hist.axis.Integer(0, 2, flow=False)
+        made[name] = hist.Hist(
+            hist.axis.Regular(binning.bins, binning.low, binning.high), classes, hist.storage.Weight()
+        )
+        width = binning.high - binning.low
+        made[name].fill(rng.normal(binning.low + 0.3 * width, 0.2 * width, 500), rng.integers(0, 2, 500))
+    figure = plot_distributions(made, ["QCD", "ttbar"], PlotLabels("", "technical sample", 13))
+    assert outside(figure) == []
+    assert figure.get_size_inches()[0] == WIDTH
+    labels = [axes.get_xlabel() for axes in figure.axes if axes.axison]
+    assert labels[0] == ("$H_T$ [GeV]" if kind == "hlf" else "Energy [GeV]")
+    assert not any("_" in label.replace("$", "").replace("_T", "") for label in labels)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["QCD", "ttbar"]
