@@ -127,14 +127,22 @@ def cutflow(
             named[name][column] = named[name][column].plus(each)
     first = next(iter(named.values()))
     return [
-        Step(
-            name,
-            yields,
-            {column: efficiency(_unweighted(each), _unweighted(first[column])) for column, each in yields.items()},
-            {column: efficiency(each, first[column]) for column, each in yields.items()},
-        )
+        Step(name, yields, *(_relative(yields, first, weighted=weighted) for weighted in (False, True)))
         for name, yields in named.items()
     ]
+
+
+def _relative(
+    yields: Mapping[str, Yield], first: Mapping[str, Yield], *, weighted: bool
+) -> dict[str, Efficiency | None]:
+    """Efficiencies relative to the first step, whose own are exactly 1."""
+    found = {}
+    for column, each in yields.items():
+        passed, total = (of if weighted else _unweighted(of) for of in (each, first[column]))
+        share_of_first = efficiency(passed, total)
+        is_exact = yields is first and share_of_first is not None
+        found[column] = Efficiency(1.0, 1.0, 1.0) if is_exact else share_of_first
+    return found
 
 
 def as_text(steps: Sequence[Step], *, width: int | None = None) -> str:
