@@ -72,13 +72,11 @@ def mixture_of(classes: Sequence[str], signal: int, rates: Rates | None) -> Mixt
     """Backgrounds in the fractions of their rates, or in equal parts if these are unknown."""
     labels = [label for label in range(len(classes)) if label != signal]
     if rates is None:
-        words = "in equal parts" if len(labels) > 1 else ""
-        return Mixture(
-            dict.fromkeys(labels, 1 / len(labels)), f"{' and '.join(classes[each] for each in labels)} {words}"
-        )
+        words = " and ".join(classes[each] for each in labels)
+        return Mixture(dict.fromkeys(labels, 1 / len(labels)), words + (" in equal parts" if len(labels) > 1 else ""))
     sizes = np.array([rates.of_class(label) for label in labels])
     fractions = dict(zip(labels, (sizes / sizes.sum()).tolist(), strict=True))
-    parts = ", ".join(f"{100 * fraction:.2g} % {classes[label]}" for label, fraction in fractions.items())
+    parts = ", ".join(f"{100 * fraction:.3g} % {classes[label]}" for label, fraction in fractions.items())
     return Mixture(fractions, f"{parts}, by rate")
 
 

@@ -175,7 +175,7 @@ def test_a_phone_needs_no_scrolling_sideways_but_in_tables_and_panels(browser: B
 def test_a_page_that_is_too_wide_for_a_phone_is_noticed(browser: Browser, report: Path) -> None:
     page = report.with_name("wide.html")
     html = report.with_name("measured.html").read_text(encoding="utf-8")
-    page.write_text(html.replace("<h2>", '<p style="width: 500px">wide</p><h2>', 1), encoding="utf-8")
+    page.write_text(html.replace("<h2 ", '<p style="width: 500px">wide</p><h2 ', 1), encoding="utf-8")
     measured = browser.open(framed(page, PHONE), "--dump-dom").measured
     assert measured["page"] > measured["visible"] == PHONE
 

@@ -277,7 +277,7 @@ def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> N
 
 
 def test_points_in_equal_parts_are_another_question(done: Done) -> None:
-    assert done.metrics["mixture"]["words"] == "93 % QCD, 7 % W+jets, by rate"
+    assert done.metrics["mixture"]["words"] == "93 % QCD, 6.98 % W+jets, by rate"
     assert TASK._replace(by_rate=False).question.mixture.words == "QCD and W+jets in equal parts"
 
 

@@ -88,7 +88,7 @@ def test_the_mixture_is_that_of_the_rates_or_of_equal_parts_and_says_so() -> Non
     assert mixture_of(CLASSES, 1, None) == ({0: 0.5, 2: 0.5}, "QCD and W+jets in equal parts")
     found = mixture_of(CLASSES, 1, known({"QCD": 100.0, "ttbar": 1.0, "W+jets": 10.0}))
     assert found.fractions == pytest.approx({0: 100 / 110, 2: 10 / 110})
-    assert found.words == "91 % QCD, 9.1 % W+jets, by rate"
+    assert found.words == "90.9 % QCD, 9.09 % W+jets, by rate"
 
 
 def test_a_purity_of_no_events_is_null_and_not_a_word_that_json_lacks() -> None:

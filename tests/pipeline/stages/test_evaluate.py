@@ -1,0 +1,52 @@
+"""What the stage `evaluate` takes from the stages before it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_manifests import made_versions
+
+from pipeline.config import Config
+from pipeline.runs.store import Version
+from pipeline.stages.evaluate import make_task, rates_before
+
+
+def finished(folder: Path) -> dict[str, Version]:
+    """Stages of which 4 of 10 events of each sample are left."""
+    return {
+        name: each._replace(manifest=json.loads(json.dumps(each.manifest).replace("tt&bar", "ttbar")))
+        for name, each in made_versions(folder).items()
+    }
+
+
+def made_config(folder: Path, cross_sections: tuple[float | None, float | None], **evaluate: Any) -> Config:
+    samples = [
+        {"name": name, "label": label, "files": ["a.root"], "cross_section_pb": cross_section}
+        for label, (name, cross_section) in enumerate(zip(("qcd", "ttbar"), cross_sections, strict=True))
+    ]
+    return Config.model_validate(
+        {"run_dir": folder, "classes": ["QCD", "top"], "samples": samples, "evaluate": {"signal": "top", **evaluate}}
+    )
+
+
+def test_rates_are_cross_section_times_luminosity_times_efficiency_of_the_selection(tmp_path: Path) -> None:
+    rates = rates_before(made_config(tmp_path, (1e5, 800.0)), finished(tmp_path))
+    assert rates is not None
+    # 4 of 10 events pass; the luminosity is 0.02 / (pb s).
+    assert {name: each.value for name, each in rates.of_samples.items()} == pytest.approx({"qcd": 800, "ttbar": 6.4})
+    assert rates.of_classes(["QCD", "top"]) == pytest.approx({"QCD": 800, "top": 6.4})
+    assert rates.of_samples["qcd"].error == pytest.approx(800 * 0.19 / 0.4, rel=0.1)
+
+
+def test_without_a_cross_section_there_are_no_rates(tmp_path: Path) -> None:
+    assert rates_before(made_config(tmp_path, (1e5, None)), finished(tmp_path)) is None
+
+
+@pytest.mark.parametrize(("fractions", "words"), [("rate", "100 % QCD, by rate"), ("equal", "QCD")])
+def test_the_fractions_are_a_setting(tmp_path: Path, fractions: str, words: str) -> None:
+    config = made_config(tmp_path, (1e5, 800.0), fractions=fractions)
+    task = make_task(config, config.classes, rates_before(config, finished(tmp_path)))
+    assert task.question.mixture.words == words
