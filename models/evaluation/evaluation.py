@@ -155,9 +155,6 @@ def _replicas(events: ScoredEvents, task: EvaluationTask) -> Replicas:
 
 def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, Any]:
     best = max(predicted, key=lambda each: each.measured.area[0])
-    for each in predicted:
-        behind = estimate(best.measured.area - each.measured.area)
-        each.measured.numbers["behind_best"] = {"best": best.candidate.name, **behind._asdict()}
     return {
         "classes": list(task.classes),
         "signal": task.classes[task.signal],
@@ -167,6 +164,10 @@ def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, 
         },
         "num_events": predicted[0].measured.numbers["num_events"],
         "rates_before": task.rates.of_classes(task.classes) if task.rates else None,
+        "best": best.candidate.name,
+        "behind_best": {
+            each.candidate.name: estimate(best.measured.area - each.measured.area)._asdict() for each in predicted
+        },
         "runs": {each.candidate.name: each.measured.numbers for each in predicted},
     }
 

@@ -115,7 +115,7 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "rates_before": metrics["rates_before"],
         "luminosity": config["evaluate"]["luminosity"],
         "rates_note": config["report"]["rates_note"],
-        "mixture": metrics["mixture"],
+        **{key: metrics[key] for key in ("mixture", "best", "behind_best")},
         "answer": answer(metrics),
         "unmeasurable": unmeasurable(metrics),
         "export": versions["export"].manifest["counters"]["networks"] if "export" in versions else {},

@@ -207,7 +207,6 @@ def _evaluated(classes: tuple[str, str], models: tuple[str, str], *, rates: bool
         "accuracy": {"value": 0.9, "error": 0.01},
         "auc": {classes[0]: area, classes[1]: {"value": 0.94, "error": 0.006}},
         "auc_against": {"all backgrounds": area, classes[0]: area},
-        "behind_best": {"best": models[0], "value": 0.0123, "error": 0.002},
         "working_points": [point, {**point, "wanted": 0.999, "measurable": False, "num_failing": 2.5}],
         "train_against_test": {
             name: {truth: {"distance": 0.1, "p_value": 0.02} for truth in classes} for name in classes
@@ -217,6 +216,8 @@ def _evaluated(classes: tuple[str, str], models: tuple[str, str], *, rates: bool
         "classes": list(classes),
         "signal": classes[1],
         "mixture": {"fractions": {classes[0]: 1.0}, "words": f"100 % {classes[0]}, by rate"},
+        "best": models[0],
+        "behind_best": dict.fromkeys(models, {"value": 0.0123, "error": 0.002}),
         "num_events": 5000,
         "rates_before": {classes[0]: 1200.0, classes[1]: 8.0} if rates else None,
         "runs": {name: _copied(run) for name in models},

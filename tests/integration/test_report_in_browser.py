@@ -156,6 +156,8 @@ def test_a_desk_sees_the_page_with_all_figures_and_nothing_beside_it(browser: Br
     assert seen.measured["page"] == seen.measured["visible"]
     assert set(seen.measured["images"]) == {1320}
     assert len(seen.measured["images"]) == 17
+    # The script draws a curve of each model.
+    assert seen.dom.count("<polyline") == 2
     image = browser.screenshot(report)
     assert image.size == (DESK, 1500)
     assert image.getpixel((2, 2)) == LIGHT_BACK
