@@ -217,7 +217,7 @@ def _evaluated(classes: tuple[str, str], models: tuple[str, str], *, rates: bool
         "signal": classes[1],
         "mixture": {"fractions": {classes[0]: 1.0}, "words": f"100 % {classes[0]}, by rate"},
         "best": models[0],
-        "behind_best": dict.fromkeys(models, {"value": 0.0123, "error": 0.002}),
+        "behind_best": {name: {"value": 0.0123, "error": 0.002} for name in models},
         "num_events": 5000,
         "rates_before": {classes[0]: 1200.0, classes[1]: 8.0} if rates else None,
         "runs": {name: _copied(run) for name in models},
