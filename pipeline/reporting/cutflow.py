@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,11 @@ class Yield(NamedTuple):
     events: int
     weight: float
     weight2: float
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether some weights differ; a common factor, such as a cross-section, is no difference."""
+        return not math.isclose(self.weight**2, self.events * self.weight2, rel_tol=1e-9)
 
     def plus(self, other: Yield) -> Yield:
         """Both together."""
@@ -146,13 +152,13 @@ def _relative(
 
 
 def as_text(steps: Sequence[Step], *, width: int | None = None) -> str:
-    """A table for the terminal: events and efficiency with error for each column; weights too if any is not 1.
+    """A table for the terminal: events and efficiency with error for each column; weights too if any differ.
 
     Args:
         steps: The cutflow.
         width: Characters per line; columns that do not fit follow in another table. None: no limit.
     """
-    weighted = any(each.weight != each.events for step in steps for each in step.yields.values())
+    weighted = any(each.is_uneven for step in steps for each in step.yields.values())
     head = f"{'events':>9} {'efficiency':>15}" + (f" {'weights':>10} {'efficiency':>15}" if weighted else "")
     first = max(len(step.name) for step in steps)
     names = list(steps[0].yields)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting.card import CAPTIONS
-from pipeline.reporting.cutflow import Yield, as_json, cutflow, missing_weights, uncertain_mixtures
+from pipeline.reporting.cutflow import as_json, cutflow, missing_weights, uncertain_mixtures
 from pipeline.reporting.summary import answer, purity, rate, share, unmeasurable
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
@@ -99,7 +98,7 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "classes": config["classes"],
         "labels": {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]},
         "cutflow": steps,
-        "weighted": any(_is_uneven(each) for step in steps for each in step.yields.values()),
+        "weighted": any(each.is_uneven for step in steps for each in step.yields.values()),
         "bad_files": ingest["counters"]["bad_files"],
         "feeds_evenly": features["counters"]["feeds_evenly"],
         "splits": features["counters"]["splits"],
@@ -203,11 +202,6 @@ def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     shown = {key: value for key, value in content(versions, report).items() if key != "config_yaml"}
     shown["cutflow"] = as_json(shown["cutflow"])
     return json.dumps(shown, indent=1)
-
-
-def _is_uneven(each: Yield) -> bool:
-    """Whether the weights of some events differ."""
-    return not math.isclose(each.weight**2, each.events * each.weight2, rel_tol=1e-9, abs_tol=0.0)
 
 
 def _share(each: Mapping[str, float] | Efficiency | None) -> str:
