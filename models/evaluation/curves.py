@@ -12,7 +12,7 @@ from scipy.stats import kstwo
 from models.errors import UndefinedMetricError
 from models.evaluation.discriminant import Scored
 from models.evaluation.efficiencies import efficiency
-from models.evaluation.intervals import ONE_SIGMA, Efficiency, Sums
+from models.evaluation.intervals import ONE_SIGMA, Efficiency, WeightSums
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -104,7 +104,7 @@ def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, sec
     places = np.unique(np.concatenate([first, second]))
     difference = _share_to(first, first_weights, places) - _share_to(second, second_weights, places)
     distance = float(np.abs(difference).max())
-    sizes = [Sums.of(each).counted(1.0)[0] for each in (first_weights, second_weights)]
+    sizes = [WeightSums.of(each).counted(1.0)[0] for each in (first_weights, second_weights)]
     # scipy rounds to whole events. Round to 9 digits first, so that a common weight factor cannot tip a half.
     size = round(round(sizes[0] * sizes[1] / (sizes[0] + sizes[1]), 9))
     if size < 1:

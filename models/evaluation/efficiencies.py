@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import UndefinedMetricError
-from models.evaluation.intervals import ONE_SIGMA, Efficiency, Sums, share
+from models.evaluation.intervals import ONE_SIGMA, Efficiency, WeightSums, share
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -23,7 +23,7 @@ def efficiency(passing: NDArray[np.bool_], weights: Floats, *, outside: float = 
     Raises:
         UndefinedMetricError: The weights do not add up to more than 0.
     """
-    return share(Sums.of(weights[passing]), Sums.of(weights[~passing]), outside=outside)
+    return share(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]), outside=outside)
 
 
 def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:

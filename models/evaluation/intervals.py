@@ -24,7 +24,7 @@ class Efficiency(NamedTuple):
     high: float
 
 
-class Sums(NamedTuple):
+class WeightSums(NamedTuple):
     """Sums over some events."""
 
     weight: float
@@ -36,9 +36,9 @@ class Sums(NamedTuple):
         """Sums of (num_events,) weights."""
         return cls(float(weights.sum()), float(np.square(weights).sum()))
 
-    def plus(self, other: Sums) -> Sums:
+    def plus(self, other: WeightSums) -> WeightSums:
         """Both together."""
-        return Sums(self.weight + other.weight, self.weight2 + other.weight2)
+        return WeightSums(self.weight + other.weight, self.weight2 + other.weight2)
 
     def counted(self, typical: float) -> tuple[float, float]:
         """Effective number of events, and their weight; 0 and the typical weight if the sum is 0 or less."""
@@ -47,7 +47,7 @@ class Sums(NamedTuple):
         return self.weight**2 / self.weight2, self.weight2 / self.weight
 
 
-def share(passing: Sums, failing: Sums, *, outside: float = ONE_SIGMA) -> Efficiency:
+def share(passing: WeightSums, failing: WeightSums, *, outside: float = ONE_SIGMA) -> Efficiency:
     """Weighted share that passes, with its interval.
 
     The weights of those that pass and of those that fail count separately, so that the interval is right where weights
@@ -65,9 +65,9 @@ def share(passing: Sums, failing: Sums, *, outside: float = ONE_SIGMA) -> Effici
         UndefinedMetricError: The weights do not add up to more than 0.
 
     Examples:
-        >>> [round(end, 3) for end in share(Sums(9, 9), Sums(1, 1))]
+        >>> [round(end, 3) for end in share(WeightSums(9, 9), WeightSums(1, 1))]
         [0.9, 0.706, 0.983]
-        >>> [round(end, 3) for end in share(Sums(0, 0), Sums(31, 31))]
+        >>> [round(end, 3) for end in share(WeightSums(0, 0), WeightSums(31, 31))]
         [0.0, 0.0, 0.058]
     """
     total = passing.plus(failing)

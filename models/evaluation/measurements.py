@@ -22,7 +22,7 @@ from models.evaluation.curves import (
 from models.evaluation.discriminant import Mixture, Scored, discriminant
 from models.evaluation.efficiencies import efficiency
 from models.evaluation.importance import permutation_importance
-from models.evaluation.intervals import Sums
+from models.evaluation.intervals import WeightSums
 from models.evaluation.metrics import area_under_curve, balanced, confusion_matrix
 from models.evaluation.rates import Rates, rates_behind
 from models.evaluation.scored_events import ScoredEvents
@@ -179,7 +179,7 @@ def _points(events: ScoredEvents, scored: Scored, question: Question) -> list[di
     together = scored.of_mixture(question.mixture.fractions)
     behind = rates_behind(scored, rates, classes, seed=question.seed) if rates else [{} for _ in scored.wanted]
     ours = events.weights[events.labels == signal]
-    size = Sums.of(ours).counted(1.0)[0]
+    size = WeightSums.of(ours).counted(1.0)[0]
     found = []
     for point, wanted in enumerate(scored.wanted.tolist()):
         place = scored.points[point, 0]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from models.evaluation.intervals import Efficiency, Sums, share
+from models.evaluation.intervals import Efficiency, WeightSums, share
 
 Weights = dict[str, list[float]]
 
@@ -52,8 +52,8 @@ def efficiency(passed: Yield, total: Yield) -> Efficiency | None:
     """
     if total.weight <= 0:
         return None
-    failed = Sums(total.weight - passed.weight, max(0.0, total.weight2 - passed.weight2))
-    return share(Sums(passed.weight, max(0.0, passed.weight2)), failed)
+    failed = WeightSums(total.weight - passed.weight, max(0.0, total.weight2 - passed.weight2))
+    return share(WeightSums(passed.weight, max(0.0, passed.weight2)), failed)
 
 
 def scaled(each: Yield, factor: float) -> Yield:

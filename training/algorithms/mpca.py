@@ -12,10 +12,10 @@ from typing_extensions import override
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import MethodSettings, Sharing, Traits, algorithm
 from training.algorithms.mpca_joint import JointModel
-from training.algorithms.mpca_rules import MOST_SHARDS, Constants, displace, penalty_gradient
+from training.algorithms.mpca_rules import MOST_SHARDS, MpcaConstants, displace, penalty_gradient
 from training.transports.transport import Vector, is_finite
 
-_PAPER = Constants()
+_PAPER = MpcaConstants()
 
 
 class MpcaSettings(MethodSettings):
@@ -69,9 +69,9 @@ class MpcaSettings(MethodSettings):
         return replace(super().traits, synchronous=self.is_fixed, equal_steps=self.is_fixed)
 
     @property
-    def constants(self) -> Constants:
+    def constants(self) -> MpcaConstants:
         """The constants of the rules."""
-        return Constants(**{name: getattr(self, name) for name in Constants._fields})
+        return MpcaConstants(**{name: getattr(self, name) for name in MpcaConstants._fields})
 
 
 @algorithm("mpca", MpcaSettings, Traits(title="MPCA SGD", synchronous=False, equal_steps=False, can_shrink=False))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from training.algorithms.mpca_rules import Constants, JointShard, contribution, driver_rule, shard_slices
+from training.algorithms.mpca_rules import JointShard, MpcaConstants, contribution, driver_rule, shard_slices
 from training.transports.transport import PendingSum, Transport, Vector, is_finite
 
 #: Elements of a message behind the contribution: workers without more steps, squared distances from the joint model.
@@ -25,12 +25,12 @@ class JointModel:
         transport: The other workers.
         model: Initial joint model, the same on all workers.
         shards: Number S of shards.
-        constants: Constants of the driver's rule.
+        constants: MpcaConstants of the driver's rule.
         weighted: Whether contributions count by their steps.
     """
 
     def __init__(
-        self, transport: Transport, model: Vector, *, shards: int, constants: Constants, weighted: bool
+        self, transport: Transport, model: Vector, *, shards: int, constants: MpcaConstants, weighted: bool
     ) -> None:
         self._transport = transport
         self._slices = shard_slices(model.size, shards)

@@ -19,7 +19,7 @@ from training.transports.basics import Vector, is_finite
 MOST_SHARDS: Final = 3
 
 
-class Constants(NamedTuple):
+class MpcaConstants(NamedTuple):
     """The constants of the rules with the values of the paper; lengths are in cycles of a shard."""
 
     alpha: float = 0.05
@@ -45,7 +45,7 @@ class Constants(NamedTuple):
         """The pull after a number of cycles of the joint model: none, then the peak, then down to `alpha`.
 
         Examples:
-            >>> [round(Constants(alpha=0.125, alpha_ramp=2).alpha_at(cycle), 3) for cycle in (0, 1, 2, 3, 4, 9)]
+            >>> [round(MpcaConstants(alpha=0.125, alpha_ramp=2).alpha_at(cycle), 3) for cycle in (0, 1, 2, 3, 4, 9)]
             [0.0, 0.0, 0.5, 0.25, 0.125, 0.125]
         """
         if cycle < self.alpha_free:
@@ -57,7 +57,7 @@ class Constants(NamedTuple):
         """The replacement rate of a cycle: from 1 to `beta` by a constant factor.
 
         Examples:
-            >>> [round(Constants().beta_at(cycle), 3) for cycle in (0, 10, 20, 30)]
+            >>> [round(MpcaConstants().beta_at(cycle), 3) for cycle in (0, 10, 20, 30)]
             [1.0, 0.949, 0.9, 0.9]
         """
         rate: float = self.beta ** _share(cycle, self.beta_ramp)
@@ -67,7 +67,7 @@ class Constants(NamedTuple):
         """The length of the projection after a cycle: from 0 to `gamma` by equal amounts.
 
         Examples:
-            >>> [round(Constants().gamma_at(cycle), 3) for cycle in (0, 10, 20, 30)]
+            >>> [round(MpcaConstants().gamma_at(cycle), 3) for cycle in (0, 10, 20, 30)]
             [0.0, 0.35, 0.7, 0.7]
         """
         return self.gamma * _share(cycle, self.gamma_ramp)
@@ -175,7 +175,7 @@ def project(joint: Vector, trajectory: Vector, gamma: float) -> Vector:
     return projected
 
 
-def driver_rule(shard: JointShard, total: Vector, constants: Constants) -> JointShard:
+def driver_rule(shard: JointShard, total: Vector, constants: MpcaConstants) -> JointShard:
     """The driver's rule of a cycle: equations 9, 8, 4 and 5; the same shard if nobody contributed.
 
     Args:

@@ -13,7 +13,7 @@ from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Estimate, Replicas, estimate
 from models.evaluation.discriminant import Scored
 from models.evaluation.improvement import improvement
-from models.evaluation.intervals import Sums, share
+from models.evaluation.intervals import WeightSums, share
 from models.evaluation.rates import Rates, rates_behind
 from models.evaluation.scored_events import ScoredEvents
 
@@ -73,7 +73,7 @@ def weighted_share(rng: np.random.Generator) -> bool:
     """Events that pass have other weights than those that fail."""
     passing = rng.random(400) < 0.3
     weights = np.where(passing, rng.exponential(3, 400), rng.uniform(0.5, 1.5, 400))
-    found = share(Sums.of(weights[passing]), Sums.of(weights[~passing]))
+    found = share(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))
     return found.low <= 0.9 / (0.9 + 0.7) <= found.high
 
 
@@ -101,7 +101,9 @@ def test_with_weights_of_one_a_share_has_the_interval_of_a_binomial() -> None:
         low = beta.ppf(0.1587, passed + 0.5 - 0.5 * few, total - passed + 0.5 + 0.5 * few) if passed else 0.0
         high = beta.ppf(0.8413, passed + 0.5 + 0.5 * few, total - passed + 0.5 - 0.5 * few)
         assert found == pytest.approx((passed / total, low, high), abs=0.005)
-        assert found == pytest.approx(share(Sums(passed, passed), Sums(total - passed, total - passed)), abs=0.005)
+        assert found == pytest.approx(
+            share(WeightSums(passed, passed), WeightSums(total - passed, total - passed)), abs=0.005
+        )
 
 
 def two_slices() -> tuple[Scored, Rates]:
@@ -135,7 +137,9 @@ def test_where_nothing_passes_there_are_limits() -> None:
     rates = Rates({"qcd": Estimate(1000.0, 0.0), "ttbar": Estimate(20.0, 0.0)}, {"qcd": 0, "ttbar": 1})
     (found,) = rates_behind(scored, rates, ["QCD", "ttbar"], seed=1)
     assert found["rates"]["QCD"]["value"] == 0
-    assert found["rates"]["QCD"]["high"] == pytest.approx(1000 * share(Sums(0, 0), Sums(31, 31)).high, rel=0.05)
+    assert found["rates"]["QCD"]["high"] == pytest.approx(
+        1000 * share(WeightSums(0, 0), WeightSums(31, 31)).high, rel=0.05
+    )
     assert found["purity"]["value"] == 1
     assert found["purity"]["low"] < 20 / (20 + 50)
 

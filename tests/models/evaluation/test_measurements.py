@@ -16,7 +16,7 @@ from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Estimate, Replicas
 from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.discriminant import discriminant
-from models.evaluation.intervals import Sums
+from models.evaluation.intervals import WeightSums
 from models.evaluation.intervals import share as sum_share
 from models.evaluation.measurements import Question, importance, measure, mixture_of, refuse_missing
 from models.evaluation.rates import Rates
@@ -50,7 +50,7 @@ def measured(events: ScoredEvents, train: ScoredEvents | None = None, **changes:
 
 def share(passing: np.ndarray, weights: np.ndarray) -> dict[str, float]:
     """Weighted share, with its interval."""
-    return sum_share(Sums.of(weights[passing]), Sums.of(weights[~passing]))._asdict()
+    return sum_share(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))._asdict()
 
 
 def same(found: dict[str, float], expected: dict[str, float]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from simulated import CLUSTER, ROUGH, KeptCheckpoints, LinearGradients, Watcher, models, run, toy_rows
 
 from training.algorithms.mpca import Mpca
-from training.algorithms.mpca_rules import Constants, JointShard, contribution, driver_rule
+from training.algorithms.mpca_rules import JointShard, MpcaConstants, contribution, driver_rule
 from training.simulation.cluster import ClusterSettings
 
 RATE = 0.1
@@ -43,7 +43,7 @@ def test_one_shard_that_replaces_without_projection_or_overlap_is_local_sgd(opti
 @pytest.mark.parametrize("form", ["displacement", "regulariser"])
 def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand(form: str) -> None:
     problem = LinearGradients(workers=3, steps=9, seed=5)
-    constants = Constants(alpha=0.3, alpha_peak=0.4, alpha_free=1, alpha_ramp=1, beta_ramp=2, gamma_ramp=2)
+    constants = MpcaConstants(alpha=0.3, alpha_peak=0.4, alpha_free=1, alpha_ramp=1, beta_ramp=2, gamma_ramp=2)
     chosen = MPCA | SGD | constants._asdict() | {"form": form, "shards": 1, "cycle_steps": 2}
     watcher = Watcher()
     run_of_all = problem.drive(**chosen, cluster=ROUGH, before_step=watcher)

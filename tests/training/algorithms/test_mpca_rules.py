@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from training.algorithms.mpca_rules import (
-    Constants,
     JointShard,
+    MpcaConstants,
     aggregate,
     contribution,
     displace,
@@ -16,7 +16,7 @@ from training.algorithms.mpca_rules import (
     shard_slices,
 )
 
-NO_RAMPS = Constants(alpha_free=0, alpha_ramp=0, beta_ramp=0, gamma_ramp=0)
+NO_RAMPS = MpcaConstants(alpha_free=0, alpha_ramp=0, beta_ramp=0, gamma_ramp=0)
 
 
 def test_contributions_are_weighted_by_the_steps_of_each_worker_and_add_up_in_any_order() -> None:
