@@ -5,7 +5,8 @@ Time of a commit to a shard of another rank, with a latency L and a bandwidth W 
  * its lock comes at once, or from the worker before; workers queue in the order of their requests;
  * under the lock, lock and get: 2 L + bytes / W, where bytes are those of the segments (or of the elements at some
    indices, whose request takes bytes of indices / W more);
- * under the lock, put and unlock: 2 L + bytes / W; nothing is put where the result is not finite.
+ * under the lock, put and unlock: 2 L + bytes / W; nothing is put where the result is not finite;
+ * under the lock, an answer: L + bytes / W, where bytes are those that a server would send.
 
 A pull locks and gets, and unlocks without a further message. The question whether a shard is occupied takes 2 L. Rules
 take no time. The owner of a shard pays for nothing but the lock. Shards are independent, but what leaves a host, or
@@ -22,8 +23,8 @@ from typing_extensions import override
 
 from training.simulation.costs import Cards
 from training.simulation.virtual_time import VirtualClock, VirtualLock, VirtualTask, suspend
-from training.transports.centre import EVERYWHERE, Commit, Rule, ShardedCentre, Where, copy_in, copy_out
-from training.transports.shards import Layout
+from training.transports.centre import EVERYWHERE, Answer, Commit, Rule, ShardedCentre, Where, copy_in, copy_out
+from training.transports.shards import VECTOR, Layout
 from training.transports.transport import Vector
 
 
@@ -147,6 +148,14 @@ class SimCentre(ShardedCentre):
 
     def _latency(self, shard: int) -> float:
         return self._cards.link(self.rank, self.layout.owner(shard)).latency
+
+    @override
+    async def _tell(self, number: int, answer: Answer) -> None:
+        """The owner of the shard sends no more than what is taken."""
+        part = self.layout.part(number, None)
+        nbytes = answer(part, self._records[number].content[VECTOR])
+        await self._travel(self.layout.owner(number), self.rank, nbytes)
+        self._count_bytes(number, nbytes, None, part)
 
     async def _travel(self, sender: int, receiver: int, nbytes: int, *, messages: int = 1) -> None:
         """Wait for a message, or for an empty one and one with all bytes."""

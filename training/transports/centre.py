@@ -28,6 +28,10 @@ Rule = Callable[[Shard], None]
 """Changes a shard's arrays in place, and may copy them. It sees one shard after the other."""
 
 
+Answer = Callable[[slice, Vector], int]
+"""Takes what it wants of a whole shard after a commit; returns the bytes that a server would send for this."""
+
+
 class Where(NamedTuple):
     """What a rule sees and changes, and so what travels."""
 
@@ -37,6 +41,8 @@ class Where(NamedTuple):
     """Elements of the vector, in ascending order, of type int32 or int64; None: all."""
     segments: Sequence[str] | None = None
     """Segments beside the vector; None: all."""
+    answer: Answer | None = None
+    """Sees each shard after the rule, under the same lock. A worker without a server reads all of it for this."""
 
 
 EVERYWHERE: Final = Where()
@@ -206,6 +212,8 @@ class ShardedCentre(Centre):
             waited += await self._locked(each)
             try:
                 clocks.append(await self._change(each, rule, where.indices, names, buffer))
+                if where.answer is not None:
+                    await self._tell(each, where.answer)
             finally:
                 await self._unlock(each)
         self._spare.append(buffer)
@@ -232,6 +240,14 @@ class ShardedCentre(Centre):
         self._count_bytes(number, 2 * nbytes, indices, part)
         self._commits += 1
         return clock, clock + 1
+
+    async def _tell(self, number: int, answer: Answer) -> None:
+        """Show a locked shard."""
+        values = np.empty(self.layout.size(number), self.layout.dtype)
+        await self._get(number, {VECTOR: values}, None)
+        part = self.layout.part(number, None)
+        answer(part, values)
+        self._count_bytes(number, values.nbytes, None, part)
 
     async def _commit_beside(self, rule: Rule, where: Where) -> None:
         """Commit beside the computation."""
