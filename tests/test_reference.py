@@ -48,8 +48,11 @@ def test_every_key_has_its_default_values_and_meaning(reference: ModuleType) -> 
     assert "`downsample`: Drop training events of the larger classes" in rows["features.balance"][3]
     assert rows["train.schedule.decay"][2] == "`constant`, `step`, `cosine`"
     assert "model.particles.gru_width" in rows
-    assert rows["train.algorithm.overlap"][1:3] == ['`"thread"`', "`thread`, `inline`"]
-    assert rows["train.algorithm.local_steps"][3].endswith("(`local-sgd`, `swarm-sgd`)")
+    # Methods may have a key of the same name with other defaults or meanings.
+    of_methods = [row for row in rows_of(reference.config_page()) if row[0].startswith("`train.algorithm.")]
+    overlaps = {row[1] for row in of_methods if "overlap" in row[0] and row[2] == "`thread`, `inline`"}
+    assert overlaps == {'`"thread"`', '`"inline"`'}
+    assert any(row[3].endswith("(`local-sgd`, `swarm-sgd`)") for row in of_methods if "local_steps`" in row[0])
     assert [key for key, row in rows.items() if len(row) < 4 or not row[3]] == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Literal, Self
 
@@ -118,6 +119,9 @@ class TrainSettings(BaseModel):
     optimizer_state: StatePolicy | None = None
     """Treatment of momentum and moments at exact averages: `keep`, `average` or `reset`. Null: SlowMo resets those of
     `sgd`, all others are kept."""
+    staleness_bound: int | None = Field(default=None, ge=0)
+    """Number of steps that a worker may be ahead of the slowest one before it waits (stale-synchronous); 0: they step
+    together. Null: no bound."""
     sharding: Literal["global", "static"] | None = None
     """How events come to workers: `global`: each draws the next work unit when it is ready, so nobody waits; `static`:
     equal shares per epoch. Null: global where workers do not wait for each other, such as `ad-psgd`."""
@@ -212,7 +216,8 @@ class TrainSettings(BaseModel):
     @property
     def traits(self) -> Traits:
         """The traits of the method."""
-        return self.algorithm.traits
+        found = self.algorithm.traits
+        return found if self.staleness_bound is None else replace(found, equal_steps=True)
 
     def result_items(self, *, exclude: Collection[str] = ()) -> dict[str, Any]:
         """JSON values of the keys that can change the result, without some more of them."""
@@ -228,7 +233,9 @@ class TrainSettings(BaseModel):
         """
         slow = self.slowmo is not None and self.slowmo_is_exact
         if self.sharding == "global" and (self.traits.equal_steps or slow):
-            what = f"{self.algorithm.name}{' with the exact average of slowmo' if slow else ''}"
+            bounded = self.staleness_bound is not None
+            why = " with the exact average of slowmo" if slow else " with a staleness_bound" if bounded else ""
+            what = f"{self.algorithm.name}{why}"
             raise ShardError(
                 f"train.sharding is global, but all workers of {what} take the same number of steps. Leave it out, or "
                 f"set it to static."
@@ -270,6 +277,8 @@ class TrainSettings(BaseModel):
         found = []
         if self.momentum and self.optimizer is not OptimizerName.SGD:
             found.append(f"momentum has no effect on the optimizer {self.optimizer}, only on sgd.")
+        if self.staleness_bound is not None and self.traits.synchronous:
+            found.append(f"staleness_bound has no effect on {self.algorithm.name}, whose workers step together anyway.")
         if self.schedule.milestones and self.schedule.decay != "step":
             found.append(f"schedule.milestones have no effect on the decay {self.schedule.decay}, only on step.")
         return found

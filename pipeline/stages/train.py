@@ -59,6 +59,8 @@ class Train(Stage):
         code += [f"models.networks.{network}", type(settings.algorithm).__module__]
         if settings.slowmo is not None:
             code.append(type(settings.slowmo).__module__)
+        if settings.staleness_bound is not None:
+            code.append("training.algorithms.stale_synchronous")
         is_searched = network == "hlf" and config.model.searched
         return Part(items, tuple(code), ("features", "gridsearch") if is_searched else ("features",))
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +230,10 @@ STRAGGLER_METHODS: dict[str, dict[str, Any]] = {
     "swarm-sgd": {"algorithm": "swarm-sgd"},
     "swarm-sgd + slowmo, no average": {"algorithm": "swarm-sgd", "slowmo": {}},
     "mpca": {"algorithm": "mpca"},
+    "downpour": {"algorithm": "downpour"},
+    "agn": {"algorithm": "agn"},
+    "easgd": {"algorithm": "easgd"},
+    "sharded": {"algorithm": "sharded"},
     "ar-sgd": {"algorithm": "ar-sgd"},
     "d-psgd": {"algorithm": "d-psgd"},
 }
@@ -252,8 +256,8 @@ def slow_rank(argv: list[str]) -> int:
 def straggling(dataset: FeatureDataset, chosen: dict[str, Any], slow: int) -> list[list[dict[str, Any]]]:
     """The records of a run on four ranks, through the launcher; a slow rank of -1 is none."""
 
-    def command(settings: TrainSettings, spec_path: Path) -> list[str]:
-        words = rank_command(settings, spec_path)
+    def command(settings: TrainSettings, spec_path: Path, where: Sequence[str]) -> list[str]:
+        words = rank_command(settings, spec_path, where)
         place = words.index("-m")
         return [*words[:place], __file__, "--rank", *words[place + 2 :]]
 
@@ -331,7 +335,7 @@ def simulator(workers: int) -> dict[str, Any]:
     found = {}
     batch, steps, epochs = 32, 60, 3
     train, val, network = in_memory(workers * batch * steps, workers=workers)
-    for algorithm in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd"):
+    for algorithm in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "agn"):
         settings = TrainSettings.model_validate(
             {"algorithm": algorithm, "workers": workers, "epochs": epochs, "batch_size": batch}
         )

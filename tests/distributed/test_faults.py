@@ -65,7 +65,7 @@ def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]
 
 
 @pytest.mark.parametrize(
-    "chosen", [{"algorithm": "ar-sgd"}, {"algorithm": "d-psgd"}, {"algorithm": "ad-psgd"}, {"algorithm": "swarm-sgd"}]
+    "chosen", [{"algorithm": name} for name in ("ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "agn")], ids=str
 )
 def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
     dataset: FeatureDataset, tmp_path: Path, chosen: dict[str, Any]

@@ -34,6 +34,12 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "choco-sgd", "compression": "top-k", "skew": {"by": "file"}, "reader": "arrow", "cache": "memory"},
     {"algorithm": "diloco", "local_steps": 3, "optimizer": "adamw", "weight_decay": 0.1},
     {"algorithm": "mpca", "cycle_steps": 2, "alpha_free": 1, "beta_ramp": 3, "gamma_ramp": 3},
+    {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
+]
+SERVERS: list[dict[str, Any]] = [
+    {"algorithm": "agn", "local_steps": 4},
+    {"algorithm": "easgd", "local_steps": 2, "staleness_bound": 3},
+    {"algorithm": "sharded", "overlap": "thread", "bound": 4, "drop_rate": 0.5},
 ]
 GOSSIP: list[dict[str, Any]] = [
     {"algorithm": "ad-psgd", "overlap": "inline"},
@@ -112,6 +118,20 @@ def test_shards_of_mpca_travel_beside_the_steps_on_mpi(dataset: FeatureDataset, 
         assert rank["mean_steps_per_cycle"] >= 1
         assert rank["max_staleness"] >= 1
         assert rank["bytes_sent"] > 0
+
+
+@pytest.mark.parametrize("chosen", SERVERS, ids=str)
+def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
+    dataset: FeatureDataset, tmp_path: Path, chosen: dict[str, Any]
+) -> None:
+    run = make_spec(dataset, tmp_path / "out", **GOSSIP_RUN, **chosen)
+    launch(run, on_progress=lambda _: None)
+    told, histories = summary(run.out_dir), records(run.out_dir)
+    assert told["best_val_loss"] < 0.7 * histories[0][0]["val_loss"]
+    assert told["samples"] + told["samples_left_out"] == 8 * sum(ROWS["train"])
+    for rank, history in zip(told["per_rank"], histories, strict=True):
+        assert sum(sum(record["staleness"].values()) for record in history) == rank["commits"] > 0
+        assert rank["seconds_by_kind"]["communicate"] > 0
 
 
 def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(dataset: FeatureDataset, tmp_path: Path) -> None:

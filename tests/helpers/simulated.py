@@ -52,6 +52,22 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 #: Those of them that gossip.
 GOSSIP = {name: chosen for name, chosen in METHODS.items() if chosen["algorithm"] in ("ad-psgd", "swarm-sgd")}
+#: Methods with a server.
+SERVERS: dict[str, dict[str, Any]] = {
+    "downpour": {"algorithm": "downpour"},
+    "downpour zealous": {"algorithm": "downpour", "zealous": True, "local_steps": 3},
+    "agn": {"algorithm": "agn", "local_steps": 3},
+    "dynsgd": {"algorithm": "dynsgd", "local_steps": 2, "shards": 2},
+    "adag": {"algorithm": "adag", "local_steps": 3},
+    "adag by workers": {"algorithm": "adag", "local_steps": 2, "scaling": "worker", "gamma": 1e-2},
+    "easgd": {"algorithm": "easgd", "local_steps": 3, "gradient": "moved"},
+    "easgd together": {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
+    "eamsgd": {"algorithm": "eamsgd", "local_steps": 3, "delta": 0.5},
+    "sharded": {"algorithm": "sharded"},
+    "sharded sparse beside": {"algorithm": "sharded", "overlap": "thread", "bound": 2, "drop_rate": 0.5},
+    "downpour with a bound": {"algorithm": "downpour", "staleness_bound": 2},
+}
+EVERY = METHODS | SERVERS
 
 
 def toy_rows(num_rows: int, *, groups: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64) -> MemoryRows:
@@ -269,6 +285,7 @@ class LinearGradients:
         partners: Callable[[int], Partners] | None = None,
         initial: NDArray[np.float64] | None = None,
         before_step: Callable[[int, int, Algorithm], None] = lambda *_: None,
+        results: NDArray[np.float64] | None = None,
         **chosen: Any,
     ) -> NDArray[np.float64]:
         """Run an algorithm in the simulator; the workers' models after each step, (steps, workers, parameters).
@@ -278,6 +295,7 @@ class LinearGradients:
             partners: Makes the partners of a rank.
             initial: (workers, parameters), where workers start from different points.
             before_step: Called with rank, step and algorithm.
+            results: (workers, parameters) gets the models that the method returns.
             chosen: Settings of the training.
         """
         clock = VirtualClock()
@@ -307,6 +325,8 @@ class LinearGradients:
                 await algorithm.step(compute, 1)
                 await algorithm.current(found[step, rank])
             await algorithm.quiesce()
+            if results is not None:
+                await algorithm.result(results[rank])
             await algorithm.close()
 
         for rank in range(self.workers):

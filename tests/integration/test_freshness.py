@@ -133,7 +133,8 @@ def test_code_of_a_network_trains_that_one(plans: Plans, edit: Edit) -> None:
 
 
 def test_code_of_another_network_or_method_changes_nothing(plans: Plans, edit: Edit) -> None:
-    for name in ("models/networks/particles.py", "training/algorithms/swarm_sgd.py", "training/algorithms/slowmo.py"):
+    methods = (f"training/algorithms/{name}.py" for name in ("swarm_sgd", "slowmo", "server", "stale_synchronous"))
+    for name in ("models/networks/particles.py", *methods):
         edit(name, "from __future__ import annotations\n", "from __future__ import annotations\n\n_NEW = 1\n")
     assert plans.reasons() == {}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,6 +23,26 @@ Counters = dict[str, Any]
 """Numbers by name; a histogram is a `Counter`."""
 
 
+class Update(Protocol):
+    """The base optimiser as a function of arrays, for methods that keep its state themselves."""
+
+    moments: Sequence[str]
+    """Names of its moments, which begin at 0."""
+
+    def __call__(
+        self, parameters: Vector, gradient: Vector, moments: Sequence[Vector], *, number: int, rate: float
+    ) -> None:
+        """Change parameters and moments by one step.
+
+        Args:
+            parameters: (n,).
+            gradient: (n,) stays as it is.
+            moments: (n,) each, in the order of their names.
+            number: Number of the step, from 1.
+            rate: Learning rate.
+        """
+
+
 class Worker(NamedTuple):
     """What an algorithm works with."""
 
@@ -30,6 +50,8 @@ class Worker(NamedTuple):
     """The local model."""
     optimizer: Optimizer
     """The base optimiser over `model.flat`."""
+    update: Update
+    """The same optimiser, without its state."""
     transport: Transport
     """The other workers."""
     seed: int

@@ -14,8 +14,9 @@ from pydantic import BeforeValidator, Field
 import training.algorithms
 from training.algorithms.method import METHODS, MethodSettings
 from training.algorithms.slowmo import SlowMo, SlowMoSettings
+from training.algorithms.stale_synchronous import StaleSynchronous
 
-__all__ = ["METHODS", "AnyMethod", "SlowMo", "SlowMoSettings"]
+__all__ = ["METHODS", "AnyMethod", "SlowMo", "SlowMoSettings", "StaleSynchronous"]
 
 for _module in pkgutil.iter_modules(training.algorithms.__path__, "training.algorithms."):
     if _module.name != __name__:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
+from training.algorithms.base import Update
 from training.compiled.kernel import Array, kernel
 from training.settings import OptimizerName, TrainSettings
 
@@ -83,6 +86,26 @@ def is_finite(gradient: Array) -> bool:
     for i in range(gradient.size):
         square += gradient[i] * gradient[i]
     return math.isfinite(square)
+
+
+class ArrayOptimizer(Update):
+    """Adam or SGD as a function of arrays, for those that keep parameters and moments elsewhere.
+
+    Args:
+        constants: The optimiser.
+    """
+
+    def __init__(self, constants: Constants) -> None:
+        self._constants = constants
+        self.moments = tuple(moment_names(constants))
+
+    @override
+    def __call__(
+        self, parameters: Array, gradient: Array, moments: Sequence[Array], *, number: int, rate: float
+    ) -> None:
+        first, second = [*moments, *[np.empty(0, parameters.dtype)] * 2][:2]
+        # Numbers of Adam's steps are counted from 0 in the kernel.
+        update(parameters, gradient, first, second, np.array([number - 1], np.float32), rate, self._constants)
 
 
 class VectorOptimizer:

@@ -10,8 +10,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from training.algorithms.base import Algorithm, Worker
 from training.algorithms.partners import Partners
-from training.algorithms.registry import METHODS, SlowMo
-from training.compiled.optimizer import VectorOptimizer
+from training.algorithms.registry import METHODS, SlowMo, StaleSynchronous
+from training.compiled.optimizer import ArrayOptimizer, VectorOptimizer, constants_of
 from training.settings import OptimizerName, TrainSettings
 from training.transports.transport import Transport
 from training.vector_model import VectorModel
@@ -20,7 +20,7 @@ from training.vector_model import VectorModel
 def make_algorithm(
     model: VectorModel, settings: TrainSettings, transport: Transport, *, partners: Partners | None = None
 ) -> Algorithm:
-    """The algorithm of one worker, inside SlowMo if so configured.
+    """The algorithm of one worker, inside a bound on staleness and SlowMo if so configured.
 
     Args:
         model: The worker's model.
@@ -32,8 +32,11 @@ def make_algorithm(
         TopologyError: The graph does not exist for this number of workers.
     """
     optimizer = make_optimizer(model, settings)
-    worker = Worker(model, optimizer, transport, settings.seed, settings.optimizer_state, partners)
+    update = ArrayOptimizer(constants_of(settings))
+    worker = Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state, partners)
     base: Algorithm = METHODS[settings.algorithm.name].kind(settings.algorithm, worker)
+    if settings.staleness_bound is not None:
+        base = StaleSynchronous(base, bound=settings.staleness_bound)
     if settings.slowmo is None:
         return base
     exact, policy = settings.slowmo_is_exact, settings.state_policy

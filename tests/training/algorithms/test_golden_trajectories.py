@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import METHODS, ROUGH, models, run
+from simulated import EVERY, METHODS, ROUGH, models, run
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "trajectories.json"
 SLOWMO: dict[str, dict[str, Any]] = {
@@ -21,7 +21,7 @@ UNITS = {
     "ad-psgd by work units": METHODS["ad-psgd"],
     "swarm-sgd with slowmo by work units": METHODS["swarm-sgd"] | {"slowmo": {"tau": 4, "beta": 0.6}},
 }
-ALL = METHODS | SLOWMO | UNITS
+ALL = EVERY | SLOWMO | UNITS
 KEYS = (
     "train_loss",
     "val_loss",

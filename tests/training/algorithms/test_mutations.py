@@ -14,12 +14,18 @@ import pytest
 
 from training.algorithms import method as methods
 from training.algorithms.ad_psgd import AdPsgd
+from training.algorithms.adag import Adag
+from training.algorithms.agn import Agn
 from training.algorithms.ar_sgd import ArSgd
 from training.algorithms.base import Algorithm, mean_over_workers
+from training.algorithms.dropping import Dropper
+from training.algorithms.dynsgd import DynSgd
+from training.algorithms.elastic import ElasticAlgorithm
 from training.algorithms.local_sgd import LocalSgd
 from training.algorithms.mpca import Mpca
 from training.algorithms.mpca_joint import JointModel
 from training.algorithms.partners import RandomPartners
+from training.algorithms.server import WindowAlgorithm
 from training.algorithms.slowmo import SlowMo
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
 from training.compiled.optimizer import VectorOptimizer
@@ -57,6 +63,7 @@ SAME_MEAN = (
     "training/algorithms/test_slowmo_disagreement.py"
     "::test_the_mean_moves_as_with_the_exact_average_though_workers_differ"
 )
+IN_TURN = "training/algorithms/test_servers.py::test_commits_one_after_the_other_follow_the_equation"
 RESUME = "training/simulation/test_resume.py::test_every_method_continues_from_a_checkpoint_bit_by_bit"
 CLOCK = "training/simulation/test_resume.py::test_the_clock_of_the_learning_rate_continues"
 MPCA = "training/algorithms/test_mpca.py"
@@ -134,6 +141,23 @@ MUTATIONS = {
     ),
     "the start of the window in a checkpoint": Mutation(
         SlowMo.restore, 'self._origin[:] = state["origin"]', "pass", RESUME, resumed("d-psgd", "slowmo")
+    ),
+    "the mean of local steps": Mutation(Agn.weighed, "change / self.taken", "change", IN_TURN, {"case": "agn"}),
+    "staleness of a commit": Mutation(DynSgd.weighed, " + 1)", " + 2)", IN_TURN, {"case": "dynsgd"}),
+    "the way of each weight": Mutation(
+        Adag._scale, "np.square(way)", "np.square(np.linalg.norm(way))", IN_TURN, {"case": "adag, equation 4.1"}
+    ),
+    "the centre's side of an exchange": Mutation(
+        ElasticAlgorithm.meet, "shard.vector += elastic", "pass",
+        "training/algorithms/test_servers.py::test_an_exchange_keeps_the_sum_of_the_workers_and_the_centre",
+        {"method": "easgd", "synchronous": False},
+    ),
+    "what is sent leaves the residual": Mutation(
+        Dropper.take, "self.residual[indices] = 0", "pass",
+        "training/algorithms/test_dropping.py::test_what_is_sent_and_what_is_left_is_all_that_came",
+    ),
+    "steps since the last commit in a checkpoint": Mutation(
+        WindowAlgorithm.state, '"since": self._since', '"since": 0', RESUME, resumed("agn")
     ),
     "steps of the window in a checkpoint": Mutation(
         SlowMo.state, '"done": self._done', '"done": 0', RESUME, resumed("ar-sgd", "slowmo")

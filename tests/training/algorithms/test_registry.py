@@ -96,7 +96,7 @@ def test_a_name_stands_for_the_method_with_its_defaults() -> None:
         read = TrainSettings.model_validate
         assert read({"algorithm": name, "optimizer": "sgd"}) == read({"algorithm": {"name": name}, "optimizer": "sgd"})
     assert TrainSettings().algorithm.name == "ar-sgd"
-    with pytest.raises(ValidationError, match="'ad-psgd', 'ar-sgd'"):
+    with pytest.raises(ValidationError, match=r"'ad-psgd', .*'ar-sgd'"):
         TrainSettings.model_validate({"algorithm": "adpsgd"})
 
 

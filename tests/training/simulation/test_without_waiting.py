@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import CLUSTER, GOSSIP, METHODS, ROUGH, KeptCheckpoints, models, run, toy_rows
+from simulated import CLUSTER, EVERY, GOSSIP, METHODS, ROUGH, KeptCheckpoints, models, run, toy_rows
 
 from training.errors import ShardError
 from training.simulation.simulate import Simulated, samples_per_second
@@ -29,9 +29,10 @@ def rate(cluster: Any, **chosen: Any) -> float:
     return samples_per_second(run(train=TRAIN, cluster=cluster, epochs=3, **chosen).records)
 
 
-@pytest.mark.parametrize("method", [*GOSSIP, "mpca", "swarm-sgd with slowmo"])
+@pytest.mark.parametrize("method", [*GOSSIP, "mpca", "swarm-sgd with slowmo", "agn", "easgd", "sharded sparse beside"])
 def test_the_trainer_keeps_the_rate_of_the_fast_workers(method: str) -> None:
-    chosen = METHODS["swarm-sgd"] | {"slowmo": {"tau": 4}} if method not in METHODS else METHODS[method]
+    slow = {"swarm-sgd with slowmo": METHODS["swarm-sgd"] | {"slowmo": {"tau": 4}}}
+    chosen = (EVERY | slow)[method]
     # Ideally (3 + 1/10) / 4.
     assert 0.7 <= rate(STRAGGLER, **chosen) / rate(CLUSTER, **chosen) <= 0.78
 
@@ -82,11 +83,11 @@ def test_the_first_unit_of_an_epoch_makes_a_worker_validate_what_is_there(monkey
 
 @pytest.mark.parametrize("workers", [3, 2, 5])
 @pytest.mark.parametrize("position", [(0, 24), (1, 0)])
-@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd additive", "mpca"])
+@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd additive", "mpca", "agn", "sharded sparse beside"])
 def test_a_run_continues_from_its_checkpoint_with_any_number_of_workers(
     method: str, position: tuple[int, int], workers: int
 ) -> None:
-    chosen: dict[str, Any] = METHODS[method] | {"train": toy_rows(120, groups=6), "batch_size": 4, "cluster": ROUGH}
+    chosen: dict[str, Any] = EVERY[method] | {"train": toy_rows(120, groups=6), "batch_size": 4, "cluster": ROUGH}
     chosen |= {"schedule": {"decay": "cosine"}, "epochs": 3, "checkpoint_steps": 2}
     kept = KeptCheckpoints()
     whole = run(files=kept.files, workers=3, **chosen)

@@ -1,0 +1,73 @@
+"""What ranks do with the methods of a server, for test_servers.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from training.algorithms.base import Algorithm
+from training.flat_model import FlatModel
+from training.loop.making import make_algorithm
+from training.settings import TrainSettings
+from training.transports.mpi import MpiTransport
+from training.transports.transport import Transport, run_now
+
+SIZE, STEPS = 7, 6
+
+
+def settings(section: dict[str, Any], workers: int) -> TrainSettings:
+    """A training with SGD."""
+    defaults = {"workers": workers, "precision": "float64", "optimizer": "sgd", "learning_rate": 0.1}
+    return TrainSettings.model_validate(defaults | section)
+
+
+async def train(
+    transport: Transport, section: dict[str, Any], *, in_turn: bool, curvature: float, steps: int = STEPS
+) -> dict[str, Any]:
+    """Steps on quadratics with a minimum of each rank and step, all at once or one rank after the other."""
+    rank, world_size = transport.rank, transport.world_size
+    model = FlatModel(nn.Linear(SIZE, 1, bias=False, dtype=torch.float64))
+    model.write(np.linspace(-1, 1, SIZE))
+    algorithm = make_algorithm(model, settings(section, world_size), transport)
+    pulls = np.random.default_rng(3).normal(size=(world_size, steps, SIZE))
+    await algorithm.start()
+    for step in range(steps):
+
+        async def compute(step: int = step) -> None:
+            at = model.empty()
+            model.read(at)
+            model.write_gradient(curvature * at - pulls[rank, step])
+
+        for turn in range(world_size if in_turn else 1):
+            if turn == rank or not in_turn:
+                await algorithm.step(compute, 1)
+            if in_turn:
+                await transport.barrier()
+    result, own = model.empty(), model.empty()
+    await algorithm.quiesce()
+    await algorithm.result(result)
+    model.read(own)
+    found = {"result": result.tolist(), "own": own.tolist(), **left(algorithm)}
+    await algorithm.close()
+    return found | {"pulled": pulls.sum(axis=(0, 1)).tolist()}
+
+
+def left(algorithm: Algorithm) -> dict[str, Any]:
+    """What is not sent, and what was counted."""
+    counters = algorithm.counters()
+    residual = getattr(algorithm, "residual", np.zeros(SIZE))
+    return {"residual": residual.tolist(), "commits": counters["commits"], "staleness": dict(counters["staleness"])}
+
+
+def train_all(sections: list[dict[str, Any]], ways: list[dict[str, Any]], protocol: Any) -> list[dict[str, Any]]:
+    """One training after the other, on MPI."""
+    found = []
+    for section, how in zip(sections, ways, strict=True):
+        overlap = settings(section, 1).algorithm.sharing.overlap
+        transport = MpiTransport(protocol=protocol, overlap=overlap)
+        found.append(run_now(train(transport, section, **how)))
+        transport.close()
+    return found

@@ -1,0 +1,89 @@
+"""Methods with a server on real MPI ranks: as in the simulator where the order is fixed, and without loss where not."""
+
+from __future__ import annotations
+
+import runpy
+from typing import Any
+
+import numpy as np
+import pytest
+from method_keys import nested
+from rank_programs import PROGRAMS, open_mpi, results_of
+from simulated import SERVERS
+
+from training.simulation.cluster import ClusterSettings
+from training.simulation.transport import SimNetwork
+from training.simulation.virtual_time import VirtualClock
+from training.transports.transport import Transport
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+
+RANKS = 3
+BESIDE = {"algorithm": "sharded", "overlap": "thread", "shards": 2}
+#: Methods whose order is fixed: those of which ranks take steps in turn, and those that take them together.
+FIXED = {name: chosen for name, chosen in SERVERS.items() if "overlap" not in chosen}
+FIXED["sharded sparse"] = {"algorithm": "sharded", "drop_rate": 0.5}
+#: All ranks commit when they are ready.
+LOOSE: dict[str, dict[str, Any]] = {
+    "downpour": SERVERS["downpour"],
+    "downpour zealous": SERVERS["downpour zealous"],
+    "beside": BESIDE,
+    "sparse beside": BESIDE | {"drop_rate": 0.5, "bound": 2},
+}
+ON_SOCKETS = ("agn", "sharded sparse")
+
+
+def way(name: str) -> dict[str, Any]:
+    """How the ranks of a method with a fixed order step."""
+    return {"in_turn": not FIXED[name].get("synchronous"), "curvature": 0.7}
+
+
+def simulated(section: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
+    """The result of `servers.train` on the virtual clock."""
+    found: dict[int, dict[str, Any]] = {}
+    clock = VirtualClock()
+    train = runpy.run_path(str(PROGRAMS / "servers.py"))["train"]
+
+    async def run(transport: Transport) -> None:
+        found[transport.rank] = await train(transport, section, **how)
+
+    for transport in SimNetwork(clock, ClusterSettings(), RANKS).transports():
+        clock.spawn(run(transport), f"worker {transport.rank}")
+    clock.run()
+    return [found[rank] for rank in range(RANKS)]
+
+
+@pytest.fixture(scope="module", params=["locked", "sockets"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What the ranks found of each method; those without a fixed order are called loose."""
+    fixed = [name for name in FIXED if request.param == "locked" or name in ON_SOCKETS]
+    loose = {"in_turn": False, "curvature": 0.0, "steps": 200}
+    found = results_of(
+        open_mpi(),
+        RANKS,
+        "servers:train_all",
+        tmp_path_factory.mktemp("ranks"),
+        sections=[nested(each) for each in [*(FIXED[name] for name in fixed), *LOOSE.values()]],
+        ways=[way(name) for name in fixed] + [loose] * len(LOOSE),
+        protocol=request.param,
+    )
+    names = [*fixed, *(f"loose {name}" for name in LOOSE)]
+    return {name: list(each) for name, each in zip(names, zip(*found, strict=True), strict=True)}
+
+
+def test_ranks_do_on_mpi_what_they_do_in_the_simulator(ranks: dict[str, list[dict[str, Any]]]) -> None:
+    for name in ranks.keys() & FIXED.keys():
+        for found, expected in zip(ranks[name], simulated(nested(FIXED[name]), **way(name)), strict=True):
+            for key in ("result", "own", "residual"):
+                np.testing.assert_allclose(found[key], expected[key], atol=1e-12, err_msg=f"{name}, {key}")
+            assert found["commits"] == expected["commits"] > 0
+            assert found["staleness"] == {str(age): times for age, times in expected["staleness"].items()}
+
+
+def test_nothing_is_lost_when_all_commit_at_once(ranks: dict[str, list[dict[str, Any]]]) -> None:
+    for name in LOOSE:
+        trained = ranks[f"loose {name}"]
+        sent = (np.array(trained[0]["result"]) - np.linspace(-1, 1, 7)) / 0.1
+        kept_back = -sum(np.array(rank["residual"]) for rank in trained)
+        np.testing.assert_allclose(sent + kept_back, trained[0]["pulled"], atol=1e-9, err_msg=name)
+        assert all(rank["result"] == trained[0]["result"] for rank in trained)

@@ -1,0 +1,94 @@
+"""Gradient dropping: nothing is lost, and the large elements go first (Neckermann 2017, section 3.8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import ROUGH, LinearGradients, Watcher
+
+from training.algorithms import dropping
+from training.algorithms.base import Algorithm
+from training.algorithms.dropping import Dropper, largest, update_view
+from training.algorithms.sharded import Sharded
+
+SIZE = 1000
+
+
+@pytest.mark.parametrize("drop_rate", [0.5, 0.9, 0.99])
+def test_the_elements_that_stay_are_the_largest(drop_rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(1).normal(size=SIZE)
+    kept = largest(values, drop_rate)
+    assert len(kept) == round(SIZE * (1 - drop_rate))
+    assert np.abs(values[kept]).min() > np.abs(np.delete(values, kept)).max()
+    monkeypatch.setattr(dropping, "_SAMPLED", SIZE // 4)
+    assert len(largest(values, drop_rate)) == pytest.approx(SIZE * (1 - drop_rate), rel=0.5, abs=5)
+
+
+def test_what_is_sent_and_what_is_left_is_all_that_came() -> None:
+    rng, sent, came = np.random.default_rng(1), np.zeros(SIZE), np.zeros(SIZE)
+    dropper = Dropper(np.zeros(SIZE), [0, 300, SIZE], 0.9)
+    for _ in range(50):
+        gradient = rng.normal(size=SIZE) * np.where(np.arange(SIZE) < 300, 100, 1)
+        came += gradient
+        indices, values = dropper.take(gradient)
+        assert (np.diff(indices) > 0).all()
+        # Each shard has a threshold of its own: large elements of one do not drown those of another.
+        assert (indices < 300).sum() == 30
+        sent[indices] += values
+        np.testing.assert_allclose(sent + dropper.residual, came, atol=1e-9)
+    assert np.abs(dropper.residual[300:]).max() < 10
+
+
+def test_a_view_follows_the_server() -> None:
+    rng, view, server = np.random.default_rng(1), np.zeros(SIZE), np.zeros(SIZE)
+    for _ in range(50):
+        server += rng.normal(size=SIZE)
+        before, untold = view.copy(), server - view
+        told = update_view(view, server, 0.9)
+        moved = np.flatnonzero(view != before)
+        assert told == len(moved) == SIZE // 10
+        np.testing.assert_array_equal(view[moved], server[moved])
+        assert np.abs(server - view).max() <= np.abs(untold[moved]).min()
+    assert np.abs(server - view).max() < 15
+
+
+@pytest.mark.parametrize("overlap", ["inline", "thread"])
+def test_workers_and_shards_lose_nothing(overlap: str) -> None:
+    # Gradients that do not depend on the model: the server, the residuals and what is not yet sent add up.
+    problem = LinearGradients(workers=3, steps=15, seed=2, size=40, hessian=0.0)
+    watcher, results = Watcher(), np.empty((3, 40))
+    chosen: dict[str, Any] = {"algorithm": "sharded", "overlap": overlap, "drop_rate": 0.8, "shards": 2}
+    problem.drive(optimizer="sgd", learning_rate=0.5, cluster=ROUGH, before_step=watcher, results=results, **chosen)
+    left = sum(residual_of(watcher.algorithms[rank]) for rank in range(3))
+    assert np.abs(left).max() > 0.5
+    total = -problem.pulls.sum(axis=(0, 1))
+    np.testing.assert_allclose((problem.initial - results[0]) / 0.5 + left, total, atol=1e-12)
+
+
+def residual_of(algorithm: Algorithm) -> Any:
+    assert isinstance(algorithm, Sharded)
+    return algorithm.residual
+
+
+def test_dropping_sends_fewer_bytes_and_takes_less_time() -> None:
+    found = []
+    for drop_rate in (0.0, 0.99):
+        problem = LinearGradients(workers=3, steps=10, seed=2, size=5000)
+        watcher = Watcher()
+        problem.drive(
+            algorithm="sharded",
+            drop_rate=drop_rate,
+            shards=1,
+            optimizer="sgd",
+            cluster=ROUGH.model_copy(update={"bytes_per_second": 1e6}),
+            before_step=watcher,
+        )
+        algorithm = watcher.algorithms[1]
+        assert isinstance(algorithm, Sharded)
+        found.append((algorithm.centre.counts.bytes, watcher.began[1][-1]))
+    # The reports of `drive` pull whole vectors.
+    reports = 10 * 5000 * 8
+    assert (found[1][0] - reports) / (found[0][0] - reports) < 0.04
+    assert found[1][1] < 0.6 * found[0][1]

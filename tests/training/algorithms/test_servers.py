@@ -1,0 +1,349 @@
+"""Methods with a server against plain sequences of commits, and where one method equals another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from method_keys import nested
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from simulated import LinearGradients, Watcher, run, settings
+
+from training.errors import ShardError
+from training.simulation.cluster import ClusterSettings
+
+RATE = 0.1
+#: Steps of three workers that never end together.
+PACES = (1.0, 1.3, 1.7)
+CLUSTER = ClusterSettings.sleeping(1.0, slow_ranks=dict(enumerate(PACES)), latency_seconds=1e-9, bytes_per_second=1e15)
+SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE, "scale_learning_rate": False}
+Array = NDArray[np.float64]
+
+
+class Replay:
+    """A method as a sequence of events: who begins or ends which step, one after the other."""
+
+    def __init__(self, problem: LinearGradients) -> None:
+        self.problem = problem
+        self.centre = problem.initial.copy()
+        self.clock = 0
+        self.at = np.tile(problem.initial, (problem.workers, 1))
+        self.start = self.at.copy()
+        self.start_clock = [0] * problem.workers
+        self.gathered = np.zeros_like(self.at)
+        self.velocity = np.zeros_like(self.at)
+        self.moments = np.zeros((2, len(self.centre)))
+
+    def events(self) -> Iterator[tuple[int, int, bool]]:
+        """Rank, step, and whether it ends, else begins."""
+        times = [
+            (pace * (step + ends), not ends, rank, step)
+            for rank, pace in enumerate(PACES)
+            for step in range(self.problem.steps)
+            for ends in (False, True)
+        ]
+        for _, begins, rank, step in sorted(times):
+            yield rank, step, not begins
+
+    def sgd(self, rank: int, step: int) -> None:
+        """A local step."""
+        self.at[rank] -= RATE * self.problem.gradient(rank, step, self.at[rank])
+
+    def commit(self, rank: int, change: Array) -> None:
+        """Add to the centre and continue from there."""
+        self.centre = self.centre + change
+        self.clock += 1
+        self.at[rank] = self.start[rank] = self.centre
+        self.start_clock[rank] = self.clock
+
+    def window(self, rank: int, step: int, *, length: int) -> Array | None:
+        """A local step; the sum of the window at its end."""
+        self.sgd(rank, step)
+        return self.at[rank] - self.start[rank] if (step + 1) % length == 0 else None
+
+
+def accumulated(replay: Replay, rank: int, step: int) -> None:
+    change = replay.window(rank, step, length=3)
+    if change is not None:
+        replay.commit(rank, change)
+
+
+def normalised(replay: Replay, rank: int, step: int) -> None:
+    change = replay.window(rank, step, length=3)
+    if change is not None:
+        replay.commit(rank, change / 3)
+
+
+def divided_by_staleness(replay: Replay, rank: int, step: int) -> None:
+    change = replay.window(rank, step, length=2)
+    if change is not None:
+        replay.commit(rank, change / (replay.clock - replay.start_clock[rank] + 1))
+
+
+def scaled(square: Callable[[Array], Array], *, by_worker: bool = False) -> Callable[[Replay, int, int], None]:
+    def scale(replay: Replay, rank: int, step: int) -> None:
+        change = replay.window(rank, step, length=2)
+        if change is None:
+            return
+        seen = replay.centre
+        replay.commit(rank, change / 2 / (square(seen - replay.start[rank]) + 1))
+        if by_worker:
+            # It continues from the centre without its own change.
+            replay.at[rank] = replay.start[rank] = seen
+
+    return scale
+
+
+def elastic(replay: Replay, rank: int, *, alpha: float = 0.25) -> None:
+    force = alpha * (replay.at[rank] - replay.centre)
+    replay.centre = replay.centre + force
+    replay.gathered[rank] = force
+
+
+def moved(replay: Replay, rank: int, step: int) -> None:
+    replay.sgd(rank, step)
+    if (step + 1) % 2 == 0:
+        elastic(replay, rank)
+        replay.at[rank] -= replay.gathered[rank]
+
+
+def by_snapshot(delta: float) -> Callable[[Replay, int, int], None]:
+    def step_of(replay: Replay, rank: int, step: int) -> None:
+        ahead = replay.at[rank] + delta * replay.velocity[rank]
+        gradient = replay.problem.gradient(rank, step, ahead)
+        replay.velocity[rank] = delta * replay.velocity[rank] - RATE * gradient
+        replay.at[rank] += replay.velocity[rank] - replay.gathered[rank]
+        replay.gathered[rank] = 0
+
+    return step_of
+
+
+def momentum_of_the_server(replay: Replay, rank: int, step: int) -> None:
+    replay.moments[0] = 0.5 * replay.moments[0] + replay.problem.gradient(rank, step, replay.at[rank])
+    replay.commit(rank, -RATE * replay.moments[0])
+
+
+def adam_of_the_server(replay: Replay, rank: int, step: int) -> None:
+    gradient = replay.problem.gradient(rank, step, replay.at[rank])
+    replay.moments[0] = 0.9 * replay.moments[0] + 0.1 * gradient
+    replay.moments[1] = 0.999 * replay.moments[1] + 0.001 * gradient**2
+    number = replay.clock + 1
+    first, second = replay.moments[0] / (1 - 0.9**number), replay.moments[1] / (1 - 0.999**number)
+    replay.commit(rank, -RATE * first / (np.sqrt(second) + 1e-8))
+
+
+CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
+    "accumulated": ({"algorithm": "downpour", "local_steps": 3}, accumulated),
+    "agn": ({"algorithm": "agn", "local_steps": 3}, normalised),
+    "dynsgd": ({"algorithm": "dynsgd", "local_steps": 2}, divided_by_staleness),
+    "adag, equation 4.1": ({"algorithm": "adag", "local_steps": 2}, scaled(lambda way: way**2 / RATE)),
+    "adag, equation 4.7": ({"algorithm": "adag", "local_steps": 2, "gamma": 0.01}, scaled(lambda way: way**2 / 0.01)),
+    "adag, equation 4.10": (
+        {"algorithm": "adag", "local_steps": 2, "gamma": 0.1, "squares_gamma": True},
+        scaled(lambda way: (way / 0.1) ** 2),
+    ),
+    "adag, Algorithm 13": (
+        {"algorithm": "adag", "local_steps": 2, "gamma": 0.01, "scaling": "worker"},
+        scaled(lambda way: way**2 / 0.01, by_worker=True),
+    ),
+    "easgd, Algorithm 9": ({"algorithm": "easgd", "local_steps": 2, "rho": 2.5, "gradient": "moved"}, moved),
+    "easgd, Algorithm 1": ({"algorithm": "easgd", "local_steps": 2, "alpha": 0.25}, by_snapshot(0.0)),
+    "eamsgd": ({"algorithm": "eamsgd", "local_steps": 2, "alpha": 0.25, "delta": 0.6}, by_snapshot(0.6)),
+    "sharded, momentum": ({"algorithm": "sharded", "momentum": 0.5}, momentum_of_the_server),
+    "sharded, adam": ({"algorithm": "sharded", "optimizer": "adam"}, adam_of_the_server),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_commits_one_after_the_other_follow_the_equation(case: str) -> None:
+    chosen, on_end = CASES[case]
+    problem = LinearGradients(workers=3, steps=12, seed=4)
+    found = problem.drive(cluster=CLUSTER, **SGD | {"shards": 1} | chosen)
+    replay, at_snapshot = Replay(problem), on_end.__name__ == "step_of"
+    expected = np.empty_like(found)
+    for rank, step, ends in replay.events():
+        if not ends:
+            if at_snapshot and step % 2 == 0:
+                elastic(replay, rank)
+            continue
+        on_end(replay, rank, step)
+        own = chosen["algorithm"] in ("easgd", "eamsgd")
+        expected[step, rank] = replay.at[rank] + (0 if own else replay.centre - replay.start[rank])
+    np.testing.assert_allclose(found, expected, atol=1e-13)
+    assert abs(found[-1] - found[-1].mean(axis=0)).max() > 1e-3, "workers that agree prove little"
+
+
+NOISE = LinearGradients(workers=4, steps=24, seed=5)
+JITTER = CLUSTER.model_copy(update={"slow_ranks": {}, "jitter": 0.3})
+
+
+def drive(problem: LinearGradients = NOISE, **chosen: Any) -> Array:
+    return problem.drive(cluster=JITTER, **SGD | chosen)
+
+
+EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "agn of one step is downpour": ({"algorithm": "agn", "local_steps": 1}, {"algorithm": "downpour"}),
+    "adag of no force is agn": (
+        {"algorithm": "adag", "local_steps": 3, "gamma": 1e12},
+        {"algorithm": "agn", "local_steps": 3},
+    ),
+    "sharded of SGD is downpour": ({"algorithm": "sharded", "shards": 1}, {"algorithm": "downpour"}),
+    "sharded that drops nothing is dense": ({"algorithm": "sharded", "drop_rate": 0.1}, {"algorithm": "sharded"}),
+    "eamsgd without momentum is easgd": ({"algorithm": "eamsgd", "delta": 0.0}, {"algorithm": "easgd"}),
+    "slowmo without momentum changes nothing": (
+        {"algorithm": "agn", "local_steps": 3, "slowmo": {"tau": 3, "alpha": 1.0, "beta": 0.0}},
+        {"algorithm": "agn", "local_steps": 3},
+    ),
+    "a wide bound is none": ({"algorithm": "downpour", "staleness_bound": 99}, {"algorithm": "downpour"}),
+}
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_a_special_case_is_another_method(case: str) -> None:
+    one, other = EQUAL[case]
+    np.testing.assert_allclose(drive(**one), drive(**other), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"algorithm": "downpour"},
+        {"algorithm": "downpour", "zealous": True, "local_steps": 4},
+        {"algorithm": "dynsgd"},
+        {"algorithm": "adag", "local_steps": 1},
+        {"algorithm": "sharded", "shards": 3},
+        {"algorithm": "easgd", "synchronous": True, "alpha": 1e-15},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("optimizer", [{}, {"optimizer": "adam"}], ids=["sgd", "adam"])
+def test_a_single_worker_is_sequential(chosen: dict[str, Any], optimizer: dict[str, Any]) -> None:
+    alone = LinearGradients(workers=1, steps=10, seed=5)
+    found = drive(alone, **chosen, **optimizer)
+    np.testing.assert_allclose(found, drive(alone, algorithm="sgd", **optimizer), atol=1e-13)
+
+
+def test_synchronous_easgd_moves_the_centre_by_all_workers_at_once() -> None:
+    alpha, centre = 0.2, NOISE.initial
+    results = np.empty((4, 5))
+    found = drive(algorithm="easgd", synchronous=True, alpha=alpha, local_steps=1, gradient="snapshot", results=results)
+    at = np.tile(NOISE.initial, (4, 1))
+    for step in range(NOISE.steps):
+        gradient = np.array([NOISE.gradient(rank, step, at[rank]) for rank in range(4)])
+        force = alpha * (at - centre)
+        at, centre = at - RATE * gradient - force, centre + force.sum(axis=0)
+        np.testing.assert_allclose(found[step], at, atol=1e-13)
+    np.testing.assert_allclose(results, np.tile(centre, (4, 1)), atol=1e-13)
+    assert abs(centre - at.mean(axis=0)).max() > 1e-3
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize("method", ["easgd", "eamsgd"])
+def test_an_exchange_keeps_the_sum_of_the_workers_and_the_centre(method: str, synchronous: bool) -> None:
+    problem = LinearGradients(workers=4, steps=9, seed=5, hessian=0.0, noise=0.0)
+    start = np.random.default_rng(1).normal(size=(4, 5))
+    results = np.empty((4, 5))
+    chosen = {"synchronous": True} if synchronous and method == "easgd" else {}
+    found = drive(problem, algorithm=method, local_steps=2, initial=start, results=results, **chosen)
+    # The centre begins as the model of rank 0.
+    np.testing.assert_allclose(found[-1].sum(axis=0) + results[0], start.sum(axis=0) + start[0], atol=1e-13)
+    assert np.square(found[-1] - results).sum() < 0.2 * np.square(start - start[0]).sum()
+
+
+def test_the_returned_model_is_the_centre_with_what_workers_have_left() -> None:
+    for method, steps in (("downpour", 7), ("agn", 7), ("sharded", 1)):
+        results = np.empty((4, 5))
+        found = drive(algorithm=method, local_steps=steps, results=results)
+        assert (results == results[0]).all()
+        assert abs(results[0] - found[-1].mean(axis=0)).max() > 1e-6
+
+
+def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> None:
+    slow = CLUSTER.model_copy(update={"slow_ranks": {}, "jitter": 0.3, "latency_seconds": 0.4})
+    problem, watcher = LinearGradients(workers=4, steps=24, seed=5), Watcher()
+    compute, points = problem.gradient, [set[bytes]() for _ in range(4)]
+
+    def gradient(rank: int, step: int, at: Array) -> Array:
+        points[rank].add(at.tobytes())
+        return compute(rank, step, at)
+
+    problem.gradient = gradient  # type: ignore[method-assign]
+    problem.drive(cluster=slow, algorithm="downpour", zealous=True, local_steps=5, before_step=watcher, **SGD)
+    commits = [watcher.algorithms[rank].counters()["commits"] for rank in range(4)]
+    assert sum(watcher.algorithms[rank].counters()["commits_put_off"] for rank in range(4)) > 10
+    assert 4 * 24 / 5 - 4 <= sum(commits) < 0.8 * 4 * 24
+    # A commit after the last gradient gives a point at which nobody computes.
+    assert all(made <= len(seen) <= made + 1 for made, seen in zip(commits, points, strict=True))
+
+
+def test_an_equilibrium_ends_a_window_early() -> None:
+    quiet = LinearGradients(workers=4, steps=24, seed=5, noise=0.0)
+    for chosen in ({}, {"synchronous": True}):
+        commits = []
+        for stops in (False, True):
+            watcher = Watcher()
+            drive(
+                quiet, algorithm="easgd", rho=5, local_steps=12, equilibrium_stop=stops, before_step=watcher, **chosen
+            )
+            commits.append(watcher.algorithms[1].counters()["commits"])
+        assert commits[0] == 2
+        assert commits[1] > 10
+
+
+def test_overlap_computes_at_the_parameters_of_the_step_before() -> None:
+    alone = LinearGradients(workers=1, steps=10, seed=5)
+    found = drive(alone, algorithm="sharded", overlap="thread")
+    server, model = [alone.initial, alone.initial], alone.initial
+    for step in range(10):
+        server.append(server[-1] - RATE * alone.gradient(0, step, model))
+        model = server[-2]
+    # The commit of a step has only begun at its end.
+    np.testing.assert_allclose(found[:, 0], server[1:-1], atol=1e-13)
+
+
+def test_a_bound_on_overlap_limits_the_steps_of_one_commit() -> None:
+    slow = ClusterSettings.sleeping(1.0, latency_seconds=1.0)
+    commits = []
+    for bound in (1, 2, None):
+        records = run(algorithm="sharded", overlap="thread", bound=bound, shards=1, cluster=slow, epochs=4).records
+        commits.append(sum(record["commits"] for worker in records for record in worker))
+    steps = 4 * 32
+    assert commits[0] == steps
+    assert steps / 2 <= commits[1] < 0.6 * steps
+    assert commits[2] <= steps / 4
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+def test_no_worker_is_further_ahead_than_the_bound(bound: int) -> None:
+    problem = LinearGradients(workers=4, steps=20, seed=5)
+    watcher, begun = Watcher(), np.zeros((4, 20))
+    compute = problem.gradient
+
+    def gradient(rank: int, step: int, at: Array) -> Array:
+        begun[rank, step] = watcher.algorithms[rank].transport.now()
+        return compute(rank, step, at)
+
+    problem.gradient = gradient  # type: ignore[method-assign]
+    slow = CLUSTER.model_copy(update={"slow_ranks": {1: 3.0}})
+    problem.drive(cluster=slow, algorithm="downpour", staleness_bound=bound, before_step=watcher, **SGD)
+    ended = begun + np.array([1.0, 3.0, 1.0, 1.0])[:, None]
+    slowest = ended.max(axis=0)[: 19 - bound]
+    np.testing.assert_allclose(begun[0, bound + 1 :], slowest, atol=1e-6)
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    for chosen, said in (
+        ({"algorithm": "downpour", "zealous": True}, "zealous: true needs local_steps above 1"),
+        ({"algorithm": "sharded", "bound": 2}, "bound needs overlap: thread"),
+    ):
+        with pytest.raises(ValidationError, match=said):
+            settings(**nested(chosen))
+    with pytest.raises(ShardError, match="downpour with a staleness_bound take the same number of steps"):
+        run(algorithm="downpour", staleness_bound=1, sharding="global")
+    together = settings(**nested({"algorithm": "easgd", "synchronous": True, "staleness_bound": 1}))
+    assert together.traits.synchronous
+    assert together.has_static_shards
+    assert any("staleness_bound has no effect" in said for said in together.advice())

@@ -1,0 +1,72 @@
+"""ADAG: each weight of a commit shrinks with the way that the centre has gone (Hermans 2017, chapter 4)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from training.algorithms.agn import Agn
+from training.algorithms.base import Worker
+from training.algorithms.method import algorithm
+from training.algorithms.server import WindowSettings, server_traits
+from training.transports.shards import Shard
+from training.transports.transport import Vector
+
+
+class AdagSettings(WindowSettings):
+    """Add the mean of some local steps; each weight of it shrinks with the way that the centre has gone meanwhile."""
+
+    name: Literal["adag"]
+    local_steps: int = Field(default=10, ge=1)
+    """Number lambda of local steps between two commits, at least 1; (workers + layers) / 2 is a start."""
+    gamma: float | None = Field(default=None, gt=0)
+    """Square of the way of a weight that halves its step, greater than 0, such as 1e-4 (equation 4.7); null: the
+    learning rate (equation 4.1)."""
+    squares_gamma: bool = False
+    """Whether gamma is the way itself instead of its square (equation 4.10)."""
+    scaling: Literal["server", "worker"] = "server"
+    """Who scales: the `server`, under the lock (Algorithms 11, 12), or the `worker`, by the centre that it sees before
+    its commit, from which it then continues (Algorithm 13)."""
+
+
+@algorithm("adag", AdagSettings, server_traits("ADAG"))
+class Adag(Agn):
+    """Centre <- centre + s * 1/lambda sum_i u_i, with s = 1 / ((centre - x_0)^2 / gamma + 1) for each weight.
+
+    x_0 is the centre from which the window started (equations 4.1, 4.7, 4.10, 4.8).
+    """
+
+    def __init__(self, settings: AdagSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self._gamma, self._squares = settings.gamma, settings.squares_gamma
+        self._by_worker = settings.scaling == "worker"
+        self._started_from = self.model.empty()
+
+    @override
+    def weighed(self, change: Vector, shard: Shard) -> Vector:
+        mean = super().weighed(change, shard)
+        return mean if self._by_worker else self._scale(shard.vector - self.seen[shard.part]) * mean
+
+    @override
+    async def send(self, change: Vector, *, asks: bool) -> bool:
+        if not self._by_worker:
+            return await super().send(change, asks=asks)
+        np.copyto(self._started_from, self.seen)
+        await self.see()
+        change *= self._scale(self.seen - self._started_from)
+        mean = change / self.taken
+
+        def add(shard: Shard) -> None:
+            shard.vector += mean[shard.part]
+
+        made = await self.centre.commit(add)
+        self.staleness.update((made.before - self.clocks).tolist())
+        return True
+
+    def _scale(self, way: Vector) -> Vector:
+        gamma = self.rate if self._gamma is None else self._gamma
+        scale: Vector = 1 / (np.square(way) / (gamma**2 if self._squares else gamma) + 1)
+        return scale

@@ -1,0 +1,33 @@
+"""AGN: the mean of some local steps goes to a centre (Hermans 2017, chapter 3, Algorithm 10)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from typing_extensions import override
+
+from training.algorithms.method import algorithm
+from training.algorithms.server import WindowAlgorithm, WindowSettings, server_traits
+from training.transports.shards import Shard
+from training.transports.transport import Vector
+
+
+class AgnSettings(WindowSettings):
+    """Add the mean of some local steps to the centre (accumulated gradient normalisation)."""
+
+    name: Literal["agn"]
+    local_steps: int = Field(default=10, ge=1)
+    """Number lambda of local steps between two commits, at least 1; (workers + layers) / 2 is a start."""
+
+
+@algorithm("agn", AgnSettings, server_traits("AGN"))
+class Agn(WindowAlgorithm):
+    """Centre <- centre + 1/lambda sum_i u_i, with u_i = -eta g_i(x_i) for SGD; x <- centre (equation 3.1).
+
+    A window with fewer steps, at the end of an epoch or without a gradient, is divided by their number.
+    """
+
+    @override
+    def weighed(self, change: Vector, shard: Shard) -> Vector:
+        return change / self.taken

@@ -1,0 +1,77 @@
+"""DOWNPOUR: workers add their gradients to a centre, without waiting (Hermans 2017, section 2.3.1, Algorithms 5, 6)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+from typing_extensions import override
+
+from training.algorithms.base import ComputeGradient, Worker
+from training.algorithms.method import algorithm
+from training.algorithms.server import WindowAlgorithm, WindowSettings, server_traits
+from training.transports.shards import Shard
+from training.transports.transport import Vector
+
+
+class DownpourSettings(WindowSettings):
+    """Add the sum of some local steps to the centre; with one step this is DOWNPOUR."""
+
+    name: Literal["downpour"]
+    zealous: bool = False
+    """Whether to commit earlier than after `local_steps`, when no other worker is at the centre; the steps up to then
+    all start from the same point (Hermans 2017, Algorithm 6)."""
+
+    @model_validator(mode="after")
+    def _zeal_has_a_cap(self) -> Self:
+        if self.zealous and self.local_steps == 1:
+            raise ValueError("zealous: true needs local_steps above 1, the highest number of steps between commits")
+        return self
+
+
+@algorithm("downpour", DownpourSettings, server_traits("DOWNPOUR"))
+class Downpour(WindowAlgorithm):
+    """Centre <- centre + sum_i u_i, with u_i = -eta g_i(x_i) for SGD; x <- centre (equations 1.2, 1.3, 2.12).
+
+    With several local steps this is the accumulated gradient without normalisation (figure 3.2). Zealous: all u_i of a
+    window start from the same x, and their number is at most `local_steps`.
+    """
+
+    def __init__(self, settings: DownpourSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self._zealous = settings.zealous
+        self._gathered = self.model.empty()
+        self._gathered.fill(0)
+
+    @override
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        await super().step(compute_gradient, num_samples)
+        if self._zealous and self._since:
+            self._gathered[:] = self.change(self._change)
+            self.model.write(self.seen)
+            await self.exchange(asks=True)
+
+    @override
+    def weighed(self, change: Vector, shard: Shard) -> Vector:
+        return change
+
+    @override
+    def change(self, out: Vector) -> Vector:
+        self.model.read(out)
+        out -= self.seen
+        out += self._gathered
+        return out
+
+    @override
+    def begin_window(self) -> None:
+        super().begin_window()
+        self._gathered.fill(0)
+
+    @override
+    async def state(self) -> dict[str, Any]:
+        return {**await super().state(), "gathered": self._gathered.copy()}
+
+    @override
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
+        self._gathered[:] = state["gathered"]

@@ -1,0 +1,30 @@
+"""DynSGD: the centre divides each commit by its staleness (Hermans 2017, section 2.3.2, Algorithms 7, 8)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from typing_extensions import override
+
+from training.algorithms.method import algorithm
+from training.algorithms.server import WindowAlgorithm, WindowSettings, server_traits
+from training.transports.shards import Shard
+from training.transports.transport import Vector
+
+
+class DynSgdSettings(WindowSettings):
+    """Add the sum of some local steps to the centre, divided by its staleness (dynamic SGD)."""
+
+    name: Literal["dynsgd"]
+
+
+@algorithm("dynsgd", DynSgdSettings, server_traits("DynSGD"))
+class DynSgd(WindowAlgorithm):
+    """Centre <- centre + sum_i u_i / (tau + 1), where tau commits of others came since x <- centre (Algorithm 8).
+
+    Equation 2.13 divides by tau, which would be 0 for a commit that is not stale.
+    """
+
+    @override
+    def weighed(self, change: Vector, shard: Shard) -> Vector:
+        return change / (shard.clock - int(self.clocks[shard.number]) + 1)

@@ -1,0 +1,61 @@
+"""EAMSGD: elastic averaging with Nesterov momentum of the workers (Zhang et al. 2015, Algorithm 2)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from training.algorithms.base import ComputeGradient, Worker
+from training.algorithms.elastic import ElasticAlgorithm, ElasticSettings
+from training.algorithms.method import algorithm
+from training.algorithms.server import server_traits
+
+
+class EamsgdSettings(ElasticSettings):
+    """Elastic averaging of workers with Nesterov momentum; the centre has none."""
+
+    name: Literal["eamsgd"]
+    delta: float = Field(default=0.99, ge=0, lt=1)
+    """Momentum of the workers, at least 0 and below 1, in place of `train.momentum`."""
+
+
+@algorithm("eamsgd", EamsgdSettings, server_traits("EAMSGD"))
+class Eamsgd(ElasticAlgorithm):
+    """v <- delta v + u, with u = -eta g(x + delta v) for SGD; x <- x + v, beside the elastic exchange."""
+
+    def __init__(self, settings: EamsgdSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self._delta = settings.delta
+        self._velocity, self._at = self.model.empty(), self.model.empty()
+        self._velocity.fill(0)
+
+    @override
+    async def own_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
+        self.model.read(self._at)
+        np.multiply(self._velocity, self._delta, out=self._change)
+        self._change += self._at
+        self.model.write(self._change)
+        has_gradient = await self.has_gradient(compute_gradient, num_samples)
+        self.model.write(self._at)
+        if not has_gradient:
+            return False
+        self.optimizer.step()
+        self.model.read(self._change)
+        self._change -= self._at
+        self._velocity *= self._delta
+        self._velocity += self._change
+        self._at += self._velocity
+        self.model.write(self._at)
+        return True
+
+    @override
+    async def state(self) -> dict[str, Any]:
+        return {**await super().state(), "velocity": self._velocity.copy()}
+
+    @override
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
+        self._velocity[:] = state["velocity"]

@@ -1,0 +1,131 @@
+"""The base of elastic averaging: a spring between each worker's model and a centre (Zhang et al. 2015)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from training.algorithms.base import Algorithm, ComputeGradient, Worker
+from training.algorithms.server import ServerAlgorithm, ServerSettings
+from training.transports.shards import Shard
+from training.transports.transport import Vector, is_finite
+
+
+class ElasticSettings(ServerSettings):
+    """Settings of elastic averaging."""
+
+    local_steps: int = Field(default=10, ge=1)
+    """Number tau of local steps between two exchanges, at least 1."""
+    alpha: float | None = Field(default=None, gt=0)
+    """Part of its distance to the centre that a worker moves in an exchange, and the centre towards it; null: the
+    learning rate times `rho`, else 0.9 / workers."""
+    rho: float | None = Field(default=None, gt=0)
+    """Elasticity: alpha divided by the learning rate, such as 5; null: see `alpha`."""
+    gradient: Literal["snapshot", "moved"] = "snapshot"
+    """Where the gradient of an exchange step is taken: at the model before the exchange (Zhang et al. 2015, Algorithm
+    1), or at the moved one (Hermans 2017, Algorithm 9)."""
+    equilibrium_stop: bool = False
+    """Whether to exchange before the end of `local_steps` once the gradient no longer exceeds the elastic force."""
+
+
+class ElasticAlgorithm(ServerAlgorithm):
+    """Own steps of a model that stays the worker's; in an exchange, what it loses is what the centre gains.
+
+    Every tau steps: e = alpha (x - centre); x <- x - e; centre <- centre + e, all with the values before the exchange.
+    """
+
+    def __init__(self, settings: ElasticSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self._period, self._stops = settings.local_steps, settings.equilibrium_stop
+        self._alpha, self._rho = settings.alpha, settings.rho
+        self._at_snapshot = settings.gradient == "snapshot"
+        self._since = 0
+        #: The model in an exchange, and what it loses.
+        self._own, self.elastic = self.model.empty(), self.model.empty()
+
+    @property
+    def alpha(self) -> float:
+        """The moving rate now."""
+        if self._alpha is not None:
+            return self._alpha
+        return 0.9 / self.transport.world_size if self._rho is None else self.rate * self._rho
+
+    @override
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        exchanges = self._at_snapshot and self._since == 0
+        if exchanges:
+            await self.exchange()
+        is_at_rest = await self.own_step(compute_gradient, num_samples) and self._stops and self.is_in_equilibrium()
+        self._since += 1
+        if await self.is_due(is_at_rest=is_at_rest):
+            self._since = 0
+            if not self._at_snapshot:
+                await self.exchange()
+                exchanges = True
+        if exchanges:
+            self.model.read(self._own)
+            self._own -= self.elastic
+            self.model.write(self._own)
+
+    async def own_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
+        """Step without the centre; False: there is no gradient."""
+        if not await self.has_gradient(compute_gradient, num_samples):
+            return False
+        self.optimizer.step()
+        return True
+
+    async def is_due(self, *, is_at_rest: bool) -> bool:
+        """Whether the window ends."""
+        return is_at_rest or self._since == self._period
+
+    def is_in_equilibrium(self) -> bool:
+        """Whether |eta g| - |alpha (x - centre)| < eta (Hermans 2017, equation 2.10), with the centre last seen."""
+        self.model.read_gradient(self._change)
+        force = self.rate * float(np.linalg.norm(self._change))
+        self.model.read(self._change)
+        self._change -= self.seen
+        return force - self.alpha * float(np.linalg.norm(self._change)) < self.rate
+
+    async def exchange(self) -> None:
+        """Move the centre by `elastic`; a model that is not finite is given up for the centre."""
+        self.elastic.fill(0)
+        self.model.read(self._own)
+        if not is_finite(self._own):
+            self.skipped += 1
+            await self.see()
+            self.model.write(self.seen)
+            self._own[:] = self.seen
+        await self.meet(self._own)
+
+    async def meet(self, own: Vector) -> None:
+        """Exchange with the centre."""
+        alpha = self.alpha
+
+        def pull(shard: Shard) -> None:
+            elastic = self.elastic[shard.part]
+            np.subtract(own[shard.part], shard.vector, out=elastic)
+            elastic *= alpha
+            shard.vector += elastic
+
+        await self.commit(pull)
+
+    @override
+    async def flush(self) -> None:
+        """Nothing: the steps of a worker stay in its model."""
+
+    @override
+    async def add(self, change: Vector) -> None:
+        """Add to the model of this worker; the centre follows by the exchanges."""
+        await Algorithm.add(self, change)
+
+    @override
+    async def state(self) -> dict[str, Any]:
+        return {**await super().state(), "since": self._since}
+
+    @override
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
+        self._since = state["since"]

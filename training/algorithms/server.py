@@ -1,0 +1,316 @@
+"""The bases of the methods with a server: a centre that all workers share is the model.
+
+No process is a server. A worker commits to the centre itself, under the lock of a shard (`training.transports.centre`),
+and takes the new content with it: commit, answer and staleness belong to one moment.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker, subtract
+from training.algorithms.method import MethodSettings, Sharing, Traits
+from training.transports.centre import EVERYWHERE, Centre, Commit, Rule, Where
+from training.transports.shards import Shard
+from training.transports.transport import Transport, Vector, is_finite
+
+
+def server_traits(title: str) -> Traits:
+    """The traits of a method with a server: a worker waits for nobody but at the lock of a shard."""
+    return Traits(title=title, synchronous=False, equal_steps=False, server=True, can_shrink=False)
+
+
+class ServerSettings(MethodSettings):
+    """Settings of a method with a server."""
+
+    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})
+
+    shards: int | None = Field(default=1, ge=1)
+    """Number of parts of the centre, at least 1, each with a lock and an owner; null: one for each worker."""
+    network: str | None = None
+    """Network between hosts, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects all."""
+
+    @property
+    @override
+    def sharing(self) -> Sharing:
+        return Sharing(network=self.network)
+
+
+class ServerAlgorithm(Algorithm):
+    """A worker beside the centre."""
+
+    def __init__(self, settings: ServerSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self.traits = settings.traits
+        self.num_shards = settings.shards or self.transport.world_size
+        self._centre: Centre | None = None
+        #: Vectors of the server beside the centre by name, with their initial value.
+        self.segments: Mapping[str, float] = {}
+        #: The centre when this worker last saw it, and the clocks of its shards then.
+        self.seen = self.model.empty()
+        self.clocks = np.zeros(self.num_shards, np.int64)
+        self.commits_before = self.clocks.copy()
+        self._change = self.model.empty()
+        self.staleness: Counter[int] = Counter()
+        """Number of commits to a shard by the number of commits of others since this worker last saw it."""
+
+    @property
+    def centre(self) -> Centre:
+        """The centre."""
+        if self._centre is None:
+            raise AssertionError("start() was not awaited")
+        return self._centre
+
+    @property
+    def rate(self) -> float:
+        """The learning rate now."""
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate
+
+    @override
+    async def start(self) -> None:
+        self.model.read(self.seen)
+        self._centre = await self.make_centre()
+
+    async def make_centre(self) -> Centre:
+        """The centre, with the content of `seen`; all workers together."""
+        return await self.transport.centre(self.seen, shards=self.num_shards, segments=self.segments)
+
+    async def commit(self, rule: Rule, where: Where = EVERYWHERE, *, asks: bool = False) -> bool:
+        """Change the centre by a rule, and see what it is then.
+
+        Args:
+            rule: Changes a shard.
+            where: What it sees and changes.
+            asks: Whether not to commit, if another worker is at the centre.
+
+        Returns:
+            Whether the commit was tried. Shards refuse what is not finite, which is counted.
+        """
+
+        def and_see(shard: Shard) -> None:
+            rule(shard)
+            np.copyto(self.seen[shard.part], shard.vector)
+
+        made = await (self.centre.try_commit if asks else self.centre.commit)(and_see, where)
+        if made is None:
+            return False
+        self.count(made)
+        if not made.is_made:
+            await self.see()
+        return True
+
+    def count(self, made: Commit) -> None:
+        """Count the staleness of a commit after which this worker sees the shards."""
+        self.staleness.update((made.before - self.clocks).tolist())
+        self.clocks = made.after
+
+    async def see(self) -> None:
+        """See the centre as it is."""
+        self.clocks = await self.centre.pull(self.seen)
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Commit what is left of a window that is not at its end."""
+
+    @override
+    async def result(self, out: Vector) -> None:
+        """Copy the centre with all that workers have left; all workers together."""
+        await self.flush()
+        await self.transport.barrier()
+        if self.transport.rank == 0:
+            await self.centre.pull(out)
+        await self.transport.broadcast(out)
+
+    @override
+    async def add(self, change: Vector) -> None:
+        """Add to the centre; each of n workers adds a part of 1 / n, so that together they add the mean."""
+        part, present = change / self.transport.world_size, self.model.empty()
+
+        def add(shard: Shard) -> None:
+            shard.vector += part[shard.part]
+
+        self.model.read(present)
+        present -= self.seen
+        await self.commit(add)
+        present += self.seen
+        self.model.write(present)
+
+    @override
+    async def snapshot(self, out: Vector) -> float:
+        """Copy the centre as it is; the distance is that of this worker, since no other shows its model."""
+        await self.centre.pull(out)
+        self.model.read(self._change)
+        return float(np.linalg.norm(subtract(self._change, out, out=self._change)))
+
+    @override
+    async def quiesce(self) -> None:
+        await self.centre.drain()
+        await self.transport.barrier()
+
+    @override
+    async def close(self) -> None:
+        await self.centre.close()
+
+    @override
+    def counters(self) -> Counters:
+        counts = self.centre.counts
+        return {
+            **super().counters(),
+            "commits": counts.commits,
+            "commits_refused": counts.refused,
+            "commits_put_off": counts.occupied + counts.skipped,
+            "exchange_seconds": counts.exchange_seconds,
+            "hidden_seconds": counts.hidden_seconds,
+            "staleness": self.staleness.copy(),
+        }
+
+    @override
+    async def state(self) -> dict[str, Any]:
+        """The centre, and the model of this worker with what it last saw of the centre."""
+        published, private = self.model.empty(), self.model.empty()
+        clocks = await self.centre.pull(published)
+        segments = {name: self.model.empty() for name in self.segments}
+        for name, segment in segments.items():
+            await self.centre.pull(segment, segment=name)
+        self.model.read(private)
+        return {
+            "published": published,
+            "segments": segments,
+            "clocks": clocks + self.commits_before,
+            "private": private,
+            "seen": self.seen.copy(),
+            "seen_clocks": self.clocks + self.commits_before,
+        }
+
+    @override
+    async def restore(self, state: dict[str, Any]) -> None:
+        """Workers that wait for nobody leave states of different times: the newest centre is the one."""
+        published, age = state["published"], int(state["clocks"].sum())
+        newest = await rank_of_newest(age, self.transport)
+        for each in (published, state["clocks"], *state["segments"].values()):
+            await take_from(newest, each, self.transport)
+        self.model.write(published)
+        await self.start()
+        if state["segments"]:
+            await self._put_segments(state["segments"])
+        # The clocks of a new centre begin anew; its segments took a commit.
+        self.commits_before = state["clocks"] - bool(state["segments"])
+        self.clocks = state["seen_clocks"] - self.commits_before
+        self.model.write(state["private"])
+        self.seen[:] = state["seen"]
+
+    async def _put_segments(self, segments: Mapping[str, Vector]) -> None:
+        def put(shard: Shard) -> None:
+            for name, segment in segments.items():
+                shard.segments[name][:] = segment[shard.part]
+
+        if self.transport.rank == 0:
+            await self.centre.commit(put)
+        await self.transport.barrier()
+
+
+class WindowSettings(ServerSettings):
+    """Settings of a method that commits the sum of some local steps."""
+
+    local_steps: int = Field(default=1, ge=1)
+    """Number of local steps between two commits, at least 1."""
+
+
+class WindowAlgorithm(ServerAlgorithm):
+    """Local steps from the centre; their sum is committed, and the worker continues from the new centre.
+
+    The sum is the difference of the model to the centre from which it started, so it exists for each base optimiser;
+    with SGD it is -eta sum_i g_i. A method says what the centre adds for it. A sum that is not finite is left out.
+    """
+
+    def __init__(self, settings: WindowSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self._period = settings.local_steps
+        #: Steps since the last commit, and those of them with a gradient.
+        self._since = self.taken = 0
+
+    @abstractmethod
+    def weighed(self, change: Vector, shard: Shard) -> Vector:
+        """What the centre adds to a shard for this worker's change there."""
+
+    @override
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        if await self.has_gradient(compute_gradient, num_samples):
+            self.optimizer.step()
+            self.taken += 1
+        self._since += 1
+        if self._since == self._period:
+            await self.exchange()
+
+    async def exchange(self, *, asks: bool = False) -> None:
+        """Commit the change and continue from the centre; `asks`: unless another worker is there."""
+        change = self.change(self._change)
+        if not is_finite(change):
+            self.skipped += 1
+            await self.see()
+        elif not self.taken:
+            await self.see()
+        elif not await self.send(change, asks=asks):
+            return
+        self._since = self.taken = 0
+        self.begin_window()
+
+    async def send(self, change: Vector, *, asks: bool) -> bool:
+        """Commit a change; False: not now, since another worker is there."""
+
+        def add(shard: Shard) -> None:
+            shard.vector += self.weighed(change[shard.part], shard)
+
+        return await self.commit(add, asks=asks)
+
+    def begin_window(self) -> None:
+        """Continue from the centre."""
+        self.model.write(self.seen)
+
+    def change(self, out: Vector) -> Vector:
+        """The sum of the steps since the last commit, into `out`."""
+        self.model.read(out)
+        return subtract(out, self.seen, out=out)
+
+    @override
+    async def flush(self) -> None:
+        if self._since:
+            await self.exchange()
+
+    @override
+    async def current(self, out: Vector) -> None:
+        """The centre as it is, and the change of this worker."""
+        await self.centre.pull(out)
+        out += self.change(self._change)
+
+    @override
+    async def state(self) -> dict[str, Any]:
+        return {**await super().state(), "since": self._since, "taken": self.taken}
+
+    @override
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
+        self._since, self.taken = state["since"], state["taken"]
+
+
+async def rank_of_newest(age: int, transport: Transport) -> int:
+    """The rank whose number is the highest; all workers together."""
+    ages = np.zeros(transport.world_size, np.int64)
+    ages[transport.rank] = age
+    await transport.all_reduce_sum(ages)
+    return int(ages.argmax())
+
+
+async def take_from(rank: int, vector: Vector, transport: Transport) -> None:
+    """Replace a vector by that of a rank; all workers together."""
+    if transport.rank != rank:
+        vector.fill(0)
+    await transport.all_reduce_sum(vector)

@@ -1,0 +1,162 @@
+"""Asynchronous SGD with optimisers at the shards of a server (Neckermann 2017, Algorithms 4 to 6, 8 and 9)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from training.algorithms.base import ComputeGradient, Worker
+from training.algorithms.dropping import INDEX_BYTES, Dropper, update_view
+from training.algorithms.method import Sharing, algorithm
+from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
+from training.transports.centre import Commit, Rule, Where
+from training.transports.shards import Layout, Shard
+from training.transports.transport import Vector
+
+
+class ShardedSettings(ServerSettings):
+    """Send gradients to the shards of a server, where the base optimiser makes its steps."""
+
+    name: Literal["sharded"]
+    shards: int | None = Field(default=None, ge=1)
+    """Number of parts of the server, each with a lock, an owner and the optimiser's state; null: one per worker."""
+    overlap: Literal["thread", "inline"] = "inline"
+    """When gradients travel: in a `thread` while the next ones are computed and summed, or before that."""
+    bound: int | None = Field(default=None, ge=1)
+    """Highest number of steps during one exchange with `overlap: thread`; then the worker waits. Null: no bound."""
+    drop_rate: float = Field(default=0.0, ge=0, lt=1)
+    """Fraction of the elements of a gradient that wait for a later one, and of the changes of the server that wait for
+    a later answer, because they are small; at least 0 and below 1, such as 0.99."""
+
+    @model_validator(mode="after")
+    def _bound_has_an_exchange_beside(self) -> Self:
+        if self.bound is not None and self.overlap == "inline":
+            raise ValueError("bound needs overlap: thread; else a worker waits for each exchange anyway")
+        return self
+
+    @property
+    @override
+    def sharing(self) -> Sharing:
+        return Sharing(overlap=self.overlap, network=self.network)
+
+
+@algorithm("sharded", ShardedSettings, server_traits("Sharded server"))
+class Sharded(ServerAlgorithm):
+    """Server <- server + u(g), with u = -eta g for SGD; x <- server, which is the answer (Algorithm 4).
+
+    Overlap: while a commit is under way, the worker computes on, at the same x, and sums its gradients (Algorithms 5
+    and 6). Dropping: only the largest elements of g + residual travel, and the optimiser leaves all others as they are;
+    the answer has the largest elements of server - x, since x is what the worker knows of the server (Algorithms 8 and
+    9, whose last answer and residual are x).
+    """
+
+    def __init__(self, settings: ShardedSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        self._update, self._bound = worker.update, settings.bound
+        self._overlaps = settings.overlap == "thread"
+        self.segments = dict.fromkeys(self._update.moments, 0.0)
+        self._drop_rate = settings.drop_rate
+        self._sum, self.residual = self.model.empty(), self.model.empty()
+        self._sum.fill(0)
+        self.residual.fill(0)
+        layout = Layout(self._sum, self.num_shards, {}, world_size=self.transport.world_size)
+        self._dropper = Dropper(self.residual, layout.bounds, self._drop_rate)
+        #: Steps since the last commit began, and those of them with a gradient.
+        self._since = self._taken = 0
+        self._is_under_way = False
+        self._clocks_of_sum = self.clocks
+
+    @override
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        if await self.has_gradient(compute_gradient, num_samples):
+            self.model.read_gradient(self._change)
+            self._sum += self._change
+            self._taken += 1
+        self._since += 1
+        may_compute_on = self._bound is None or self._since < self._bound
+        if self._is_under_way and self.centre.is_under_way and may_compute_on:
+            return
+        await self._exchange(beside=self._overlaps)
+
+    async def _exchange(self, *, beside: bool) -> None:
+        """Take over the answer that is there, and commit the sum of the gradients, which are of the model before."""
+        clocks = self.clocks
+        await self._take_over()
+        if not self._taken:
+            await self.see()
+            self.model.write(self.seen)
+            return
+        self._clocks_of_sum = clocks
+        rule, where = self._message()
+        self._since = self._taken = 0
+        if beside:
+            self._is_under_way = self.centre.begin_commit(rule, where)
+        else:
+            await self._see_answer(await self.centre.commit(rule, where))
+
+    def _message(self) -> tuple[Rule, Where]:
+        """What the server does with the sum, and what it does it to; the sum begins anew."""
+        rate, drop_rate = self.rate, self._drop_rate
+        indices, values = self._dropper.take(self._sum) if drop_rate else (None, self._sum.copy())
+        self._sum.fill(0)
+
+        def optimise(shard: Shard) -> None:
+            number = int(shard.clock + self.commits_before[shard.number]) + 1
+            self._update(shard.vector, values[shard.part], [*shard.segments.values()], number=number, rate=rate)
+            if indices is None:
+                np.copyto(self.seen[shard.part], shard.vector)
+
+        def answer(part: slice, server: Vector) -> int:
+            return update_view(self.seen[part], server, drop_rate) * (server.itemsize + INDEX_BYTES)
+
+        return optimise, Where(indices=indices, answer=None if indices is None else answer)
+
+    async def _take_over(self) -> None:
+        """Wait for a commit beside the computation, and continue from its answer."""
+        if self._is_under_way:
+            self._is_under_way = False
+            made = await self.centre.drain()
+            if made is not None:
+                await self._see_answer(made)
+
+    async def _see_answer(self, made: Commit) -> None:
+        self.staleness.update((made.before - self._clocks_of_sum).tolist())
+        self.clocks = made.after
+        if not made.is_made:
+            await self.see()
+        self.model.write(self.seen)
+
+    @override
+    async def flush(self) -> None:
+        """Commit the sum of the gradients; what is dropped stays in the residual."""
+        if self._since or self._is_under_way:
+            await self._exchange(beside=False)
+
+    @override
+    async def current(self, out: Vector) -> None:
+        await self.centre.pull(out)
+
+    @override
+    async def add(self, change: Vector) -> None:
+        await self._take_over()
+        await super().add(change)
+
+    @override
+    async def quiesce(self) -> None:
+        await self._take_over()
+        await super().quiesce()
+
+    @override
+    async def state(self) -> dict[str, Any]:
+        await self._take_over()
+        own = {"sum": self._sum.copy(), "residual": self.residual.copy(), "since": self._since, "taken": self._taken}
+        return {**await super().state(), **own}
+
+    @override
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
+        self._sum[:], self.residual[:] = state["sum"], state["residual"]
+        self._since, self._taken = state["since"], state["taken"]
