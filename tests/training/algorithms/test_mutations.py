@@ -226,6 +226,8 @@ def mutated(function: Callable[..., Any], old: str, new: str) -> FunctionType:
     return found
 
 
+# A simulation that fails leaves coroutines behind.
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("line", MUTATIONS)
 def test_a_wrong_line_makes_a_test_fail(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation = MUTATIONS[line]
