@@ -284,16 +284,26 @@ def evaluate_files(
 @command
 def compare(
     asked: Asked,
-    name: Annotated[str, typer.Argument(help="thesis: its tables and figures.")] = "thesis",
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="MPI ranks; sets compare.workers.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Train all runs again.")] = False,
+    name: Annotated[str | None, typer.Argument(help="The same as --study.")] = None,
+    study: Annotated[str | None, typer.Option("--study", help="A name of --list, or a YAML file.")] = None,
+    form: Annotated[str, typer.Option("--form", help="small (minutes) or full.")] = "small",
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Sets compare.train.workers.")] = None,
+    publish: Annotated[Path | None, typer.Option("--publish", help="Folder of the page: docs/studies.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="List the studies: source, form, expected time.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Make all runs again.")] = False,
 ) -> None:
-    """Compare optimisers on the same features: tables and figures."""
-    from pipeline.commands.compare import compare
+    """Study optimisers on the same events: claims of a source, tables, figures."""
+    from pipeline.commands.compare import compare, list_studies, read_study
 
-    asked = asked.plus("compare.workers", workers)
-    page = compare(asked.run_folder(), name, command=asked.typed("compare", name), force=force)
-    err.print(f"comparison: {page}", markup=False)
+    if show:
+        out.print(list_studies())
+        return
+    chosen, asked = study or name or "thesis-hlf", asked.plus("compare.train.workers", workers)
+    run_folder = asked.run_folder()
+    found = read_study(chosen, form, run_folder.config.compare)
+    words = ["compare", "--study", chosen, "--form", form, *(["--publish", str(publish)] if publish else [])]
+    page = compare(run_folder, found, command=asked.typed(*words), force=force, publish=publish)
+    err.print(f"study: {page}", markup=False)
 
 
 @command

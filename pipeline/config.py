@@ -36,7 +36,6 @@ from pipeline.errors import ConfigError, LoadTestError, nearest, short
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import TrainSettings
-from training.studies.settings import CompareSettings
 
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
@@ -153,7 +152,8 @@ class Config(BaseModel):
     train: TrainSettings = TrainSettings()
     train_by_network: dict[ModelName, dict[str, Any]] = {}
     """Values of `train` that differ for one network, for example `{particles: {epochs: 10}}`."""
-    compare: CompareSettings = CompareSettings()
+    compare: dict[str, Any] = {}
+    """Values of the study of `compare` that differ from its file, for example `{seeds: 3, train: {epochs: 5}}`."""
     evaluate: EvaluateSettings = EvaluateSettings()
     promote: PromoteSettings = PromoteSettings()
     mlflow: MlflowSettings = MlflowSettings()

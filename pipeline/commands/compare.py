@@ -1,4 +1,4 @@
-"""`compare NAME`: connects `training.studies` to run folder, console and provenance."""
+"""`compare --study NAME`: connects `training.studies` to run folder, console and provenance."""
 
 from __future__ import annotations
 
@@ -6,88 +6,150 @@ import platform
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from rich.console import Console
+from pydantic import ValidationError
+from ruamel.yaml.error import YAMLError
 
 from features.dataset import FeatureDataset
 from models.evaluation.style import PlotLabels
-from models.networks.registry import ModelName
+from pipeline.configuration.mistakes import explain
+from pipeline.configuration.yaml_text import about_yaml, read_yaml
 from pipeline.errors import ConfigError, RunFolderError, nearest
 from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.provenance import code_version, now, package_versions
-from pipeline.runs.store import Version, write_atomically
+from pipeline.runs.store import write_atomically
 from pipeline.stages.train import Train
 from pipeline.terminal.grid import Grid
 from pipeline.terminal.progress import Bar
-from training.simulation.probe import Measurement
+from training.simulation.calibrate import in_the_cloud
+from training.simulation.cluster import ClusterSettings
 from training.studies.calibration import FILE as CALIBRATION
-from training.studies.calibration import read_or_measure
-from training.studies.drawing import draw
-from training.studies.page import render as render_page
-from training.studies.plan import StudyJob, StudyPlan, make_plan
-from training.studies.results import Comparison, Timing, collect, load
-from training.studies.runs import count_all, run_job
-from training.studies.statistics import mean_of
-from training.studies.timing import time_model
-from training.studies.variants import ALL_METHODS, COMPARISONS, REFERENCE, TableColumn, Variant, title_of
+from training.studies.calibration import calibrated, plan_calibration, read_or_measure
+from training.studies.claims import judge
+from training.studies.figures import draw_all
+from training.studies.measured import measure_all
+from training.studies.page import render
+from training.studies.plan import PlannedRun, Workload, dataset_digest, digest_of_study, planned_runs
+from training.studies.results import Check, StudyResult, load
+from training.studies.simulated import simulate_all
+from training.studies.study import FOLDER, StudySettings, form_of
+from training.studies.tables import summed_up
 from training.threads import use_threads
 
 _FOLDER: Final = "compare"
-_RESULT: Final = "comparison.json"
+_RESULT: Final = "result.json"
 _FIGURES: Final = "figures"
-_PAGE: Final = "comparison.md"
-#: Files and folders of a comparison, which `--force` removes.
+_PAGE: Final = "page.md"
+FORMS: Final = ("small", "full")
+#: Files and folders of a study, which `--force` removes.
 _WRITTEN: Final = ("runs", "timing", "jobs", _FIGURES, _RESULT, _PAGE, CALIBRATION)
 
 
-def compare(run_folder: RunFolder, name: str, *, command: str, force: bool = False) -> Path:
-    """Make the missing runs of a comparison of optimisers on the features of a run folder, and draw the results.
+class Study(NamedTuple):
+    """A study to make."""
+
+    name: str
+    form: str
+    settings: StudySettings
+
+
+def shipped() -> dict[str, Path]:
+    """The studies that come with the code, by name; tables and figures of a study are further names of it."""
+    found = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+    return found | {name: path for path in found.values() for name in _content(path).get("shows") or {}}
+
+
+def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> Study:
+    """A study by the name of a shipped one, of a table or figure of it, or by the path of a file.
+
+    Args:
+        name: Its name or path.
+        form: `small` or `full`.
+        changes: Values that differ from those of the file.
+
+    Raises:
+        ConfigError: There is no such study, or its file has mistakes.
+    """
+    files = shipped()
+    path = files.get(name, Path(name))
+    if not path.is_file():
+        raise ConfigError(f"compare {name}: there is no such study.{nearest(name, files)} `compare --list` shows all.")
+    if form not in FORMS:
+        raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
+    content = form_of(_content(path), form, changes or {})
+    try:
+        return Study(path.stem, form, StudySettings.model_validate(content))
+    except ValidationError as cause:
+        place = f"{path}{' with the section compare of the config' if changes else ''}"
+        raise ConfigError(explain(cause, StudySettings, place=place, of_file=None, overrides=[])) from None
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = read_yaml(path.read_text(encoding="utf-8"))
+    except YAMLError as cause:
+        raise ConfigError(f"{path} is no valid YAML: {about_yaml(cause)}") from None
+    return content
+
+
+def list_studies() -> Grid:
+    """All shipped studies: name, source, what they show, form, expected time."""
+    table = Grid("study", "source", "shows", "form", "minutes")
+    for path in dict.fromkeys(shipped().values()):
+        for form in FORMS:
+            name, _, study = read_study(path.stem, form)
+            table.add_row(name, study.source, ", ".join(study.shows.values()), form, f"{study.minutes:g}")
+    return table
+
+
+def compare(
+    run_folder: RunFolder, study: Study, *, command: str, force: bool = False, publish: Path | None = None
+) -> Path:
+    """Make the missing runs of a study, and its tables, figures and page.
 
     Its files, in `<run_dir>/compare/<name>/`:
-        comparison.json, comparison.md, figures/    the result
-        runs/<network>/<method>/rate-times-<f>/seed-<n>/
-                                                    each run, as `train` leaves it, and `test_events.json`
-        timing/<network>/...                        short runs that measure time
-        calibration.json                            measured messages
-        jobs/                                       logs of the ranks
+        result.json, page.md, figures/    the result
+        runs/<method>/seed-<n>-<digest>/  each run; its name holds a digest of its settings
+        timing/, calibration.json, jobs/  short runs that measure this machine, measured messages, logs of ranks
 
     Args:
         run_folder: The run folder.
-        name: One of `training.studies.variants.COMPARISONS`.
+        study: The study.
         command: The command line, for the page.
-        force: Train all runs again.
+        force: Make all runs again.
+        publish: Folder for a copy of page and figures, such as `docs/studies`.
 
     Returns:
         The page.
 
     Raises:
-        ConfigError: There is no comparison of this name.
         MissingInputError: There are no features yet.
         TrainingError: A run fails; the message names it.
         RunFolderError: The folder is in use or cannot be written.
     """
-    if name not in COMPARISONS:
-        raise ConfigError(f"compare {name}: there is no such comparison.{nearest(name, COMPARISONS)}")
     use_threads(run_folder.config.train.threads)
     with run_folder.locked("compare"):
-        upstream = run_folder.upstream(Train())
-        Runner(run_folder).say_what_is_stale(Train(), upstream)
-        features = upstream["features"]
-        run_folder.config.refuse_load_test(features.manifest["counters"]["load_test"])
-        folder = run_folder.config.run_dir / _FOLDER / name
+        folder = run_folder.config.run_dir / _FOLDER / study.name
         try:
             if force:
                 _remove_written(folder)
             folder.mkdir(parents=True, exist_ok=True)
-            return _compare(run_folder, name, features, folder, command)
+            result = _result(run_folder, study, folder, command)
+            page = _write(run_folder, result, folder, folder / _FIGURES)
+            if publish is not None:
+                page = _write(run_folder, result, publish, publish / study.name, name=f"{study.name}.md")
         except OSError as cause:
             raise RunFolderError(
-                f"the comparison could not be written or read ({cause}). Check space and permissions of {folder}, "
+                f"the study could not be written or read ({cause}). Check space and permissions of {folder}, "
                 f"or compare again with --force."
             ) from cause
+        run_folder.console.print(table_of(result))
+        for claim, verdict, _ in judge(result)[1]:
+            run_folder.say(f"  {verdict}: {claim.claim}")
+        return page
 
 
 def _remove_written(folder: Path) -> None:
@@ -99,114 +161,101 @@ def _remove_written(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _compare(run_folder: RunFolder, name: str, features: Version, folder: Path, command: str) -> Path:
-    config = run_folder.config
+def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> StudyResult:
+    """The result of all runs; those that are not done are made."""
+    config, settings = run_folder.config, study.settings
+    upstream = run_folder.upstream(Train())
+    Runner(run_folder).say_what_is_stale(Train(), upstream)
+    features = upstream["features"]
+    config.refuse_load_test(features.manifest["counters"]["load_test"])
+    if settings.workload not in type(config.model).model_fields:
+        raise ConfigError(
+            f"study {study.name}: there is no workload '{settings.workload}'."
+            f"{nearest(settings.workload, type(config.model).model_fields)}"
+        )
     dataset = FeatureDataset.load(features.folder)
-    plan = make_plan(
-        name,
-        config.compare,
-        base=config.train,
-        networks=config.model,
-        dataset=dataset,
-        folder=folder,
-        cores=_cores(run_folder),
-    )
-    found = load(folder / _RESULT, plan.digest)
-    if found is None:
-        found = _make(run_folder, plan, dataset, features, command, folder)
-        write_atomically(folder / _RESULT, found.to_json())
-    else:
-        run_folder.console.print("[bold]compare[/]: all runs are done; redrawing", highlight=False)
-    report = config.report
-    labels = PlotLabels(report.experiment, report.sample_note, report.energy_tev)
-    drawn = draw(found, labels, folder / _FIGURES)
-    page = folder / _PAGE
-    page.write_text(render_page(found, drawn, folder=_FIGURES), encoding="utf-8")
-    for model in found.models:
-        run_folder.console.print(table_of(found, model))
-    return page
-
-
-def _make(
-    run_folder: RunFolder, plan: StudyPlan, dataset: FeatureDataset, features: Version, command: str, folder: Path
-) -> Comparison:
-    """All runs and measurements, without the drawing."""
-    config = run_folder.config
-    run_folder.refuse_unfit_machine(Train.needs, "optimisers cannot be compared", workers=config.compare.workers)
+    workload = Workload(features.folder.absolute(), config.model.of(settings.workload), dataset_digest(features.folder))
+    cores = read_machine(run_dir=config.run_dir).cores
+    is_calibrated = settings.execution == "simulate" and settings.calibration_epochs is not None
+    timing = plan_calibration(settings, workload, config.train, folder, cores=cores) if is_calibrated else None
+    checks: list[Check] = []
+    cluster, measured = ClusterSettings(), None
     code = code_version()
-    for job in plan.jobs:
-        _run_job(run_folder.console, job, dataset, code)
-    with Bar(run_folder.console, "predict the test split", "models") as bar:
-        count_all(plan.runs(), dataset.files("test"), bar)
-    messages = read_or_measure(folder, config.train)
-    found = Comparison(
-        name=plan.name,
-        digest=plan.digest,
-        made=_made(run_folder, command),
-        settings={key: getattr(config, key).model_dump(mode="json") for key in ("compare", "train", "model")},
+    if timing is not None:
+        _measure(run_folder, timing.runs, folder, code, "measure this machine")
+        measured, checks = calibrated(timing, read_or_measure(folder, timing.checks[0].train))
+        cluster = in_the_cloud(measured)
+    runs = planned_runs(settings, workload, config.train, cluster, folder)
+    digest = digest_of_study(settings, runs, timing.runs if timing else ())
+    found = load(folder / _RESULT, digest)
+    if found is not None:
+        run_folder.say("compare: all runs are done; redrawing")
+        return found._replace(study=settings)
+    _make(run_folder, study, runs, folder, code, cores)
+    results = [run.result for run in runs]
+    found = StudyResult(
+        name=study.name,
+        form=study.form,
+        digest=digest,
+        study=settings,
+        made={
+            "command": command,
+            "created": now(),
+            "machine": {"cpu": cpu_name(), "cores": cores},
+            "packages": package_versions(),
+        },
         data={
             "version": features.name,
             "classes": dataset.classes,
             "counts": dataset.counts,
             "sample_note": config.report.sample_note,
         },
-        runs=collect(plan.runs()),
-        timing={},
+        cluster=None if settings.execution == "mpi" else (measured or cluster).model_dump(mode="json"),
+        checks=checks,
+        runs=[each for each in results if each is not None],
     )
-    for model in config.compare.models:
-        found.timing[model] = _time(run_folder, plan, found, model, dataset, messages)
+    write_atomically(folder / _RESULT, found.to_json())
     return found
 
 
-def _run_job(console: Console, job: StudyJob, dataset: FeatureDataset, code: str) -> None:
-    left = sum(not run.is_done for run in job.runs)
-    before = f", {len(job.runs) - left} done before" if left < len(job.runs) else ""
-    console.print(f"[bold]compare[/]: {job.title}: {len(job.runs)} run(s){before}", highlight=False)
-    with Bar(console, "train", "steps") as bar:
-        run_job(
-            job, dataset, code=code, on_progress=bar, on_loss=lambda words: console.print(f"  {words}", highlight=False)
-        )
+def _make(run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folder: Path, code: str, cores: int) -> None:
+    if study.settings.execution == "mpi":
+        _measure(run_folder, runs, folder, code, "train")
+        return
+    left = [run for run in runs if run.result is None]
+    _say(run_folder, study.name, runs, left)
+    if left:
+        with Bar(run_folder.console, "simulate", "runs") as bar:
+            simulate_all(left, cores=cores, code=code, on_progress=bar)
 
 
-def _time(
-    run_folder: RunFolder,
-    plan: StudyPlan,
-    found: Comparison,
-    model: ModelName,
-    dataset: FeatureDataset,
-    messages: Sequence[Measurement],
-) -> Timing:
-    """Measured and simulated times of a network; the scaling study uses the first network only, as in the thesis."""
-    config = run_folder.config.compare
-    best = {variant: found.of(model, variant)[0] for variant in found.variants(model)}
-    compared = [
-        run
-        for run in plan.runs()
-        if run.model == model and run.spec.train.learning_rate == best[run.variant].learning_rate
-    ]
-    with Bar(run_folder.console, f"simulate {model}", "runs") as bar:
-        return time_model(
-            plan.timing_runs(model),
-            compared,
-            [group.rows for group in dataset.splits["train"]],
-            num_parameters=best[REFERENCE].summary["num_parameters"],
-            most_workers=config.simulated_workers if model == config.models[0] else None,
-            messages=messages,
-            on_progress=bar,
-        )
+def _measure(run_folder: RunFolder, runs: Sequence[PlannedRun], folder: Path, code: str, what: str) -> None:
+    """Make MPI runs; those of as many workers share their ranks, which start only once."""
+    for workers in sorted({run.train.workers for run in runs}):
+        of_these = [run for run in runs if run.train.workers == workers]
+        left = [run for run in of_these if run.result is None]
+        words = f"{what} with {workers} worker(s)"
+        _say(run_folder, words, of_these, left)
+        if left:
+            run_folder.refuse_unfit_machine(Train.needs, "optimisers cannot be compared", workers=workers)
+            jobs = folder / "jobs" / f"{workers}-workers"
+            with Bar(run_folder.console, words, "steps") as bar:
+                measure_all(left, jobs, code=code, on_progress=bar, on_loss=run_folder.say)
 
 
-def _made(run_folder: RunFolder, command: str) -> dict[str, Any]:
-    return {
-        "command": command,
-        "created": now(),
-        "machine": {"cpu": cpu_name(), "cores": _cores(run_folder)},
-        "packages": package_versions(),
-    }
+def _say(run_folder: RunFolder, what: str, runs: Sequence[PlannedRun], left: Sequence[PlannedRun]) -> None:
+    before = f", {len(runs) - len(left)} done before" if len(left) < len(runs) else ""
+    run_folder.say(f"compare: {what}: {len(runs)} run(s){before}")
 
 
-def _cores(run_folder: RunFolder) -> int:
-    return read_machine(run_dir=run_folder.config.run_dir).cores
+def _write(run_folder: RunFolder, result: StudyResult, folder: Path, figures: Path, name: str = _PAGE) -> Path:
+    """Draw the figures and write the page."""
+    report = run_folder.config.report
+    figures.mkdir(parents=True, exist_ok=True)
+    draw_all(result, PlotLabels(report.experiment, report.sample_note, report.energy_tev), figures)
+    page = folder / name
+    page.write_text(render(result, folder=figures.name), encoding="utf-8")
+    return page
 
 
 def cpu_name() -> str:
@@ -219,14 +268,10 @@ def cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def table_of(comparison: Comparison, model: str) -> Grid:
-    """Table of mean test accuracies with standard errors, for the terminal."""
-    table = Grid("method", *(str(column) for column in TableColumn), title=f"{model}: test accuracy [%]")
-    for method in ALL_METHODS:
-        cells = []
-        for column in TableColumn:
-            runs = comparison.of(model, Variant(method, column))
-            mean = mean_of([run.counts.accuracy for run in runs]) if runs else None
-            cells.append(f"{100 * mean.value:.2f} ± {100 * mean.error:.2f}" if mean else "-")
-        table.add_row(title_of(method), *cells)
+def table_of(result: StudyResult) -> Grid:
+    """The measures that the study compares, for the terminal."""
+    names = result.study.compared
+    table = Grid("method", *names, title=result.study.title)
+    for cell in result.cells():
+        table.add_row(result.title(cell), *(summed_up(result, cell, name) for name in names))
     return table

@@ -31,7 +31,7 @@ OWN: dict[str, set[str]] = {
     **{name: {"--force", "--exit-code"} for name in ("ingest", "features", "evaluate", "export", "report", "promote")},
     "gridsearch": {"--force", "--exit-code", "--if-wanted"},
     "train": {"--force", "--exit-code", "--workers"},
-    "compare": {"name", "--force", "--workers"},
+    "compare": {"name", "--study", "--form", "--list", "--publish", "--force", "--workers"},
     "evaluate-files": {"--model", "--inputs", "--out"},
     "rollback": {"network"},
     "clean": {"--keep", "--dry-run"},
@@ -112,11 +112,11 @@ def test_workers_set_the_ranks_of_their_own_command(monkeypatch: pytest.MonkeyPa
     found = []
 
     def run(run_folder: RunFolder, *_: object, **__: object) -> None:
-        found.append((run_folder.config.train.workers, run_folder.config.compare.workers))
+        found.append((run_folder.config.train.workers, run_folder.config.compare["train"]["workers"]))
 
     monkeypatch.setattr("pipeline.commands.run.run", run)
     monkeypatch.setattr("pipeline.commands.compare.compare", run)
-    changes = ["--set", "train.workers=2", "--set", "compare.workers=3"]
+    changes = ["--set", "train.workers=2", "--set", "compare.train.workers=3"]
     for command in ("train", "compare"):
         for words in ([], ["--workers", "4"]):
             assert invoke(command, *words, *changes).exit_code == Exit.OK

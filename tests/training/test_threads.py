@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_info
 from training_runs import make_spec
 
 from features.dataset import FeatureDataset
-from pipeline.commands.compare import compare
+from pipeline.commands.compare import compare, read_study
 from pipeline.commands.evaluate_files import evaluate_files
 from pipeline.commands.promote import promote
 from pipeline.config import load_config
@@ -102,7 +102,7 @@ def in_stage(stage: type[Evaluate | Export], folder: RunFolder) -> None:
         lambda folder: in_stage(Export, folder),
         lambda folder: evaluate_files(folder, [], [], None),
         lambda folder: next(promote(folder)),
-        lambda folder: compare(folder, "thesis", command=""),
+        lambda folder: compare(folder, read_study("thesis-hlf", "small"), command=""),
     ],
     ids=["evaluate", "export", "evaluate-files", "promote", "compare"],
 )

@@ -1,34 +1,97 @@
-"""The file of measured messages that calibrates the simulator: the first comparison writes it, later ones read it."""
+"""Measures this machine for the simulator by short MPI runs and messages, and checks the simulator with others."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from features.dataset import FeatureDataset
 from training.launching.probing import measure_messages
+from training.loop.records import read_records
 from training.settings import TrainSettings
+from training.simulation.calibrate import calibrate
+from training.simulation.cluster import ClusterSettings
 from training.simulation.probe import Measurement
+from training.studies.plan import PlannedRun, Workload, digest_of, on_this_machine, planned
+from training.studies.results import Check
+from training.studies.run_result import rates
+from training.studies.simulated import num_parameters, simulate_times
+from training.studies.study import StudySettings
 
 FILE: Final = "calibration.json"
 #: Below and above the size of the HLF network's parameters [bytes].
 _SIZES: Final = (256, 32_768)
-_WORKERS: Final = 2
+#: Factor between the two batch sizes of one worker, which give the times per step and per event.
+_LARGER_BATCH: Final = 4
+#: More local steps than an epoch has.
+_NEVER: Final = 10**9
+
+
+class CalibrationPlan(NamedTuple):
+    """Short runs with at most one worker per core."""
+
+    alone: list[PlannedRun]
+    """One worker, with two batch sizes."""
+    apart: list[PlannedRun]
+    """Several workers that compute without messages."""
+    checks: list[PlannedRun]
+    """The methods of the study, without slow momentum, to check the simulator."""
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """All runs."""
+        return [*self.alone, *self.apart, *self.checks]
+
+
+def plan_calibration(
+    study: StudySettings, workload: Workload, base: TrainSettings, folder: Path, *, cores: int
+) -> CalibrationPlan:
+    """The runs that measure this machine.
+
+    Args:
+        study: The study.
+        workload: What it trains.
+        base: The section `train` of the config.
+        folder: Folder of the study.
+        cores: Number of cores, the highest number of workers.
+    """
+    epochs = study.calibration_epochs or 1
+    groups = len(FeatureDataset.load(workload.dataset).splits["train"])
+    counts = _worker_counts(min(cores, groups))
+    shared = {"epochs": epochs, "slowmo": None, "optimizer_state": None, "sharding": None}
+    found = {method: next(study.combinations(method)) for method in study.methods}
+    like = {method: study.train_settings(method, values, base.seed) for method, values in found.items()}
+    batch = like[study.reference].batch_size
+
+    def run(name: str, settings: TrainSettings, **changes: Any) -> PlannedRun:
+        train = TrainSettings.model_validate({**settings.model_dump(), **shared, **changes})
+        return planned(workload, on_this_machine(train, base), None, None, folder / "timing", name, {})
+
+    plain = like[study.reference]
+    alone = [run("sgd", plain, algorithm="sgd", workers=1, batch_size=size) for size in (batch, batch * _LARGER_BATCH)]
+    apart = [run("apart", plain, workers=count, **_LOCAL) for count in counts]
+    bare = {json.dumps(each.model_dump(mode="json")["algorithm"]): name for name, each in reversed(like.items())}
+    names = [name for name in like if name in bare.values() and name != study.alone]
+    return CalibrationPlan(
+        alone, apart, [run(name, like[name], workers=count, batch_size=batch) for count in counts for name in names]
+    )
 
 
 def read_or_measure(folder: Path, like: TrainSettings) -> list[Measurement]:
-    """Messages between two processes of this machine.
+    """Messages between two processes of this machine, measured once.
 
     Args:
         folder: Folder of the file.
-        like: Settings of the launcher and the protocol.
+        like: Settings of the launcher.
 
     Raises:
         LaunchError: The ranks do not start or fail.
     """
-    settings = like.model_copy(update={"workers": _WORKERS})
-    exchange = like.algorithm.sharing.protocol
-    how: dict[str, Any] = {"workers": _WORKERS, "sizes": list(_SIZES), "exchange": exchange}
+    pair = {"algorithm": "ad-psgd", "workers": 2, "slowmo": None}
+    settings = TrainSettings.model_validate({**like.model_dump(mode="json"), **pair})
+    how = digest_of([_SIZES, settings.exchange, settings.network, settings.launcher, settings.launcher_args])
     path = folder / FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -38,6 +101,36 @@ def read_or_measure(folder: Path, like: TrainSettings) -> list[Measurement]:
         # Absent or of another version: measure.
         pass
     found = measure_messages(settings, _SIZES)
-    content = {"how": how, "messages": [each._asdict() for each in found]}
-    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    path.write_text(json.dumps({"how": how, "messages": [each._asdict() for each in found]}, indent=1))
     return found
+
+
+def calibrated(plan: CalibrationPlan, messages: Sequence[Measurement]) -> tuple[ClusterSettings, list[Check]]:
+    """The cluster of machines like this one, and the check of the simulator on this machine."""
+    alone, apart = ([read_records(run.folder) for run in runs] for runs in (plan.alone, plan.apart))
+    cluster = calibrate(alone, apart, messages)
+    return cluster, [_checked(run, cluster) for run in plan.checks]
+
+
+def _checked(run: PlannedRun, cluster: ClusterSettings) -> Check:
+    settings = run.train
+    rows = [group.rows for group in FeatureDataset.load(run.workload.dataset).splits["train"]]
+    here = cluster.model_copy(update={"workers_per_host": settings.workers})
+    predicted = simulate_times(rows, settings, here, num_parameters=num_parameters(run.workload))
+    both = (rates(ranks)["seconds_per_batch"] for ranks in (read_records(run.folder), predicted))
+    return Check(run.method, settings.workers, *both)
+
+
+def _worker_counts(most: int) -> list[int]:
+    """Numbers of workers to time: powers of 2 and `most`; at least 2, since one worker makes no averages.
+
+    Examples:
+        >>> _worker_counts(1), _worker_counts(6)
+        ([2], [2, 4, 6])
+    """
+    powers = [2**power for power in range(1, 11) if 2**power <= most]
+    return sorted({2, *powers, max(most, 2)})
+
+
+#: Workers that compute without messages within an epoch.
+_LOCAL: Final[dict[str, Any]] = {"algorithm": "local-sgd", "local_steps": _NEVER}

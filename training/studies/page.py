@@ -1,120 +1,118 @@
-"""The page of a comparison: tables, sentences and figures in one Markdown file."""
+"""The page of a study: what the source claims and what came out, tables and figures in one Markdown file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
-from training.studies.drawing import Drawn
-from training.studies.results import Comparison
+from training.studies.claims import Verdict, judge
+from training.studies.results import StudyResult
 from training.studies.statistics import LEVEL, MARGIN
 from training.studies.tables import (
-    MODEL_NAMES,
-    accuracy_table,
+    best_table,
     binomial_note,
-    judged,
+    claims_table,
     markdown_table,
-    overall,
-    rate_table,
     still_learning,
+    study_table,
     verdict_table,
-    work_table,
 )
 
-_TABLE: Final = {"hlf": " (thesis, table 4.2)", "particles": " (thesis, table 4.3)", "inclusive": ""}
-_THESIS: Final = (
-    "Migliorini's thesis (Padova 2020, tables 4.2 and 4.3) gives, on another and larger sample and without a spread "
-    "over seeds, 91.68 % for AR-SGD with the high-level features and 91.50 to 91.88 % for the six others, and 94.06 % "
-    "and 93.89 to 94.13 % with the particles. Those numbers are of other events and cannot be compared with these."
-)
 _RULE: Final = (
-    "Differences are paired: the same seed, the same test events. Seeds and events both count as samples, so that a "
-    "verdict holds for other seeds and other events of this kind; an analysis of variance gives both parts of the "
-    f"error. *Better* and *worse*: a difference at {100 * LEVEL:g} %. *Equivalent*: two one-sided tests show it below "
-    f"{100 * MARGIN:g} points at {100 * LEVEL:g} %. Both probabilities p are corrected for the number of comparisons "
-    "in the table (Holm); the intervals are not. *Undecided*: neither; the seeds or test events that would decide are "
-    "given for a true difference as large as the measured one."
+    "Differences are paired: the same seed and, for the test accuracy, the same test events. Seeds and events both "
+    "count as samples, so that a verdict holds for other seeds and other events of this kind. Times and rates compare "
+    f"by their ratio, seed by seed. *Better* and *worse*: a difference at {100 * LEVEL:g} %. *Equivalent*: two "
+    f"one-sided tests show it below {100 * MARGIN:g} points (times: below 10 %, where nothing else is said) at "
+    f"{100 * LEVEL:g} %. Both probabilities p are corrected for the number of comparisons in the same measure (Holm); "
+    "the intervals are not. *Undecided*: neither; the seeds or test events that would decide are given for a true "
+    "difference as large as the measured one. A claim is *confirmed* or *refuted* if each of its comparisons, or one, "
+    "is significantly so."
 )
-_RATES: Final = (
-    "Lowest validation loss and test accuracy, means over the seeds. In bold: the rate with the lowest loss, which all "
+_BEST: Final = (
+    "Lowest validation loss and test accuracy, means over the seeds. In bold: the one with the lowest loss, which all "
     "other tables and figures use."
 )
 _AGAIN: Final = (
-    "All tables and figures are made from `comparison.json`; the same command draws them again without training."
+    "All tables and figures are made from `result.json`; the same command draws them again without training."
 )
 
 
-def render(comparison: Comparison, drawn: Sequence[Drawn], *, folder: str) -> str:
+def render(result: StudyResult, *, folder: str) -> str:
     """The page.
 
     Args:
-        comparison: Results of the comparison.
-        drawn: The figures.
+        result: The result of the study.
         folder: Folder of the figures, relative to the page.
     """
-    parts = [f"# Comparison of optimisers: {comparison.name}", _about(comparison)]
-    for model in comparison.models:
-        parts += [f"## {MODEL_NAMES[model]}", *_results(comparison, model)]
-        parts += [_figure(each, folder) for each in drawn if each.model == model]
-    parts += ["## Agreement of the workers", *(_figure(each, folder) for each in drawn if each.model is None)]
-    parts += ["## How it was made", _made(comparison)]
-    return "\n\n".join(parts) + "\n"
+    study = result.study
+    judged, claims = judge(result)
+    parts = [f"# {study.title}", _about(result)]
+    if claims:
+        words = [each.verdict for each in claims]
+        counts = ", ".join(f"{words.count(verdict)} {verdict}" for verdict in Verdict if verdict in words)
+        parts += ["## What the source claims, and what came out", f"{counts}.", claims_table(claims, result)]
+    for table in study.tables:
+        parts += [f"## {table.title}", study_table(result, table)]
+    learns = study.times_only is None
+    if learns:
+        parts += [binomial_note(result), still_learning(result)]
+    for figure in study.figures:
+        title = f"{figure.title} ({result.warning})" if result.warning else figure.title
+        parts += [f"## {title}", f"![{figure.title}]({folder}/{figure.name}.png)", figure.caption]
+    if judged:
+        parts += ["## Every comparison", _RULE, verdict_table(judged, result)]
+    if study.best_of:
+        parts += [
+            f"## Sweep of {', '.join(key.rpartition('.')[2] for key in study.best_of)}",
+            _BEST,
+            best_table(result),
+        ]
+    if result.is_simulated:
+        parts += ["## Check of the simulator", _checks(result)]
+    parts += ["## How it was made", _made(result)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _about(comparison: Comparison) -> str:
-    chosen, train = comparison.settings["compare"], comparison.settings["train"]
-    seeds = "; ".join(
-        f"{model} {_range([run.seed for run in comparison.runs if run.model == model])}" for model in comparison.models
-    )
-    lengths = ", ".join(f"{chosen['epochs'][model]} ({model})" for model in comparison.models)
-    rates = " or ".join(f"{rate:g}" for rate in sorted({run.learning_rate for run in comparison.runs}))
-    scaled = (
-        ", multiplied by the number of workers for AR-SGD (linear rule)"
-        if train["optimizer"] == "sgd" and train["scale_learning_rate"]
-        else ", each for every method"
-    )
-    slow = f"tau {chosen['tau']}, alpha 1, beta {chosen['beta']:g}"
+def _about(result: StudyResult) -> str:
+    study, seeds = result.study, sorted({run.seed for run in result.runs})
+    shows = f", {', '.join(study.shows.values())}" if study.shows else ""
+    span = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    how = "virtual workers of the simulator" if result.is_simulated else "MPI ranks of this machine"
     return (
-        f"Made by `{comparison.made['command']}`; nothing here is typed in by hand.\n\n"
-        f"Every method trains on the same events: {chosen['workers']} workers (MPI ranks), {chosen['batch_size']} "
-        f"events per worker and step (sequential SGD: one worker), epochs: {lengths}. The same seed means the same "
-        f"initial weights and, for the same number of workers, the same "
-        f"order of events for every method; seeds: {seeds}. Each worker's optimiser is {train['optimizer']} with "
-        f"learning rate {rates}{scaled}. SwarmSGD takes {chosen['local_steps']} local steps between averages; SlowMo "
-        f"has {slow}, with the exact average of all models before each outer step or without it (no avg.). Of each "
-        f"run the average model of the epoch with the lowest validation loss is taken, and predicts the test split "
-        f"once.\n\n{_THESIS}"
+        f"Source: {study.source}{shows}. Made by `{result.made['command']}` in the form *{result.form}*; nothing here "
+        f"is typed in by hand.\n\n{study.about.strip()}\n\nWorkers are {how}. The same seed means the same initial "
+        f"weights and, for the same number of workers, the same order of events for every method; seeds: {span}."
     )
 
 
-def _results(comparison: Comparison, model: str) -> list[str]:
-    judgements = judged(comparison, model)
-    return [
-        f"### Test accuracy{_TABLE[model]}",
-        accuracy_table(comparison, model),
-        binomial_note(comparison, model),
-        still_learning(comparison, model),
-        "### What may be said",
-        _RULE,
-        verdict_table(judgements),
-        overall(judgements),
-        "### Learning rates",
-        _RATES,
-        rate_table(comparison, model),
-        "### What the methods did",
-        work_table(comparison, model),
+def _checks(result: StudyResult) -> str:
+    if not result.checks:
+        return "The computing times of the cluster are given, not measured: nothing was checked on this machine."
+    rows = [
+        [
+            result.study.methods[each.method].title,
+            each.workers,
+            f"{1e3 * each.measured:.3g}",
+            f"{1e3 * each.predicted:.3g}",
+            f"{100 * (each.predicted / each.measured - 1):+.0f} %",
+        ]
+        for each in result.checks
     ]
+    cluster = result.cluster or {}
+    about = (
+        f"Time per batch of MPI ranks on {result.made['machine']['cores']} core(s) of this machine, measured and "
+        f"predicted. A step takes {1e3 * cluster['step_seconds']:.3g} ms + {1e6 * cluster['event_seconds']:.3g} us per "
+        f"event with a log-normal spread of {cluster['jitter']:.2g}, measured on one core; messages between processes "
+        f"here have a latency of {1e6 * cluster['latency_seconds']:.3g} us. The simulated cluster has one such core "
+        f"for each worker, and the network of the study: 10 Gb/s with a latency of 50 us where it says nothing else. A "
+        f"check that misses by more than 25 % stands in the titles of the figures."
+    )
+    header = ["", "workers", "measured [ms]", "predicted [ms]", "error"]
+    return f"{about}\n\n{markdown_table(header, rows)}"
 
 
-def _figure(drawn: Drawn, folder: str) -> str:
-    return f"### {drawn.title}\n\n![{drawn.title}]({folder}/{drawn.stem}.png)\n\n{drawn.caption}"
-
-
-def _made(comparison: Comparison) -> str:
-    made, data = comparison.made, comparison.data
-    machine = made["machine"]
-    codes = sorted({run.made_with for run in comparison.runs})
-    classes = data["classes"]
+def _made(result: StudyResult) -> str:
+    made, data = result.made, result.data
+    machine, classes = made["machine"], data["classes"]
     events = markdown_table(
         ["Events", *classes, "all"], [[split, *counts, sum(counts)] for split, counts in data["counts"].items()]
     )
@@ -122,20 +120,9 @@ def _made(comparison: Comparison) -> str:
         ["command", f"`{made['command']}`"],
         ["made", made["created"]],
         ["machine", f"{machine['cpu']}, {machine['cores']} core(s)"],
-        ["code of the runs", "; ".join(codes)],
-        ["features", data["version"]],
+        ["code of the runs", "; ".join(sorted({run.made_with for run in result.runs}))],
+        ["events", data["version"]],
         ["sample", data["sample_note"]],
         *([name, version] for name, version in made["packages"].items()),
     ]
     return f"{events}\n\n{markdown_table(['', ''], rows)}\n\n{_AGAIN}"
-
-
-def _range(numbers: Sequence[int]) -> str:
-    """Seeds in words.
-
-    Examples:
-        >>> _range([3, 1, 2, 1])
-        '1 to 3'
-    """
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low} to {high}"

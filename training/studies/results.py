@@ -1,4 +1,4 @@
-"""Results of a comparison, as stored in `comparison.json`: the input of tables, figures and page."""
+"""The result of a study, as stored in `result.json`: the input of tables, figures and page."""
 
 from __future__ import annotations
 
@@ -10,183 +10,176 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from training.loop.records import read_records
-from training.settings import TrainSettings
-from training.studies.plan import PlannedRun
-from training.studies.runs import Counts, read_counts
-from training.studies.variants import Variant
+from training.studies.measures import lowest_loss, measure_of
+from training.studies.run_result import RunResult
+from training.studies.study import Chosen, StudySettings, method_of
 
-VERSION: Final = 3
+VERSION: Final = 4
+#: Relative error of a predicted time per batch above which titles of simulated figures say so.
+LARGE_MISS: Final = 0.25
 Floats = NDArray[np.float64]
 
-#: Records kept of every epoch: of the averaged model, and of the time of the ranks.
-_OF_RANK_0: Final = ("val_accuracy", "val_loss", "train_loss", "consensus_distance", "seconds")
 
+class Cell(NamedTuple):
+    """Runs that differ in seeds only, and in the keys of `best_of`: a method, and values of the other varied keys."""
 
-class RunResult(NamedTuple):
-    """Results of one run."""
-
-    model: str
-    variant: str
-    seed: int
-    learning_rate: float
-    """Learning rate of one worker."""
-    made_with: str
-    """Version of the code of the run."""
-    counts: Counts
-    curves: dict[str, list[float]]
-    """Quantities by epoch: those of `_OF_RANK_0`, and `communicate`, the mean over the ranks [s]."""
-    summary: dict[str, Any]
-    """Part of `summary.json`, with sums over the ranks."""
+    method: str
+    values: tuple[tuple[str, str], ...] = ()
+    """Keys and their values, as JSON."""
 
     @classmethod
-    def of(cls, run: PlannedRun) -> Self:
-        """The result of a finished and counted run."""
-        ranks = read_records(run.spec.out_dir)
-        whole = json.loads((run.spec.out_dir / "summary.json").read_text(encoding="utf-8"))
-        curves = {name: [float(record[name]) for record in ranks[0]] for name in _OF_RANK_0}
-        curves["communicate"] = [
-            float(np.mean([communicating(record, run.spec.train) for record in epoch]))
-            for epoch in zip(*ranks, strict=True)
-        ]
-        per_rank = whole["per_rank"]
-        kept = ("epochs", "steps", "samples", "samples_left_out", "num_parameters", "best_epoch", "seconds")
-        summary = {name: whole[name] for name in (*kept, "learning_rate_in_effect", "consensus_distance")}
-        counted = ("bytes_sent", *per_rank[0]["counted"])
-        summary |= {name: sum(rank[name] for rank in per_rank) for name in counted}
-        summary["worker_val_accuracy"] = [rank["worker_val_accuracy"] for rank in per_rank]
-        rounded = {name: [float(f"{value:.6g}") for value in values] for name, values in curves.items()}
-        return cls(
-            run.model,
-            run.variant.key,
-            run.seed,
-            run.spec.train.learning_rate,
-            run.made_with,
-            read_counts(run),
-            rounded,
-            summary,
-        )
+    def of(cls, method: str, values: Mapping[str, Any]) -> Self:
+        """From plain values."""
+        return cls(method, tuple((key, _text(value)) for key, value in values.items()))
 
-    def to_json(self) -> dict[str, Any]:
-        """For `comparison.json`."""
-        return {**self._asdict(), "counts": self.counts._asdict()}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """From `comparison.json`."""
-        return cls(**{**content, "counts": Counts(**content["counts"])})
+    def value(self, key: str) -> Any:
+        """The value of a varied key; None if this method does not vary it."""
+        text = dict(self.values).get(key)
+        return None if text is None else json.loads(text)
 
 
-class Timing(NamedTuple):
-    """Times of a network, measured on this machine and simulated."""
+class Check(NamedTuple):
+    """Measured and predicted time per batch of a run whose workers share this machine [s]."""
 
-    cluster: dict[str, Any]
-    """The calibrated `training.simulation.cluster.ClusterSettings`, with this machine's own network."""
-    measured: list[dict[str, Any]]
-    """`method`, `workers`, `batch_size`, `seconds_per_batch` and `samples_per_second` of each timing run."""
-    epochs: dict[str, dict[str, list[float]]]
-    """`seconds` and `communicate` of every epoch by variant, on a simulated cluster with one machine per worker."""
-    scaling: list[dict[str, Any]]
-    """Lists `method`, `workers`, `seconds_per_batch`, `samples_per_second` by `network`, with one entry per run."""
-    checks: list[dict[str, Any]]
-    """`method`, `workers`, and the `measured` and `predicted` time per batch of runs not used to calibrate [s]."""
-    convergence: dict[str, list[dict[str, list[float]]]]
-    """By variant and seed: `seconds` and `val_accuracy` of every epoch, of simulated runs with one machine a worker."""
+    method: str
+    workers: int
+    measured: float
+    predicted: float
+
+
+class StudyResult(NamedTuple):
+    """All results of a study."""
+
+    name: str
+    form: str
+    digest: str
+    """Digest of all that the runs depend on."""
+    study: StudySettings
+    made: dict[str, Any]
+    """Command, machine and versions."""
+    data: dict[str, Any]
+    """Description of the events: version, classes, number of events by class and split, note."""
+    cluster: dict[str, Any] | None
+    """The simulated cluster, as measured; None for MPI runs."""
+    checks: list[Check]
+    """Check of the simulator on this machine, with runs that did not calibrate it."""
+    runs: list[RunResult]
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the times are virtual."""
+        return self.cluster is not None
 
     @property
     def miss(self) -> float:
         """Largest relative error of a predicted time per batch; infinite if none was checked."""
-        return max((abs(each["predicted"] / each["measured"] - 1) for each in self.checks), default=np.inf)
-
-
-class Comparison(NamedTuple):
-    """All results of a comparison."""
-
-    name: str
-    digest: str
-    """Digest of the plan."""
-    made: dict[str, Any]
-    """Command, machine and versions of the comparison."""
-    settings: dict[str, Any]
-    """The sections `compare`, `train` and `model`."""
-    data: dict[str, Any]
-    """Description of the features: version, classes, number of events by class and split."""
-    runs: list[RunResult]
-    timing: dict[str, Timing]
+        return max((abs(each.predicted / each.measured - 1) for each in self.checks), default=np.inf)
 
     @property
-    def models(self) -> list[str]:
-        """The networks, in the order of the settings."""
-        return list(self.settings["compare"]["models"])
+    def warning(self) -> str:
+        """What the titles of simulated figures say about a check that fails; empty for a good one."""
+        if not self.is_simulated or self.miss <= LARGE_MISS:
+            return ""
+        return f"check of times misses by {100 * self.miss:.0f} %" if self.checks else "times not checked"
 
-    @property
-    def workers(self) -> int:
-        """Number of workers of every run."""
-        return int(self.settings["compare"]["workers"])
+    def cells(self, methods: Sequence[str] = ()) -> list[Cell]:
+        """The cells of some methods, of all by default, in the order of the study."""
+        found = dict.fromkeys(self._cell(run) for run in self.runs)
+        chosen = methods or list(self.study.methods)
+        return sorted((cell for cell in found if cell.method in chosen), key=lambda cell: chosen.index(cell.method))
 
-    def of(self, model: str, variant: Variant) -> list[RunResult]:
-        """The runs of a variant with its best learning rate, that of the lowest validation loss, by seed."""
-        by_rate = self.by_rate(model, variant)
-        return min(by_rate.values(), key=lowest_loss, default=[])
+    def by_best(self, cell: Cell) -> dict[Cell, list[RunResult]]:
+        """The runs of a cell for each combination of the keys of `best_of`, by seed."""
+        found: dict[Cell, list[RunResult]] = {}
+        for run in sorted(self.runs, key=lambda run: run.seed):
+            if self._cell(run) == cell:
+                chosen = {key: value for key, value in run.values.items() if key in self.study.best_of}
+                found.setdefault(Cell.of(run.method, chosen), []).append(run)
+        return found
 
-    def by_rate(self, model: str, variant: Variant) -> dict[float, list[RunResult]]:
-        """The runs of a variant with each learning rate, by seed; the rates ascend."""
-        found = [run for run in self.runs if (run.model, run.variant) == (model, variant.key)]
-        by_rate: dict[float, list[RunResult]] = {}
-        for run in sorted(found, key=lambda run: (run.learning_rate, run.seed)):
-            by_rate.setdefault(run.learning_rate, []).append(run)
-        return by_rate
+    def best(self, cell: Cell) -> Cell:
+        """The combination of the keys of `best_of` with the lowest validation loss, averaged over the seeds."""
+        found = self.by_best(cell)
+        losses = {each: float(np.mean([lowest_loss(run) for run in runs])) for each, runs in found.items()}
+        return min(losses, key=lambda each: losses[each])
 
-    def curves(self, model: str, variant: Variant, name: str) -> Floats:
-        """A quantity of each run and epoch, (num_seeds, num_epochs)."""
-        return np.array([run.curves[name] for run in self.of(model, variant)])
+    def of(self, cell: Cell) -> list[RunResult]:
+        """The runs of a cell at its best, by seed."""
+        found = self.by_best(cell)
+        return next(iter(found.values())) if len(found) == 1 else found[self.best(cell)]
 
-    def variants(self, model: str) -> list[Variant]:
-        """The variants of a network's runs, in the order of the plan."""
-        return [Variant.of(key) for key in dict.fromkeys(run.variant for run in self.runs if run.model == model)]
+    def numbers(self, cell: Cell, measure: str) -> dict[int, float]:
+        """A measure of each run of a cell, by seed."""
+        chosen = measure_of(measure)
+        others = {run.seed: run for run in self._other(cell, chosen.relative_to)}
+        runs = {run.seed: run for run in self.of(cell) if not chosen.relative_to or run.seed in others}
+        return {seed: chosen.of(run, others.get(seed, run)) for seed, run in runs.items()}
+
+    def curves(self, cell: Cell, name: str) -> Floats:
+        """A quantity of each run and epoch, (num_seeds, num_epochs), of the runs that did not diverge."""
+        return np.array([run.curves[name] for run in self.of(cell) if run.curves])
+
+    def chosen(self, selected: Chosen) -> list[Cell]:
+        """The cells that a claim names."""
+        values = selected if isinstance(selected, dict) else {}
+        wanted = {(key, _text(value)) for key, value in values.items() if key != "method"}
+        return [cell for cell in self.cells([method_of(selected)]) if wanted <= set(cell.values)]
+
+    def like(self, cell: Cell, selected: Chosen) -> Cell | None:
+        """The cell that a claim names with the same other values as a cell; None if there is none."""
+        fixed = selected if isinstance(selected, dict) else {}
+        same = {key: text for key, text in cell.values if key not in fixed}
+        for each in self.chosen(selected):
+            if all(same.get(key, text) == text for key, text in each.values if key not in fixed):
+                return each
+        return None
+
+    def title(self, cell: Cell) -> str:
+        """A cell in words."""
+        words = [self.study.methods[cell.method].title]
+        words += [f"{key.rpartition('.')[2].replace('_', ' ')} {text}" for key, text in cell.values]
+        return ", ".join(words)
+
+    def _cell(self, run: RunResult) -> Cell:
+        return Cell.of(run.method, {k: value for k, value in run.values.items() if k not in self.study.best_of})
+
+    def _other(self, cell: Cell, relative_to: str) -> list[RunResult]:
+        if not relative_to:
+            return []
+        named = self.study.reference if relative_to == "reference" else self.study.alone
+        found = None if named is None else self.like(cell, named)
+        return [] if found is None else self.of(found)
 
     def to_json(self) -> dict[str, Any]:
-        """For `comparison.json`."""
+        """Plain values."""
         return {
             "version": VERSION,
             **self._asdict(),
+            "study": self.study.model_dump(mode="json"),
+            "checks": [each._asdict() for each in self.checks],
             "runs": [run.to_json() for run in self.runs],
-            "timing": {name: timing._asdict() for name, timing in self.timing.items()},
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """From `comparison.json`."""
+        """From what `to_json` gives."""
         fields = {name: content[name] for name in cls._fields}
+        fields["study"] = StudySettings.model_validate(content["study"])
+        fields["checks"] = [Check(**each) for each in content["checks"]]
         fields["runs"] = [RunResult.from_json(run) for run in content["runs"]]
-        fields["timing"] = {name: Timing(**timing) for name, timing in content["timing"].items()}
         return cls(**fields)
 
 
-def lowest_loss(runs: Sequence[RunResult]) -> float:
-    """Lowest validation loss of each run, averaged; one that is not finite counts as infinite."""
-    losses = np.array([run.curves["val_loss"] for run in runs])
-    return float(np.where(np.isfinite(losses), losses, np.inf).min(axis=1).mean())
-
-
-def load(path: Path, digest: str) -> Comparison | None:
-    """Earlier results, if they belong to the same plan, else None."""
+def load(path: Path, digest: str) -> StudyResult | None:
+    """Earlier results, if they belong to the same runs, else None."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if (content["version"], content["digest"]) != (VERSION, digest):
             return None
-        return Comparison.from_json(content)
+        return StudyResult.from_json(content)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def collect(runs: Sequence[PlannedRun]) -> list[RunResult]:
-    """The results of finished and counted runs."""
-    return [RunResult.of(run) for run in runs]
-
-
-def communicating(record: Mapping[str, Any], settings: TrainSettings) -> float:
-    """Communication time of an epoch, waiting included [s]; averages in a thread count too, as in the thesis."""
-    seconds = float(sum(record["seconds_by_kind"].get(kind, 0.0) for kind in ("communicate", "wait")))
-    in_thread = settings.algorithm.sharing.overlap == "thread"
-    return seconds + float(record["exchange_seconds"]) if in_thread else seconds
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

@@ -22,6 +22,9 @@ MARGIN: Final = 0.001
 _POWER: Final = 0.8
 _SMALLEST_P: Final = 1e-100
 _MOST_SEEDS: Final = 1000
+#: Number of events of a difference that has none: so many that they add nothing to the error.
+_NO_EVENTS: Final = 10**9
+_SMALLEST_SPREAD: Final = 1e-6
 
 
 class Mean(NamedTuple):
@@ -52,6 +55,24 @@ class Difference(NamedTuple):
     """Variance that is neither the seed's nor the event's alone."""
     num_seeds: int
     num_events: int
+    margin: float = MARGIN
+    """Differences below this count as none."""
+
+    @classmethod
+    def of_numbers(cls, values: ArrayLike, margin: float) -> Self:
+        """The difference of a number of each run, (num_seeds,): seeds are the only sample.
+
+        Examples:
+            >>> found = Difference.of_numbers([0.2, 0.3], 0.1)
+            >>> round(float(found.value), 3), round(float(found.half_width()), 3)
+            (0.25, 0.635)
+        """
+        given = np.asarray(values, dtype=np.float64)
+        nothing = np.zeros(())
+        # Simulated times may be equal to the last bit: a spread of 0 would make every difference certain.
+        with np.errstate(invalid="ignore"):
+            spread = np.maximum(given.var(ddof=1), _SMALLEST_SPREAD**2) if len(given) > 1 else np.array(np.nan)
+        return cls(np.asarray(given.mean()), spread, nothing, nothing, len(given), _NO_EVENTS, margin)
 
     @classmethod
     def of(cls, table: ArrayLike) -> Self:
@@ -96,13 +117,13 @@ class Difference(NamedTuple):
 
     @property
     def p_equivalent(self) -> Floats:
-        """Probability of a difference as close to 0 as this, or closer, if it is `MARGIN` (two one-sided tests)."""
-        room = MARGIN - np.abs(self.value)
+        """Probability of a difference as close to 0 as this, or closer, if it is `margin` (two one-sided tests)."""
+        room = self.margin - np.abs(self.value)
         return np.where(room > 0, self._p_of(np.maximum(room, 0)) / 2, 1.0)
 
     def _p_of(self, distance: Floats) -> Floats:
         """Level at which half the interval is this distance; 1 with one seed."""
-        if self.num_seeds == 1:
+        if self.num_seeds == 1 or not np.isfinite(self.value).all():
             return np.ones_like(self.value)
 
         def beyond(log_level: Floats, distance: Floats, of_seed: Floats, of_event: Floats) -> Floats:
@@ -116,9 +137,11 @@ class Difference(NamedTuple):
         """Seeds or test events that decide, if the true difference is the measured one: in words."""
         if self.num_seeds == 1:
             return "2 or more seeds"
+        if not np.isfinite(self.value):
+            return "longer runs"
         size = abs(float(self.value))
         quantiles = ndtri(1 - LEVEL / 2 / num_comparisons) + ndtri(_POWER)
-        goal = float((max(size, MARGIN - size) / quantiles) ** 2)
+        goal = float((max(size, self.margin - size) / quantiles) ** 2)
         seed, event, both = float(self.of_seed), float(self.of_event), float(self.of_both)
         left_for_seeds = goal - event / self.num_events
         left_for_events = goal - max(seed - both / self.num_events, 0.0) / self.num_seeds
@@ -131,6 +154,8 @@ class Difference(NamedTuple):
             words.append(f"{events:,} test events")
         if words:
             return "about " + " or ".join(words)
+        if self.num_events == _NO_EVENTS:
+            return f"about {_rounded(seed / goal):,} seeds"
         times = (seed / self.num_seeds + event / self.num_events) / goal
         return f"about {_rounded(times * self.num_seeds):,} seeds and {_rounded(times * self.num_events):,} test events"
 
@@ -215,14 +240,14 @@ def binomial_error(accuracy: float, num_events: int) -> float:
     return math.sqrt(accuracy * (1 - accuracy) / num_events)
 
 
-def points(share: float) -> str:
+def points(share: float, *, sign: bool = False) -> str:
     """A difference of accuracies in percentage points.
 
     Examples:
         >>> points(0.0123)
         '1.23 points'
     """
-    return f"{100 * share:.2f} points"
+    return f"{100 * share:{'+' if sign else ''}.2f} points"
 
 
 def _rounded(number: float) -> int:

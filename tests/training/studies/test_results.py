@@ -1,76 +1,116 @@
-"""`comparison.json` and the page made of it."""
+"""Results of a study: cells, their best values, measures; all of it survives JSON."""
 
 from __future__ import annotations
 
 import json
-import re
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from made_comparison import made_comparison
+from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_study
 
-from models.evaluation.style import PlotLabels
-from training.studies.drawing import draw
-from training.studies.page import render
-from training.studies.results import Comparison, load
-from training.studies.variants import Variant
+from training.settings import TrainSettings
+from training.studies.results import Cell, Check, StudyResult, load
+from training.studies.run_result import Counts, Outcome, curves_of, read_result
 
-COMPARISON = made_comparison()
+RATE = "train.learning_rate"
 
 
-def test_a_comparison_survives_a_round_trip_through_json() -> None:
-    content = json.loads(json.dumps(COMPARISON.to_json()))
-    assert Comparison.from_json(content) == COMPARISON
-
-
-def test_only_a_result_of_the_same_plan_is_taken(tmp_path: Path) -> None:
-    path = tmp_path / "comparison.json"
-    assert load(path, "0123") is None
-    path.write_text(json.dumps(COMPARISON.to_json()))
-    assert load(path, "0123") == COMPARISON
-    assert load(path, "4567") is None
-    path.write_text(path.read_text()[:-20])
-    assert load(path, "0123") is None
-
-
-def test_curves_are_ordered_by_seed() -> None:
-    turned = COMPARISON._replace(runs=COMPARISON.runs[::-1])
-    variant = Variant.of("ad-psgd")
-    assert [run.seed for run in turned.of("hlf", variant)] == [1, 2]
-    np.testing.assert_array_equal(
-        turned.curves("hlf", variant, "val_loss"), COMPARISON.curves("hlf", variant, "val_loss")
+def swept() -> StudyResult:
+    """Two rates; with the higher one AD-PSGD is better and AR-SGD worse."""
+    study = made_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE])
+    correct = {("ar-sgd", 0.1): 900, ("ar-sgd", 0.2): 800, ("ad-psgd", 0.1): 850, ("ad-psgd", 0.2): 950}
+    return made_result(
+        study,
+        [made_run(name, seed, correct=n, values={RATE: rate}) for seed in (2, 1) for (name, rate), n in correct.items()],
+        checks=[Check("ar-sgd", 2, 2e-3, 1e-3)],
     )
 
 
-@pytest.mark.slow
-def test_the_page_embeds_every_figure_and_says_how_it_was_made(tmp_path: Path) -> None:
-    drawn = draw(COMPARISON, PlotLabels("", "technical sample", 13), tmp_path / "figures")
-    page = render(COMPARISON, drawn, folder="figures")
-    links = re.findall(r"!\[[^]]*\]\(([^)]+)\)", page)
-    assert sorted(links) == sorted(f"figures/{each.stem}.png" for each in drawn)
-    assert all((tmp_path / link).exists() for link in links)
-    for words in (
-        "python -m pipeline compare thesis",
-        "Some Processor, 2 core(s)",
-        "| torch | 2.13.0 |",
-        "| test | 500 | 500 | 1000 |",
-        "seeds: hlf 1 to 2; particles 1 to 2",
-        "| sample | technical sample |",
-        "| code of the runs | commit 1 |",
-        "learning rate 0.001, each for every method",
-    ):
-        assert words in page, words
+def test_each_method_stands_at_its_own_best_value() -> None:
+    result = swept()
+    assert [result.best(cell).value(RATE) for cell in result.cells()] == [0.1, 0.2]
+    assert result.numbers(Cell("ad-psgd"), "test_accuracy") == {1: 0.95, 2: 0.95}
+    assert result.curves(Cell("ar-sgd"), "val_loss").shape == (2, EPOCHS)
 
 
-def test_numbers_of_the_thesis_stand_in_no_table() -> None:
-    page = render(COMPARISON, [], folder="figures")
-    tables = [line for line in page.splitlines() if line.startswith("|")]
-    assert not [line for line in tables if "91.68" in line or "94.06" in line]
-    assert "91.68 %" in page
+def test_json_keeps_everything_and_another_plan_is_not_read(tmp_path: Path) -> None:
+    result, path = swept(), tmp_path / "result.json"
+    path.write_text(json.dumps(result.to_json()))
+    assert load(path, "0123") == result
+    assert load(path, "4567") is None
+    path.write_text("{")
+    assert load(path, "0123") is None
 
 
-def test_the_linear_rule_is_stated_where_it_holds() -> None:
-    train = {**COMPARISON.settings["train"], "optimizer": "sgd"}
-    comparison = COMPARISON._replace(settings={**COMPARISON.settings, "train": train})
-    assert "multiplied by the number of workers for AR-SGD (linear rule)" in render(comparison, [], folder="x")
+def test_values_that_are_mappings_are_the_same_after_json() -> None:
+    key = "cluster.slow_ranks"
+    study = made_study(vary={key: [{}, {0: 10.0}]})
+    runs = [made_run("ad-psgd", 1, values={key: value}) for value in ({}, {0: 10.0})]
+    result = made_result(study, runs)
+    again = StudyResult.from_json(json.loads(json.dumps(result.to_json())))
+    assert again.cells() == result.cells()
+    assert again.chosen({"method": "ad-psgd", key: {0: 10.0}}) == result.cells()[1:]
+
+
+@pytest.mark.parametrize(
+    ("checks", "warning"),
+    [
+        ([Check("a", 2, 1.0, 0.8)], ""),
+        ([Check("a", 2, 1.0, 1.2), Check("b", 2, 1.0, 0.5)], "check of times misses by 50 %"),
+        ([], "times not checked"),
+    ],
+)
+def test_a_check_that_misses_by_more_than_a_quarter_is_said(checks: list[Check], warning: str) -> None:
+    assert swept()._replace(checks=checks).warning == warning
+    assert swept()._replace(checks=checks, cluster=None).warning == ""
+
+
+def test_speed_up_and_temporal_efficiency_compare_with_the_same_seed() -> None:
+    seconds = {"ar-sgd": 0.4, "sgd": 0.8, "ad-psgd": 0.2}
+    result = made_result(made_study(), [made_run(name, 1, seconds=each) for name, each in seconds.items()])
+    assert result.numbers(Cell("ad-psgd"), "speed_up") == {1: pytest.approx(4)}
+    assert result.numbers(Cell("ar-sgd"), "temporal_efficiency") == {1: pytest.approx(1)}
+    assert result.numbers(Cell("ad-psgd"), "temporal_efficiency")[1] > 1
+    assert result.numbers(Cell("sgd"), "temporal_efficiency")[1] < 1
+
+
+def test_the_time_to_an_accuracy_is_that_of_the_first_epoch_which_has_it() -> None:
+    result = made_result(made_study(), [made_run("sgd", 1, seconds=1.0)])
+    # 0.501, 0.753, 0.847: the third epoch of 1.01 s.
+    assert result.numbers(Cell("sgd"), "seconds_to=0.8") == {1: pytest.approx(3.03)}
+    assert result.numbers(Cell("sgd"), "seconds_to=0.95") == {1: math.inf}
+
+
+def test_a_run_that_diverged_is_a_result(tmp_path: Path) -> None:
+    counts = Counts.of(np.zeros(NUM_EVENTS, dtype=bool), 0.0)
+    Outcome([], counts).write(tmp_path, TrainSettings(), code="commit 2")
+    lost = read_result(tmp_path, "ad-psgd", {}, 1)
+    assert lost is not None
+    assert (lost.numbers["diverged"], lost.made_with) == (1.0, "commit 2")
+    result = made_result(made_study(), [lost, made_run("ad-psgd", 2), made_run("ar-sgd", 1)])
+    assert result.numbers(Cell("ad-psgd"), "test_accuracy") == {1: 0.0, 2: 0.9}
+    assert len(result.curves(Cell("ad-psgd"), "val_loss")) == 1
+    assert read_result(tmp_path / "none", "ad-psgd", {}, 1) is None
+
+
+def test_curves_are_means_over_the_workers_whatever_epochs_each_took_part_in() -> None:
+    def record(epoch: int, seconds: float, staleness: dict[str, int]) -> dict[str, Any]:
+        common = {"val_accuracy": 0.5, "val_loss": 1.0, "train_loss": 1.0, "train_accuracy": 0.5}
+        times = {"seconds": seconds, "seconds_by_kind": {"compute": 1.0, "wait": 0.5}, "exchange_seconds": 0.25}
+        return {"epoch": epoch, "consensus_distance": 0.1, "staleness": staleness, **common, **times}
+
+    ranks = [[record(0, 1.0, {"0": 1}), record(1, 2.0, {"2": 1})], [record(1, 4.0, {"4": 3})]]
+    found = curves_of(ranks, TrainSettings(algorithm="ad-psgd", workers=2))
+    assert (found["seconds"], found["staleness"]) == ([1.0, 3.0], [0.0, 3.5])
+    # In a thread, averages count as communication too.
+    assert found["communicate"] == [0.75, 0.75]
+    assert curves_of(ranks, TrainSettings(workers=2))["communicate"] == [0.5, 0.5]
+
+
+def test_a_cell_is_named_by_its_method_and_values() -> None:
+    study = made_study(vary={"train.workers": [2, 4]}, methods=STUDY["methods"])
+    result = made_result(study, [made_run("ar-sgd", 1, values={"train.workers": 2})])
+    assert result.title(result.cells()[0]) == "AR-SGD, workers 2"

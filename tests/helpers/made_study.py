@@ -1,0 +1,80 @@
+"""A study with made-up numbers, without any training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from training.studies.results import Check, StudyResult
+from training.studies.run_result import Counts, RunResult
+from training.studies.study import StudySettings
+
+NUM_EVENTS = 1000
+EPOCHS = 6
+STUDY: dict[str, Any] = {
+    "title": "A study",
+    "source": "Somebody 2020",
+    "minutes": 1,
+    "train": {"workers": 4},
+    "methods": {
+        "ar-sgd": {"title": "AR-SGD", "train": {"algorithm": {"name": "ar-sgd"}}},
+        "sgd": {"title": "SGD", "train": {"algorithm": {"name": "sgd"}, "workers": 1}},
+        "ad-psgd": {"title": "AD-PSGD", "train": {"algorithm": {"name": "ad-psgd"}}},
+    },
+    "reference": "ar-sgd",
+    "seeds": 2,
+}
+
+
+def made_study(**changes: Any) -> StudySettings:
+    """The settings of a study."""
+    return StudySettings.model_validate({**STUDY, **changes})
+
+
+def made_run(
+    method: str, seed: int, *, correct: int = 900, values: Mapping[str, Any] | None = None, seconds: float = 0.2
+) -> RunResult:
+    """A run that predicts a number of the 1000 test events correctly, the first ones."""
+    rising = (0.9 - 0.4 * np.exp(-np.arange(EPOCHS)) + 1e-3 * seed).tolist()
+    loss = (1.2 - np.array(rising) - 1e-4 * correct).tolist()
+    curves = {
+        "val_accuracy": rising,
+        "val_loss": loss,
+        "train_loss": loss,
+        "train_accuracy": rising,
+        "consensus_distance": [0.0 if method != "ad-psgd" else 0.01 * (epoch + 1) for epoch in range(EPOCHS)],
+        "seconds": [seconds * (1 + 0.01 * seed)] * EPOCHS,
+        "communicate": [0.05] * EPOCHS,
+        "staleness": [0.0] * EPOCHS,
+    }
+    numbers = {"diverged": 0.0, "best_epoch": EPOCHS - 1, "seconds_per_batch": seconds / 10, "bytes_sent": 8000.0}
+    numbers |= {"samples_per_second": 100 / seconds, "worker_val_accuracy": 0.8, "averages": 8.0}
+    counts = Counts.of(np.arange(NUM_EVENTS) < correct, correct / NUM_EVENTS)
+    return RunResult(method, dict(values or {}), seed, "commit 1", counts, curves, numbers)
+
+
+def made_result(study: StudySettings, runs: Sequence[RunResult], *, checks: Sequence[Check] = ()) -> StudyResult:
+    """The result of these runs."""
+    return StudyResult(
+        name="made",
+        form="small",
+        digest="0123",
+        study=study,
+        made={
+            "command": "python -m pipeline compare --study made",
+            "created": "2026-01-01T00:00:00+00:00",
+            "machine": {"cpu": "Some Processor", "cores": 2},
+            "packages": {"python": "3.11.7"},
+        },
+        data={
+            "version": "0001-abcdef01",
+            "classes": ["QCD", "ttbar"],
+            "counts": {"train": [400, 400], "val": [100, 100], "test": [500, 500]},
+            "sample_note": "technical sample",
+        },
+        cluster={"step_seconds": 1e-3, "event_seconds": 1e-6, "jitter": 0.1, "latency_seconds": 1e-5},
+        checks=list(checks),
+        runs=list(runs),
+    )

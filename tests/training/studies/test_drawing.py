@@ -1,0 +1,127 @@
+"""Tables, figures and page: functions of the result alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_study import EPOCHS, made_result, made_run, made_study
+
+from models.evaluation.style import PlotLabels
+from training.studies.figures import draw, draw_all
+from training.studies.page import render
+from training.studies.results import Check, StudyResult
+from training.studies.run_result import RunResult
+from training.studies.study import StudyFigure
+from training.studies.tables import best_table, study_table
+
+LABELS = PlotLabels("", "technical sample", 13)
+WORKERS = "train.workers"
+RUNS = [made_run(method, seed) for seed in (1, 2) for method in ("ar-sgd", "sgd", "ad-psgd")]
+
+
+def figure_of(*panels: dict[str, Any], result: StudyResult | None = None) -> Any:
+    made = StudyFigure.model_validate({"name": "a", "title": "A", "panels": panels})
+    return draw(result or made_result(made_study(), RUNS), made, LABELS)
+
+
+def scaling() -> StudyResult:
+    study = made_study(vary={WORKERS: [2, 4]}, times_only=4)
+    runs = [
+        made_run(name, seed, values={WORKERS: workers}, seconds=0.1 * workers)
+        for seed in (1, 2)
+        for name in ("ar-sgd", "ad-psgd")
+        for workers in (2, 4)
+    ]
+    return made_result(study, [*runs, *(made_run("sgd", seed, seconds=0.4) for seed in (1, 2))])
+
+
+def test_accuracy_is_drawn_against_epochs_and_against_time() -> None:
+    epochs, times = figure_of({"y": "val_accuracy", "x": "epoch"}, {"y": "val_accuracy", "x": "seconds"}).axes
+    assert list(epochs.lines[0].get_xdata()) == list(range(1, EPOCHS + 1))
+    # The mean over the seeds of 0.2 s, 1 and 2 % longer.
+    np.testing.assert_allclose(times.lines[0].get_xdata(), 0.203 * np.arange(1, EPOCHS + 1))
+    assert (epochs.get_ylabel(), times.get_ylabel()) == ("Validation accuracy", "")
+    assert times.get_xlabel() == "Time, simulated [s]"
+    assert [line.get_label() for line in epochs.lines] == ["AR-SGD", "SGD", "AD-PSGD"]
+
+
+def test_distances_of_zero_are_left_out_of_a_logarithmic_axis() -> None:
+    (axes,) = figure_of({"y": "consensus_distance", "x": "epoch", "log": ["y"]}).axes
+    assert [line.get_label() for line in axes.lines] == ["AD-PSGD"]
+
+
+def test_boxes_stand_one_for_each_method() -> None:
+    first, second = figure_of({"y": "communicate"}, {"y": "seconds", "methods": ["sgd"]}).axes
+    assert [label.get_text() for label in first.get_yticklabels()] == ["AR-SGD", "SGD", "AD-PSGD"]
+    assert second.get_xlabel() == "Time per epoch, in all [s]"
+
+
+def test_a_measure_is_drawn_against_a_varied_key_and_a_speed_up_beside_the_ideal() -> None:
+    (axes,) = figure_of({"y": "speed_up", "x": WORKERS, "methods": ["ad-psgd"], "log": ["x", "y"]}, result=scaling()).axes
+    lines = {str(line.get_label()): line for line in axes.lines}
+    assert list(lines["ideal"].get_ydata()) == [2, 4]
+    found = next(line for line in axes.lines if line.get_marker() == "o")
+    np.testing.assert_allclose(found.get_xydata(), [[2, 2], [4, 1]], rtol=0.02)
+
+
+def test_figures_are_files_and_say_a_check_that_fails(tmp_path: Path) -> None:
+    panels = [{"y": "val_accuracy", "x": "epoch"}]
+    study = made_study(figures=[{"name": "fig_1", "title": "A figure", "panels": panels}])
+    result = made_result(study, RUNS, checks=[Check("ar-sgd", 2, 1.0, 0.5)])
+    draw_all(result, LABELS, tmp_path / "figures")
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["fig_1.pdf", "fig_1.png"]
+    page = render(result, folder="figures")
+    assert "## A figure (check of times misses by 50 %)\n\n![A figure](figures/fig_1.png)" in page
+    assert "| AR-SGD | 2 | 1e+03 | 500 | -50 % |" in page
+
+
+def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None:
+    study = made_study(tables=[{"title": "T", "measures": ["test_accuracy", "seconds"], "given": {"sgd": "91.5 %"}}])
+    result = made_result(study, [made_run("sgd", 1, correct=900), made_run("sgd", 2, correct=910)])
+    assert study_table(result, study.tables[0]).splitlines() == [
+        "|  | test accuracy | time of the run [s] | Somebody 2020 |",
+        "|---|---|---|---|",
+        "| SGD | 90.50 % ± 0.71 (s.e. 0.50) | 1.22 ± 0.00849 | 91.5 % |",
+    ]
+
+
+def test_a_table_over_a_key_has_a_column_for_each_value() -> None:
+    result = scaling()
+    table = {"title": "T", "measures": ["seconds"], "over": WORKERS, "methods": ["ad-psgd", "sgd"]}
+    study = made_study(**{**result.study.model_dump(), "tables": [table]})
+    lines = study_table(result._replace(study=study), study.tables[0]).splitlines()
+    assert lines[0] == "|  | time of the run [s], workers 2 | time of the run [s], workers 4 |"
+    assert [line.split(" ± ")[0] for line in lines[2:]] == ["| AD-PSGD | 1.22", "| SGD | 2.44"]
+
+
+def test_a_best_value_at_the_edge_of_the_sweep_is_said() -> None:
+    rate = "train.learning_rate"
+    study = made_study(vary={rate: [0.1, 0.2, 0.3]}, best_of=[rate])
+    best = {"ar-sgd": 0.1, "sgd": 0.2, "ad-psgd": 0.3}
+
+    def run(method: str, value: float) -> RunResult:
+        return made_run(method, 1, correct=950 if best[method] == value else 900, values={rate: value})
+
+    lines = best_table(made_result(study, [run(name, value) for name in best for value in (0.1, 0.2, 0.3)])).splitlines()
+    assert [line.count("**") for line in lines[2:]] == [2, 2, 2]
+    assert [line.rsplit("|", 2)[1].strip() for line in lines[2:]] == [
+        "the lowest tried: a better one may lie beyond",
+        "",
+        "the highest tried: a better one may lie beyond",
+    ]
+
+
+@pytest.mark.parametrize("times_only", [None, 4])
+def test_the_page_sets_claims_beside_what_came_out(times_only: int | None) -> None:
+    claims = [{"claim": "A | B is faster.", "better": "ad-psgd", "than": "ar-sgd", "measure": "seconds"}]
+    study = made_study(claims=claims, times_only=times_only, shows={"made-table-1": "table 1"})
+    runs = [made_run(name, seed, seconds=0.2 if name == "ar-sgd" else 0.1) for seed in (1, 2, 3) for name in study.methods]
+    page = render(made_result(study, runs), folder="figures")
+    row = next(line for line in page.splitlines() if line.startswith("| A \\| B is faster."))
+    assert "AD-PSGD against AR-SGD: x 0.500" in row
+    assert row.endswith("| **confirmed** |")
+    assert "Source: Somebody 2020, table 1. Made by `python -m pipeline compare --study made`" in page
+    assert ("test events, sqrt" in page) == (times_only is None)

@@ -1,0 +1,93 @@
+"""Study files: those that come with the code are right, and mistakes are said with the nearest name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from made_study import STUDY, made_study
+from pydantic import ValidationError
+
+from pipeline.commands.compare import FORMS, list_studies, read_study, shipped
+from pipeline.errors import ConfigError
+from training.studies.study import FOLDER, form_of
+
+NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_study_has_what_a_referee_asks_for(name: str, form: str) -> None:
+    study = read_study(name, form).settings
+    assert study.claims, "a study checks sentences of its source"
+    assert study.figures or study.tables
+    assert study.seeds >= 3
+    assert form == "full" or study.minutes <= 15
+    assert study.alone is not None, "sequential SGD is a control"
+    if study.times_only is None:
+        slow = [study.train_settings(name, next(study.combinations(name)), 1) for name in study.methods]
+        assert any(each.slowmo is not None and str(each.algorithm) == "ar-sgd" for each in slow)
+        assert len(study.vary["train.learning_rate"]) >= 3
+        assert "train.learning_rate" in study.best_of
+
+
+def test_tables_and_figures_are_further_names_of_a_study() -> None:
+    assert read_study("thesis-table-4-2", "small").name == "thesis-hlf"
+    assert len(list_studies().rows) == 1 + 2 * len(NAMES)
+    assert set(NAMES) <= set(shipped())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"refrence": "sgd"}, "unknown key 'refrence'. Did you mean 'reference'?"),
+        ({"train": {"epoch": 3}}, "methods.ar-sgd, train.learning_rate 0.001: epoch: .*Did you mean 'epochs'"),
+        ({"reference": "ar-sdg"}, "no method 'ar-sdg'. Did you mean 'ar-sgd'"),
+        ({"best_of": ["train.learning_rates"]}, "is no varied key. Did you mean 'train.learning_rate'"),
+        ({"compared": ["test_acuracy"]}, "no measure 'test_acuracy'. Did you mean 'test_accuracy'"),
+        ({"claims": [{"claim": "x", "better": "sgd"}]}, "better and equivalent need `than`"),
+        ({"claims": [{"claim": "x"}]}, "exactly one of better"),
+        ({"vary": {"learning_rate": [1]}}, "does not begin with train. or cluster."),
+        ({"cluster": {"latency": 1}}, "latency: .*There are: .*latency_seconds|Did you mean"),
+        ({"tables": [{"title": "x", "measures": ["sgd"]}]}, "no measure 'sgd'"),
+        ({"figures": [{"name": "x", "title": "x", "panels": [{"y": "val_acc", "x": "epoch"}]}]}, "'val_accuracy'"),
+        ({"times_only": 4}, "times_only needs execution: simulate, and has no best_of"),
+    ],
+)
+def test_mistakes_are_said_with_the_nearest_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_study("thesis-hlf", "small", changes)
+
+
+def test_an_unknown_study_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="compare thesis: there is no such study. Did you mean 'thesis-hlf'"):
+        read_study("thesis", "small")
+    with pytest.raises(ConfigError, match="--form fill: there is no such form. Did you mean 'full'"):
+        read_study("thesis-hlf", "fill")
+
+
+def test_a_form_and_the_command_line_replace_values_and_keep_the_rest() -> None:
+    content = {"train": {"epochs": 3, "algorithm": {"name": "x", "tau": 2}}, "forms": {"full": {"train": {"epochs": 9}}}}
+    changed = form_of(content, "full", {"train": {"algorithm": {"tau": 5}}})
+    assert changed == {"train": {"epochs": 9, "algorithm": {"name": "x", "tau": 5}}}
+    # Another method has other keys.
+    other = form_of(content, "small", {"train": {"algorithm": {"name": "y"}}})
+    assert other["train"] == {"epochs": 3, "algorithm": {"name": "y"}}
+
+
+def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None:
+    methods = {**STUDY["methods"], "fixed": {**STUDY["methods"]["ar-sgd"], "fixed": ["cluster.slow_ranks"]}}
+    vary = {"train.workers": [2, 4], "cluster.slow_ranks": [{}, {0: 10.0}]}
+    study = made_study(methods=methods, vary=vary)
+    assert len(list(study.combinations("ar-sgd"))) == 4
+    # A method that sets a key itself does not vary it.
+    assert [list(each) for each in study.combinations("sgd")] == [["cluster.slow_ranks"]] * 2
+    assert [list(each) for each in study.combinations("fixed")] == [["train.workers"]] * 2
+    values = {"train.workers": 2, "cluster.slow_ranks": {0: 10.0}}
+    assert study.train_settings("ar-sgd", values, 7).model_dump(include={"workers", "seed"}) == {"workers": 2, "seed": 7}
+    assert study.alone == "sgd"
+
+
+def test_a_method_that_cannot_be_trained_is_named() -> None:
+    with pytest.raises(ValidationError, match=r"methods\.sgd, train\.batch_size 0: batch_size"):
+        made_study(methods={"sgd": STUDY["methods"]["sgd"]}, reference="sgd", vary={"train.batch_size": [0]})

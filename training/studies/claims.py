@@ -1,0 +1,183 @@
+"""Compares the methods of a study, and judges the claims of its source by these comparisons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from training.studies.measures import measure_of
+from training.studies.results import Cell, StudyResult
+from training.studies.statistics import LEVEL, Difference, Judgement, Word, points, verdicts
+from training.studies.study import Claim
+
+_SMALLEST: Final = 1e-12
+
+
+class Comparison(NamedTuple):
+    """Two cells to compare in a measure."""
+
+    this: Cell
+    other: Cell
+    measure: str
+    shift: float = 0.0
+    """The difference to exceed: of logarithms for times and rates."""
+    margin: float | None = None
+    """The difference that counts as none; None for that of the measure."""
+
+
+class Verdict(StrEnum):
+    """What the runs say about a claim."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+    NOT_TESTED = "not tested"
+
+
+class JudgedClaim(NamedTuple):
+    """A claim with its comparisons."""
+
+    claim: Claim
+    verdict: Verdict
+    judged: dict[Comparison, Judgement]
+
+    @property
+    def needed(self) -> str:
+        """What would settle an undecided claim; else empty."""
+        found = [each.needed for each in self.judged.values() if each.needed]
+        return found[0] if self.verdict is Verdict.UNDECIDED and found else ""
+
+
+def judge(result: StudyResult) -> tuple[dict[Comparison, Judgement], list[JudgedClaim]]:
+    """The verdicts on all comparisons of a study, and on its claims.
+
+    All comparisons in one measure count together in the correction of Holm.
+    """
+    claimed = {number: list(_of_claim(result, claim)) for number, claim in enumerate(result.study.claims)}
+    wanted = [*_with_reference(result), *(each for comparisons in claimed.values() for each in comparisons)]
+    found: dict[Comparison, Judgement] = {}
+    for measure in dict.fromkeys(each.measure for each in wanted):
+        family = list(dict.fromkeys(each for each in wanted if each.measure == measure))
+        found |= zip(family, verdicts([difference(result, each) for each in family]), strict=True)
+    claims = []
+    for number, claim in enumerate(result.study.claims):
+        judged = {each: found[each] for each in claimed[number]}
+        claims.append(JudgedClaim(claim, _verdict(claim, list(judged.values())), judged))
+    return found, claims
+
+
+def difference(result: StudyResult, comparison: Comparison) -> Difference:
+    """The difference of two cells over the seeds that both have; positive where the first has the higher number.
+
+    Accuracies are compared test event by test event, times and rates by the logarithm of their ratio.
+    """
+    measure = measure_of(comparison.measure)
+    margin = measure.margin if comparison.margin is None else comparison.margin
+    if measure.is_ratio:
+        margin = math.log1p(margin)
+    if comparison.measure == "test_accuracy":
+        this, other = (
+            {run.seed: run.counts.is_correct for run in result.of(cell) if run.counts is not None}
+            for cell in comparison[:2]
+        )
+        seeds = sorted(this.keys() & other.keys())
+        table = np.array([this[seed].astype(np.int8) - other[seed].astype(np.int8) for seed in seeds])
+        found = Difference.of(table)._replace(margin=margin)
+    else:
+        numbers = [result.numbers(cell, comparison.measure) for cell in comparison[:2]]
+        pairs = np.array([[each[seed] for each in numbers] for seed in sorted(numbers[0].keys() & numbers[1].keys())])
+        # A time of 0 has no logarithm.
+        pairs = np.log(np.maximum(pairs, _SMALLEST)) if measure.is_ratio else pairs
+        with np.errstate(invalid="ignore"):
+            values = pairs[:, 0] - pairs[:, 1]
+        found = Difference.of_numbers(values, margin)
+    return found._replace(value=found.value - comparison.shift)
+
+
+def effect(comparison: Comparison, judgement: Judgement) -> tuple[str, str]:
+    """A difference and its 95 % interval in words: points of accuracy, factors, or plain numbers."""
+    measure = measure_of(comparison.measure)
+    value = float(judgement.difference.value) + comparison.shift
+    width = float(judgement.difference.half_width())
+    ends = (value - width, value + width)
+
+    def text(number: float) -> str:
+        if measure.is_ratio:
+            return f"x {math.exp(number):#.3g}"
+        return f"{100 * number:+.2f}" if measure.percent else f"{number:+.3g}"
+
+    said = points(value, sign=True) if measure.percent else text(value)
+    return said, "?" if math.isnan(width) else f"{text(ends[0])} to {text(ends[1])}"
+
+
+def in_words(comparison: Comparison, judgement: Judgement) -> str:
+    """The verdict on a comparison; a shorter time is better."""
+    word = judgement.word
+    if measure_of(comparison.measure).lower_is_better:
+        word = {Word.BETTER: Word.WORSE, Word.WORSE: Word.BETTER}.get(word, word)
+    return f"{word} (needs {judgement.needed})" if judgement.needed else str(word)
+
+
+def _with_reference(result: StudyResult) -> Iterator[Comparison]:
+    """Every cell against the reference with the same values of varied keys."""
+    for measure in result.study.compared:
+        for cell in result.cells():
+            other = result.like(cell, result.study.reference)
+            if other is not None and cell.method != result.study.reference:
+                yield Comparison(cell, other, measure)
+
+
+def _of_claim(result: StudyResult, claim: Claim) -> Iterator[Comparison]:
+    measure = measure_of(claim.measure)
+    cells = result.chosen(claim.this)
+    if claim.over is not None:
+        yield from _along(cells, claim)
+        return
+    shift = 0.0
+    if claim.at_least is not None:
+        shift = math.log(claim.at_least) if measure.is_ratio else claim.at_least
+    for cell in cells:
+        for selected in claim.than:
+            other = result.like(cell, selected)
+            if other is not None and other != cell:
+                yield Comparison(cell, other, claim.measure, -shift if measure.lower_is_better else shift, claim.within)
+
+
+def _along(cells: Sequence[Cell], claim: Claim) -> Iterator[Comparison]:
+    """`flat`: every value of the key against the first; `grows`: the last against the first."""
+    groups: dict[Cell, list[Cell]] = {}
+    for cell in cells:
+        rest = tuple(pair for pair in cell.values if pair[0] != claim.over)
+        groups.setdefault(Cell(cell.method, rest), []).append(cell)
+    for group in groups.values():
+        others = group[1:] if claim.kind == "flat" else group[-1:]
+        for each in others:
+            if each != group[0]:
+                yield Comparison(each, group[0], claim.measure, margin=claim.within)
+
+
+def _verdict(claim: Claim, judged: Sequence[Judgement]) -> Verdict:
+    if not judged:
+        return Verdict.NOT_TESTED
+    words = [_one(claim, each) for each in judged]
+    if Verdict.REFUTED in words:
+        return Verdict.REFUTED
+    return Verdict.UNDECIDED if Verdict.UNDECIDED in words else Verdict.CONFIRMED
+
+
+def _one(claim: Claim, judgement: Judgement) -> Verdict:
+    """The verdict on one comparison of a claim."""
+    measure, value = measure_of(claim.measure), float(judgement.difference.value)
+    differs, same = judgement.p_different < LEVEL, judgement.p_equivalent < LEVEL
+    if claim.kind in ("equivalent", "flat"):
+        if same:
+            return Verdict.CONFIRMED
+        return Verdict.REFUTED if differs and abs(value) > judgement.difference.margin else Verdict.UNDECIDED
+    expected = value > 0 if claim.kind == "grows" or not measure.lower_is_better else value < 0
+    if differs:
+        return Verdict.CONFIRMED if expected else Verdict.REFUTED
+    return Verdict.REFUTED if same and claim.at_least is None else Verdict.UNDECIDED

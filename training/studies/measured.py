@@ -1,0 +1,55 @@
+"""Runs the MPI runs of a study: ranks of this machine, started once for all runs of as many workers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from features.dataset import FeatureDataset
+from training.launching.launcher import launch_all
+from training.loop.records import read_records
+from training.loop.trainer import Progress
+from training.readers.sharding import plan_epoch
+from training.studies.plan import PlannedRun
+from training.studies.run_result import Outcome
+from training.studies.simulated import Tell, count_saved
+
+
+def measure_all(
+    runs: Sequence[PlannedRun], folder: Path, *, code: str, on_progress: Tell, on_loss: Callable[[str], None]
+) -> None:
+    """Train runs of as many workers, one after the other in the same ranks; each continues from its last checkpoint.
+
+    Args:
+        runs: The runs; each writes its result into its folder.
+        folder: Folder of the ranks' logs.
+        code: Version of the code, stored with each run.
+        on_progress: Called with the steps of all runs.
+        on_loss: Called with a sentence when a rank is lost and all restart.
+
+    Raises:
+        ShardError: The dataset has too few row groups for the workers.
+        TrainingError: A run failed; the message names it.
+    """
+    steps = [_num_steps(run) for run in runs]
+    for run in runs:
+        run.folder.mkdir(parents=True, exist_ok=True)
+
+    def tell(number: int, progress: Progress) -> None:
+        share = (progress.epoch - 1 + progress.step / progress.num_steps) / progress.num_epochs
+        done = sum(steps[:number]) + round(steps[number] * share)
+        on_progress(done, sum(steps), f"{runs[number].title}, seed {runs[number].train.seed}")
+
+    launch_all([run.spec for run in runs], folder, on_progress=tell, on_loss=on_loss)
+    for run in runs:
+        Outcome(read_records(run.folder), count_saved(run)).write(run.folder, run.train, code=code)
+        shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
+
+
+def _num_steps(run: PlannedRun) -> int:
+    """Number of steps of every worker over all epochs."""
+    settings = run.train
+    rows = [group.rows for group in FeatureDataset.load(run.workload.dataset).splits["train"]]
+    plan = plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
+    return plan.num_steps * settings.epochs

@@ -1,0 +1,180 @@
+"""What a study measures of each run: numbers of the whole run, and quantities of its epochs."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from training.studies.run_result import RunResult
+
+#: Quantities of an epoch, with their words on axes.
+CURVES: Final = {
+    "val_accuracy": "Validation accuracy",
+    "val_loss": "Validation loss",
+    "train_loss": "Training loss",
+    "train_accuracy": "Training accuracy",
+    "consensus_distance": "Consensus distance",
+    "communicate": "Time per epoch, communicating [s]",
+    "seconds": "Time per epoch, in all [s]",
+    "staleness": "Mean staleness",
+}
+#: Numbers above this are written without digits after the point.
+_LARGE: Final = 1000
+
+
+class Measure(NamedTuple):
+    """A number of a run."""
+
+    words: str
+    """Heading of its column, and its axis."""
+    of: Callable[[RunResult, RunResult], float]
+    """The number of a run; the second run is the one of the same seed that `relative_to` names."""
+    relative_to: str = ""
+    """`reference`: the study's reference; `alone`: its method on one worker; empty: no other run."""
+    lower_is_better: bool = False
+    is_ratio: bool = False
+    """Whether two runs compare by their ratio: times and rates."""
+    margin: float = 0.001
+    """The difference that counts as none; relative for a ratio."""
+    percent: bool = False
+
+    def text(self, value: float) -> str:
+        """A value in words."""
+        if not math.isfinite(value):
+            return "not reached" if value > 0 else "-"
+        return f"{100 * value:.2f} %" if self.percent else f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
+
+
+def _last(name: str) -> Callable[[RunResult, RunResult], float]:
+    return lambda run, _: run.curves[name][-1] if run.curves else math.nan
+
+
+def _of_epochs(summed_up: Callable[..., Any], name: str = "seconds") -> Callable[[RunResult, RunResult], float]:
+    return lambda run, _: float(summed_up(run.curves[name])) if run.curves else math.nan
+
+
+def _number(name: str) -> Callable[[RunResult, RunResult], float]:
+    return lambda run, _: run.numbers.get(name, math.nan)
+
+
+def _accuracy(run: RunResult, _: RunResult) -> float:
+    return math.nan if run.counts is None else run.counts.accuracy
+
+
+def _weighted_accuracy(run: RunResult, _: RunResult) -> float:
+    return math.nan if run.counts is None else run.counts.weighted_accuracy
+
+
+def lowest_loss(run: RunResult) -> float:
+    """Lowest validation loss; infinite for a run that diverged."""
+    return min((loss for loss in run.curves.get("val_loss", ()) if math.isfinite(loss)), default=math.inf)
+
+
+def _speed_up(run: RunResult, alone: RunResult) -> float:
+    return run.numbers.get("samples_per_second", math.nan) / alone.numbers.get("samples_per_second", math.nan)
+
+
+def temporal_efficiency(run: RunResult, other: RunResult) -> float:
+    """Ratio of the areas below the validation accuracies against time, up to the end of the shorter run.
+
+    Hermans 2017, E3.4; above 1 for the better run. Accuracies between epochs are interpolated, and begin at 0.
+
+    Examples:
+        >>> def run(seconds: float) -> RunResult:
+        ...     curves = {"val_accuracy": [0.8, 0.8], "seconds": [seconds, seconds]}
+        ...     return RunResult("", {}, 1, "", None, curves, {})
+        >>> round(temporal_efficiency(run(1.0), run(2.0)), 3)
+        1.5
+    """
+    if not (run.curves and other.curves):
+        return math.nan
+    ends = [np.cumsum([0.0, *each.curves["seconds"]]) for each in (run, other)]
+    times = np.unique(np.concatenate([np.linspace(0, min(each[-1] for each in ends), 1000), *ends]))
+    times = times[times <= min(each[-1] for each in ends)]
+    areas = [
+        float(np.trapezoid(np.interp(times, end, [0.0, *each.curves["val_accuracy"]]), times))
+        for each, end in zip((run, other), ends, strict=True)
+    ]
+    return areas[0] / areas[1]
+
+
+def _seconds_to(goal: float) -> Callable[[RunResult, RunResult], float]:
+    def found(run: RunResult, _: RunResult) -> float:
+        reached = np.flatnonzero(np.array(run.curves.get("val_accuracy", ())) >= goal)
+        return float(np.cumsum(run.curves["seconds"])[reached[0]]) if reached.size else math.inf
+
+    return found
+
+
+def _time(words: str, of: Callable[[RunResult, RunResult], float]) -> Measure:
+    return Measure(words, of, lower_is_better=True, is_ratio=True, margin=0.1)
+
+
+_MEASURES: Final[dict[str, Measure]] = {
+    "test_accuracy": Measure("test accuracy", _accuracy, percent=True),
+    "weighted_test_accuracy": Measure("weighted test accuracy", _weighted_accuracy, percent=True),
+    "val_accuracy": Measure("validation accuracy at the end", _last("val_accuracy"), percent=True),
+    "train_accuracy": Measure("training accuracy at the end", _last("train_accuracy"), percent=True),
+    "worker_val_accuracy": Measure(
+        "validation accuracy of single workers at the end", _number("worker_val_accuracy"), percent=True
+    ),
+    "val_loss": Measure(
+        "lowest validation loss", lambda run, _: lowest_loss(run), lower_is_better=True, is_ratio=True, margin=0.01
+    ),
+    "diverged": Measure("runs that diverged", _number("diverged"), lower_is_better=True, percent=True),
+    "seconds_per_batch": _time("time per batch [s]", _number("seconds_per_batch")),
+    "samples_per_second": Measure("events per second", _number("samples_per_second"), is_ratio=True, margin=0.1),
+    "seconds_per_epoch": _time("time per epoch [s]", _of_epochs(np.median)),
+    "communication_per_epoch": _time("communication per epoch [s]", _of_epochs(np.median, "communicate")),
+    "variance_of_epochs": _time("variance of the time per epoch [s2]", _of_epochs(np.var)),
+    "seconds": _time("time of the run [s]", _of_epochs(np.sum)),
+    "speed_up": Measure("speed-up t(1) / t(n)", _speed_up, "alone", is_ratio=True, margin=0.1),
+    "temporal_efficiency": Measure(
+        "temporal efficiency against the reference", temporal_efficiency, "reference", is_ratio=True, margin=0.1
+    ),
+    "consensus_distance": Measure(
+        "consensus distance at the end", _last("consensus_distance"), lower_is_better=True, margin=0.01
+    ),
+    "staleness": Measure("mean staleness at the end", _last("staleness"), lower_is_better=True, margin=0.1),
+    "bytes_sent": Measure(
+        "bytes sent per worker and epoch (all-reduces as in a ring)", _number("bytes_sent"), lower_is_better=True
+    ),
+    "averages": Measure("pairwise averages", _number("averages")),
+    "best_epoch": Measure("best epoch", _number("best_epoch"), lower_is_better=True),
+    "learning_rate_in_effect": Measure("learning rate in effect", _number("learning_rate_in_effect")),
+}
+
+
+def measure_of(name: str) -> Measure:
+    """A measure by name; `seconds_to=0.9` is the time to a validation accuracy of 0.9."""
+    stem, _, goal = name.partition("=")
+    if stem == "seconds_to":
+        return _time(f"time to a validation accuracy of {100 * float(goal):g} % [s]", _seconds_to(float(goal)))
+    return _MEASURES[name]
+
+
+def check_measure(name: str) -> None:
+    """Refuse a name that is no measure.
+
+    Raises:
+        ValueError: It is none; the message has the nearest.
+    """
+    try:
+        measure_of(name)
+    except (KeyError, ValueError):
+        raise ValueError(f"there is no measure '{name}'.{near(name, [*_MEASURES, 'seconds_to=0.9'])}") from None
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """The nearest valid name, else all valid names, in words.
+
+    Examples:
+        >>> near("ar-sdg", ["ar-sgd", "easgd"])
+        " Did you mean 'ar-sgd'?"
+    """
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f" Did you mean {found[0]!r}?" if found else f" There are: {', '.join(sorted(names))}."

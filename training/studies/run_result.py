@@ -1,0 +1,184 @@
+"""The result of one run of a study, as stored in its folder."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.loop.summary import summary_of_rank
+from training.settings import TrainSettings
+from training.simulation.calibrate import Record, settled
+
+FILE: Final = "result.json"
+#: Kinds of work that count as training; validation and checkpoints do not.
+_TRAINING: Final = ("read", "compute", "communicate", "wait")
+#: What the records say about all workers, by epoch.
+_OF_ALL: Final = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "consensus_distance")
+
+
+class Counts(NamedTuple):
+    """What the best model of a run predicts correctly of the test split."""
+
+    num_events: int
+    correct: int
+    events: str
+    """Which events, one bit each, as base64."""
+    weighted_accuracy: float
+    """Accuracy with event and class weights."""
+
+    @classmethod
+    def of(cls, is_correct: NDArray[np.bool_], weighted_accuracy: float) -> Self:
+        """From a mask (num_events,).
+
+        Examples:
+            >>> Counts.of(np.array([True, False, True]), 0.6).is_correct
+            array([ True, False,  True])
+        """
+        packed = base64.b64encode(np.packbits(is_correct).tobytes()).decode()
+        return cls(len(is_correct), int(is_correct.sum()), packed, weighted_accuracy)
+
+    @property
+    def is_correct(self) -> NDArray[np.bool_]:
+        """Mask of the correctly predicted events, (num_events,); the order is the same for all runs."""
+        packed = np.frombuffer(base64.b64decode(self.events), dtype=np.uint8)
+        return np.unpackbits(packed, count=self.num_events).astype(bool)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correctly predicted events."""
+        return self.correct / self.num_events
+
+
+class RunResult(NamedTuple):
+    """The result of one run."""
+
+    method: str
+    values: dict[str, Any]
+    """Values of the varied keys."""
+    seed: int
+    made_with: str
+    """Version of the code of the run."""
+    counts: Counts | None
+    """None for a study of times. A run that diverged predicts nothing correctly."""
+    curves: dict[str, list[float]]
+    """Quantities by epoch, see `training.studies.measures.CURVES`."""
+    numbers: dict[str, float]
+    """Numbers of the whole run."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**self._asdict(), "counts": None if self.counts is None else self.counts._asdict()}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """From what `to_json` gives."""
+        counts = content["counts"]
+        return cls(**{**content, "counts": None if counts is None else Counts(**counts)})
+
+
+class Outcome(NamedTuple):
+    """What a run gives, whoever ran it."""
+
+    ranks: Sequence[Sequence[Record]]
+    """The records of each worker; empty if it diverged."""
+    counts: Counts | None
+
+    def write(self, folder: Path, settings: TrainSettings, *, code: str) -> None:
+        """Write the result of the run into its folder."""
+        content = {
+            "made_with": code,
+            "counts": None if self.counts is None else self.counts._asdict(),
+            "curves": curves_of(self.ranks, settings) if self.ranks else {},
+            "numbers": numbers_of(self.ranks, settings) if self.ranks else {"diverged": 1.0},
+        }
+        unfinished = folder / f".{FILE}"
+        unfinished.write_text(json.dumps(content), encoding="utf-8")
+        unfinished.replace(folder / FILE)
+
+
+def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) -> RunResult | None:
+    """The result that `Outcome.write` wrote; None if there is none, or a damaged one."""
+    try:
+        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return RunResult.from_json({"method": method, "values": values, "seed": seed, **content})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def curves_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> dict[str, list[float]]:
+    """Quantities by epoch, averaged over the workers [s]; those of the average model as recorded."""
+    found: dict[str, list[float]] = {name: [] for name in (*_OF_ALL, "seconds", "communicate", "staleness")}
+    for epoch in _by_epoch(ranks):
+        for name in _OF_ALL:
+            found[name].append(float(epoch[0][name]))
+        found["seconds"].append(float(np.mean([record["seconds"] for record in epoch])))
+        found["communicate"].append(float(np.mean([communicating(record, settings) for record in epoch])))
+        found["staleness"].append(_staleness(epoch))
+    return {name: [float(f"{value:.6g}") for value in values] for name, values in found.items()}
+
+
+def numbers_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> dict[str, float]:
+    """Numbers of the whole run."""
+    summaries = [summary_of_rank(list(records)) for records in ranks if records]
+    workers, history = len(summaries), ranks[0]
+    alone = [each["worker_val_accuracy"] for each in summaries]
+    found = {
+        "diverged": 0.0,
+        "samples": sum(record["samples_all_ranks"] for record in history),
+        "samples_left_out": sum(record["samples_left_out"] for record in history),
+        "learning_rate_in_effect": settings.effective_learning_rate,
+        "best_epoch": history[-1]["best_epoch"],
+        "bytes_sent": sum(each["bytes_sent"] for each in summaries) / workers / len(history),
+        "averages": sum(each["averages_begun"] for each in summaries),
+        "worker_val_accuracy": float(np.mean(alone)),
+        **rates(ranks),
+    }
+    return {name: float(value) for name, value in found.items()}
+
+
+def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
+    """Speed of a run without validation and checkpoints: the median over its epochs, except the first.
+
+    The median is robust: other work on the machine for one second can make a short epoch five times longer.
+
+    Examples:
+        >>> record = {"epoch": 0, "steps": 4, "samples": 64, "seconds_by_kind": {"compute": 2.0, "validate": 9.0}}
+        >>> rates([[record], [record]])
+        {'seconds_per_batch': 0.5, 'samples_per_second': 64.0}
+    """
+    per_batch, per_second = [], []
+    for epoch in _by_epoch([settled(records) for records in ranks]):
+        seconds = np.mean([sum(record["seconds_by_kind"].get(kind, 0.0) for kind in _TRAINING) for record in epoch])
+        per_batch.append(seconds / np.mean([record["steps"] for record in epoch]))
+        per_second.append(sum(record["samples"] for record in epoch) / seconds)
+    return {
+        "seconds_per_batch": float(np.median(per_batch)),
+        "samples_per_second": float(np.median(per_second)),
+    }
+
+
+def communicating(record: Mapping[str, Any], settings: TrainSettings) -> float:
+    """Communication time of an epoch, waiting included [s]; averages in a thread count too, as in the thesis."""
+    seconds = float(sum(record["seconds_by_kind"].get(kind, 0.0) for kind in ("communicate", "wait")))
+    in_thread = getattr(settings.algorithm, "overlap", "inline") == "thread"
+    return seconds + float(record["exchange_seconds"]) if in_thread else seconds
+
+
+def _by_epoch(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
+    """The records of all workers, epoch by epoch."""
+    found: dict[int, list[Record]] = {}
+    for record in (record for records in ranks for record in records):
+        found.setdefault(record["epoch"], []).append(record)
+    return [records for _, records in sorted(found.items())]
+
+
+def _staleness(records: Sequence[Record]) -> float:
+    times = [(int(number), count) for record in records for number, count in record["staleness"].items()]
+    updates = sum(count for _, count in times)
+    return sum(number * count for number, count in times) / updates if updates else 0.0

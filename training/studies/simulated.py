@@ -1,0 +1,196 @@
+"""Simulates the runs of a study, as many at a time as there are cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from functools import lru_cache
+from multiprocessing import connection
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from features.dataset import FeatureDataset
+from models.saved_model import load_model, model_spec
+from training.errors import DivergedError, StudyError
+from training.flat_model import FlatModel
+from training.launching.rank import make_model
+from training.loop.records import MemoryFiles
+from training.readers.batch import Rows
+from training.readers.memory_rows import MemoryRows
+from training.settings import TrainSettings
+from training.simulation.calibrate import Record
+from training.simulation.cluster import ClusterSettings
+from training.simulation.simulate import simulate
+from training.studies.plan import PlannedRun, Workload
+from training.studies.run_result import Counts, Outcome
+from training.threads import VARIABLES, thread_variables
+from training.transports.transport import SingleTransport
+
+_FLOAT_BYTES: Final = {"float32": 4, "float64": 8}
+_STAND_IN_PARAMETERS: Final = 256
+_PREDICTED_AT_ONCE: Final = 2048
+
+Tell = Callable[[int, int, str], None]
+"""Called with the finished part, the total, and a note."""
+
+
+def simulate_all(runs: Sequence[PlannedRun], *, cores: int, code: str, on_progress: Tell) -> None:
+    """Simulate runs in processes of one thread each; at an error or Ctrl-C all end at once.
+
+    Args:
+        runs: The runs; each writes its result into its folder.
+        cores: Number of processes.
+        code: Version of the code, stored with each run.
+        on_progress: Called when a run is done.
+
+    Raises:
+        StudyError: A process was killed.
+    """
+    here = {name: os.environ.get(name) for name in VARIABLES}
+    os.environ.update(thread_variables(1))
+    pool = ProcessPoolExecutor(min(cores, len(runs)), multiprocessing.get_context("spawn"), _begin)
+    try:
+        waiting = {pool.submit(run_simulated, run, code): run for run in runs}
+        for done, future in enumerate(as_completed(waiting), 1):
+            future.result()
+            on_progress(done, len(runs), f"{waiting[future].title}, seed {waiting[future].train.seed}")
+    except BaseException as cause:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.kill()
+        if isinstance(cause, BrokenProcessPool):
+            raise StudyError(
+                "a process that simulates was killed: out of memory? The same command continues; fewer cores "
+                "(`taskset`) need less memory."
+            ) from cause
+        raise
+    finally:
+        pool.shutdown()
+        for name, value in here.items():
+            if value is None:
+                os.environ.pop(name)
+            else:
+                os.environ[name] = value
+
+
+def _begin() -> None:
+    """Begin a process of the pool: it leaves Ctrl-C to its parent, and ends with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def end_with_parent() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def run_simulated(run: PlannedRun, code: str) -> None:
+    """Simulate a run, and write its result; a run that diverges is a result too."""
+    if run.cluster is None:
+        raise AssertionError(f"{run.folder} is a run of MPI ranks")
+    if run.times_only is not None:
+        rows = [run.train.batch_size * run.times_only] * run.train.workers
+        ranks = simulate_times(rows, run.train, run.cluster, num_parameters=num_parameters(run.workload))
+        outcome = Outcome(ranks, None)
+    else:
+        outcome = _learn(run, run.cluster)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    outcome.write(run.folder, run.train, code=code)
+
+
+def _learn(run: PlannedRun, cluster: ClusterSettings) -> Outcome:
+    settings = run.train
+    model = _fresh_model(run.workload, settings)
+    inputs: tuple[str, ...] = model.module.inputs  # type: ignore[assignment]
+    train, val, test = (
+        _rows(run.workload.dataset, inputs, split, settings.precision) for split in ("train", "val", "test")
+    )
+    kept = [MemoryFiles() for _ in range(settings.workers)]
+    train, val = (replace(rows, seed=settings.seed) for rows in (train, val))
+    try:
+        records = simulate(model.module, train, val, settings, cluster, files=lambda rank: kept[rank]).records
+    except DivergedError:
+        return Outcome([], Counts.of(torch.zeros(len(test), dtype=torch.bool).numpy(), 0.0))
+    best = next(files.best for files in kept if files.best is not None)
+    model.write(best)
+    return Outcome(records, count(model.module, test))
+
+
+def count_saved(run: PlannedRun) -> Counts:
+    """What the saved model of a finished MPI run predicts of the test split."""
+    model, _ = load_model(run.folder / "model")
+    return count(model, _rows(run.workload.dataset, model.inputs, "test", run.train.precision))
+
+
+def count(module: nn.Module, rows: MemoryRows) -> Counts:
+    """Which rows a network predicts correctly."""
+    module.eval()
+    correct = torch.zeros(len(rows), dtype=torch.bool)
+    with torch.inference_mode():
+        for start in range(0, len(rows), _PREDICTED_AT_ONCE):
+            stop = min(start + _PREDICTED_AT_ONCE, len(rows))
+            batch = rows.batch(torch.arange(start, stop).numpy())
+            correct[start:stop] = module(*batch.inputs).argmax(dim=1) == batch.labels
+    weights = rows.weights.to(torch.float64)
+    return Counts.of(correct.numpy(), float(weights[correct].sum() / weights.sum()))
+
+
+def _fresh_model(workload: Workload, settings: TrainSettings) -> FlatModel:
+    described = model_spec(workload.network, FeatureDataset.load(workload.dataset))
+    return make_model(described, settings, SingleTransport(), torch.device("cpu"))
+
+
+def num_parameters(workload: Workload) -> int:
+    """Number of parameters of the network."""
+    return _fresh_model(workload, TrainSettings()).flat.numel()
+
+
+@lru_cache(maxsize=8)
+def _rows(dataset: Path, inputs: tuple[str, ...], split: str, precision: str) -> MemoryRows:
+    """A split, read once by each process."""
+    return MemoryRows.load(FeatureDataset.load(dataset), split, inputs, dtype=getattr(torch, precision))
+
+
+class _StandIn(nn.Module):
+    """A network whose gradient is 0, to simulate times, which do not depend on the learnt weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(_STAND_IN_PARAMETERS))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One class of probability 1 for each of the inputs (num_events, 1)."""
+        return inputs * self.weights.sum()
+
+
+def simulate_times(
+    group_rows: Sequence[int], settings: TrainSettings, cluster: ClusterSettings, *, num_parameters: int
+) -> list[list[Record]]:
+    """The records of a run on a simulated cluster; only their times are meaningful.
+
+    Args:
+        group_rows: Number of events of each row group.
+        settings: Settings of the run.
+        cluster: The cluster.
+        num_parameters: Number of parameters; a small network replaces the real one, with links slower in proportion.
+    """
+    scale = _STAND_IN_PARAMETERS * _FLOAT_BYTES["float32"] / (num_parameters * _FLOAT_BYTES[settings.precision])
+    scaled = ("bytes_per_second", "memory_bytes_per_second", "ring_above_bytes")
+    slower = cluster.model_copy(update={name: scale * getattr(cluster, name) for name in scaled})
+    train, val = (
+        MemoryRows(Rows((torch.ones(size, 1),), torch.zeros(size, dtype=torch.int64), torch.ones(size)), 0, groups)
+        for size, groups in ((sum(group_rows), list(group_rows)), (1, [1]))
+    )
+    return simulate(_StandIn(), train, val, settings, slower).records

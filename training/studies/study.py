@@ -1,0 +1,350 @@
+"""What a study's YAML file says: workload, methods, seeds, claims of the source, tables and figures."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+
+from training.settings import TrainSettings
+from training.simulation.cluster import ClusterSettings
+from training.studies.measures import CURVES, check_measure, near
+
+#: The studies that come with the code, one YAML file each.
+FOLDER: Final = Path(__file__).parent
+#: Sections of a run whose keys a study can vary.
+_SECTIONS: Final[dict[str, type[BaseModel]]] = {"train": TrainSettings, "cluster": ClusterSettings}
+#: What an epoch's quantity is drawn against.
+EPOCH: Final = "epoch"
+SECONDS: Final = "seconds"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class StudiedMethod(_Part):
+    """A method of a study: its settings of the training."""
+
+    title: str
+    """Name in tables and figures."""
+    train: dict[str, Any]
+    """Values of `train` that differ from those of the study."""
+    fixed: list[str] = []
+    """Varied keys that this method does not have; nor does it vary those that it sets itself."""
+
+
+Chosen = str | dict[str, Any]
+"""Runs of a study: a method, or a method and values of varied keys, `{method: easgd, train.workers: 4}`."""
+
+
+class Claim(_Part):
+    """A sentence of the source, and the comparison that checks it."""
+
+    claim: str
+    """The sentence."""
+    better: Chosen | None = None
+    """What is better, with `than`."""
+    equivalent: Chosen | None = None
+    """What is as good, with `than`."""
+    flat: Chosen | None = None
+    """What stays the same, with `over`."""
+    grows: Chosen | None = None
+    """What grows, with `over`: the highest value of the key is compared with the lowest."""
+    than: list[Chosen] = []
+    """What `better` and `equivalent` are compared with, each."""
+    over: str | None = None
+    """The varied key of `flat` and `grows`."""
+    measure: str = "test_accuracy"
+    """What is compared."""
+    at_least: Annotated[float, Field(gt=0)] | None = None
+    """By how much `better` is better: a factor for times and rates, else a difference; null: by any amount."""
+    within: Annotated[float, Field(gt=0)] | None = None
+    """The difference that counts as none for `equivalent` and `flat`, relative for times; null: that of the measure."""
+
+    @field_validator("than", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: object) -> object:
+        return value if isinstance(value, list) else [value]
+
+    @field_validator("measure")
+    @classmethod
+    def _measure_exists(cls, value: str) -> str:
+        check_measure(value)
+        return value
+
+    @property
+    def kind(self) -> str:
+        """The comparison: `better`, `equivalent`, `flat` or `grows`."""
+        return next(name for name in ("better", "equivalent", "flat", "grows") if getattr(self, name) is not None)
+
+    @property
+    def this(self) -> Chosen:
+        """What is compared."""
+        chosen: Chosen = getattr(self, self.kind)
+        return chosen
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        given = [name for name in ("better", "equivalent", "flat", "grows") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError("a claim needs exactly one of better, equivalent, flat and grows")
+        if (given[0] in ("better", "equivalent")) != bool(self.than) or bool(self.than) == (self.over is not None):
+            raise ValueError("better and equivalent need `than`; flat and grows need `over`")
+        return self
+
+
+class StudyTable(_Part):
+    """A table: a row for each method, a column for each measure or for each value of a varied key."""
+
+    title: str
+    measures: list[str] = Field(min_length=1)
+    """The columns."""
+    over: str | None = None
+    """A varied key, whose values are the columns of a single measure."""
+    methods: list[str] = []
+    """The rows; empty for all methods."""
+    given: dict[str, str] = {}
+    """The numbers of the source by method, in a column of their own."""
+
+    @field_validator("measures")
+    @classmethod
+    def _measures_exist(cls, value: list[str]) -> list[str]:
+        for each in value:
+            check_measure(each)
+        return value
+
+
+class Panel(_Part):
+    """A panel of a figure: an epoch's quantity against epochs or time, or as boxes; or a measure against a key."""
+
+    y: str
+    """Quantity of an epoch, or measure."""
+    x: str | None = None
+    """`epoch`, `seconds` or a varied key; null for boxes over all epochs and seeds."""
+    methods: list[str] = []
+    """The methods; empty for all."""
+    title: str = ""
+    """Words in the panel."""
+    log: list[Literal["x", "y"]] = []
+    """The logarithmic axes."""
+
+    @model_validator(mode="after")
+    def _quantity_exists(self) -> Self:
+        if self.x in (EPOCH, SECONDS, None):
+            if self.y not in CURVES:
+                raise ValueError(f"y: there is no quantity of an epoch '{self.y}'.{near(self.y, CURVES)}")
+        else:
+            check_measure(self.y)
+        return self
+
+
+class StudyFigure(_Part):
+    """A figure of panels side by side."""
+
+    name: str = Field(pattern=r"[a-z0-9_]+")
+    """Name of its files."""
+    title: str
+    panels: list[Panel] = Field(min_length=1, max_length=3)
+    caption: str = ""
+
+
+class StudySettings(_Part):
+    """A study."""
+
+    title: str
+    source: str
+    """Author and year of the source."""
+    shows: dict[str, str] = {}
+    """Names of its tables and figures for `compare --study`, with the source's: `{thesis-table-4-2: Table 4.2}`."""
+    about: str = ""
+    """What was done there and what is done here."""
+    minutes: float = Field(gt=0)
+    """Expected time on two cores."""
+    workload: str = "hlf"
+    """What is trained: a network of the run folder."""
+    execution: Literal["simulate", "mpi"] = "simulate"
+    """Whether workers are simulated, in virtual time, or are MPI ranks of this machine."""
+    calibration_epochs: PositiveInt | None = 20
+    """Length of the short MPI runs that measure this machine for the simulation, and check it; null: `cluster` says
+    all."""
+    cluster: dict[str, Any] = {}
+    """The simulated cluster, where it differs from the measured computing times and the default network."""
+    times_only: PositiveInt | None = None
+    """Number of steps of each worker in an epoch of a study of times: nothing is learnt, so that it is fast; null: the
+    workload is trained."""
+    train: dict[str, Any] = {}
+    """Values of `train` of all methods."""
+    methods: dict[str, StudiedMethod] = Field(min_length=1)
+    """The methods by name."""
+    vary: dict[str, list[Any]] = {}
+    """Values of keys such as `train.learning_rate` and `cluster.slow_ranks`: every combination is run."""
+    best_of: list[str] = []
+    """Varied keys for which each method is shown with its own best value, that of the lowest validation loss."""
+    reference: str
+    """Method that all others are compared with."""
+    compared: list[str] = ["test_accuracy"]
+    """Measures in which they are compared."""
+    seeds: PositiveInt = 3
+    """Number of seeds: a seed sets initial weights, order of events, partners and computing times."""
+    claims: list[Claim] = []
+    tables: list[StudyTable] = []
+    figures: list[StudyFigure] = []
+
+    def train_settings(self, method: str, values: Mapping[str, Any], seed: int) -> TrainSettings:
+        """Settings of a run, without what the machine asks for."""
+        content = _merged(self.train, self.methods[method].train)
+        for key, value in values.items():
+            section, _, rest = key.partition(".")
+            if section == "train":
+                content = _merged(content, _nested(rest, value))
+        return TrainSettings.model_validate(_old_style({**content, "seed": seed}))
+
+    def cluster_settings(self, measured: ClusterSettings, values: Mapping[str, Any]) -> ClusterSettings:
+        """The simulated cluster of a run."""
+        content = _merged(measured.model_dump(), self.cluster)
+        for key, value in values.items():
+            section, _, rest = key.partition(".")
+            if section == "cluster":
+                content = _merged(content, _nested(rest, value))
+        return ClusterSettings.model_validate(content)
+
+    def combinations(self, method: str) -> Iterator[dict[str, Any]]:
+        """The values of the varied keys of a method's runs."""
+        chosen = self.methods[method]
+        keys = [key for key in self.vary if key not in chosen.fixed and not _sets(chosen.train, key)]
+        for values in itertools.product(*(self.vary[key] for key in keys)):
+            yield dict(zip(keys, values, strict=True))
+
+    @property
+    def alone(self) -> str | None:
+        """The first method that always runs on one worker: t(1) of speed-ups; None if there is none."""
+        for method in self.methods:
+            if all(self.train_settings(method, values, 1).workers == 1 for values in self.combinations(method)):
+                return method
+        return None
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        named = [self.reference, *(name for panel in self._panels() for name in panel.methods)]
+        named += [name for table in self.tables for name in (*table.methods, *table.given)]
+        named += [method_of(each) for claim in self.claims for each in (claim.this, *claim.than)]
+        for name in named:
+            if name not in self.methods:
+                raise ValueError(f"there is no method '{name}'.{near(name, self.methods)}")
+        keys = [*self.best_of, *(key for each in self.methods.values() for key in each.fixed)]
+        overs = [*(claim.over for claim in self.claims), *(table.over for table in self.tables)]
+        keys += [
+            each for each in (*overs, *(panel.x for panel in self._panels())) if each not in (EPOCH, SECONDS, None)
+        ]
+        keys += [
+            key
+            for claim in self.claims
+            for each in (claim.this, *claim.than)
+            if isinstance(each, dict)
+            for key in each
+            if key != "method"
+        ]
+        for key in keys:
+            if key not in self.vary:
+                raise ValueError(f"'{key}' is no varied key.{near(key, self.vary)}")
+        for measure in self.compared:
+            check_measure(measure)
+        return self
+
+    @model_validator(mode="after")
+    def _runs_are_possible(self) -> Self:
+        for key, given in self.vary.items():
+            section, _, rest = key.partition(".")
+            if section not in _SECTIONS or not rest:
+                raise ValueError(f"vary: '{key}' does not begin with {' or '.join(f'{name}.' for name in _SECTIONS)}")
+            if not given:
+                raise ValueError(f"vary: '{key}' has no values")
+        for method in self.methods:
+            for values in self.combinations(method):
+                where = f"methods.{method}" + "".join(f", {key} {value}" for key, value in values.items())
+                with_words(where, TrainSettings, lambda v=values, m=method: self.train_settings(m, v, 1))
+                with_words(where, ClusterSettings, lambda v=values: self.cluster_settings(ClusterSettings(), v))
+        return self
+
+    @model_validator(mode="after")
+    def _parts_suit_each_other(self) -> Self:
+        if self.times_only is not None and (self.best_of or self.execution == "mpi"):
+            raise ValueError("times_only needs execution: simulate, and has no best_of: nothing is learnt")
+        return self
+
+    def _panels(self) -> list[Panel]:
+        return [panel for figure in self.figures for panel in figure.panels]
+
+
+def method_of(chosen: Chosen) -> str:
+    """The name of a chosen method."""
+    return chosen if isinstance(chosen, str) else str(chosen.get("method"))
+
+
+def with_words(where: str, model: type[BaseModel], make: Any) -> None:
+    """Make settings; their mistakes become one sentence.
+
+    Raises:
+        ValueError: They are not valid.
+    """
+    try:
+        make()
+    except ValidationError as cause:
+        first = cause.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        words = near(key, model.model_fields) if first["type"] == "extra_forbidden" else ""
+        raise ValueError(f"{where}: {key}: {first['msg']}.{words}") from None
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings with some values replaced; a section with another `name` replaces the section.
+
+    Examples:
+        >>> _merged({"a": {"name": "x", "b": 1}, "c": 2}, {"a": {"b": 3}})
+        {'a': {'name': 'x', 'b': 3}, 'c': 2}
+        >>> _merged({"a": {"name": "x", "b": 1}}, {"a": {"name": "y"}})
+        {'a': {'name': 'y'}}
+    """
+    found = dict(base)
+    for key, value in changes.items():
+        old = found.get(key)
+        if isinstance(value, Mapping) and isinstance(old, str) and "name" not in value:
+            old = {"name": old}
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        is_same = both and value.get("name", old.get("name")) == old.get("name")  # type: ignore[union-attr]
+        found[key] = _merged(old, value) if is_same else value  # type: ignore[arg-type]
+    return found
+
+
+def form_of(content: Mapping[str, Any], form: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a study's file in one of its `forms`, with some values replaced."""
+    shared = {key: value for key, value in content.items() if key != "forms"}
+    return _merged(_merged(shared, content.get("forms", {}).get(form) or {}), changes)
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def _sets(train: Mapping[str, Any], key: str) -> bool:
+    """Whether a method sets a key such as `train.workers` itself."""
+    found: Any = {"train": train}
+    for part in key.split("."):
+        if not (isinstance(found, Mapping) and part in found):
+            return False
+        found = found[part]
+    return True
+
+
+def _old_style(content: dict[str, Any]) -> dict[str, Any]:
+    section = content.get("algorithm", {})
+    if not isinstance(section, Mapping):
+        return content
+    rest = dict(section)
+    return {**content, "algorithm": rest.pop("name"), **rest}
