@@ -30,7 +30,7 @@ from training.studies.calibration import FILE as CALIBRATION
 from training.studies.calibration import calibrated, plan_calibration, read_or_measure
 from training.studies.claims import judge
 from training.studies.figures import draw_all
-from training.studies.measured import measure_all
+from training.studies.measured import measure_all, num_steps
 from training.studies.page import render
 from training.studies.plan import PlannedRun, Workload, dataset_digest, digest_of_study, planned_runs
 from training.studies.results import Check, StudyResult, load
@@ -220,6 +220,9 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
 
 def _make(run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folder: Path, code: str, cores: int) -> None:
     if study.settings.execution == "mpi":
+        for run in {run.train.workers: run for run in runs}.values():
+            # Before any run.
+            num_steps(run)
         _measure(run_folder, runs, folder, code, "train")
         return
     left = [run for run in runs if run.result is None]

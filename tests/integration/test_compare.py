@@ -1,4 +1,4 @@
-"""`compare thesis` from features to the page, on a tiny dataset."""
+"""`compare --study` from features to the page, simulated and with MPI ranks, on a tiny dataset."""
 
 from __future__ import annotations
 
@@ -14,52 +14,65 @@ from features_stage import config_of, made_features
 from typer.testing import CliRunner
 
 from features.dataset import FeatureDataset
+from models.networks.registry import settings_from_json
 from pipeline.cli import app
-from pipeline.commands.compare import _made
-from pipeline.run_folder import RunFolder
+from pipeline.configuration.yaml_text import write_yaml
 from pipeline.terminal.exit_codes import Exit
 from training.launching.rank import RunSpec
-from training.studies.plan import PlannedRun
-from training.studies.results import Comparison
-from training.studies.runs import count
-from training.studies.variants import ALL_VARIANTS, BEST, PLAIN, REFERENCE, Variant
+from training.studies.plan import PlannedRun, Workload
+from training.studies.results import Cell, StudyResult
+from training.studies.simulated import count_saved
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(900)]
 
-SMALL = {
-    "models": ["hlf", "particles"],
-    "workers": 2,
-    "batch_size": 8,
-    "tau": 3,
-    "seeds": {"hlf": 2, "particles": 1},
-    "epochs": {"hlf": 3, "particles": 2},
-    "timing_epochs": {"hlf": 2, "particles": 1},
-    "simulated_workers": 4,
-    "rate_factors": [1.0],
+SLOW = {"tau": 3, "beta": 0.6, "exact_average": False}
+STUDY: dict[str, Any] = {
+    "title": "A small study",
+    "source": "Somebody 2020",
+    "shows": {"small-table-1": "table 1"},
+    "minutes": 1,
+    "calibration_epochs": 2,
+    "train": {"workers": 2, "batch_size": 8, "epochs": 3},
+    "methods": {
+        "ar-sgd": {"train": {"algorithm": {"name": "ar-sgd"}}},
+        "sgd": {"train": {"algorithm": {"name": "sgd"}, "workers": 1}},
+        "swarm": {"train": {"algorithm": {"name": "swarm-sgd"}}},
+        "slow": {"train": {"algorithm": {"name": "swarm-sgd"}, "slowmo": SLOW}},
+    },
+    "vary": {"train.learning_rate": [0.003, 0.01]},
+    "best_of": ["train.learning_rate"],
+    "reference": "ar-sgd",
+    "seeds": 2,
+    "claims": [{"claim": "It is faster.", "better": "swarm", "than": "ar-sgd", "measure": "seconds"}],
+    "tables": [{"title": "Accuracy", "measures": ["test_accuracy", "temporal_efficiency"], "given": {"sgd": "90 %"}}],
+    "figures": [
+        {"name": "fig_1", "title": "Accuracy", "panels": [{"y": "val_accuracy", "x": "epoch"}]},
+        {"name": "fig_2", "title": "Times", "panels": [{"y": "communicate"}, {"y": "seconds"}]},
+    ],
+    "forms": {"full": {"execution": "mpi", "vary": {"train.learning_rate": [0.003]}}},
 }
 
 
 class Compared:
-    """A comparison of all variants with two seeds."""
+    """A study on a tiny dataset."""
 
     def __init__(self, folder: Path) -> None:
         self.run_dir = folder / "run"
-        self.dataset: FeatureDataset = made_features(
-            self.run_dir, rows={"train": [24] * 4, "val": [30], "test": [60]}, separation=0.6, most_particles=5
-        )
-        self.config = config_of(
-            folder, self.run_dir, compare=SMALL, model={"hlf": {"hidden": [10]}, "particles": {"gru_width": 4}}
-        )
-        self.folder = self.run_dir / "compare" / "thesis"
-        self.first = self.again()
+        rows = {"train": [24] * 4, "val": [30], "test": [60]}
+        self.dataset: FeatureDataset = made_features(self.run_dir, rows=rows, separation=0.6, most_particles=5)
+        self.config = config_of(folder, self.run_dir, model={"hlf": {"hidden": [10]}})
+        self.study = folder / "small.yaml"
+        self.study.write_text(write_yaml(STUDY))
+        self.folder = self.run_dir / "compare" / "small"
+        self.first = self.again("--publish", folder / "docs")
 
-    def again(self, *arguments: str) -> Any:
-        """Compare."""
-        return pipeline("compare", "thesis", "--config", self.config, *arguments)
+    def again(self, *arguments: str | Path) -> Any:
+        """Make the study."""
+        return pipeline("compare", "--study", self.study, "--config", self.config, *arguments)
 
-    def result(self) -> Comparison:
-        """What stands in `comparison.json`."""
-        return Comparison.from_json(json.loads((self.folder / "comparison.json").read_text()))
+    def result(self) -> StudyResult:
+        """What stands in `result.json`."""
+        return StudyResult.from_json(json.loads((self.folder / "result.json").read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -69,150 +82,143 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     return made
 
 
-def test_every_variant_is_trained_with_every_seed(compared: Compared) -> None:
-    found = {(run.model, run.variant, run.seed) for run in compared.result().runs}
-    keys = [variant.key for variant in ALL_VARIANTS]
-    assert found == {("hlf", key, seed) for key in keys for seed in (1, 2)} | {("particles", key, 1) for key in keys}
-    # Checkpoints have served.
-    assert not list(compared.folder.glob("runs/**/checkpoints"))
+def test_every_method_is_simulated_at_every_rate_with_every_seed(compared: Compared) -> None:
+    found = {(run.method, run.values["train.learning_rate"], run.seed) for run in compared.result().runs}
+    assert found == {(name, rate, seed) for name in STUDY["methods"] for rate in (0.003, 0.01) for seed in (1, 2)}
+    # Four methods, two rates, two seeds.
+    assert "compare: small: 16 run(s)" in compared.first.stderr
 
 
 def test_all_runs_see_the_same_events_and_begin_with_the_same_weights(compared: Compared) -> None:
-    result = compared.result()
-    for model in ("hlf", "particles"):
-        runs = [run for run in result.runs if run.model == model]
-        assert len({run.summary["samples"] + run.summary["samples_left_out"] for run in runs}) == 1
-    # With the same weights and the same events, the training loss of the first steps is the same but for rounding.
+    runs = compared.result().runs
+    assert {run.numbers["samples"] + run.numbers["samples_left_out"] for run in runs} == {96 * 3}
     first = {
-        key: [run.curves["train_loss"][0] for run in result.of("hlf", Variant.of(key))]
-        for key in ("ad-psgd-slowmo", "ad-psgd-slowmo-no-avg", "swarm-sgd")
+        (run.method, run.seed): run.curves["train_loss"][0]
+        for run in runs
+        if run.values["train.learning_rate"] == 0.003
     }
-    for losses in first.values():
-        assert losses == pytest.approx(first["swarm-sgd"], rel=0.1)
-    assert first["swarm-sgd"][0] != first["swarm-sgd"][1]
+    # With the same weights and the same events, the training loss of the first steps is nearly the same.
+    assert first["ar-sgd", 1] == pytest.approx(first["swarm", 1], rel=0.1)
+    assert first["ar-sgd", 1] != first["ar-sgd", 2]
 
 
-def test_counts_are_those_of_the_saved_models(compared: Compared) -> None:
+def test_the_simulator_is_checked_on_this_machine(compared: Compared) -> None:
     result = compared.result()
-    for key in ("ar-sgd", "ad-psgd-slowmo-no-avg"):
-        folder = compared.folder / "runs" / "hlf" / key / "rate-times-1" / "seed-2"
-        run = PlannedRun("hlf", Variant.of(key), RunSpec.load(folder / "run.json"), "")
-        counts = result.of("hlf", Variant.of(key))[1].counts
-        assert counts == count(run, compared.dataset.files("test"))
-        assert counts.correct == counts.is_correct.sum()
-        assert len(counts.is_correct) == counts.num_events == 60
-
-
-def test_times_are_measured_and_simulated(compared: Compared) -> None:
-    timing = compared.result().timing
-    assert {(each["method"], each["workers"]) for each in timing["hlf"].measured} >= {
-        ("sgd", 1),
-        ("ar-sgd", 2),
-        ("ad-psgd", 2),
-        ("swarm-sgd", 2),
-    }
+    assert {(check.method, check.workers) for check in result.checks} >= {("ar-sgd", 2), ("swarm", 2)}
+    assert all(check.measured > 0 and check.predicted > 0 for check in result.checks)
+    assert result.cluster is not None
+    assert result.cluster["step_seconds"] + result.cluster["event_seconds"] > 0
     assert (compared.folder / "calibration.json").exists()
-    assert [max(each["workers"]) for each in timing["hlf"].scaling] == [4, 4]
-    assert timing["particles"].scaling == []
-    seeds = {"hlf": 2, "particles": 1}
-    for model, each in timing.items():
-        runs = {key: [len(run["val_accuracy"]) for run in found] for key, found in each.convergence.items()}
-        assert runs == {variant.key: [SMALL["epochs"][model]] * seeds[model] for variant in BEST}  # type: ignore[index]
-        assert [(check["method"], check["workers"]) for check in each.checks] == [
-            ("ar-sgd", 2),
-            ("ad-psgd", 2),
-            ("swarm-sgd", 2),
-        ]
-        assert set(each.epochs) == {variant.key for variant in PLAIN}
-        assert each.cluster["step_seconds"] + each.cluster["event_seconds"] > 0
 
 
-def test_the_page_and_its_figures_are_there(compared: Compared) -> None:
-    page = (compared.folder / "comparison.md").read_text()
+def test_the_page_and_its_figures_are_there_and_published(compared: Compared) -> None:
+    page = (compared.folder / "page.md").read_text()
     links = re.findall(r"\]\((figures/[^)]+)\)", page)
-    assert len(links) == 12
+    assert len(links) == 2
     assert all((compared.folder / link).exists() for link in links)
-    assert f"python -m pipeline compare thesis --config {compared.config}" in page
-    assert "technical sample" in page
+    assert f"python -m pipeline compare --study {compared.study} --form small --publish" in page
+    assert "| It is faster. | time of the run [s] | SwarmSGD against AR-SGD: x " in page
     assert "N = 60 test events" in page
-    assert f"comparison: {compared.folder / 'comparison.md'}" in compared.first.stderr
-    assert "hlf: 8 method(s) on 2 worker(s): 16 run(s)" in compared.first.stderr
+    published = compared.run_dir.parent / "docs" / "small.md"
+    assert published.read_text() == page.replace("](figures/", "](small/")
+    assert (published.parent / "small" / "fig_1.png").exists()
+    assert f"study: {published}" in compared.first.stderr
 
 
 def test_the_same_command_draws_again_from_the_json_alone(compared: Compared) -> None:
     kept = compared.folder.with_name("kept")
     shutil.copytree(compared.folder, kept)
     try:
-        before = (compared.folder / "comparison.json").read_bytes()
-        page = (compared.folder / "comparison.md").read_text()
-        for name in ("runs", "timing", "figures", "jobs"):
-            shutil.rmtree(compared.folder / name)
-        done = compared.again("--set", "report.sample_note=another note")
+        before = (compared.folder / "result.json").read_bytes()
+        shutil.rmtree(compared.folder / "runs")
+        shutil.rmtree(compared.folder / "figures")
+        done = compared.again("--set", 'compare.title="Another title"')
         assert done.returncode == 0, done.stderr
         assert "all runs are done; redrawing" in done.stderr
-        assert (compared.folder / "comparison.json").read_bytes() == before
-        assert (compared.folder / "comparison.md").read_text() == page
-        assert len(list((compared.folder / "figures").glob("*.pdf"))) == 12
+        assert (compared.folder / "result.json").read_bytes() == before
+        assert (compared.folder / "page.md").read_text().startswith("# Another title\n")
+        assert len(list((compared.folder / "figures").glob("*.pdf"))) == 2
         assert not (compared.folder / "runs").exists()
     finally:
         shutil.rmtree(compared.folder)
         kept.rename(compared.folder)
 
 
-def test_more_seeds_train_only_what_is_new(compared: Compared) -> None:
-    kept = compared.folder / "runs" / "hlf" / "ar-sgd" / "rate-times-1" / "seed-1" / "summary.json"
-    before = kept.stat().st_mtime_ns
-    done = compared.again("--set", "compare.seeds.hlf=3", "--set", "compare.models=[hlf]")
+def test_more_seeds_run_only_what_is_new(compared: Compared) -> None:
+    before = {path: path.stat().st_mtime_ns for path in compared.folder.glob("runs/*/*/result.json")}
+    done = compared.again("--set", "compare.seeds=3")
     assert done.returncode == 0, done.stderr
-    assert "hlf: 8 method(s) on 2 worker(s): 24 run(s), 16 done before" in done.stderr
-    assert kept.stat().st_mtime_ns == before
-    assert [run.seed for run in compared.result().of("hlf", REFERENCE)] == [1, 2, 3]
+    assert "compare: small: 24 run(s), 16 done before" in done.stderr
+    assert (
+        before.items()
+        <= {path: path.stat().st_mtime_ns for path in compared.folder.glob("runs/*/*/result.json")}.items()
+    )
+    assert sorted({run.seed for run in compared.result().runs}) == [1, 2, 3]
+
+
+def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(compared: Compared) -> None:
+    done = compared.again("--form", "full")
+    assert done.returncode == 0, done.stderr
+    assert "compare: train with 2 worker(s): 6 run(s)" in done.stderr
+    result = compared.result()
+    assert (result.form, result.is_simulated, result.checks) == ("full", False, [])
+    run = next(run for run in result.runs if (run.method, run.seed) == ("slow", 2))
+    (folder,) = (path.parent for path in compared.folder.glob("runs/slow/seed-2-*/model"))
+    assert not list(compared.folder.glob("runs/**/checkpoints"))
+    spec = RunSpec.load(folder / "run.json")
+    network = settings_from_json(spec.model.to_json())
+    planned = PlannedRun("slow", "", {}, Workload(spec.dataset, network, ""), spec.train, None, None, "", folder)
+    assert run.counts == count_saved(planned)
+    assert run.counts.num_events == 60
+    assert result.numbers(Cell("slow"), "test_accuracy")[2] == run.counts.is_correct.mean()
 
 
 def invoke(*arguments: str | Path) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_an_unknown_comparison_is_refused_with_the_nearest_name() -> None:
-    done = invoke("compare", "thesys")
+def test_an_unknown_study_is_refused_with_the_nearest_name() -> None:
+    done = invoke("compare", "thesis")
     assert done.exit_code == Exit.USAGE
-    assert "compare thesys: there is no such comparison. Did you mean 'thesis'?" in done.output
+    assert "compare thesis: there is no such study. Did you mean 'thesis-" in done.output
 
 
 def test_its_command_is_kept_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[dict[str, Any]] = []
+    commands: list[str] = []
 
-    def compare(run_folder: RunFolder, name: str, *, command: str, force: bool) -> Path:
-        made.append(_made(run_folder, command))
+    def compare(*_: Any, command: str, **__: Any) -> Path:
+        commands.append(command)
         return tmp_path
 
     monkeypatch.setattr("pipeline.commands.compare.compare", compare)
     change = 'spark.conf={"spark.my.password": "hush1,hush2 hush3"}'
-    words = ["compare", "thesis", "--config", "demo", "--set", change, "--set", "train.epochs=5"]
+    words = ["compare", "thesis-hlf", "--config", "demo", "--set", change, "--set", "train.epochs=5"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == Exit.OK, done.output
-    assert made[0]["command"] == (
-        "python -m pipeline compare thesis --config demo --set 'spark.conf=***' --set train.epochs=5"
+    assert commands[0] == (
+        "python -m pipeline compare --study thesis-hlf --form small --config demo --set 'spark.conf=***' "
+        "--set train.epochs=5"
     )
 
 
 def test_without_features_the_stage_to_run_is_named(tmp_path: Path) -> None:
-    done = invoke("compare", "thesis", "--config", config_of(tmp_path, tmp_path / "run"))
+    done = invoke("compare", "thesis-hlf", "--config", config_of(tmp_path, tmp_path / "run"))
     assert done.exit_code == Exit.NOT_THERE_YET
     assert "Run `python -m pipeline features` first" in done.output
 
 
 def test_too_many_workers_are_refused_before_anything_runs(tmp_path: Path) -> None:
     made_features(tmp_path / "run", rows={"train": [20] * 3, "val": [10], "test": [10]})
-    config = config_of(tmp_path, tmp_path / "run")
-    done = invoke("compare", "thesis", "--workers", "4", "--config", config)
+    config = config_of(tmp_path, tmp_path / "run", compare={"execution": "mpi"})
+    done = invoke("compare", "thesis-hlf", "--workers", "4", "--config", config)
     assert done.exit_code == Exit.USER_ERROR
     assert "fewer than the 4 workers" in done.output
     assert "set features.feed_workers: 4" in done.output
+    assert not (tmp_path / "run" / "compare" / "thesis-hlf" / "runs").exists()
 
 
 def test_copies_of_few_events_are_not_compared(tmp_path: Path) -> None:
     made_features(tmp_path / "run", rows={"train": [20] * 3, "val": [10], "test": [10]}, load_test=True)
-    done = invoke("compare", "thesis", "--config", config_of(tmp_path, tmp_path / "run"))
+    done = invoke("compare", "thesis-hlf", "--config", config_of(tmp_path, tmp_path / "run"))
     assert done.exit_code == Exit.USER_ERROR
     assert "A model or a metric of them means nothing" in " ".join(done.output.split())

@@ -89,9 +89,8 @@ def read_or_measure(folder: Path, like: TrainSettings) -> list[Measurement]:
     Raises:
         LaunchError: The ranks do not start or fail.
     """
-    pair = {"algorithm": "ad-psgd", "workers": 2, "slowmo": None}
-    settings = TrainSettings.model_validate({**like.model_dump(mode="json"), **pair})
-    how = digest_of([_SIZES, settings.exchange, settings.network, settings.launcher, settings.launcher_args])
+    settings = like.model_copy(update={"workers": 2})
+    how = digest_of([_SIZES, list(settings.algorithm.sharing), settings.launcher, settings.launcher_args])
     path = folder / FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -133,4 +132,4 @@ def _worker_counts(most: int) -> list[int]:
 
 
 #: Workers that compute without messages within an epoch.
-_LOCAL: Final[dict[str, Any]] = {"algorithm": "local-sgd", "local_steps": _NEVER}
+_LOCAL: Final[dict[str, Any]] = {"algorithm": {"name": "local-sgd", "local_steps": _NEVER}}

@@ -32,7 +32,7 @@ def measure_all(
         ShardError: The dataset has too few row groups for the workers.
         TrainingError: A run failed; the message names it.
     """
-    steps = [_num_steps(run) for run in runs]
+    steps = [num_steps(run) for run in runs]
     for run in runs:
         run.folder.mkdir(parents=True, exist_ok=True)
 
@@ -47,8 +47,12 @@ def measure_all(
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
 
 
-def _num_steps(run: PlannedRun) -> int:
-    """Number of steps of every worker over all epochs."""
+def num_steps(run: PlannedRun) -> int:
+    """Number of steps of every worker over all epochs.
+
+    Raises:
+        ShardError: The dataset has too few row groups for the workers.
+    """
     settings = run.train
     rows = [group.rows for group in FeatureDataset.load(run.workload.dataset).splits["train"]]
     plan = plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)

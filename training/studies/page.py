@@ -89,7 +89,7 @@ def _checks(result: StudyResult) -> str:
         return "The computing times of the cluster are given, not measured: nothing was checked on this machine."
     rows = [
         [
-            result.study.methods[each.method].title,
+            result.study.title_of(each.method),
             each.workers,
             f"{1e3 * each.measured:.3g}",
             f"{1e3 * each.predicted:.3g}",

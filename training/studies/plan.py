@@ -19,8 +19,8 @@ from training.studies.study import StudySettings
 _VERSION: Final = 4
 #: Keys of `train` that a study takes from the config: how this machine starts ranks.
 _OF_MACHINE: Final = frozenset({"device", "launcher", "launcher_args", "max_restarts", "stall_seconds", "threads"})
-#: Among `TrainSettings.SPEED_ONLY`, those that change measured times.
-_TIMES_DEPEND_ON: Final = ("launcher", "launcher_args", "network", "threads")
+#: Keys that change measured times: those of the method include its network.
+_TIMES_DEPEND_ON: Final = {"algorithm", "launcher", "launcher_args", "threads"}
 
 
 class Workload(NamedTuple):
@@ -74,12 +74,12 @@ def planned_runs(
     """
     found = []
     for seed in range(base.seed, base.seed + study.seeds):
-        for method, chosen in study.methods.items():
+        for method in study.methods:
             for values in study.combinations(method):
                 train = on_this_machine(study.train_settings(method, values, seed), base)
                 here = study.cluster_settings(cluster, values) if study.execution == "simulate" else None
                 found.append(planned(workload, train, here, study.times_only, folder / "runs", method, values))
-                found[-1] = found[-1]._replace(title=chosen.title)
+                found[-1] = found[-1]._replace(title=study.title_of(method))
     return found
 
 
@@ -93,13 +93,11 @@ def planned(
     values: dict[str, Any],
 ) -> PlannedRun:
     """A run in a folder of its own: its name holds the digest, so that runs of other settings stay."""
-    content: list[Any] = [_VERSION, times_only, workload.network.to_json(), workload.data]
-    content.append(train.model_dump(mode="json", exclude=set(TrainSettings.SPEED_ONLY)))
-    if cluster is None:
-        times = {name: value for name, value in train.model_dump(mode="json").items() if name in _TIMES_DEPEND_ON}
-        content.append(times)
-    else:
-        content.append(cluster.model_dump(mode="json"))
+    content: list[Any] = [_VERSION, times_only, workload.network.to_json(), workload.data, train.result_items()]
+    times = (
+        train.model_dump(mode="json", include=_TIMES_DEPEND_ON) if cluster is None else cluster.model_dump(mode="json")
+    )
+    content.append(times)
     digest = digest_of(content)
     where = (folder / method / f"seed-{train.seed}-{digest}").absolute()
     return PlannedRun(method, method, values, workload, train, cluster, times_only, digest, where)

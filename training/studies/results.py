@@ -136,7 +136,7 @@ class StudyResult(NamedTuple):
 
     def title(self, cell: Cell) -> str:
         """A cell in words."""
-        words = [self.study.methods[cell.method].title]
+        words = [self.study.title_of(cell.method)]
         words += [f"{key.rpartition('.')[2].replace('_', ' ')} {text}" for key, text in cell.values]
         return ", ".join(words)
 

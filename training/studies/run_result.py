@@ -135,7 +135,7 @@ def numbers_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> di
         "learning_rate_in_effect": settings.effective_learning_rate,
         "best_epoch": history[-1]["best_epoch"],
         "bytes_sent": sum(each["bytes_sent"] for each in summaries) / workers / len(history),
-        "averages": sum(each["averages_begun"] for each in summaries),
+        "averages": sum(each.get("averages_begun", 0) for each in summaries),
         "worker_val_accuracy": float(np.mean(alone)),
         **rates(ranks),
     }
@@ -166,8 +166,8 @@ def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
 def communicating(record: Mapping[str, Any], settings: TrainSettings) -> float:
     """Communication time of an epoch, waiting included [s]; averages in a thread count too, as in the thesis."""
     seconds = float(sum(record["seconds_by_kind"].get(kind, 0.0) for kind in ("communicate", "wait")))
-    in_thread = getattr(settings.algorithm, "overlap", "inline") == "thread"
-    return seconds + float(record["exchange_seconds"]) if in_thread else seconds
+    in_thread = settings.algorithm.sharing.overlap == "thread"
+    return seconds + float(record.get("exchange_seconds", 0.0)) if in_thread else seconds
 
 
 def _by_epoch(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
@@ -179,6 +179,6 @@ def _by_epoch(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
 
 
 def _staleness(records: Sequence[Record]) -> float:
-    times = [(int(number), count) for record in records for number, count in record["staleness"].items()]
+    times = [(int(number), count) for record in records for number, count in record.get("staleness", {}).items()]
     updates = sum(count for _, count in times)
     return sum(number * count for number, count in times) / updates if updates else 0.0

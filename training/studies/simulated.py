@@ -67,6 +67,7 @@ def simulate_all(runs: Sequence[PlannedRun], *, cores: int, code: str, on_progre
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.kill()
+            process.join()
         if isinstance(cause, BrokenProcessPool):
             raise StudyError(
                 "a process that simulates was killed: out of memory? The same command continues; fewer cores "

@@ -29,8 +29,8 @@ class _Part(BaseModel):
 class StudiedMethod(_Part):
     """A method of a study: its settings of the training."""
 
-    title: str
-    """Name in tables and figures."""
+    title: str = ""
+    """Name in tables and figures; empty for that of the algorithm, with its slow momentum."""
     train: dict[str, Any]
     """Values of `train` that differ from those of the study."""
     fixed: list[str] = []
@@ -201,7 +201,7 @@ class StudySettings(_Part):
             section, _, rest = key.partition(".")
             if section == "train":
                 content = _merged(content, _nested(rest, value))
-        return TrainSettings.model_validate(_old_style({**content, "seed": seed}))
+        return TrainSettings.model_validate({**content, "seed": seed})
 
     def cluster_settings(self, measured: ClusterSettings, values: Mapping[str, Any]) -> ClusterSettings:
         """The simulated cluster of a run."""
@@ -218,6 +218,16 @@ class StudySettings(_Part):
         keys = [key for key in self.vary if key not in chosen.fixed and not _sets(chosen.train, key)]
         for values in itertools.product(*(self.vary[key] for key in keys)):
             yield dict(zip(keys, values, strict=True))
+
+    def title_of(self, method: str) -> str:
+        """Name of a method in tables and figures."""
+        if self.methods[method].title:
+            return self.methods[method].title
+        train = self.train_settings(method, next(self.combinations(method)), 1)
+        name = train.traits.title
+        if train.slowmo is None:
+            return name
+        return f"{name} + SlowMo{'' if train.slowmo_is_exact else ' no avg.'}"
 
     @property
     def alone(self) -> str | None:
@@ -340,11 +350,3 @@ def _sets(train: Mapping[str, Any], key: str) -> bool:
             return False
         found = found[part]
     return True
-
-
-def _old_style(content: dict[str, Any]) -> dict[str, Any]:
-    section = content.get("algorithm", {})
-    if not isinstance(section, Mapping):
-        return content
-    rest = dict(section)
-    return {**content, "algorithm": rest.pop("name"), **rest}

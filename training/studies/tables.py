@@ -33,7 +33,7 @@ def study_table(result: StudyResult, table: StudyTable) -> str:
         rows = {result.title(cell): [summed_up(result, cell, name) for name in table.measures] for cell in cells}
     else:
         header, rows = _over(result, table, cells)
-    given = {result.study.methods[method].title: text for method, text in table.given.items()}
+    given = {result.study.title_of(method): text for method, text in table.given.items()}
     if given:
         header = [*header, f"{result.study.source}"]
         rows = {title: [*row, given.get(title, "-")] for title, row in rows.items()}

@@ -75,7 +75,12 @@ TIMES = times({"ar-sgd": lambda workers: 0.1 * workers, "ad-psgd": lambda _: 0.1
         ({"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch"}, Verdict.CONFIRMED),
         ({"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch", "at_least": 3.0}, Verdict.REFUTED),
         (
-            {"better": {"method": "ad-psgd", "train.workers": 8}, "than": "ar-sgd", "measure": "speed_up", "at_least": 7},
+            {
+                "better": {"method": "ad-psgd", "train.workers": 8},
+                "than": "ar-sgd",
+                "measure": "speed_up",
+                "at_least": 7,
+            },
             Verdict.CONFIRMED,
         ),
         (

@@ -60,7 +60,9 @@ def test_boxes_stand_one_for_each_method() -> None:
 
 
 def test_a_measure_is_drawn_against_a_varied_key_and_a_speed_up_beside_the_ideal() -> None:
-    (axes,) = figure_of({"y": "speed_up", "x": WORKERS, "methods": ["ad-psgd"], "log": ["x", "y"]}, result=scaling()).axes
+    (axes,) = figure_of(
+        {"y": "speed_up", "x": WORKERS, "methods": ["ad-psgd"], "log": ["x", "y"]}, result=scaling()
+    ).axes
     lines = {str(line.get_label()): line for line in axes.lines}
     assert list(lines["ideal"].get_ydata()) == [2, 4]
     found = next(line for line in axes.lines if line.get_marker() == "o")
@@ -105,7 +107,9 @@ def test_a_best_value_at_the_edge_of_the_sweep_is_said() -> None:
     def run(method: str, value: float) -> RunResult:
         return made_run(method, 1, correct=950 if best[method] == value else 900, values={rate: value})
 
-    lines = best_table(made_result(study, [run(name, value) for name in best for value in (0.1, 0.2, 0.3)])).splitlines()
+    lines = best_table(
+        made_result(study, [run(name, value) for name in best for value in (0.1, 0.2, 0.3)])
+    ).splitlines()
     assert [line.count("**") for line in lines[2:]] == [2, 2, 2]
     assert [line.rsplit("|", 2)[1].strip() for line in lines[2:]] == [
         "the lowest tried: a better one may lie beyond",
@@ -118,7 +122,9 @@ def test_a_best_value_at_the_edge_of_the_sweep_is_said() -> None:
 def test_the_page_sets_claims_beside_what_came_out(times_only: int | None) -> None:
     claims = [{"claim": "A | B is faster.", "better": "ad-psgd", "than": "ar-sgd", "measure": "seconds"}]
     study = made_study(claims=claims, times_only=times_only, shows={"made-table-1": "table 1"})
-    runs = [made_run(name, seed, seconds=0.2 if name == "ar-sgd" else 0.1) for seed in (1, 2, 3) for name in study.methods]
+    runs = [
+        made_run(name, seed, seconds=0.2 if name == "ar-sgd" else 0.1) for seed in (1, 2, 3) for name in study.methods
+    ]
     page = render(made_result(study, runs), folder="figures")
     row = next(line for line in page.splitlines() if line.startswith("| A \\| B is faster."))
     assert "AD-PSGD against AR-SGD: x 0.500" in row

@@ -24,7 +24,11 @@ def swept() -> StudyResult:
     correct = {("ar-sgd", 0.1): 900, ("ar-sgd", 0.2): 800, ("ad-psgd", 0.1): 850, ("ad-psgd", 0.2): 950}
     return made_result(
         study,
-        [made_run(name, seed, correct=n, values={RATE: rate}) for seed in (2, 1) for (name, rate), n in correct.items()],
+        [
+            made_run(name, seed, correct=n, values={RATE: rate})
+            for seed in (2, 1)
+            for (name, rate), n in correct.items()
+        ],
         checks=[Check("ar-sgd", 2, 2e-3, 1e-3)],
     )
 

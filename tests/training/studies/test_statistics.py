@@ -138,7 +138,8 @@ def test_a_difference_beyond_the_margin_is_never_equivalent() -> None:
 
 
 def test_what_is_said_to_be_needed_is_enough() -> None:
-    few = Difference(*(np.asarray(each) for each in (0.003, 1.2e-5, 0.0, 0.01)), 5, 100_000)  # type: ignore[arg-type]
+    value, of_seed, of_event, of_both = (np.asarray(each) for each in (0.003, 1.2e-5, 0.0, 0.01))
+    few = Difference(value, of_seed, of_event, of_both, 5, 100_000)
     assert verdicts([few])[0].needed == "about 11 seeds"
     enough = few._replace(num_seeds=11)
     draws = np.random.default_rng(3).normal(0.003, math.sqrt(1.2e-5 / 11), size=(4000, 1))
