@@ -88,10 +88,10 @@ report: setup ## One HTML page of the whole run
 $(STAGES):
 	$(PIPELINE) $@
 
-compare: setup ## Compare optimisers on the same events: tables and figures of the thesis (see docs/comparison.md)
+compare: setup ## Compare optimisers: the claims of a paper, tables, figures (STUDY=thesis-hlf; see docs/comparison.md)
 	$(PIPELINE) ingest
 	$(PIPELINE) features
-	$(PIPELINE) compare thesis
+	$(PIPELINE) compare --study $(or $(STUDY),thesis-hlf)
 
 config: setup ## Show every value of the config and where it comes from
 validate: setup ## Check the config and its input files

@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from features.dataset import FeatureDataset
 from training.launching.launcher import launch_all
 from training.loop.records import read_records
 from training.loop.trainer import Progress
-from training.readers.sharding import plan_epoch
+from training.readers.sharding import plan_epoch, step_bounds
 from training.studies.plan import PlannedRun
 from training.studies.run_result import Outcome
 from training.studies.simulated import Tell, count_saved
@@ -55,5 +57,7 @@ def num_steps(run: PlannedRun) -> int:
     """
     settings = run.train
     rows = [group.rows for group in FeatureDataset.load(run.workload.dataset).splits["train"]]
+    if settings.skew is not None:
+        rows = np.diff(step_bounds(sum(rows), settings.workers)).tolist()
     plan = plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
     return plan.num_steps * settings.epochs
