@@ -157,8 +157,8 @@ def measure_of(name: str) -> Measure:
     return _MEASURES[name]
 
 
-def check_measure(name: str) -> None:
-    """Refuse a name that is no measure.
+def check_measure(name: str) -> str:
+    """The name of a measure.
 
     Raises:
         ValueError: It is none; the message has the nearest.
@@ -167,6 +167,7 @@ def check_measure(name: str) -> None:
         measure_of(name)
     except (KeyError, ValueError):
         raise ValueError(f"there is no measure '{name}'.{near(name, [*_MEASURES, 'seconds_to=0.9'])}") from None
+    return name
 
 
 def near(name: str, names: Iterable[str]) -> str:

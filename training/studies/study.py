@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
@@ -15,6 +24,8 @@ from training.studies.measures import CURVES, check_measure, near
 
 #: The studies that come with the code, one YAML file each.
 FOLDER: Final = Path(__file__).parent
+#: The comparisons of a claim.
+_KINDS: Final = ("better", "equivalent", "flat", "grows")
 #: Sections of a run whose keys a study can vary.
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {"train": TrainSettings, "cluster": ClusterSettings}
 #: What an epoch's quantity is drawn against.
@@ -39,6 +50,8 @@ class StudiedMethod(_Part):
 
 Chosen = str | dict[str, Any]
 """Runs of a study: a method, or a method and values of varied keys, `{method: easgd, train.workers: 4}`."""
+MeasureName = Annotated[str, AfterValidator(check_measure)]
+Positive = Annotated[float, Field(gt=0)]
 
 
 class Claim(_Part):
@@ -54,32 +67,21 @@ class Claim(_Part):
     """What stays the same, with `over`."""
     grows: Chosen | None = None
     """What grows, with `over`: the highest value of the key is compared with the lowest."""
-    than: list[Chosen] = []
+    than: Annotated[list[Chosen], BeforeValidator(lambda value: value if isinstance(value, list) else [value])] = []
     """What `better` and `equivalent` are compared with, each."""
     over: str | None = None
     """The varied key of `flat` and `grows`."""
-    measure: str = "test_accuracy"
+    measure: MeasureName = "test_accuracy"
     """What is compared."""
-    at_least: Annotated[float, Field(gt=0)] | None = None
+    at_least: Positive | None = None
     """By how much `better` is better: a factor for times and rates, else a difference; null: by any amount."""
-    within: Annotated[float, Field(gt=0)] | None = None
+    within: Positive | None = None
     """The difference that counts as none for `equivalent` and `flat`, relative for times; null: that of the measure."""
-
-    @field_validator("than", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: object) -> object:
-        return value if isinstance(value, list) else [value]
-
-    @field_validator("measure")
-    @classmethod
-    def _measure_exists(cls, value: str) -> str:
-        check_measure(value)
-        return value
 
     @property
     def kind(self) -> str:
         """The comparison: `better`, `equivalent`, `flat` or `grows`."""
-        return next(name for name in ("better", "equivalent", "flat", "grows") if getattr(self, name) is not None)
+        return next(name for name in _KINDS if getattr(self, name) is not None)
 
     @property
     def this(self) -> Chosen:
@@ -87,12 +89,16 @@ class Claim(_Part):
         chosen: Chosen = getattr(self, self.kind)
         return chosen
 
+    @property
+    def chosen(self) -> list[Chosen]:
+        """All that is compared."""
+        return [self.this, *self.than]
+
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
-        given = [name for name in ("better", "equivalent", "flat", "grows") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError("a claim needs exactly one of better, equivalent, flat and grows")
-        if (given[0] in ("better", "equivalent")) != bool(self.than) or bool(self.than) == (self.over is not None):
+        if sum(getattr(self, name) is not None for name in _KINDS) != 1:
+            raise ValueError(f"a claim needs exactly one of {', '.join(_KINDS)}")
+        if (self.kind in ("better", "equivalent")) != bool(self.than) or bool(self.than) == (self.over is not None):
             raise ValueError("better and equivalent need `than`; flat and grows need `over`")
         return self
 
@@ -101,7 +107,7 @@ class StudyTable(_Part):
     """A table: a row for each method, a column for each measure or for each value of a varied key."""
 
     title: str
-    measures: list[str] = Field(min_length=1)
+    measures: list[MeasureName] = Field(min_length=1)
     """The columns."""
     over: str | None = None
     """A varied key, whose values are the columns of a single measure."""
@@ -109,13 +115,6 @@ class StudyTable(_Part):
     """The rows; empty for all methods."""
     given: dict[str, str] = {}
     """The numbers of the source by method, in a column of their own."""
-
-    @field_validator("measures")
-    @classmethod
-    def _measures_exist(cls, value: list[str]) -> list[str]:
-        for each in value:
-            check_measure(each)
-        return value
 
 
 class Panel(_Part):
@@ -186,7 +185,7 @@ class StudySettings(_Part):
     """Varied keys for which each method is shown with its own best value, that of the lowest validation loss."""
     reference: str
     """Method that all others are compared with."""
-    compared: list[str] = ["test_accuracy"]
+    compared: list[MeasureName] = ["test_accuracy"]
     """Measures in which they are compared."""
     seeds: PositiveInt = 3
     """Number of seeds: a seed sets initial weights, order of events, partners and computing times."""
@@ -239,30 +238,18 @@ class StudySettings(_Part):
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
-        named = [self.reference, *(name for panel in self._panels() for name in panel.methods)]
-        named += [name for table in self.tables for name in (*table.methods, *table.given)]
-        named += [method_of(each) for claim in self.claims for each in (claim.this, *claim.than)]
-        for name in named:
+        panels = [panel for figure in self.figures for panel in figure.panels]
+        compared = [each for claim in self.claims for each in claim.chosen]
+        named = [self.reference, *(name for panel in panels for name in panel.methods), *map(method_of, compared)]
+        for name in [*named, *(name for table in self.tables for name in (*table.methods, *table.given))]:
             if name not in self.methods:
                 raise ValueError(f"there is no method '{name}'.{near(name, self.methods)}")
-        keys = [*self.best_of, *(key for each in self.methods.values() for key in each.fixed)]
-        overs = [*(claim.over for claim in self.claims), *(table.over for table in self.tables)]
-        keys += [
-            each for each in (*overs, *(panel.x for panel in self._panels())) if each not in (EPOCH, SECONDS, None)
-        ]
-        keys += [
-            key
-            for claim in self.claims
-            for each in (claim.this, *claim.than)
-            if isinstance(each, dict)
-            for key in each
-            if key != "method"
-        ]
+        overs = [*(each.over for each in (*self.claims, *self.tables)), *(panel.x for panel in panels)]  # type: ignore[attr-defined]
+        keys = [*self.best_of, *overs, *(key for each in self.methods.values() for key in each.fixed)]
+        keys += [key for each in compared if isinstance(each, dict) for key in each if key != "method"]
         for key in keys:
-            if key not in self.vary:
+            if key not in (*self.vary, EPOCH, SECONDS, None):
                 raise ValueError(f"'{key}' is no varied key.{near(key, self.vary)}")
-        for measure in self.compared:
-            check_measure(measure)
         return self
 
     @model_validator(mode="after")
@@ -285,9 +272,6 @@ class StudySettings(_Part):
         if self.times_only is not None and (self.best_of or self.execution == "mpi"):
             raise ValueError("times_only needs execution: simulate, and has no best_of: nothing is learnt")
         return self
-
-    def _panels(self) -> list[Panel]:
-        return [panel for figure in self.figures for panel in figure.panels]
 
 
 def method_of(chosen: Chosen) -> str:
