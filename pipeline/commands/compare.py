@@ -13,6 +13,7 @@ from ruamel.yaml.error import YAMLError
 
 from features.dataset import FeatureDataset
 from models.evaluation.style import PlotLabels
+from models.networks.registry import NETWORKS
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.yaml_text import about_yaml, read_yaml
 from pipeline.errors import ConfigError, RunFolderError, nearest
@@ -26,7 +27,7 @@ from pipeline.terminal.grid import Grid
 from pipeline.terminal.progress import Bar
 from training.simulation.calibrate import in_the_cloud
 from training.simulation.cluster import ClusterSettings
-from training.studies.calibration import FILE as CALIBRATION
+from training.studies.calibration import FOLDER as TIMING
 from training.studies.calibration import calibrated, plan_calibration, read_or_measure
 from training.studies.claims import judge
 from training.studies.figures import draw_all
@@ -45,7 +46,7 @@ _FIGURES: Final = "figures"
 _PAGE: Final = "page.md"
 FORMS: Final = ("small", "full")
 #: Files and folders of a study, which `--force` removes.
-_WRITTEN: Final = ("runs", "timing", "jobs", _FIGURES, _RESULT, _PAGE, CALIBRATION)
+_WRITTEN: Final = ("runs", TIMING, "jobs", _FIGURES, _RESULT, _PAGE)
 
 
 class Study(NamedTuple):
@@ -113,7 +114,7 @@ def compare(
     Its files, in `<run_dir>/compare/<name>/`:
         result.json, page.md, figures/    the result
         runs/<method>/seed-<n>-<digest>/  each run; its name holds a digest of its settings
-        timing/, calibration.json, jobs/  short runs that measure this machine, measured messages, logs of ranks
+        timing/, jobs/                    short runs and messages that measure this machine, logs of ranks
 
     Args:
         run_folder: The run folder.
@@ -138,9 +139,7 @@ def compare(
                 _remove_written(folder)
             folder.mkdir(parents=True, exist_ok=True)
             result = _result(run_folder, study, folder, command)
-            page = _write(run_folder, result, folder, folder / _FIGURES)
-            if publish is not None:
-                page = _write(run_folder, result, publish, publish / study.name, name=f"{study.name}.md")
+            page = _write(run_folder, result, folder, publish)
         except OSError as cause:
             raise RunFolderError(
                 f"the study could not be written or read ({cause}). Check space and permissions of {folder}, "
@@ -164,69 +163,62 @@ def _remove_written(folder: Path) -> None:
 def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> StudyResult:
     """The result of all runs; those that are not done are made."""
     config, settings = run_folder.config, study.settings
-    upstream = run_folder.upstream(Train())
-    Runner(run_folder).say_what_is_stale(Train(), upstream)
-    features = upstream["features"]
-    config.refuse_load_test(features.manifest["counters"]["load_test"])
-    if settings.workload not in type(config.model).model_fields:
-        raise ConfigError(
-            f"study {study.name}: there is no workload '{settings.workload}'."
-            f"{nearest(settings.workload, type(config.model).model_fields)}"
-        )
-    dataset = FeatureDataset.load(features.folder)
-    workload = Workload(features.folder.absolute(), config.model.of(settings.workload), dataset_digest(features.folder))
-    cores = read_machine(run_dir=config.run_dir).cores
-    is_calibrated = settings.execution == "simulate" and settings.calibration_epochs is not None
-    timing = plan_calibration(settings, workload, config.train, folder, cores=cores) if is_calibrated else None
+    workload, data = _workload(run_folder, study)
+    cores, code = read_machine(run_dir=config.run_dir).cores, code_version()
+    is_simulated, timing, measured = settings.execution == "simulate", None, ClusterSettings()
     checks: list[Check] = []
-    cluster, measured = ClusterSettings(), None
-    code = code_version()
-    if timing is not None:
+    if is_simulated and settings.calibration_epochs is not None:
+        timing = plan_calibration(settings, workload, config.train, folder, cores=cores)
         _measure(run_folder, timing.runs, folder, code, "measure this machine")
-        measured, checks = calibrated(timing, read_or_measure(folder, timing.checks[0].train))
-        cluster = in_the_cloud(measured)
-    runs = planned_runs(settings, workload, config.train, cluster, folder)
+        measured, checks = calibrated(timing, read_or_measure(folder / TIMING, timing.checks[0].train))
+    runs = planned_runs(settings, workload, config.train, in_the_cloud(measured), folder)
     digest = digest_of_study(settings, runs, timing.runs if timing else ())
     found = load(folder / _RESULT, digest)
     if found is not None:
         run_folder.say("compare: all runs are done; redrawing")
         return found._replace(study=settings)
-    _make(run_folder, study, runs, folder, code, cores)
-    results = [run.result for run in runs]
+    if is_simulated:
+        _simulate(run_folder, study.name, runs, code, cores)
+    else:
+        _measure(run_folder, runs, folder, code, "train")
+    machine = {"cpu": cpu_name(), "cores": cores}
     found = StudyResult(
         name=study.name,
         form=study.form,
         digest=digest,
         study=settings,
-        made={
-            "command": command,
-            "created": now(),
-            "machine": {"cpu": cpu_name(), "cores": cores},
-            "packages": package_versions(),
-        },
-        data={
-            "version": features.name,
-            "classes": dataset.classes,
-            "counts": dataset.counts,
-            "sample_note": config.report.sample_note,
-        },
-        cluster=None if settings.execution == "mpi" else (measured or cluster).model_dump(mode="json"),
+        made={"command": command, "created": now(), "machine": machine, "packages": package_versions()},
+        data=data,
+        cluster=measured.model_dump(mode="json") if is_simulated else None,
         checks=checks,
-        runs=[each for each in results if each is not None],
+        runs=[result for result in (run.result for run in runs) if result is not None],
     )
     write_atomically(folder / _RESULT, found.to_json())
     return found
 
 
-def _make(run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folder: Path, code: str, cores: int) -> None:
-    if study.settings.execution == "mpi":
-        for run in {run.train.workers: run for run in runs}.values():
-            # Before any run.
-            num_steps(run)
-        _measure(run_folder, runs, folder, code, "train")
-        return
+def _workload(run_folder: RunFolder, study: Study) -> tuple[Workload, dict[str, Any]]:
+    """What the study trains, and a description of its events."""
+    config, name = run_folder.config, study.settings.workload
+    if name not in NETWORKS:
+        raise ConfigError(f"study {study.name}: there is no workload '{name}'.{nearest(name, NETWORKS)}")
+    upstream = run_folder.upstream(Train())
+    Runner(run_folder).say_what_is_stale(Train(), upstream)
+    features = upstream["features"]
+    config.refuse_load_test(features.manifest["counters"]["load_test"])
+    dataset = FeatureDataset.load(features.folder)
+    about = {
+        "version": features.name,
+        "classes": dataset.classes,
+        "counts": dataset.counts,
+        "sample_note": config.report.sample_note,
+    }
+    return Workload(features.folder.absolute(), config.model.of(name), dataset_digest(features.folder)), about
+
+
+def _simulate(run_folder: RunFolder, name: str, runs: Sequence[PlannedRun], code: str, cores: int) -> None:
     left = [run for run in runs if run.result is None]
-    _say(run_folder, study.name, runs, left)
+    _say(run_folder, name, runs, left)
     if left:
         with Bar(run_folder.console, "simulate", "runs") as bar:
             simulate_all(left, cores=cores, code=code, on_progress=bar)
@@ -234,6 +226,9 @@ def _make(run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folde
 
 def _measure(run_folder: RunFolder, runs: Sequence[PlannedRun], folder: Path, code: str, what: str) -> None:
     """Make MPI runs; those of as many workers share their ranks, which start only once."""
+    for run in runs:
+        # Impossible runs are refused before any other.
+        num_steps(run)
     for workers in sorted({run.train.workers for run in runs}):
         of_these = [run for run in runs if run.train.workers == workers]
         left = [run for run in of_these if run.result is None]
@@ -251,13 +246,17 @@ def _say(run_folder: RunFolder, what: str, runs: Sequence[PlannedRun], left: Seq
     run_folder.say(f"compare: {what}: {len(runs)} run(s){before}")
 
 
-def _write(run_folder: RunFolder, result: StudyResult, folder: Path, figures: Path, name: str = _PAGE) -> Path:
-    """Draw the figures and write the page."""
-    report = run_folder.config.report
-    figures.mkdir(parents=True, exist_ok=True)
+def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Path | None) -> Path:
+    """Draw the figures and write the page; also into the folder to publish in. Returns the last page."""
+    report, figures, page = run_folder.config.report, folder / _FIGURES, folder / _PAGE
     draw_all(result, PlotLabels(report.experiment, report.sample_note, report.energy_tev), figures)
-    page = folder / name
-    page.write_text(render(result, folder=figures.name), encoding="utf-8")
+    page.write_text(render(result, folder=_FIGURES), encoding="utf-8")
+    if publish is not None:
+        (publish / result.name).mkdir(parents=True, exist_ok=True)
+        for figure in result.study.figures:
+            shutil.copy(figures / f"{figure.name}.png", publish / result.name)
+        page = publish / f"{result.name}.md"
+        page.write_text(render(result, folder=result.name), encoding="utf-8")
     return page
 
 

@@ -20,13 +20,13 @@ from training.studies.run_result import rates
 from training.studies.simulated import num_parameters, simulate_times
 from training.studies.study import StudySettings
 
-FILE: Final = "calibration.json"
+FOLDER: Final = "timing"
 #: Below and above the size of the HLF network's parameters [bytes].
 _SIZES: Final = (256, 32_768)
 #: Factor between the two batch sizes of one worker, which give the times per step and per event.
 _LARGER_BATCH: Final = 4
-#: More local steps than an epoch has.
-_NEVER: Final = 10**9
+#: Workers that compute without messages within an epoch: they take more local steps than it has.
+_APART: Final[dict[str, Any]] = {"algorithm": {"name": "local-sgd", "local_steps": 10**9}}
 
 
 class CalibrationPlan(NamedTuple):
@@ -60,18 +60,18 @@ def plan_calibration(
     epochs = study.calibration_epochs or 1
     groups = len(FeatureDataset.load(workload.dataset).splits["train"])
     counts = _worker_counts(min(cores, groups))
-    shared = {"epochs": epochs, "slowmo": None, "optimizer_state": None, "sharding": None}
+    shared = {"epochs": epochs, "slowmo": None, "optimizer_state": None, "sharding": None, "skew": None}
     found = {method: next(study.combinations(method)) for method in study.methods}
     like = {method: study.train_settings(method, values, base.seed) for method, values in found.items()}
     batch = like[study.reference].batch_size
 
     def run(name: str, settings: TrainSettings, **changes: Any) -> PlannedRun:
         train = TrainSettings.model_validate({**settings.model_dump(), **shared, **changes})
-        return planned(workload, on_this_machine(train, base), None, None, folder / "timing", name, {})
+        return planned(workload, on_this_machine(train, base), None, None, folder / FOLDER, name, {})
 
     plain = like[study.reference]
     alone = [run("sgd", plain, algorithm="sgd", workers=1, batch_size=size) for size in (batch, batch * _LARGER_BATCH)]
-    apart = [run("apart", plain, workers=count, **_LOCAL) for count in counts]
+    apart = [run("apart", plain, workers=count, **_APART) for count in counts]
     bare = {json.dumps(each.model_dump(mode="json")["algorithm"]): name for name, each in reversed(like.items())}
     names = [name for name in like if name in bare.values() and name != study.alone]
     return CalibrationPlan(
@@ -83,7 +83,7 @@ def read_or_measure(folder: Path, like: TrainSettings) -> list[Measurement]:
     """Messages between two processes of this machine, measured once.
 
     Args:
-        folder: Folder of the file.
+        folder: Folder of their file.
         like: Settings of the launcher.
 
     Raises:
@@ -91,17 +91,13 @@ def read_or_measure(folder: Path, like: TrainSettings) -> list[Measurement]:
     """
     settings = like.model_copy(update={"workers": 2})
     how = digest_of([_SIZES, list(settings.algorithm.sharing), settings.launcher, settings.launcher_args])
-    path = folder / FILE
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["how"] == how:
-            return [Measurement(**each) for each in content["messages"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        # Absent or of another version: measure.
-        pass
-    found = measure_messages(settings, _SIZES)
-    path.write_text(json.dumps({"how": how, "messages": [each._asdict() for each in found]}, indent=1))
-    return found
+    path = folder / f"messages-{how}.json"
+    if not path.exists():
+        content = [each._asdict() for each in measure_messages(settings, _SIZES)]
+        unfinished = path.with_name(f".{path.name}")
+        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        unfinished.replace(path)
+    return [Measurement(**each) for each in json.loads(path.read_text(encoding="utf-8"))]
 
 
 def calibrated(plan: CalibrationPlan, messages: Sequence[Measurement]) -> tuple[ClusterSettings, list[Check]]:
@@ -129,7 +125,3 @@ def _worker_counts(most: int) -> list[int]:
     """
     powers = [2**power for power in range(1, 11) if 2**power <= most]
     return sorted({2, *powers, max(most, 2)})
-
-
-#: Workers that compute without messages within an epoch.
-_LOCAL: Final[dict[str, Any]] = {"algorithm": {"name": "local-sgd", "local_steps": _NEVER}}

@@ -14,7 +14,7 @@ from training.loop.records import read_records
 from training.loop.trainer import Progress
 from training.readers.sharding import plan_epoch, step_bounds
 from training.studies.plan import PlannedRun
-from training.studies.run_result import Outcome
+from training.studies.run_result import write_result
 from training.studies.simulated import Tell, count_saved
 
 
@@ -45,7 +45,7 @@ def measure_all(
 
     launch_all([run.spec for run in runs], folder, on_progress=tell, on_loss=on_loss)
     for run in runs:
-        Outcome(read_records(run.folder), count_saved(run)).write(run.folder, run.train, code=code)
+        write_result(run.folder, read_records(run.folder), count_saved(run), run.train, code=code)
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
 
 

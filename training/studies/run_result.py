@@ -82,28 +82,31 @@ class RunResult(NamedTuple):
         return cls(**{**content, "counts": None if counts is None else Counts(**counts)})
 
 
-class Outcome(NamedTuple):
-    """What a run gives, whoever ran it."""
+def write_result(
+    folder: Path, ranks: Sequence[Sequence[Record]], counts: Counts | None, settings: TrainSettings, *, code: str
+) -> None:
+    """Write the result of a run into its folder.
 
-    ranks: Sequence[Sequence[Record]]
-    """The records of each worker; empty if it diverged."""
-    counts: Counts | None
-
-    def write(self, folder: Path, settings: TrainSettings, *, code: str) -> None:
-        """Write the result of the run into its folder."""
-        content = {
-            "made_with": code,
-            "counts": None if self.counts is None else self.counts._asdict(),
-            "curves": curves_of(self.ranks, settings) if self.ranks else {},
-            "numbers": numbers_of(self.ranks, settings) if self.ranks else {"diverged": 1.0},
-        }
-        unfinished = folder / f".{FILE}"
-        unfinished.write_text(json.dumps(content), encoding="utf-8")
-        unfinished.replace(folder / FILE)
+    Args:
+        folder: Folder of the run.
+        ranks: The records of each worker; empty for a run that diverged.
+        counts: What its model predicts correctly; None for a run that learns nothing.
+        settings: Settings of the run.
+        code: Version of the code.
+    """
+    content = {
+        "made_with": code,
+        "counts": None if counts is None else counts._asdict(),
+        "curves": curves_of(ranks, settings) if ranks else {},
+        "numbers": numbers_of(ranks, settings) if ranks else {"diverged": 1.0},
+    }
+    unfinished = folder / f".{FILE}"
+    unfinished.write_text(json.dumps(content), encoding="utf-8")
+    unfinished.replace(folder / FILE)
 
 
 def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) -> RunResult | None:
-    """The result that `Outcome.write` wrote; None if there is none, or a damaged one."""
+    """The result that `write_result` wrote; None if there is none, or a damaged one."""
     try:
         content = json.loads((folder / FILE).read_text(encoding="utf-8"))
         return RunResult.from_json({"method": method, "values": values, "seed": seed, **content})

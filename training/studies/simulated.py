@@ -31,7 +31,7 @@ from training.simulation.calibrate import Record
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import simulate
 from training.studies.plan import PlannedRun, Workload
-from training.studies.run_result import Counts, Outcome
+from training.studies.run_result import Counts, write_result
 from training.threads import VARIABLES, thread_variables
 from training.transports.transport import SingleTransport
 
@@ -101,17 +101,17 @@ def run_simulated(run: PlannedRun, code: str) -> None:
     """Simulate a run, and write its result; a run that diverges is a result too."""
     if run.cluster is None:
         raise AssertionError(f"{run.folder} is a run of MPI ranks")
+    counts: Counts | None = None
     if run.times_only is not None:
         rows = [run.train.batch_size * run.times_only] * run.train.workers
         ranks = simulate_times(rows, run.train, run.cluster, num_parameters=num_parameters(run.workload))
-        outcome = Outcome(ranks, None)
     else:
-        outcome = _learn(run, run.cluster)
+        ranks, counts = _learn(run, run.cluster)
     run.folder.mkdir(parents=True, exist_ok=True)
-    outcome.write(run.folder, run.train, code=code)
+    write_result(run.folder, ranks, counts, run.train, code=code)
 
 
-def _learn(run: PlannedRun, cluster: ClusterSettings) -> Outcome:
+def _learn(run: PlannedRun, cluster: ClusterSettings) -> tuple[list[list[Record]], Counts]:
     settings = run.train
     model = _fresh_model(run.workload, settings)
     inputs: tuple[str, ...] = model.module.inputs  # type: ignore[assignment]
@@ -124,10 +124,10 @@ def _learn(run: PlannedRun, cluster: ClusterSettings) -> Outcome:
     try:
         records = simulate(model.module, train, val, settings, cluster, files=lambda rank: kept[rank]).records
     except DivergedError:
-        return Outcome([], Counts.of(torch.zeros(len(test), dtype=torch.bool).numpy(), 0.0))
+        return [], Counts.of(torch.zeros(len(test), dtype=torch.bool).numpy(), 0.0)
     best = next(files.best for files in kept if files.best is not None)
     model.write(best)
-    return Outcome(records, count(model.module, test))
+    return records, count(model.module, test)
 
 
 def count_saved(run: PlannedRun) -> Counts:

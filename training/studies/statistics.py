@@ -22,7 +22,7 @@ MARGIN: Final = 0.001
 _POWER: Final = 0.8
 _SMALLEST_P: Final = 1e-100
 _MOST_SEEDS: Final = 1000
-#: Number of events of a difference that has none: so many that they add nothing to the error.
+#: Number of events of a difference without events: they add nothing to its error.
 _NO_EVENTS: Final = 10**9
 _SMALLEST_SPREAD: Final = 1e-6
 

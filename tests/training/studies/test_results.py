@@ -13,7 +13,7 @@ from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_st
 
 from training.settings import TrainSettings
 from training.studies.results import Cell, Check, StudyResult, load
-from training.studies.run_result import Counts, Outcome, curves_of, read_result
+from training.studies.run_result import Counts, curves_of, read_result, write_result
 
 RATE = "train.learning_rate"
 
@@ -90,7 +90,7 @@ def test_the_time_to_an_accuracy_is_that_of_the_first_epoch_which_has_it() -> No
 
 def test_a_run_that_diverged_is_a_result(tmp_path: Path) -> None:
     counts = Counts.of(np.zeros(NUM_EVENTS, dtype=bool), 0.0)
-    Outcome([], counts).write(tmp_path, TrainSettings(), code="commit 2")
+    write_result(tmp_path, [], counts, TrainSettings(), code="commit 2")
     lost = read_result(tmp_path, "ad-psgd", {}, 1)
     assert lost is not None
     assert (lost.numbers["diverged"], lost.made_with) == (1.0, "commit 2")

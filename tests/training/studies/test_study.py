@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from pipeline.commands.compare import FORMS, list_studies, read_study, shipped
 from pipeline.errors import ConfigError
 from training.studies.study import FOLDER, form_of
 
+CHECKOUT = Path(__file__).parents[3]
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
@@ -57,6 +60,14 @@ def test_tables_and_figures_are_further_names_of_a_study() -> None:
 def test_mistakes_are_said_with_the_nearest_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         read_study("thesis-hlf", "small", changes)
+
+
+def test_the_example_of_the_docs_is_a_study(tmp_path: Path) -> None:
+    page = (CHECKOUT / "docs" / "comparison.md").read_text()
+    example = page.partition("## A study of your own")[2].partition("\nA method")[0]
+    (tmp_path / "mine.yaml").write_text(textwrap.dedent(example))
+    study = read_study(str(tmp_path / "mine.yaml"), "small").settings
+    assert [len(list(study.combinations(name))) for name in study.methods] == [2, 2]
 
 
 def test_an_unknown_study_is_refused_with_the_nearest() -> None:
