@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from ruamel.yaml.error import YAMLError
 
 from features.dataset import FeatureDataset
+from features.schema import SPLITS
 from models.evaluation.style import PlotLabels
 from models.networks.registry import NETWORKS
 from pipeline.configuration.mistakes import explain
@@ -33,12 +34,13 @@ from training.studies.claims import judge
 from training.studies.figures import draw_all
 from training.studies.measured import measure_all, num_steps
 from training.studies.page import render
-from training.studies.plan import PlannedRun, Workload, dataset_digest, digest_of_study, planned_runs
+from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of_study, planned_runs
 from training.studies.results import Check, StudyResult, load
 from training.studies.simulated import simulate_all
 from training.studies.study import FOLDER, StudySettings, form_of
 from training.studies.tables import summed_up
 from training.threads import use_threads
+from training.workloads.registry import HepSettings
 
 _FOLDER: Final = "compare"
 _RESULT: Final = "result.json"
@@ -163,15 +165,15 @@ def _remove_written(folder: Path) -> None:
 def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> StudyResult:
     """The result of all runs; those that are not done are made."""
     config, settings = run_folder.config, study.settings
-    workload, data = _workload(run_folder, study)
+    subject, data = _subject(run_folder, study)
     cores, code = read_machine(run_dir=config.run_dir).cores, code_version()
     is_simulated, timing, measured = settings.execution == "simulate", None, ClusterSettings()
     checks: list[Check] = []
     if is_simulated and settings.calibration_epochs is not None:
-        timing = plan_calibration(settings, workload, config.train, folder, cores=cores)
+        timing = plan_calibration(settings, subject, config.train, folder, cores=cores)
         _measure(run_folder, timing.runs, folder, code, "measure this machine")
         measured, checks = calibrated(timing, read_or_measure(folder / TIMING, timing.checks[0].train))
-    runs = planned_runs(settings, workload, config.train, in_the_cloud(measured), folder)
+    runs = planned_runs(settings, subject, config.train, in_the_cloud(measured), folder)
     digest = digest_of_study(settings, runs, timing.runs if timing else ())
     found = load(folder / _RESULT, digest)
     if found is not None:
@@ -197,23 +199,26 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     return found
 
 
-def _workload(run_folder: RunFolder, study: Study) -> tuple[Workload, dict[str, Any]]:
-    """What the study trains, and a description of its events."""
-    config, name = run_folder.config, study.settings.workload
-    if name not in NETWORKS:
-        raise ConfigError(f"study {study.name}: there is no workload '{name}'.{nearest(name, NETWORKS)}")
+def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, Any]]:
+    """What the study trains, and a description of its rows."""
+    config, chosen = run_folder.config, study.settings.workload
+    if not isinstance(chosen, str):
+        opened = chosen.open()
+        counts = {split: opened.group_rows(split) for split in SPLITS}
+        source = "the digits of scikit-learn, enlarged" if chosen.folder is None else "the public files"
+        images: dict[str, Any] = {"version": chosen.name, "classes": [], "sample_note": source}
+        return Subject(chosen), images | {"counts": {split: [sum(rows)] for split, rows in counts.items()}}
+    if chosen not in NETWORKS:
+        raise ConfigError(f"study {study.name}: there is no workload '{chosen}'.{nearest(chosen, NETWORKS)}")
     upstream = run_folder.upstream(Train())
     Runner(run_folder).say_what_is_stale(Train(), upstream)
     features = upstream["features"]
     config.refuse_load_test(features.manifest["counters"]["load_test"])
     dataset = FeatureDataset.load(features.folder)
-    about = {
-        "version": features.name,
-        "classes": dataset.classes,
-        "counts": dataset.counts,
-        "sample_note": config.report.sample_note,
-    }
-    return Workload(features.folder.absolute(), config.model.of(name), dataset_digest(features.folder)), about
+    settings = HepSettings(folder=features.folder.absolute(), network=config.model.of(chosen))
+    about = {"version": features.name, "classes": dataset.classes, "sample_note": config.report.sample_note}
+    counts = {split: [*found, sum(found)] for split, found in dataset.counts.items()}
+    return Subject(settings, dataset_digest(features.folder)), about | {"counts": counts}
 
 
 def _simulate(run_folder: RunFolder, name: str, runs: Sequence[PlannedRun], code: str, cores: int) -> None:

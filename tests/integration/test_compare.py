@@ -14,14 +14,13 @@ from features_stage import config_of, made_features
 from typer.testing import CliRunner
 
 from features.dataset import FeatureDataset
-from models.networks.registry import settings_from_json
 from pipeline.cli import app
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.terminal.exit_codes import Exit
 from training.launching.rank import RunSpec
-from training.studies.plan import PlannedRun, Workload
 from training.studies.results import Cell, StudyResult
-from training.studies.simulated import count_saved
+from training.studies.run_result import Counts
+from training.studies.trained import tested
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(900)]
 
@@ -166,9 +165,9 @@ def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(c
     (folder,) = (path.parent for path in compared.folder.glob("runs/slow/seed-2-*/model"))
     assert not list(compared.folder.glob("runs/**/checkpoints"))
     spec = RunSpec.load(folder / "run.json")
-    network = settings_from_json(spec.model.to_json())
-    planned = PlannedRun("slow", "", {}, Workload(spec.dataset, network, ""), spec.train, None, None, "", folder)
-    assert run.counts == count_saved(planned)
+    workload = spec.workload.open()
+    found = tested([], workload, workload.load(folder / "model"), spec.train)
+    assert run.counts == Counts.of(found.is_correct, found.accuracy)
     assert run.counts.num_events == 60
     assert result.numbers(Cell("slow"), "test_accuracy")[2] == run.counts.is_correct.mean()
 

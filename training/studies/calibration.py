@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from features.dataset import FeatureDataset
 from training.launching.probing import measure_messages
 from training.loop.records import read_records
 from training.settings import TrainSettings
 from training.simulation.calibrate import calibrate
 from training.simulation.cluster import ClusterSettings
 from training.simulation.probe import Measurement
-from training.studies.plan import PlannedRun, Workload, digest_of, on_this_machine, planned
+from training.studies.plan import PlannedRun, Subject, digest_of, on_this_machine, planned
 from training.studies.results import Check
 from training.studies.run_result import rates
 from training.studies.simulated import num_parameters, simulate_times
@@ -46,19 +45,19 @@ class CalibrationPlan(NamedTuple):
 
 
 def plan_calibration(
-    study: StudySettings, workload: Workload, base: TrainSettings, folder: Path, *, cores: int
+    study: StudySettings, subject: Subject, base: TrainSettings, folder: Path, *, cores: int
 ) -> CalibrationPlan:
     """The runs that measure this machine.
 
     Args:
         study: The study.
-        workload: What it trains.
+        subject: What it trains.
         base: The section `train` of the config.
         folder: Folder of the study.
         cores: Number of cores, the highest number of workers.
     """
     epochs = study.calibration_epochs or 1
-    groups = len(FeatureDataset.load(workload.dataset).splits["train"])
+    groups = len(subject.settings.open().group_rows("train"))
     counts = _worker_counts(min(cores, groups))
     shared = {"epochs": epochs, "slowmo": None, "optimizer_state": None, "sharding": None, "skew": None}
     found = {method: next(study.combinations(method)) for method in study.methods}
@@ -67,7 +66,7 @@ def plan_calibration(
 
     def run(name: str, settings: TrainSettings, **changes: Any) -> PlannedRun:
         train = TrainSettings.model_validate({**settings.model_dump(), **shared, **changes})
-        return planned(workload, on_this_machine(train, base), None, None, folder / FOLDER, name, {})
+        return planned(subject, on_this_machine(train, base), None, None, folder / FOLDER, name, {})
 
     plain = like[study.reference]
     alone = [run("sgd", plain, algorithm="sgd", workers=1, batch_size=size) for size in (batch, batch * _LARGER_BATCH)]
@@ -109,9 +108,9 @@ def calibrated(plan: CalibrationPlan, messages: Sequence[Measurement]) -> tuple[
 
 def _checked(run: PlannedRun, cluster: ClusterSettings) -> Check:
     settings = run.train
-    rows = [group.rows for group in FeatureDataset.load(run.workload.dataset).splits["train"]]
+    workload = run.subject.settings.open()
     here = cluster.model_copy(update={"workers_per_host": settings.workers})
-    predicted = simulate_times(rows, settings, here, num_parameters=num_parameters(run.workload))
+    predicted = simulate_times(workload.group_rows("train"), settings, here, num_parameters=num_parameters(workload))
     both = (rates(ranks)["seconds_per_batch"] for ranks in (read_records(run.folder), predicted))
     return Check(run.method, settings.workers, *both)
 

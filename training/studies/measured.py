@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from features.dataset import FeatureDataset
 from training.launching.launcher import launch_all
 from training.loop.records import read_records
 from training.loop.trainer import Progress
 from training.readers.sharding import plan_epoch, step_bounds
 from training.studies.plan import PlannedRun
-from training.studies.run_result import write_result
-from training.studies.simulated import Tell, count_saved
+from training.studies.run_result import Counts, write_result
+from training.studies.simulated import Tell
+from training.studies.trained import tested
 
 
 def measure_all(
@@ -45,7 +45,9 @@ def measure_all(
 
     launch_all([run.spec for run in runs], folder, on_progress=tell, on_loss=on_loss)
     for run in runs:
-        write_result(run.folder, read_records(run.folder), count_saved(run), run.train, code=code)
+        workload = run.subject.settings.open()
+        found = tested(read_records(run.folder), workload, workload.load(run.folder / "model"), run.train)
+        write_result(run.folder, found.history, Counts.of(found.is_correct, found.accuracy), run.train, code=code)
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
 
 
@@ -56,7 +58,7 @@ def num_steps(run: PlannedRun) -> int:
         ShardError: The dataset has too few row groups for the workers.
     """
     settings = run.train
-    rows = [group.rows for group in FeatureDataset.load(run.workload.dataset).splits["train"]]
+    rows = run.subject.settings.open().group_rows("train")
     if settings.skew is not None:
         rows = np.diff(step_bounds(sum(rows), settings.workers)).tolist()
     plan = plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)

@@ -113,9 +113,7 @@ def _checks(result: StudyResult) -> str:
 def _made(result: StudyResult) -> str:
     made, data = result.made, result.data
     machine, classes = made["machine"], data["classes"]
-    events = markdown_table(
-        ["Events", *classes, "all"], [[split, *counts, sum(counts)] for split, counts in data["counts"].items()]
-    )
+    events = markdown_table(["Rows", *classes, "all"], [[split, *counts] for split, counts in data["counts"].items()])
     rows: list[list[Any]] = [
         ["command", f"`{made['command']}`"],
         ["made", made["created"]],

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from models.networks.network_settings import NetworkSettings
 from training.launching.rank import RunSpec
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.run_result import RunResult, read_result
 from training.studies.study import StudySettings
+from training.workloads.registry import WorkloadSettings
 
 #: Version of the results of runs.
 _VERSION: Final = 4
@@ -23,13 +23,12 @@ _OF_MACHINE: Final = frozenset({"device", "launcher", "launcher_args", "max_rest
 _TIMES_DEPEND_ON: Final = {"algorithm", "launcher", "launcher_args", "threads"}
 
 
-class Workload(NamedTuple):
+class Subject(NamedTuple):
     """What the runs of a study train."""
 
-    dataset: Path
-    network: NetworkSettings
-    data: str
-    """Digest of the events."""
+    settings: WorkloadSettings
+    data: str = ""
+    """Digest of events; empty for images, which are the public ones."""
 
 
 class PlannedRun(NamedTuple):
@@ -39,7 +38,7 @@ class PlannedRun(NamedTuple):
     title: str
     values: dict[str, Any]
     """Values of the varied keys."""
-    workload: Workload
+    subject: Subject
     train: TrainSettings
     cluster: ClusterSettings | None
     """The simulated cluster; None for an MPI run."""
@@ -52,7 +51,7 @@ class PlannedRun(NamedTuple):
     @property
     def spec(self) -> RunSpec:
         """The run, for MPI ranks."""
-        return RunSpec(self.workload.dataset, self.workload.network, self.train, self.folder)
+        return RunSpec(self.subject.settings, self.train, self.folder)
 
     @property
     def result(self) -> RunResult | None:
@@ -61,13 +60,13 @@ class PlannedRun(NamedTuple):
 
 
 def planned_runs(
-    study: StudySettings, workload: Workload, base: TrainSettings, cluster: ClusterSettings, folder: Path
+    study: StudySettings, subject: Subject, base: TrainSettings, cluster: ClusterSettings, folder: Path
 ) -> list[PlannedRun]:
     """The runs of a study, seed by seed, so that an interrupted study has complete seeds.
 
     Args:
         study: The study.
-        workload: What it trains.
+        subject: What it trains.
         base: The section `train` of the config, which says how this machine starts ranks, and the first seed.
         cluster: The simulated cluster, as measured.
         folder: Folder of the study.
@@ -78,13 +77,13 @@ def planned_runs(
             for values in study.combinations(method):
                 train = on_this_machine(study.train_settings(method, values, seed), base)
                 here = study.cluster_settings(cluster, values) if study.execution == "simulate" else None
-                found.append(planned(workload, train, here, study.times_only, folder / "runs", method, values))
+                found.append(planned(subject, train, here, study.times_only, folder / "runs", method, values))
                 found[-1] = found[-1]._replace(title=study.title_of(method))
     return found
 
 
 def planned(
-    workload: Workload,
+    subject: Subject,
     train: TrainSettings,
     cluster: ClusterSettings | None,
     times_only: int | None,
@@ -93,14 +92,14 @@ def planned(
     values: dict[str, Any],
 ) -> PlannedRun:
     """A run in a folder of its own: its name holds the digest, so that runs of other settings stay."""
-    content: list[Any] = [_VERSION, times_only, workload.network.to_json(), workload.data, train.result_items()]
+    content: list[Any] = [_VERSION, times_only, subject.settings.meaning, subject.data, train.result_items()]
     times = (
         train.model_dump(mode="json", include=_TIMES_DEPEND_ON) if cluster is None else cluster.model_dump(mode="json")
     )
     content.append(times)
     digest = digest_of(content)
     where = (folder / method / f"seed-{train.seed}-{digest}").absolute()
-    return PlannedRun(method, method, values, workload, train, cluster, times_only, digest, where)
+    return PlannedRun(method, method, values, subject, train, cluster, times_only, digest, where)
 
 
 def on_this_machine(train: TrainSettings, base: TrainSettings) -> TrainSettings:

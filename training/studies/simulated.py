@@ -9,35 +9,28 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
-from functools import lru_cache
 from multiprocessing import connection
-from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from features.dataset import FeatureDataset
-from models.saved_model import load_model, model_spec
 from training.errors import DivergedError, StudyError
-from training.flat_model import FlatModel
-from training.launching.rank import make_model
-from training.loop.records import MemoryFiles
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.calibrate import Record
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import simulate
-from training.studies.plan import PlannedRun, Workload
+from training.studies.plan import PlannedRun
 from training.studies.run_result import Counts, write_result
+from training.studies.trained import fresh_model, train_in_simulator
 from training.threads import VARIABLES, thread_variables
-from training.transports.transport import SingleTransport
+from training.workloads.workload import Workload
 
 _FLOAT_BYTES: Final = {"float32": 4, "float64": 8}
 _STAND_IN_PARAMETERS: Final = 256
-_PREDICTED_AT_ONCE: Final = 2048
 
 Tell = Callable[[int, int, str], None]
 """Called with the finished part, the total, and a note."""
@@ -101,68 +94,23 @@ def run_simulated(run: PlannedRun, code: str) -> None:
     """Simulate a run, and write its result; a run that diverges is a result too."""
     if run.cluster is None:
         raise AssertionError(f"{run.folder} is a run of MPI ranks")
-    counts: Counts | None = None
+    workload, counts = run.subject.settings.open(), None
     if run.times_only is not None:
         rows = [run.train.batch_size * run.times_only] * run.train.workers
-        ranks = simulate_times(rows, run.train, run.cluster, num_parameters=num_parameters(run.workload))
+        ranks = simulate_times(rows, run.train, run.cluster, num_parameters=num_parameters(workload))
     else:
-        ranks, counts = _learn(run, run.cluster)
+        try:
+            found = train_in_simulator(workload, run.train, run.cluster)
+            ranks, counts = found.history, Counts.of(found.is_correct, found.accuracy)
+        except DivergedError:
+            ranks, counts = [], Counts.of(np.zeros(sum(workload.group_rows("test")), dtype=np.bool_), 0.0)
     run.folder.mkdir(parents=True, exist_ok=True)
     write_result(run.folder, ranks, counts, run.train, code=code)
 
 
-def _learn(run: PlannedRun, cluster: ClusterSettings) -> tuple[list[list[Record]], Counts]:
-    settings = run.train
-    model = _fresh_model(run.workload, settings)
-    inputs: tuple[str, ...] = model.module.inputs  # type: ignore[assignment]
-    train, val, test = (
-        _rows(run.workload.dataset, inputs, split, settings.precision, settings.skew is not None)
-        for split in ("train", "val", "test")
-    )
-    kept = [MemoryFiles() for _ in range(settings.workers)]
-    train, val = (replace(rows, seed=settings.seed) for rows in (train, val))
-    try:
-        records = simulate(model.module, train, val, settings, cluster, files=lambda rank: kept[rank]).records
-    except DivergedError:
-        return [], Counts.of(torch.zeros(len(test), dtype=torch.bool).numpy(), 0.0)
-    best = next(files.best for files in kept if files.best is not None)
-    model.write(best)
-    return records, count(model.module, test)
-
-
-def count_saved(run: PlannedRun) -> Counts:
-    """What the saved model of a finished MPI run predicts of the test split."""
-    model, _ = load_model(run.folder / "model")
-    return count(model, _rows(run.workload.dataset, model.inputs, "test", run.train.precision))
-
-
-def count(module: nn.Module, rows: MemoryRows) -> Counts:
-    """Which rows a network predicts correctly."""
-    module.eval()
-    correct = torch.zeros(len(rows), dtype=torch.bool)
-    with torch.inference_mode():
-        for start in range(0, len(rows), _PREDICTED_AT_ONCE):
-            stop = min(start + _PREDICTED_AT_ONCE, len(rows))
-            batch = rows.batch(torch.arange(start, stop).numpy())
-            correct[start:stop] = module(*batch.inputs).argmax(dim=1) == batch.labels
-    weights = rows.weights.to(torch.float64)
-    return Counts.of(correct.numpy(), float(weights[correct].sum() / weights.sum()))
-
-
-def _fresh_model(workload: Workload, settings: TrainSettings) -> FlatModel:
-    described = model_spec(workload.network, FeatureDataset.load(workload.dataset))
-    return make_model(described, settings, SingleTransport(), torch.device("cpu"))
-
-
 def num_parameters(workload: Workload) -> int:
     """Number of parameters of the network."""
-    return _fresh_model(workload, TrainSettings()).flat.numel()
-
-
-@lru_cache(maxsize=8)
-def _rows(dataset: Path, inputs: tuple[str, ...], split: str, precision: str, files: bool = False) -> MemoryRows:
-    """A split, read once by each process."""
-    return MemoryRows.load(FeatureDataset.load(dataset), split, inputs, dtype=getattr(torch, precision), files=files)
+    return fresh_model(workload, TrainSettings()).flat.numel()
 
 
 class _StandIn(nn.Module):

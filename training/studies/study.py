@@ -21,6 +21,7 @@ from pydantic import (
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.measures import CURVES, check_measure, near
+from training.workloads.registry import Cifar10Settings, MnistSettings
 
 #: The studies that come with the code, one YAML file each.
 FOLDER: Final = Path(__file__).parent
@@ -50,6 +51,7 @@ class StudiedMethod(_Part):
 
 Chosen = str | dict[str, Any]
 """Runs of a study: a method, or a method and values of varied keys, `{method: easgd, train.workers: 4}`."""
+ImageSettings = Annotated[MnistSettings | Cifar10Settings, Field(discriminator="name")]
 MeasureName = Annotated[str, AfterValidator(check_measure)]
 Positive = Annotated[float, Field(gt=0)]
 
@@ -163,8 +165,9 @@ class StudySettings(_Part):
     """What was done there and what is done here."""
     minutes: float = Field(gt=0)
     """Expected time on two cores."""
-    workload: str = "hlf"
-    """What is trained: a network of the run folder."""
+    workload: str | ImageSettings = "hlf"
+    """What is trained: a network of the run folder, or images: `{name: mnist, network: lenet5}`, by default the digits
+    of scikit-learn in their shape, or the public files in a `folder`."""
     execution: Literal["simulate", "mpi"] = "simulate"
     """Whether workers are simulated, in virtual time, or are MPI ranks of this machine."""
     calibration_epochs: PositiveInt | None = 20

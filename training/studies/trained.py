@@ -56,7 +56,7 @@ def train_on_ranks(spec: RunSpec, *, on_progress: Callable[[Progress], None] = l
     spec.out_dir.mkdir(parents=True, exist_ok=True)
     launch(spec, on_progress=on_progress)
     workload = spec.workload.open()
-    return _trained(read_records(spec.out_dir), workload, workload.load(spec.out_dir / "model"), spec.train)
+    return tested(read_records(spec.out_dir), workload, workload.load(spec.out_dir / "model"), spec.train)
 
 
 def train_in_simulator(
@@ -71,12 +71,12 @@ def train_in_simulator(
     Raises:
         TrainingError: As in `training.simulation.simulate.simulate`.
     """
-    model = _fresh(workload, settings)
+    model = fresh_model(workload, settings)
     found = simulate_workload(workload, settings, cluster, on_progress=on_progress)
     if found.best is None:
         raise AssertionError("the simulated run kept no model")
     model.load(found.best)
-    return _trained(found.records, workload, model.module, settings)
+    return tested(found.records, workload, model.module, settings)
 
 
 def simulate_workload(workload: Workload, settings: TrainSettings, cluster: ClusterSettings, **how: Any) -> Simulated:
@@ -89,17 +89,26 @@ def simulate_workload(workload: Workload, settings: TrainSettings, cluster: Clus
         how: Further arguments of `simulate`.
     """
     train, val = (workload.rows(split, settings) for split in ("train", "val"))
-    module = _fresh(workload, settings).module
+    module = fresh_model(workload, settings).module
     return simulate(module, train, val, settings, cluster, augmentation=workload.augmentation, **how)
 
 
-def _fresh(workload: Workload, settings: TrainSettings) -> FlatModel:
+def fresh_model(workload: Workload, settings: TrainSettings) -> FlatModel:
+    """The network with the initial weights of its seed."""
     return make_model(workload, settings, SingleTransport(), torch.device("cpu"))
 
 
-def _trained(
+def tested(
     history: list[list[dict[str, Any]]], workload: Workload, module: nn.Module, settings: TrainSettings
 ) -> Trained:
+    """The predictions of a trained network on the test split.
+
+    Args:
+        history: The records of its training.
+        workload: Rows of the test split.
+        module: The network.
+        settings: The training.
+    """
     rows = workload.rows("test", settings)
     module = module.to(rows.weights.dtype).eval()
     with torch.inference_mode():

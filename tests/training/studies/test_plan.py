@@ -12,7 +12,8 @@ from made_study import made_study
 from models.networks.hlf_settings import HlfSettings
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
-from training.studies.plan import PlannedRun, Workload, dataset_digest, digest_of_study, planned_runs
+from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of_study, planned_runs
+from training.workloads.registry import HepSettings
 
 ROWS = {"train": [20] * 4, "val": [10], "test": [10]}
 NETWORK = HlfSettings(hidden=[4])
@@ -21,9 +22,9 @@ NETWORK = HlfSettings(hidden=[4])
 def runs_of(
     *, base: dict[str, Any] | None = None, cluster: Any = None, data: str = "a", **study: Any
 ) -> list[PlannedRun]:
-    workload = Workload(Path("features"), NETWORK, data)
+    subject = Subject(HepSettings(folder=Path("features"), network=NETWORK), data)
     train = TrainSettings.model_validate(base or {})
-    return planned_runs(made_study(**study), workload, train, cluster or ClusterSettings(), Path("study"))
+    return planned_runs(made_study(**study), subject, train, cluster or ClusterSettings(), Path("study"))
 
 
 def test_runs_come_seed_by_seed_in_folders_of_their_own() -> None:

@@ -13,26 +13,27 @@ from made_study import made_study
 from models.networks.hlf_settings import HlfSettings
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
-from training.studies.plan import PlannedRun, Workload, planned_runs
+from training.studies.plan import PlannedRun, Subject, planned_runs
 from training.studies.simulated import run_simulated, simulate_all
+from training.workloads.registry import HepSettings
 
 
 @pytest.fixture(scope="module")
-def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     folder = tmp_path_factory.mktemp("features") / "a"
     write_dataset(folder, rows={"train": [20] * 4, "val": [20], "test": [30]}, separation=0.6)
-    return Workload(folder, HlfSettings(hidden=[4]), "a")
+    return Subject(HepSettings(folder=folder, network=HlfSettings(hidden=[4])), "a")
 
 
-def runs_of(workload: Workload, folder: Path, **changes: Any) -> list[PlannedRun]:
+def runs_of(subject: Subject, folder: Path, **changes: Any) -> list[PlannedRun]:
     train = {"workers": 4, "batch_size": 8, "epochs": 2, **changes.pop("train", {})}
     study = made_study(**{"train": train, "seeds": 1, **changes})
-    return planned_runs(study, workload, TrainSettings(), ClusterSettings(), folder)
+    return planned_runs(study, subject, TrainSettings(), ClusterSettings(), folder)
 
 
 @pytest.mark.slow
-def test_processes_give_the_numbers_of_this_one(workload: Workload, tmp_path: Path) -> None:
-    here, there = (runs_of(workload, tmp_path / name)[2] for name in ("here", "there"))
+def test_processes_give_the_numbers_of_this_one(subject: Subject, tmp_path: Path) -> None:
+    here, there = (runs_of(subject, tmp_path / name)[2] for name in ("here", "there"))
     run_simulated(here, "commit 1")
     told: list[Any] = []
     simulate_all([there], cores=1, code="commit 1", on_progress=lambda *words: told.append(words))
@@ -44,16 +45,16 @@ def test_processes_give_the_numbers_of_this_one(workload: Workload, tmp_path: Pa
     assert len(here.result.curves["val_accuracy"]) == 2
 
 
-def test_a_run_that_diverges_is_a_result(workload: Workload, tmp_path: Path) -> None:
-    run = runs_of(workload, tmp_path, train={"learning_rate": 1e30, "optimizer": "sgd"})[0]
+def test_a_run_that_diverges_is_a_result(subject: Subject, tmp_path: Path) -> None:
+    run = runs_of(subject, tmp_path, train={"learning_rate": 1e30, "optimizer": "sgd"})[0]
     run_simulated(run, "commit 1")
     assert run.result is not None
     assert run.result.counts is not None
     assert (run.result.numbers["diverged"], run.result.counts.correct) == (1.0, 0)
 
 
-def test_a_study_of_times_learns_nothing_and_takes_the_steps_it_says(workload: Workload, tmp_path: Path) -> None:
-    run = runs_of(workload, tmp_path, times_only=5, train={"epochs": 1})[0]
+def test_a_study_of_times_learns_nothing_and_takes_the_steps_it_says(subject: Subject, tmp_path: Path) -> None:
+    run = runs_of(subject, tmp_path, times_only=5, train={"epochs": 1})[0]
     run_simulated(run, "commit 1")
     assert run.result is not None
     assert run.result.counts is None
@@ -62,9 +63,9 @@ def test_a_study_of_times_learns_nothing_and_takes_the_steps_it_says(workload: W
 
 
 @pytest.mark.slow
-def test_an_error_ends_all_processes(workload: Workload, tmp_path: Path) -> None:
-    runs = runs_of(workload, tmp_path)
-    broken = runs[0]._replace(workload=workload._replace(dataset=tmp_path / "none"))
+def test_an_error_ends_all_processes(subject: Subject, tmp_path: Path) -> None:
+    runs = runs_of(subject, tmp_path)
+    broken = runs[0]._replace(subject=Subject(HepSettings(folder=tmp_path / "none", network=HlfSettings(hidden=[4]))))
     with pytest.raises(Exception, match="none"):
         simulate_all([broken, *runs[1:]], cores=1, code="", on_progress=lambda *_: None)
     assert not multiprocessing.active_children()
