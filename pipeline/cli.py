@@ -301,8 +301,8 @@ def compare(
     chosen, asked = study or name or "thesis-hlf", asked.plus("compare.train.workers", workers)
     run_folder = asked.run_folder()
     found = read_study(chosen, form, run_folder.config.compare)
-    words = ["compare", "--study", chosen, "--form", form, *(["--publish", str(publish)] if publish else [])]
-    page = compare(run_folder, found, command=asked.typed(*words), force=force, publish=publish)
+    command = asked.typed("compare", "--study", chosen, "--form", form)
+    page = compare(run_folder, found, command=command, force=force, publish=publish)
     err.print(f"study: {page}", markup=False)
 
 

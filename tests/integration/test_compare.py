@@ -20,7 +20,7 @@ from pipeline.terminal.exit_codes import Exit
 from training.launching.rank import RunSpec
 from training.studies.results import Cell, StudyResult
 from training.studies.run_result import Counts
-from training.studies.trained import tested
+from training.studies.trained import predictions_of
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(900)]
 
@@ -115,7 +115,7 @@ def test_the_page_and_its_figures_are_there_and_published(compared: Compared) ->
     links = re.findall(r"\]\((figures/[^)]+)\)", page)
     assert len(links) == 2
     assert all((compared.folder / link).exists() for link in links)
-    assert f"python -m pipeline compare --study {compared.study} --form small --publish" in page
+    assert f"python -m pipeline compare --study {compared.study} --form small --config {compared.config}`" in page
     assert "| It is faster. | time of the run [s] | SwarmSGD against AR-SGD: x " in page
     assert "N = 60 test events" in page
     published = compared.run_dir.parent / "docs" / "small.md"
@@ -166,7 +166,7 @@ def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(c
     assert not list(compared.folder.glob("runs/**/checkpoints"))
     spec = RunSpec.load(folder / "run.json")
     workload = spec.workload.open()
-    found = tested([], workload, workload.load(folder / "model"), spec.train)
+    found = predictions_of([], workload, workload.load(folder / "model"), spec.train)
     assert run.counts == Counts.of(found.is_correct, found.accuracy)
     assert run.counts.num_events == 60
     assert result.numbers(Cell("slow"), "test_accuracy")[2] == run.counts.is_correct.mean()

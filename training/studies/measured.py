@@ -15,7 +15,7 @@ from training.readers.sharding import plan_epoch, step_bounds
 from training.studies.plan import PlannedRun
 from training.studies.run_result import Counts, write_result
 from training.studies.simulated import Tell
-from training.studies.trained import tested
+from training.studies.trained import predictions_of
 
 
 def measure_all(
@@ -46,7 +46,7 @@ def measure_all(
     launch_all([run.spec for run in runs], folder, on_progress=tell, on_loss=on_loss)
     for run in runs:
         workload = run.subject.settings.open()
-        found = tested(read_records(run.folder), workload, workload.load(run.folder / "model"), run.train)
+        found = predictions_of(read_records(run.folder), workload, workload.load(run.folder / "model"), run.train)
         write_result(run.folder, found.history, Counts.of(found.is_correct, found.accuracy), run.train, code=code)
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
 

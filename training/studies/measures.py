@@ -37,7 +37,7 @@ class Measure(NamedTuple):
     """`reference`: the study's reference; `alone`: its method on one worker; empty: no other run."""
     lower_is_better: bool = False
     is_ratio: bool = False
-    """Whether two runs compare by their ratio: times and rates."""
+    """Whether it is a time or a rate: two runs compare by their ratio."""
     margin: float = 0.001
     """The difference that counts as none; relative for a ratio."""
     percent: bool = False
@@ -122,9 +122,7 @@ _MEASURES: Final[dict[str, Measure]] = {
     "worker_val_accuracy": Measure(
         "validation accuracy of single workers at the end", _number("worker_val_accuracy"), percent=True
     ),
-    "val_loss": Measure(
-        "lowest validation loss", lambda run, _: lowest_loss(run), lower_is_better=True, is_ratio=True, margin=0.01
-    ),
+    "val_loss": Measure("lowest validation loss", lambda run, _: lowest_loss(run), lower_is_better=True, margin=0.01),
     "diverged": Measure("runs that diverged", _number("diverged"), lower_is_better=True, percent=True),
     "seconds_per_batch": _time("time per batch [s]", _number("seconds_per_batch")),
     "samples_per_second": Measure("events per second", _number("samples_per_second"), is_ratio=True, margin=0.1),

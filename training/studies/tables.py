@@ -81,6 +81,8 @@ def claims_table(claims: Sequence[JudgedClaim], result: StudyResult) -> str:
         )
         settled = next((each.needed for each in judged.values() if each.needed), "")
         words = _MARKS[verdict] + (f" (needs {settled})" if verdict is Verdict.UNDECIDED and settled else "")
+        if result.warning and measure_of(claim.measure).is_ratio:
+            words += f"; {result.warning}"
         rows.append([claim.claim, measure_of(claim.measure).words, found, words])
     return markdown_table(["Claim", "measured by", "came out (95 % interval)", "verdict"], rows)
 

@@ -56,7 +56,7 @@ def train_on_ranks(spec: RunSpec, *, on_progress: Callable[[Progress], None] = l
     spec.out_dir.mkdir(parents=True, exist_ok=True)
     launch(spec, on_progress=on_progress)
     workload = spec.workload.open()
-    return tested(read_records(spec.out_dir), workload, workload.load(spec.out_dir / "model"), spec.train)
+    return predictions_of(read_records(spec.out_dir), workload, workload.load(spec.out_dir / "model"), spec.train)
 
 
 def train_in_simulator(
@@ -76,7 +76,7 @@ def train_in_simulator(
     if found.best is None:
         raise AssertionError("the simulated run kept no model")
     model.load(found.best)
-    return tested(found.records, workload, model.module, settings)
+    return predictions_of(found.records, workload, model.module, settings)
 
 
 def simulate_workload(workload: Workload, settings: TrainSettings, cluster: ClusterSettings, **how: Any) -> Simulated:
@@ -98,7 +98,7 @@ def fresh_model(workload: Workload, settings: TrainSettings) -> FlatModel:
     return make_model(workload, settings, SingleTransport(), torch.device("cpu"))
 
 
-def tested(
+def predictions_of(
     history: list[list[dict[str, Any]]], workload: Workload, module: nn.Module, settings: TrainSettings
 ) -> Trained:
     """The predictions of a trained network on the test split.

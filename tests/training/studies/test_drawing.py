@@ -125,9 +125,11 @@ def test_the_page_sets_claims_beside_what_came_out(times_only: int | None) -> No
     runs = [
         made_run(name, seed, seconds=0.2 if name == "ar-sgd" else 0.1) for seed in (1, 2, 3) for name in study.methods
     ]
-    page = render(made_result(study, runs), folder="figures")
+    page = render(made_result(study, runs, checks=[Check("ar-sgd", 2, 1.0, 0.9)]), folder="figures")
     row = next(line for line in page.splitlines() if line.startswith("| A \\| B is faster."))
     assert "AD-PSGD against AR-SGD: x 0.500" in row
     assert row.endswith("| **confirmed** |")
+    # Simulated times that were not checked, or whose check fails, confirm nothing alone.
+    assert "| **confirmed**; times not checked |" in render(made_result(study, runs), folder="figures")
     assert "Source: Somebody 2020, table 1. Made by `python -m pipeline compare --study made`" in page
     assert ("test events, sqrt" in page) == (times_only is None)
