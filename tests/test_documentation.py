@@ -57,8 +57,9 @@ def test_a_page_has_links_and_anchors() -> None:
     assert "watching" not in anchors_of(CHECKOUT / "docs" / "operations.md")
 
 
-def test_every_page_is_linked_from_the_front_page() -> None:
-    linked = {(CHECKOUT / link.partition("#")[0]).resolve() for link in links_of(CHECKOUT / "README.md")}
+def test_every_page_is_linked_from_the_front_page_and_every_study_from_that_of_studies() -> None:
+    pages = (CHECKOUT / "README.md", CHECKOUT / "docs" / "comparison.md")
+    linked = {(page.parent / link.partition("#")[0]).resolve() for page in pages for link in links_of(page)}
     assert [page for page in (*PAGES, *NOTEBOOKS) if page not in linked and page.name != "README.md"] == []
 
 

@@ -26,7 +26,6 @@ from training.simulation.simulate import simulate
 from training.studies.plan import PlannedRun
 from training.studies.run_result import Counts, write_result
 from training.studies.trained import fresh_model, train_in_simulator
-from training.threads import VARIABLES, thread_variables
 from training.workloads.workload import Workload
 
 _FLOAT_BYTES: Final = {"float32": 4, "float64": 8}
@@ -48,8 +47,6 @@ def simulate_all(runs: Sequence[PlannedRun], *, cores: int, code: str, on_progre
     Raises:
         StudyError: A process was killed.
     """
-    here = {name: os.environ.get(name) for name in VARIABLES}
-    os.environ.update(thread_variables(1))
     pool = ProcessPoolExecutor(min(cores, len(runs)), multiprocessing.get_context("spawn"), _begin)
     try:
         waiting = {pool.submit(run_simulated, run, code): run for run in runs}
@@ -67,13 +64,7 @@ def simulate_all(runs: Sequence[PlannedRun], *, cores: int, code: str, on_progre
                 "(`taskset`) need less memory."
             ) from cause
         raise
-    finally:
-        pool.shutdown()
-        for name, value in here.items():
-            if value is None:
-                os.environ.pop(name)
-            else:
-                os.environ[name] = value
+    pool.shutdown()
 
 
 def _begin() -> None:

@@ -198,21 +198,12 @@ class StudySettings(_Part):
 
     def train_settings(self, method: str, values: Mapping[str, Any], seed: int) -> TrainSettings:
         """Settings of a run, without what the machine asks for."""
-        content = _merged(self.train, self.methods[method].train)
-        for key, value in values.items():
-            section, _, rest = key.partition(".")
-            if section == "train":
-                content = _merged(content, _nested(rest, value))
+        content = _varied("train", _merged(self.train, self.methods[method].train), values)
         return TrainSettings.model_validate({**content, "seed": seed})
 
     def cluster_settings(self, measured: ClusterSettings, values: Mapping[str, Any]) -> ClusterSettings:
         """The simulated cluster of a run."""
-        content = _merged(measured.model_dump(), self.cluster)
-        for key, value in values.items():
-            section, _, rest = key.partition(".")
-            if section == "cluster":
-                content = _merged(content, _nested(rest, value))
-        return ClusterSettings.model_validate(content)
+        return ClusterSettings.model_validate(_varied("cluster", _merged(measured.model_dump(), self.cluster), values))
 
     def combinations(self, method: str) -> Iterator[dict[str, Any]]:
         """The values of the varied keys of a method's runs."""
@@ -265,9 +256,14 @@ class StudySettings(_Part):
                 raise ValueError(f"vary: '{key}' has no values")
         for method in self.methods:
             for values in self.combinations(method):
-                where = f"methods.{method}" + "".join(f", {key} {value}" for key, value in values.items())
-                with_words(where, TrainSettings, lambda v=values, m=method: self.train_settings(m, v, 1))
-                with_words(where, ClusterSettings, lambda v=values: self.cluster_settings(ClusterSettings(), v))
+                try:
+                    self.train_settings(method, values, 1)
+                    self.cluster_settings(ClusterSettings(), values)
+                except ValidationError as cause:
+                    where = ", ".join([f"methods.{method}", *(f"{key} {value}" for key, value in values.items())])
+                    key, words = ".".join(map(str, cause.errors()[0]["loc"])), cause.errors()[0]["msg"]
+                    close = near(key, _SECTIONS["train" if cause.title == "TrainSettings" else "cluster"].model_fields)
+                    raise ValueError(f"{where}: {key}: {words}.{close}") from None
         return self
 
     @model_validator(mode="after")
@@ -280,21 +276,6 @@ class StudySettings(_Part):
 def method_of(chosen: Chosen) -> str:
     """The name of a chosen method."""
     return chosen if isinstance(chosen, str) else str(chosen.get("method"))
-
-
-def with_words(where: str, model: type[BaseModel], make: Any) -> None:
-    """Make settings; their mistakes become one sentence.
-
-    Raises:
-        ValueError: They are not valid.
-    """
-    try:
-        make()
-    except ValidationError as cause:
-        first = cause.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        words = near(key, model.model_fields) if first["type"] == "extra_forbidden" else ""
-        raise ValueError(f"{where}: {key}: {first['msg']}.{words}") from None
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,10 +304,15 @@ def form_of(content: Mapping[str, Any], form: str, changes: Mapping[str, Any]) -
     return _merged(_merged(shared, content.get("forms", {}).get(form) or {}), changes)
 
 
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return dict(value)
+def _varied(section: str, content: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a section, with the values of those varied keys that are its."""
+    for key, value in values.items():
+        name, *parts = key.split(".")
+        if name == section:
+            for part in reversed(parts):
+                value = {part: value}  # noqa: PLW2901 - wrapped once for each part of the key
+            content = _merged(content, value)
+    return content
 
 
 def _sets(train: Mapping[str, Any], key: str) -> bool:
