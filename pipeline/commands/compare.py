@@ -254,7 +254,9 @@ def _say(run_folder: RunFolder, what: str, runs: Sequence[PlannedRun], left: Seq
 def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Path | None) -> Path:
     """Draw the figures and write the page; also into the folder to publish in. Returns the last page."""
     report, figures, page = run_folder.config.report, folder / _FIGURES, folder / _PAGE
-    draw_all(result, PlotLabels(report.experiment, report.sample_note, report.energy_tev), figures)
+    is_hep = isinstance(result.study.workload, str)
+    energy = report.energy_tev if is_hep else None
+    draw_all(result, PlotLabels(report.experiment if is_hep else "", result.data["sample_note"], energy), figures)
     page.write_text(render(result, folder=_FIGURES), encoding="utf-8")
     if publish is not None:
         (publish / result.name).mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
 
-from models.evaluation.style import COLOURS, DASHES, SMALL, PlotLabels, new_figure, new_grid, save_figure
+from models.evaluation.style import COLOURS, DASHES, GREY, PlotLabels, new_figure, new_grid, save_figure, styled
 from training.studies.measures import CURVES, measure_of
 from training.studies.results import Cell, Floats, StudyResult
 from training.studies.study import EPOCH, SECONDS, Panel, StudyFigure
@@ -47,6 +47,7 @@ def draw_all(result: StudyResult, labels: PlotLabels, folder: Path) -> None:
         save_figure(draw(result, figure, labels), folder / figure.name)
 
 
+@styled
 def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure:
     """A figure of panels side by side; they share the vertical axis if they show the same."""
     panels = figure.panels
@@ -55,7 +56,7 @@ def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure
         drawn = [first, *made.axes[1:]]
     else:
         made, drawn = new_grid(labels, panels=len(panels), columns=len(panels))
-        made.set_size_inches(5.5 * len(panels), 5)
+        made.set_figheight(6.2)
     cells = list(dict.fromkeys(cell for panel in panels for cell in result.cells(panel.methods)))
     methods = list(dict.fromkeys(cell.method for cell in cells))
     looks = {
@@ -70,7 +71,7 @@ def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure
         else:
             _values(axes, panel, panel.x, result, looks)
         if panel.title:
-            axes.text(0.04, 0.96, panel.title, transform=axes.transAxes, ha="left", va="top", fontsize=SMALL)
+            axes.text(0.04, 0.96, panel.title, transform=axes.transAxes, ha="left", va="top", fontsize="small")
     for axes in drawn[1:] if len({panel.y for panel in panels}) == 1 else ():
         axes.set_ylabel("")
     _legend(made, drawn, panels)
@@ -166,7 +167,7 @@ def _values(axes: Axes, panel: Panel, key: str, result: StudyResult, looks: Mapp
         )  # fmt: skip
     if panel.y == "speed_up":
         ideal = [min(result.study.vary[key]), max(result.study.vary[key])]
-        axes.plot(ideal, ideal, color="#717581", linewidth=1, label="ideal")
+        axes.plot(ideal, ideal, color=GREY, linewidth=1, label="ideal")
     words = measure_of(panel.y).words
     _finish(axes, panel, key.rpartition(".")[2].replace("_", " ").capitalize(), words[0].upper() + words[1:])
 
