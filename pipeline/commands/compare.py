@@ -254,9 +254,10 @@ def _say(run_folder: RunFolder, what: str, runs: Sequence[PlannedRun], left: Seq
 def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Path | None) -> Path:
     """Draw the figures and write the page; also into the folder to publish in. Returns the last page."""
     report, figures, page = run_folder.config.report, folder / _FIGURES, folder / _PAGE
-    is_hep = isinstance(result.study.workload, str)
-    energy = report.energy_tev if is_hep else None
-    draw_all(result, PlotLabels(report.experiment if is_hep else "", result.data["sample_note"], energy), figures)
+    labels = PlotLabels(report.experiment, report.sample_note, report.energy_tev)
+    if not isinstance(result.study.workload, str):
+        labels = PlotLabels("", result.data["sample_note"], None)
+    draw_all(result, labels, figures)
     page.write_text(render(result, folder=_FIGURES), encoding="utf-8")
     if publish is not None:
         (publish / result.name).mkdir(parents=True, exist_ok=True)
