@@ -66,6 +66,7 @@ def test_a_lost_agent_is_replaced_a_lost_driver_leaves_none_and_the_run_continue
     assert sorted(before) == [0, 1]
     # They belong to no executor, and to no terminal.
     assert all(psutil.Process(each.pid).terminal() is None for each in before.values())
+    home = Path(before[0].cmdline()[-1]).parent
     before[1].kill()
     wait_until(lambda: has("losses.jsonl"), what="the loss is seen")
     wait_until(lambda: len(agents_of(run_dir)) == 2, what="another agent starts")
@@ -75,6 +76,7 @@ def test_a_lost_agent_is_replaced_a_lost_driver_leaves_none_and_the_run_continue
     process.wait()
     wait_until(lambda: not any(agent.is_running() and agent.status() != "zombie" for agent in now.values()),
                what="no agent is left", seconds=30)  # fmt: skip
+    wait_until(lambda: not home.exists(), what="their folder is removed", seconds=30)
     done = pipeline("train", "--config", config)
     assert done.returncode == 0, done.stderr
     assert "training continues from the checkpoint" in done.stdout + done.stderr

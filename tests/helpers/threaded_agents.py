@@ -10,7 +10,7 @@ from typing import Any
 
 from training.agents.crew import Cluster
 from training.agents.lifelines import AgentId, Lifeline
-from training.agents.local import Home, Start
+from training.agents.local import AgentStart, Home
 from training.agents.making import make_agent
 from training.agents.messages import Install, Reduced, Take
 from training.agents.run import train_with_agents
@@ -36,7 +36,7 @@ class ThreadedCluster(Cluster):
 
     def start(self, agents: Sequence[AgentId], epoch: int, joint: list[Install]) -> None:
         for agent in agents:
-            made = make_agent(self._spec, Start(agent, epoch, "", {}), joint)
+            made = make_agent(self._spec, AgentStart(agent, epoch, "", {}), joint)
             lifeline = Lifeline(self._home.driver, self._home.token, agent, on_end=made.stop)
             threading.Thread(target=made.run, args=(agent.number, lifeline.say_ready), daemon=True).start()
             self.agents[agent.partition], self.lifelines[agent.partition] = made, lifeline

@@ -23,7 +23,12 @@ def main(argv: list[str]) -> int:
         home.clear(start.agent.partition)
         os._exit(0)
 
-    lifeline = Lifeline(home.driver, home.token, start.agent, on_end=end)
+    try:
+        lifeline = Lifeline(home.driver, home.token, start.agent, on_end=end)
+    except OSError:
+        # The driver is gone already.
+        home.clear(start.agent.partition)
+        return 1
     try:
         # The driver hears of libraries that are missing here.
         from training.agents.making import make_agent  # noqa: PLC0415

@@ -38,7 +38,7 @@ class _Snapshot(NamedTuple):
     """Of the checkpoint."""
 
 
-class Epochs:
+class EpochEnds:
     """The results of a run, all written by the driver.
 
     Args:

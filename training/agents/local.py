@@ -60,7 +60,7 @@ class Home(NamedTuple):
             self.folder.rmdir()
 
 
-class Start(NamedTuple):
+class AgentStart(NamedTuple):
     """An agent to start."""
 
     agent: AgentId
@@ -72,8 +72,8 @@ class Start(NamedTuple):
     """Variables of its process."""
 
 
-def start_agent(home: Home, start: Start, joint: list[Install]) -> None:
-    """Start an agent, which outlives the task; returns at once.
+def start_agent(home: Home, start: AgentStart, joint: list[Install]) -> None:
+    """AgentStart an agent, which outlives the task; returns at once.
 
     Args:
         home: Driver and folder of the run.
@@ -97,7 +97,7 @@ def start_agent(home: Home, start: Start, joint: list[Install]) -> None:
         )
 
 
-def read_start(path: Path) -> tuple[Home, Start, list[Install]]:
+def read_start(path: Path) -> tuple[Home, AgentStart, list[Install]]:
     """What `start_agent` wrote."""
     content = json.loads(path.read_text(encoding="utf-8"))
     name, driver, token = content["home"]
@@ -105,7 +105,7 @@ def read_start(path: Path) -> tuple[Home, Start, list[Install]]:
     with np.load(path.with_suffix(".npz")) as file:
         shards: list[Vector] = [file[name] for name in file.files]
     joint = [Install(shard, *each) for shard, each in enumerate(zip(shards, content["cycles"], strict=True))]
-    return Home(name, (driver[0], driver[1]), token), Start(AgentId(*agent), *others), joint
+    return Home(name, (driver[0], driver[1]), token), AgentStart(AgentId(*agent), *others), joint
 
 
 def ask_agent(home: Home, index: int, message: Message, seconds: float) -> Given | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from training.agents.agent import Agent
-from training.agents.local import Start
+from training.agents.local import AgentStart
 from training.agents.messages import Install
 from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
@@ -17,7 +17,7 @@ from training.loop.metering import Meter
 from training.transports.transport import SingleTransport
 
 
-def make_agent(spec: RunSpec, start: Start, joint: list[Install]) -> Agent:
+def make_agent(spec: RunSpec, start: AgentStart, joint: list[Install]) -> Agent:
     """Build network, reader and method.
 
     Args:

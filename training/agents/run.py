@@ -10,7 +10,7 @@ from typing import Final
 
 from training.agents.crew import Cluster, Crew
 from training.agents.driver import Cycle, Driver
-from training.agents.epochs import Epochs
+from training.agents.epochs import EpochEnds
 from training.agents.ledger import Ledger
 from training.agents.lifelines import Lifelines
 from training.agents.local import Home
@@ -69,7 +69,7 @@ def train_with_agents(
     plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
     ledger = Ledger(rows=sum(rows), epochs=settings.epochs, batch_size=settings.batch_size, partitions=settings.workers)
     files = _files(spec, workload, work.model)
-    epochs = Epochs(settings, work, files, spec.out_dir / _CYCLES)
+    epochs = EpochEnds(settings, work, files, spec.out_dir / _CYCLES)
     start = work.model.empty()
     work.model.read(start)
 
@@ -124,7 +124,7 @@ def _files(spec: RunSpec, workload: Workload, model: FlatModel) -> list[DiskFile
 class _Display:
     """Shows the progress of a run after each cycle."""
 
-    def __init__(self, ledger: Ledger, epochs: Epochs, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, ledger: Ledger, epochs: EpochEnds, on_progress: Callable[[Progress], None]) -> None:
         self._ledger, self._epochs, self._on_progress = ledger, epochs, on_progress
         self._began, self._used_before = time.monotonic(), ledger.used
 

@@ -20,7 +20,7 @@ from pyspark.serializers import CPickleSerializer
 
 from training.agents.crew import Cluster
 from training.agents.lifelines import AgentId
-from training.agents.local import Home, Start, ask_agent, start_agent
+from training.agents.local import AgentStart, Home, ask_agent, start_agent
 from training.agents.messages import AbsentError, Install, Reduced, Take
 from training.agents.run import train_with_agents
 from training.errors import LaunchError
@@ -29,8 +29,8 @@ from training.launching.spark_job import refuse_impossible
 from training.loop.trainer import Progress
 from training.threads import thread_variables
 
-#: A step border comes within this time, or the agent is stuck [s].
-_MOST_SECONDS: Final = 60.0
+#: An agent answers within this time, or it is stuck [s].
+_MOST_SECONDS: Final = 30.0
 
 
 def train_on_spark(
@@ -82,7 +82,7 @@ class SparkCluster(Cluster):
         self._hosts: list[str] = []
 
     def start(self, agents: Sequence[AgentId], epoch: int, joint: list[Install]) -> None:
-        """Start the agents on the hosts of their partitions, which the first call chooses."""
+        """AgentStart the agents on the hosts of their partitions, which the first call chooses."""
         if not self._hosts:
             self._hosts = _places(self._spark, self._spec.train.workers)
         taken: Counter[str] = Counter()
@@ -95,9 +95,9 @@ class SparkCluster(Cluster):
         self._tasks(starts).foreach(lambda start: start_agent(home, start, sent.value))
         sent.destroy()
 
-    def _start(self, agent: AgentId, local_rank: int, epoch: int) -> Start:
+    def _start(self, agent: AgentId, local_rank: int, epoch: int) -> AgentStart:
         environment = thread_variables(self._spec.train.threads) | {"MPI_LOCALRANKID": str(local_rank)}
-        return Start(agent, epoch, str(self._spec.out_dir / "run.json"), environment)
+        return AgentStart(agent, epoch, str(self._spec.out_dir / "run.json"), environment)
 
     def reduce(self, takes: dict[int, Take]) -> Reduced:
         """Add the contributions up in a tree over the hosts."""

@@ -15,9 +15,10 @@ import torch
 from pydantic import ValidationError
 from ranks import wait_until
 
+from training.agents.agent_process import main
 from training.agents.ledger import Ledger
 from training.agents.lifelines import AgentId, Lifeline, Lifelines
-from training.agents.local import Home
+from training.agents.local import AgentStart, Home, read_start, start_agent
 from training.agents.messages import AbsentError, Given, Install, Message, Reduced, Take, ask, serve
 from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
@@ -161,6 +162,20 @@ def test_the_folder_of_the_agents_is_private(tmp_path: Path, monkeypatch: pytest
     home.folder.chmod(0o755)
     with pytest.raises(LaunchError, match="only this user can open"):
         _ = home.folder
+
+
+def test_an_agent_without_a_driver_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gone = server.getsockname()
+    home = Home("agents", gone, "secret")
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: None)
+    joint = [Install(0, np.ones(1, np.float32), 3), Install(1, np.ones(2, np.float32), 2)]
+    start_agent(home, AgentStart(AgentId(4, 5), 1, "run.json", {}), joint)
+    found, start, shards = read_start(home.folder / "4.json")
+    assert (found, start.agent, [each.cycle for each in shards]) == (home, AgentId(4, 5), [3, 2])
+    assert main(["", str(home.folder / "4.json")]) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def pulled(**method: Any) -> tuple[PulledWorker, FlatModel]:
