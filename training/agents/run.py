@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -126,18 +127,20 @@ class _Display:
 
     def __init__(self, ledger: Ledger, epochs: EpochEnds, on_progress: Callable[[Progress], None]) -> None:
         self._ledger, self._epochs, self._on_progress = ledger, epochs, on_progress
-        self._began, self._used_before = time.monotonic(), ledger.used
+        self._began, self._used_before, self._loss = time.monotonic(), ledger.used, math.nan
 
     def __call__(self, _: Cycle) -> None:
         ledger = self._ledger
         totals = ledger.epoch_totals
+        # Of the epoch before, until agents have answered in this one.
+        self._loss = totals["loss"] / totals["weight"] if totals["weight"] else self._loss
         self._on_progress(
             Progress(
                 epoch=min(ledger.epoch + 1, ledger.epochs),
                 num_epochs=ledger.epochs,
                 step=min(ledger.used - ledger.epoch * ledger.rows, ledger.rows),
                 num_steps=ledger.rows,
-                loss=totals["loss"] / totals["weight"] if totals["weight"] else float("nan"),
+                loss=self._loss,
                 samples_per_second=(ledger.used - self._used_before) / (time.monotonic() - self._began),
                 consensus_distance=self._epochs.distance,
             )
