@@ -200,7 +200,7 @@ class TrainSettings(BaseModel):
                 f"launcher: spark-agents trains beside a joint model of the driver, which {self.algorithm.name} does "
                 f"not have. Use the algorithm {found}, or the launcher spark"
             )
-        for key in ("slowmo", "skew"):
+        for key in ("slowmo", "skew", "staleness_bound"):
             if getattr(self, key) is not None:
                 raise ValueError(f"launcher: spark-agents has no {key}; leave {key} out, or use the launcher spark")
         return self

@@ -241,6 +241,7 @@ def test_sums_of_contributions_keep_who_gave_them() -> None:
         ({"algorithm": "ad-psgd"}, "ad-psgd does not have. Use the algorithm mpca"),
         ({"algorithm": "mpca", "slowmo": {}}, "no slowmo"),
         ({"algorithm": "mpca", "skew": {"by": "class"}}, "no skew"),
+        ({"algorithm": "mpca", "staleness_bound": 3}, "no staleness_bound"),
     ],
 )
 def test_methods_without_a_joint_model_are_refused(chosen: dict[str, Any], words: str) -> None:
