@@ -9,10 +9,9 @@ from training.agents.local import AgentStart
 from training.agents.messages import Install
 from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
-from training.algorithms.base import Worker
 from training.algorithms.mpca import MpcaSettings
 from training.launching.rank import RunSpec, opened
-from training.loop.making import make_optimizer
+from training.loop.making import make_worker
 from training.loop.metering import Meter
 from training.transports.transport import SingleTransport
 
@@ -28,7 +27,7 @@ def make_agent(spec: RunSpec, start: AgentStart, joint: list[Install]) -> Agent:
     settings, transport = spec.train, SingleTransport()
     meter = Meter(transport.now)
     workload, _, work = opened(spec, transport, rank=start.agent.number, meter=meter)
-    worker = Worker(work.model, make_optimizer(work.model, settings), transport, settings.seed)
+    worker = make_worker(work.model, settings, transport)
     rows = workload.group_rows("train")
     partition = Partition(
         rows,

@@ -22,10 +22,9 @@ from training.agents.local import AgentStart, Home, read_start, start_agent
 from training.agents.messages import AbsentError, Given, Install, Message, Reduced, Take, ask, serve
 from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
-from training.algorithms.base import Worker
 from training.errors import LaunchError
 from training.flat_model import FlatModel
-from training.loop.making import make_optimizer
+from training.loop.making import make_worker
 from training.settings import TrainSettings
 from training.transports.transport import SingleTransport, run_now
 
@@ -185,7 +184,7 @@ def pulled(**method: Any) -> tuple[PulledWorker, FlatModel]:
     module = torch.nn.Linear(2, 1)
     model = FlatModel(module)
     joint = [Install(0, np.ones(1, np.float32), 0), Install(1, np.ones(2, np.float32), 0)]
-    worker = Worker(model, make_optimizer(model, settings), SingleTransport(), 1)
+    worker = make_worker(model, settings, SingleTransport())
     return PulledWorker(settings.algorithm, worker, joint), model  # type: ignore[arg-type]
 
 
