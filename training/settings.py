@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from training.algorithms.method import Traits
 from training.algorithms.optimizer_state import StatePolicy
-from training.algorithms.registry import AnyMethod, SlowMoSettings
+from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
 from training.errors import ShardError
 from training.topology import TopologyName
 
@@ -146,9 +146,9 @@ class TrainSettings(BaseModel):
     tensorboard: bool = False
     """Whether to also write scalars for TensorBoard (needs `pip install tensorboardX`). For a network that is trained
     already, its records give them."""
-    launcher: Literal["mpirun", "srun", "spark"] = "mpirun"
-    """What starts the ranks: `mpirun`; `srun` in a SLURM allocation (with `--mpi=pmix`); or `spark`: mpirun starts them
-    inside the executors of the Spark cluster, without ssh."""
+    launcher: Literal["mpirun", "srun", "spark", "spark-agents"] = "mpirun"
+    """What starts the workers: `mpirun`; `srun` in a SLURM allocation (with `--mpi=pmix`); `spark`: mpirun starts ranks
+    inside the executors of the Spark cluster, without ssh; or `spark-agents`: Spark alone, without MPI (`mpca`)."""
     launcher_args: list[str] = []
     """Further arguments of the launcher, for example `[--hostfile, hosts.txt]` for mpirun."""
 
@@ -188,6 +188,21 @@ class TrainSettings(BaseModel):
                 f"on_rank_loss: shrink needs a topology for any number of workers; there is no {graph} for most. "
                 f"Use restart, or topology ring or exponential"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _agents_suit_algorithm(self) -> Self:
+        if self.launcher != "spark-agents":
+            return self
+        if not self.traits.joint_model:
+            found = ", ".join(name for name, method in METHODS.items() if method.traits.joint_model)
+            raise ValueError(
+                f"launcher: spark-agents trains beside a joint model of the driver, which {self.algorithm.name} does "
+                f"not have. Use the algorithm {found}, or the launcher spark"
+            )
+        for key in ("slowmo", "skew", "staleness_bound"):
+            if getattr(self, key) is not None:
+                raise ValueError(f"launcher: spark-agents has no {key}; leave {key} out, or use the launcher spark")
         return self
 
     @model_validator(mode="after")

@@ -74,12 +74,16 @@ def examine(
         threads: Threads of each worker.
         spark_master: Spark's master URL.
         min_free_bytes: Disk space that the run needs.
-        launcher: What starts the workers: mpirun, srun or spark.
+        launcher: What starts the workers: mpirun, srun, spark or spark-agents.
         launcher_args: Further arguments of the launcher, which may name other hosts.
 
     Returns:
         The findings, errors first.
     """
+    if Need.MPI in needs and launcher.startswith("spark"):
+        needs = {*needs, Need.SPARK}
+    # Agents use no MPI.
+    workers = 1 if launcher == "spark-agents" else workers
     plan = _Plan(workers, threads, spark_master, min_free_bytes, launcher, bool(launcher_args))
     results = [check(machine, plan) for need, check in _CHECKS if need in {*needs, Need.ALWAYS}]
     return sorted((found for found in results if found is not None), key=lambda found: found.severity != Severity.ERROR)

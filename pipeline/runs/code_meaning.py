@@ -24,6 +24,7 @@ EXEMPT: Final = frozenset(
         "features.errors",
         "features.memory",
         "models.errors",
+        "training.agents.spark_job",
         "training.errors",
         "training.launching.launcher",
         "training.launching.probing",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,6 +23,7 @@ from pipeline.terminal.tables import describe, rank_table
 
 if TYPE_CHECKING:
     from training.launching.launcher import Hosts
+    from training.launching.rank import RunSpec
     from training.settings import TrainSettings
 
 
@@ -61,6 +62,8 @@ class Train(Stage):
             code.append(type(settings.slowmo).__module__)
         if settings.staleness_bound is not None:
             code.append("training.algorithms.stale_synchronous")
+        if settings.launcher == "spark-agents":
+            code += ["training.agents.agent_process", "training.agents.run"]
         is_searched = network == "hlf" and config.model.searched
         return Part(items, tuple(code), ("features", "gridsearch") if is_searched else ("features",))
 
@@ -104,7 +107,6 @@ class Train(Stage):
 def _train(context: Context, network: ModelName) -> dict[str, Any]:
     """Train one network; returns its summary."""
     from training.gridsearch.choice import Choice
-    from training.launching.launcher import launch
     from training.launching.rank import RunSpec
     from training.loop.trainer import Progress
     from training.workloads.registry import HepSettings
@@ -146,10 +148,21 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
             )
             bar(done, progress.num_epochs * progress.num_steps, note)
 
-        launch(spec, on_progress=show, on_loss=say, hosts=_hosts(context, settings))
+        _launch(context, spec)(on_progress=show, on_loss=say)
     summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
     context.console.print(rank_table(summary))
     return {**summary, "started_from": None if start_from is None else start_from.name, "created": now()}
+
+
+def _launch(context: Context, spec: RunSpec) -> Callable[..., None]:
+    """What trains a network, with the configured launcher."""
+    if spec.train.launcher == "spark-agents":
+        from training.agents.spark_job import train_on_spark
+
+        return partial(train_on_spark, context.start_spark(), spec)
+    from training.launching.launcher import launch
+
+    return partial(launch, spec, hosts=_hosts(context, spec.train))
 
 
 def _hosts(context: Context, settings: TrainSettings) -> Hosts:

@@ -42,7 +42,8 @@ def rank_table(summary: dict[str, Any]) -> Grid:
     ranks = summary["per_rank"]
     has_pairs = any(rank.get("averages_begun") for rank in ranks)
     pair_columns = ("averages", "staleness") if has_pairs else ()
-    table = Grid("rank", "steps", "events", "compute [s]", "talk [s]", "wait [s]", *pair_columns, "accuracy")
+    heads = ("rank", "steps", "events", "compute [s]", "talk [s]", "wait [s]", *pair_columns, "accuracy")
+    table = Grid(*heads, caption=_about_cycles(summary))
     for rank in ranks:
         seconds = rank["seconds_by_kind"]
         pairs = has_pairs and (
@@ -60,6 +61,17 @@ def rank_table(summary: dict[str, Any]) -> Grid:
             f"{rank['worker_val_accuracy']:.3f}",
         )
     return table
+
+
+def _about_cycles(summary: dict[str, Any]) -> str:
+    """The exchange cycles of a training with agents, in a sentence."""
+    if "mean_cycle_seconds" not in summary:
+        return ""
+    sent, received = (summary[name] / 1e6 for name in ("bytes_reduced", "bytes_broadcast"))
+    return (
+        f"{summary['cycles']} cycles of {summary['mean_cycle_seconds']:.2f} s, {sent:,.1f} MB up, {received:,.1f} MB "
+        f"down, agents train {summary['utilisation']:.0%} of the time"
+    )
 
 
 def search_table(scores: list[Score]) -> Grid:

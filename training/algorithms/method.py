@@ -37,6 +37,8 @@ class Traits:
     """Whether the workers share one step of the optimiser: batches add up, and the linear rule holds for SGD."""
     own_momentum: bool = False
     """Whether it has a momentum of its own, around steps of plain SGD."""
+    joint_model: bool = False
+    """Whether a driver can keep the joint model, with the settings `shards`, `form`, `weighted` and `constants`."""
     can_shrink: bool = True
     """Whether the survivors can continue after the loss of a rank."""
 

@@ -74,7 +74,11 @@ class MpcaSettings(MethodSettings):
         return MpcaConstants(**{name: getattr(self, name) for name in MpcaConstants._fields})
 
 
-@algorithm("mpca", MpcaSettings, Traits(title="MPCA SGD", synchronous=False, equal_steps=False, can_shrink=False))
+@algorithm(
+    "mpca",
+    MpcaSettings,
+    Traits(title="MPCA SGD", synchronous=False, equal_steps=False, can_shrink=False, joint_model=True),
+)
 class Mpca(Algorithm):
     """x_i <- x_i - alpha (x_i - x~*), then the optimiser's step; meanwhile x~ <- (1 - beta) x~ + beta mean_tau(x_i).
 

@@ -64,7 +64,7 @@ def launch(
         StalledError: No rank made progress; the message says what each rank was doing.
         TrainingError: Training itself failed (one worker).
     """
-    _refuse_impossible(spec)
+    refuse_impossible(spec)
     # The spec later also shows the data of a model's training.
     spec_path = spec.out_dir / "run.json"
     spec.save(spec_path)
@@ -109,7 +109,7 @@ def launch_all(
     if len(ways) > 1 or settings.on_rank_loss == "shrink":
         raise AssertionError(f"these runs cannot share their ranks: {ways}, on_rank_loss {settings.on_rank_loss}")
     for spec in specs:
-        _refuse_impossible(spec)
+        refuse_impossible(spec)
         spec.save(spec.out_dir / "run.json")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "losses.jsonl").unlink(missing_ok=True)
@@ -187,8 +187,14 @@ def _attempt_until_done(
         on_loss(f"a rank was lost ({files.losses()[-1]}); all start again from the last checkpoint")
 
 
-def _refuse_impossible(spec: RunSpec) -> None:
-    """Refuse impossible runs before the ranks start, since ranks take seconds to find out."""
+def refuse_impossible(spec: RunSpec) -> None:
+    """Refuse impossible runs before the workers start, since these take seconds to find out.
+
+    Raises:
+        ShardError: The dataset has too few row groups for the workers.
+        NoEventsError: A split has no events.
+        TopologyError: The communication graph does not exist for this number of workers.
+    """
     workload, settings = spec.workload.open(), spec.train
     if settings.has_static_shards and settings.skew is None:
         rows = workload.group_rows("train")
@@ -247,8 +253,10 @@ def rank_command(settings: TrainSettings, spec_path: Path, where: Sequence[str] 
         where: Further arguments of mpirun.
 
     Raises:
-        LaunchError: There is no mpirun or srun.
+        LaunchError: There is no mpirun or srun, or the launcher has no ranks.
     """
+    if settings.launcher == "spark-agents":
+        raise LaunchError("train.launcher: spark-agents is for `train` only; use mpirun, srun or spark here.")
     worker = [sys.executable, "-m", "training.launching.rank_process", str(spec_path), "--launched"]
     if settings.launcher == "srun":
         srun = shutil.which("srun")

@@ -22,6 +22,7 @@ from training.loop.records import DiskFiles
 from training.loop.scalars import FOLDER, TensorBoardScalars
 from training.loop.summary import write_summary
 from training.loop.trainer import Progress, Trainer
+from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.threads import use_threads
 from training.transports.transport import Transport, run_now
@@ -97,17 +98,9 @@ def train(
         ImageFileError: A file of images is missing, damaged, or another than the public one.
         WarmStartError: The training cannot start from the configured model.
     """
-    settings = spec.train
-    device = choose_device(settings.device)
-    use_threads(settings.threads)
-    be_deterministic()
-    workload = spec.workload.open()
-    model = make_model(workload, settings, transport, device)
-    owners = workload.owners(settings, world_size=transport.world_size)
-    own = None if owners is None else owners.rows_of(transport.rank)
-    reader = workload.reader(settings, device, own=own)
-    draws = Draws(seed=settings.seed, rank=transport.rank, augmentation=workload.augmentation)
-    meter = Meter(transport.now)
+    settings, meter = spec.train, Meter(transport.now)
+    workload, owners, work = opened(spec, transport, rank=transport.rank, meter=meter)
+    model = work.model
     if watchdog is not None:
         watchdog.watch(meter)
     metered = MeteredTransport(transport, meter)
@@ -122,7 +115,7 @@ def train(
     trainer = Trainer(
         settings,
         workload.group_rows("train"),
-        ReaderWork(model, reader, draws=draws, alive=meter.alive),
+        work,
         make_algorithm(model, settings, metered),
         metered,
         meter,
@@ -138,6 +131,41 @@ def train(
         train_rows = sum(workload.group_rows("train"))
         write_summary(spec.out_dir, spec.workload.network_name, settings, train_rows, model.flat.numel())
     run_now(transport.barrier())
+
+
+class Opened(NamedTuple):
+    """What a worker trains."""
+
+    workload: Workload
+    owners: Owners | None
+    """Who owns which training rows; None: all read all."""
+    work: ReaderWork
+
+
+def opened(spec: RunSpec, transport: Transport, *, rank: int, meter: Meter) -> Opened:
+    """Build network and reader from a spec, and set up this process for training.
+
+    Args:
+        spec: The run.
+        transport: The other workers, which get the same initial weights.
+        rank: Number of the worker.
+        meter: Gets signs of progress within long work.
+
+    Raises:
+        WarmStartError: The training cannot start from the configured model.
+        LaunchError: There is no GPU.
+    """
+    settings = spec.train
+    device = choose_device(settings.device)
+    use_threads(settings.threads)
+    be_deterministic()
+    workload = spec.workload.open()
+    model = make_model(workload, settings, transport, device)
+    owners = workload.owners(settings, world_size=transport.world_size)
+    own = None if owners is None else owners.rows_of(rank)
+    reader = workload.reader(settings, device, own=own)
+    draws = Draws(seed=settings.seed, rank=rank, augmentation=workload.augmentation)
+    return Opened(workload, owners, ReaderWork(model, reader, draws=draws, alive=meter.alive))
 
 
 def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Checkpoint | None:

@@ -53,7 +53,7 @@ def spark_hosts(spark: SparkContext, workers: int) -> Iterator[list[str]]:
     Raises:
         LaunchError: The cluster has fewer slots than workers, grows and shrinks, or does not start the tasks.
     """
-    _refuse_impossible(spark, workers)
+    refuse_impossible(spark, workers)
     token = secrets.token_hex(32)
     address = spark.getConf().get("spark.driver.bindAddress") or spark.getConf().get("spark.driver.host") or ""
     failures: list[Exception] = []
@@ -79,10 +79,15 @@ def spark_hosts(spark: SparkContext, workers: int) -> Iterator[list[str]]:
         ]
 
 
-def _refuse_impossible(spark: SparkContext, workers: int) -> None:
+def refuse_impossible(spark: SparkContext, workers: int) -> None:
+    """Refuse clusters without a fixed slot for each worker.
+
+    Raises:
+        LaunchError: The cluster has fewer slots than workers, or grows and shrinks.
+    """
     if spark.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         raise LaunchError(
-            "train.launcher: spark needs a fixed number of executors, but spark.dynamicAllocation.enabled is true. "
+            "Workers in executors need a fixed number of executors, but spark.dynamicAllocation.enabled is true. "
             "Set it to false in spark.conf, or use the launcher mpirun or srun."
         )
     if spark.defaultParallelism < workers:

@@ -31,9 +31,7 @@ def make_algorithm(
     Raises:
         TopologyError: The graph does not exist for this number of workers.
     """
-    optimizer = make_optimizer(model, settings)
-    update = ArrayOptimizer(constants_of(settings))
-    worker = Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state, partners)
+    worker = make_worker(model, settings, transport, partners=partners)
     base: Algorithm = METHODS[settings.algorithm.name].kind(settings.algorithm, worker)
     if settings.staleness_bound is not None:
         base = StaleSynchronous(base, bound=settings.staleness_bound)
@@ -41,6 +39,15 @@ def make_algorithm(
         return base
     exact, policy = settings.slowmo_is_exact, settings.state_policy
     return SlowMo(settings.slowmo, base, exact_average=exact, state_policy=policy)
+
+
+def make_worker(
+    model: VectorModel, settings: TrainSettings, transport: Transport, *, partners: Partners | None = None
+) -> Worker:
+    """What an algorithm works with."""
+    optimizer = make_optimizer(model, settings)
+    update = ArrayOptimizer(constants_of(settings))
+    return Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state, partners)
 
 
 def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def write_summary(out_dir: Path, network: str, settings: TrainSettings, train_ro
         "best_val_accuracy": best["val_accuracy"],
         "seconds": sum(record["seconds"] for record in history),
         "consensus_distance": history[-1]["consensus_distance"],
+        **_cycles(ranks),
         "per_rank": [summary_of_rank(records) for records in ranks if records],
     }
     unfinished = out_dir / ".summary.json"
@@ -67,6 +69,39 @@ def summary_of_rank(records: list[Record]) -> Record:
         "bytes_sent": sum(record["bytes_sent"] for record in records),
         **_counted(records),
         "worker_val_accuracy": records[-1].get("worker_val_accuracy", records[-1]["val_accuracy"]),
+    }
+
+
+def utilisation(records: Iterable[Record]) -> float:
+    """Share of the workers' time in which they train; NaN without time.
+
+    Examples:
+        >>> utilisation([{"seconds_by_kind": {"compute": 3.0, "read": 3.0, "wait": 2.0}}])
+        0.75
+    """
+    seconds: Counter[str] = Counter()
+    for record in records:
+        seconds.update(record["seconds_by_kind"])
+    total = sum(seconds.values())
+    return (seconds["compute"] + seconds["read"]) / total if total else float("nan")
+
+
+def _cycles(ranks: list[list[Record]]) -> Record:
+    """Summary of the exchange cycles of a run with agents; empty for other runs."""
+    history = ranks[0]
+    if "cycle_seconds" not in history[-1]:
+        return {}
+    sums = {
+        name: sum(record[name] for record in history)
+        for name in ("cycles", "cycle_seconds", "cycle_bytes_reduced", "cycle_bytes_broadcast")
+    }
+    return {
+        "cycles": sums["cycles"],
+        "mean_cycle_seconds": sums["cycle_seconds"] / sums["cycles"],
+        "bytes_reduced": sums["cycle_bytes_reduced"],
+        "bytes_broadcast": sums["cycle_bytes_broadcast"],
+        "utilisation": utilisation([record for records in ranks for record in records]),
+        "agents_lost": history[-1]["agents_lost"],
     }
 
 

@@ -337,6 +337,7 @@ RIGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("a worker per core", {"cores": 2}, TWO),
     ("root, one worker", {"is_root": True}, {}),
     ("srun needs no mpirun", {"mpirun": None, "is_root": True, "cores": 2}, {"workers": 8, "launcher": "srun"}),
+    ("agents need no mpirun", {"mpirun": None, "cores": 2}, {"workers": 8, "launcher": "spark-agents"}),
     ("srun on several nodes", slurm(SLURM_NNODES="4"), {"workers": 8, "launcher": "srun"}),
     ("hosts of their own", {"cores": 2}, {"workers": 8, "launcher_args": ["--hostfile", "hosts.txt"]}),
     ("batch script on one node", slurm("4294967291", SLURM_JOB_NUM_NODES="1"), TWO),

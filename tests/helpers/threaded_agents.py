@@ -1,0 +1,85 @@
+"""A cluster of agents in threads of this process: all of a run with agents but Spark and the processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from training.agents.crew import Cluster
+from training.agents.lifelines import AgentId, Lifeline
+from training.agents.local import AgentStart, Home
+from training.agents.making import make_agent
+from training.agents.messages import Install, Reduced, Take
+from training.agents.run import train_with_agents
+from training.launching.rank import RunSpec
+
+
+class ThreadedCluster(Cluster):
+    """Agents in threads.
+
+    Args:
+        home: Driver of the run.
+        spec: The run.
+        before_reduce: Called with this cluster and what it asks of the agents.
+    """
+
+    def __init__(
+        self, home: Home, spec: RunSpec, before_reduce: Callable[[ThreadedCluster, dict[int, Take]], None]
+    ) -> None:
+        self._home, self._spec, self._before_reduce = home, spec, before_reduce
+        self.agents: dict[int, Any] = {}
+        self.lifelines: dict[int, Lifeline] = {}
+        self.started: list[AgentId] = []
+
+    def start(self, agents: Sequence[AgentId], epoch: int, joint: list[Install]) -> None:
+        for agent in agents:
+            made = make_agent(self._spec, AgentStart(agent, epoch, "", {}), joint)
+            lifeline = Lifeline(self._home.driver, self._home.token, agent, on_end=made.stop)
+            threading.Thread(target=made.run, args=(agent.number, lifeline.say_ready), daemon=True).start()
+            self.agents[agent.partition], self.lifelines[agent.partition] = made, lifeline
+            self.started.append(agent)
+
+    def reduce(self, takes: dict[int, Take]) -> Reduced:
+        self._before_reduce(self, takes)
+        given = [self.agents[index].answer(take) for index, take in takes.items() if index in self.agents]
+        return reduce(
+            Reduced.plus, (Reduced(each.contribution, ((each.agent, each.account),)) for each in given), Reduced()
+        )
+
+    def install(self, indices: Collection[int], message: Install) -> int:
+        there = [self.agents[index] for index in indices if index in self.agents]
+        for agent in there:
+            agent.answer(message)
+        return len(there)
+
+    def kill(self, index: int) -> None:
+        """End the agent of a partition."""
+        self.agents.pop(index).stop()
+        self.lifelines.pop(index).close()
+
+
+def train_in_threads(
+    spec: RunSpec,
+    *,
+    before_reduce: Callable[[ThreadedCluster, dict[int, Take]], None] = lambda *_: None,
+    on_loss: Callable[[str], None] = lambda _: None,
+) -> ThreadedCluster:
+    """Run to the end; returns the cluster."""
+    made: list[ThreadedCluster] = []
+
+    def make(home: Home, run: RunSpec) -> Cluster:
+        made.append(ThreadedCluster(home, run, before_reduce))
+        return made[0]
+
+    train_with_agents(spec, make, address=("127.0.0.1", "127.0.0.1"), on_progress=lambda _: None, on_loss=on_loss)
+    return made[0]
+
+
+def cycles(out: Path) -> list[dict[str, Any]]:
+    """The log of the cycles."""
+    import json
+
+    return [json.loads(line) for line in (out / "cycles.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,248 @@
+"""The parts of a training with agents: accounts, partitions, connections, the method of an agent."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from ranks import wait_until
+
+from training.agents.agent_process import main
+from training.agents.ledger import Ledger
+from training.agents.lifelines import AgentId, Lifeline, Lifelines
+from training.agents.local import AgentStart, Home, read_start, start_agent
+from training.agents.messages import AbsentError, Given, Install, Message, Reduced, Take, ask, serve
+from training.agents.partition import Partition
+from training.agents.worker import PulledWorker
+from training.errors import LaunchError
+from training.flat_model import FlatModel
+from training.loop.making import make_worker
+from training.settings import TrainSettings
+from training.transports.transport import SingleTransport, run_now
+
+
+def account(used: int) -> dict[str, Any]:
+    sums = {"samples": used, "loss": 0.0, "weight": 0.0, "correct": 0.0}
+    return {
+        "steps": used,
+        "bytes": 0,
+        "sums": sums,
+        "seconds": {},
+        "counters": {},
+        "used": used,
+        "square": 1.0,
+        "buffers": np.empty(0),
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_agents_of_any_speed_use_exactly_the_samples_and_one_epoch_ends_at_a_time(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, epochs, batch, count = int(rng.integers(20, 400)), int(rng.integers(1, 6)), int(rng.integers(1, 40)), 3
+    ledger = Ledger(rows=rows, epochs=epochs, batch_size=batch, partitions=count)
+    speeds = rng.integers(1, 60, count)
+    used = [0] * count
+    for index in range(count):
+        ledger.begin(index)
+    ended = 0
+    for _ in range(10_000):
+        if ledger.is_done:
+            break
+        ledger.grant()
+        for index in range(count):
+            if rng.random() < 0.02:
+                # It is lost and replaced; what it did since its last answer is not counted.
+                ledger.end(index)
+                ledger.begin(index)
+                used[index] = 0
+                continue
+            left = ledger.limit(index) - used[index]
+            steps = min(int(speeds[index]), left // batch)
+            used[index] += steps * batch
+            if ledger.to_the_limit and steps < speeds[index]:
+                used[index] = max(used[index], ledger.limit(index))
+            ledger.report(index, account(used[index]))
+        if ledger.epoch_is_over:
+            ledger.records()
+            ended += 1
+            assert not ledger.epoch_is_over
+    assert (ledger.used, ended) == (rows * epochs, epochs)
+
+
+def test_accounts_continue_with_fewer_partitions() -> None:
+    ledger = Ledger(rows=10, epochs=2, batch_size=2, partitions=3)
+    for index, used in enumerate((4, 3, 5)):
+        ledger.begin(index)
+        ledger.report(index, account(used))
+    ledger.records()
+    other = Ledger(rows=10, epochs=2, batch_size=2, partitions=2)
+    other.load_state(ledger.state())
+    assert (other.used, other.epoch, other.totals(0)["samples"], other.totals(1)["samples"]) == (12, 1, 9, 3)
+    assert other.epoch_totals["samples"] == 0
+
+
+def test_partitions_share_all_rows_and_a_pass_can_be_cut_anywhere() -> None:
+    rows = [5, 7, 4, 6]
+    parts = [Partition(rows, index=index, count=3, batch_size=4, seed=1) for index in range(3)]
+    assert sum(part.num_rows for part in parts) == sum(rows)
+    whole = parts[0].share(3)
+    assert whole.pieces != parts[0].share(4).pieces or whole.epoch != 4
+    for cut in range(1, parts[0].num_rows):
+        pieces = [*parts[0].share(3, 0, cut).pieces, *parts[0].share(3, cut).pieces]
+        seen: Counter[int] = Counter()
+        for group, start, stop in pieces:
+            assert seen[group] == start
+            seen[group] = stop
+        assert seen == {group: rows[group] for group in whole.groups}
+
+
+@pytest.fixture
+def lifelines() -> Iterator[Lifelines]:
+    made = Lifelines("127.0.0.1", "secret")
+    yield made
+    made.close()
+
+
+def test_the_driver_knows_who_is_ready_and_who_is_gone(lifelines: Lifelines) -> None:
+    ended: list[int] = []
+    driver = ("127.0.0.1", lifelines.port)
+    agents = [
+        Lifeline(driver, "secret", AgentId(index, 7), on_end=lambda index=index: ended.append(index))
+        for index in range(2)
+    ]
+    stranger = socket.create_connection(driver)
+    stranger.sendall(b'{"token": "guess", "partition": 0, "number": 9, "ready": true}\n')
+    agents[0].say_ready()
+    wait_until(lambda: lifelines.poll(0.05) == [] and lifelines.ready == {0: 7}, what="one is ready")
+    wait_until(lambda: not lifelines.poll(0.05) and select.select([stranger], [], [], 0)[0] != [], what="it is let go")
+    agents[0].close()
+    assert lifelines.poll(5) == [AgentId(0, 7)]
+    assert lifelines.ready == {}
+    lifelines.close()
+    wait_until(lambda: sorted(ended) == [0, 1], what="agents know that the driver is gone")
+
+
+def test_the_error_of_an_agent_reaches_the_driver(lifelines: Lifelines) -> None:
+    agent = Lifeline(("127.0.0.1", lifelines.port), "secret", AgentId(1, 0), on_end=lambda: None)
+    agent.say_error(ValueError("no file"), known=True, words="...")
+    lifelines.poll(5)
+    with pytest.raises(LaunchError, match="the agent of partition 1 failed: no file"):
+        lifelines.poll(5)
+
+
+def test_only_who_knows_the_token_reaches_an_agent(tmp_path: Path) -> None:
+    def answer(message: Message) -> Given:
+        assert isinstance(message, Take)
+        return Given(AgentId(1, 2), np.full(3, message.cycle), {})
+
+    path = tmp_path / "0.sock"
+    with pytest.raises(AbsentError):
+        ask(path, b"token", Take(4, 0, 0, False, 0.0), 5)
+    with serve(path, b"token", answer):
+        with pytest.raises(AbsentError, match="digest"):
+            ask(path, b"guess", Take(4, 0, 0, False, 0.0), 5)
+        given = ask(path, b"token", Take(4, 0, 0, False, 0.0), 5)
+    assert given is not None
+    assert given.contribution.tolist() == [4, 4, 4]
+
+
+def test_the_folder_of_the_agents_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    home = Home("agents", ("127.0.0.1", 1), "")
+    assert home.folder.stat().st_mode & 0o077 == 0
+    home.folder.chmod(0o755)
+    with pytest.raises(LaunchError, match="only this user can open"):
+        _ = home.folder
+
+
+def test_an_agent_without_a_driver_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gone = server.getsockname()
+    home = Home("agents", gone, "secret")
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: None)
+    joint = [Install(0, np.ones(1, np.float32), 3), Install(1, np.ones(2, np.float32), 2)]
+    start_agent(home, AgentStart(AgentId(4, 5), 1, "run.json", {}), joint)
+    found, start, shards = read_start(home.folder / "4.json")
+    assert (found, start.agent, [each.cycle for each in shards]) == (home, AgentId(4, 5), [3, 2])
+    assert main(["", str(home.folder / "4.json")]) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def pulled(**method: Any) -> tuple[PulledWorker, FlatModel]:
+    """An agent's method on a model of 3 parameters, in two shards, with x = 1 and x~* = 1."""
+    chosen = {"name": "mpca", "alpha": 0.5, "alpha_free": 0, "alpha_ramp": 0, **method}
+    settings = TrainSettings.model_validate({"algorithm": chosen, "optimizer": "sgd", "learning_rate": 1.0})
+    module = torch.nn.Linear(2, 1)
+    model = FlatModel(module)
+    joint = [Install(0, np.ones(1, np.float32), 0), Install(1, np.ones(2, np.float32), 0)]
+    worker = make_worker(model, settings, SingleTransport())
+    return PulledWorker(settings.algorithm, worker, joint), model  # type: ignore[arg-type]
+
+
+def take_step(worker: PulledWorker, model: FlatModel, gradient: list[float]) -> list[float]:
+    """The parameters after a step."""
+
+    async def compute() -> None:
+        model.write_gradient(np.array(gradient, np.float32))
+
+    run_now(worker.step(compute, 1))
+    now = model.empty()
+    model.read(now)
+    return now.tolist()
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [("displacement", [1, 2, 2]), ("regulariser", [1, 2, 2]), ("replacement", [1, 3, 3])],
+)
+def test_the_joint_model_pulls_an_agent_at_every_step(form: str, expected: list[float]) -> None:
+    worker, model = pulled(form=form)
+    assert take_step(worker, model, [0, 0, 0]) == [1, 1, 1]
+    worker.install(Install(1, np.full(2, 3, np.float32), 1))
+    # Half of the way with alpha 0.5.
+    assert take_step(worker, model, [0, 0, 0]) == expected
+    assert worker.counters()["bytes_received"] == 8
+
+
+def test_a_contribution_has_the_steps_since_the_last_one_and_nothing_that_is_not_finite() -> None:
+    worker, model = pulled()
+    take_step(worker, model, [0, 0, 0])
+    take_step(worker, model, [0, np.nan, 0])
+    assert worker.contribute(0).tolist() == [1, 1]
+    assert worker.contribute(0).tolist() == [0, 0]
+    assert worker.counters()["steps_not_finite"] == 1
+    model.write(np.array([1, np.inf, 1], np.float32))
+    assert worker.contribute(1).tolist() == [0, 0, 0]
+    assert take_step(worker, model, [0, 0, 0]) == [1, 1, 1]
+    assert worker.counters()["shards_replaced"] == 1
+
+
+def test_sums_of_contributions_keep_who_gave_them() -> None:
+    parts = [Reduced(np.array([float(index), 1.0]), ((AgentId(index, 0), {}),)) for index in range(3)]
+    total = Reduced().plus(parts[0]).plus(parts[1].plus(Reduced()).plus(parts[2]))
+    assert total.total is not None
+    assert total.total.tolist() == [3, 3]
+    assert [agent.partition for agent, _ in total.accounts] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({"algorithm": "ad-psgd"}, "ad-psgd does not have. Use the algorithm mpca"),
+        ({"algorithm": "mpca", "slowmo": {}}, "no slowmo"),
+        ({"algorithm": "mpca", "skew": {"by": "class"}}, "no skew"),
+        ({"algorithm": "mpca", "staleness_bound": 3}, "no staleness_bound"),
+    ],
+)
+def test_methods_without_a_joint_model_are_refused(chosen: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TrainSettings.model_validate({"launcher": "spark-agents", **chosen})

@@ -1,0 +1,155 @@
+"""An agent: trains on its partition without end, and answers the tasks of exchange cycles between two steps."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from training.agents.lifelines import AgentId
+from training.agents.messages import Given, Install, Message, Take
+from training.agents.partition import Partition
+from training.agents.worker import PulledWorker
+from training.loop.account import Account
+from training.loop.metering import Meter
+from training.loop.schedule import learning_rate
+from training.settings import TrainSettings
+from training.transports.transport import run_now
+from training.workloads.work import Work
+
+
+class Agent:
+    """The training of one partition.
+
+    Args:
+        settings: Settings of the training.
+        work: The computation.
+        worker: The method.
+        partition: The rows.
+        meter: The agent's time and bytes.
+        agent: Numbers of the partition and of the agent.
+        num_samples: Number of events of the whole training split.
+    """
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        work: Work,
+        worker: PulledWorker,
+        partition: Partition,
+        meter: Meter,
+        *,
+        agent: AgentId,
+        num_samples: int,
+    ) -> None:
+        self._settings, self._work, self._worker, self._partition = settings, work, worker, partition
+        self._meter = meter
+        self._account = Account(work, worker, meter)
+        self._id, self._num_samples = agent, num_samples
+        self._asked: deque[tuple[Message, Future[Given | None]]] = deque()
+        self._has_asked = threading.Condition()
+        self._is_stopped = False
+        self._used = self._used_before = 0
+        self._last: tuple[Take, Given] | None = None
+        self._order = Take(-1, 0, 0, False, 0.0)
+
+    def answer(self, message: Message) -> Given | None:
+        """Answer a message at the next step border; called by other threads."""
+        future: Future[Given | None] = Future()
+        with self._has_asked:
+            self._asked.append((message, future))
+            self._has_asked.notify()
+        return future.result()
+
+    def stop(self) -> None:
+        """End the training at the next step border; called by other threads."""
+        with self._has_asked:
+            self._is_stopped = True
+            self._has_asked.notify()
+
+    def run(self, first_pass: int = 0, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Train until `stop`, pass by pass.
+
+        Args:
+            first_pass: Number of the first pass; agents of a partition that follow each other read in other orders.
+            on_ready: Called before the first step.
+        """
+        self._meter.lap("start")
+        self._account.begin()
+        on_ready()
+        number = first_pass
+        while not self._is_stopped:
+            self._pass(number)
+            number += 1
+
+    def _pass(self, number: int) -> None:
+        """Read the partition once."""
+        row = 0
+        while row < self._partition.num_rows and not self._is_stopped:
+            share = self._partition.share(number, row)
+            self._work.begin(share)
+            for size in share.sizes:
+                allowed = self._wait_for(size)
+                if not allowed:
+                    return
+                if allowed < size:
+                    self._work.begin(self._partition.share(number, row, allowed))
+                self._step()
+                row += allowed
+                if allowed < size:
+                    break
+
+    def _wait_for(self, size: int) -> int:
+        """Answer what was asked; returns the size of the next step, after the limit allows it, or 0 at the end."""
+        if self._asked:
+            self._answer_all()
+        while not self._is_stopped:
+            left = self._order.limit - self._used
+            if left >= size or (left > 0 and self._order.to_the_limit):
+                return min(left, size)
+            with self._has_asked:
+                self._has_asked.wait_for(lambda: self._asked or self._is_stopped)
+            self._meter.lap("wait")
+            self._answer_all()
+        return 0
+
+    def _answer_all(self) -> None:
+        while self._asked:
+            message, future = self._asked.popleft()
+            if isinstance(message, Install):
+                self._worker.install(message)
+                future.set_result(None)
+            else:
+                future.set_result(self._give(message))
+        self._meter.lap("communicate")
+
+    def _give(self, message: Take) -> Given:
+        """The contribution to a cycle; the same again if a task is repeated."""
+        if self._last is not None and self._last[0].cycle == message.cycle:
+            return self._last[1]
+        self._order, self._used_before = message, self._used
+        contribution = self._worker.contribute(message.shard)
+        self._meter.bytes += contribution.nbytes
+        account = {
+            **self._account.state(),
+            "used": self._used,
+            "square": self._worker.square,
+            "buffers": self._work.buffers(),
+        }
+        given = Given(self._id, contribution, account)
+        self._last = message, given
+        return given
+
+    def _step(self) -> None:
+        num_samples = self._work.next_batch()
+        self._meter.lap("read")
+        self._used += num_samples
+        if not self._settings.schedule.is_constant:
+            # All agents together have probably used as many more as this one for each of them.
+            since = (self._used - self._used_before) * self._settings.workers / self._num_samples
+            done = min(self._order.epochs_done + since, self._settings.epochs)
+            self._worker.optimizer.param_groups[0]["lr"] = learning_rate(self._settings, done)
+        run_now(self._worker.step(self._work.compute_gradient, num_samples))
+        self._account.steps += 1
+        self._meter.lap("compute")

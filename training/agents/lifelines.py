@@ -1,0 +1,179 @@
+"""Connections between the driver and its agents: an agent without its driver ends, a driver without an agent knows.
+
+They carry lines of JSON: a greeting, that the agent is ready, and at most one error. Vectors go through Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import select
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from training.errors import LaunchError
+from training.launching.spark_agent import read_line, write_line
+
+_CONNECT_SECONDS: Final = 30.0
+_MOST_BYTES: Final = 1 << 20
+#: Time after which the system checks a silent connection, and between checks [s].
+_KEEPALIVE: Final = 20
+
+
+class AgentId(NamedTuple):
+    """An agent."""
+
+    partition: int
+    """Number of its partition."""
+    number: int
+    """Number of the agent; one that replaces a lost one has a new number."""
+
+
+class Lifelines:
+    """The driver's ends.
+
+    Args:
+        address: Host to listen on; empty: all.
+        token: Secret of the run.
+    """
+
+    def __init__(self, address: str, token: str) -> None:
+        self._server = socket.create_server((address, 0))
+        self._token = token
+        self._lines: dict[socket.socket, _Line] = {}
+        self.ready: dict[int, int] = {}
+        """Numbers of the agents that train, by partition."""
+        self.port: int = self._server.getsockname()[1]
+
+    def poll(self, seconds: float = 0.0) -> list[AgentId]:
+        """Take in what has arrived, or arrives within some time; returns the agents that were lost.
+
+        Raises:
+            LaunchError: An agent has failed; the message comes from there.
+        """
+        lost = []
+        for connection in select.select([self._server, *self._lines], [], [], seconds)[0]:
+            if connection is self._server:
+                accepted, _ = self._server.accept()
+                accepted.setblocking(False)
+                _keep_alive(accepted)
+                self._lines[accepted] = _Line()
+            elif (gone := self._read(connection)) is not None:
+                lost.append(gone)
+        return lost
+
+    def drop(self, index: int) -> None:
+        """End the agent of a partition."""
+        for connection, line in list(self._lines.items()):
+            if line.agent is not None and line.agent.partition == index:
+                self._forget(connection)
+
+    def close(self) -> None:
+        """End all agents."""
+        for connection in list(self._lines):
+            self._forget(connection)
+        self._server.close()
+
+    def _read(self, connection: socket.socket) -> AgentId | None:
+        """What an agent says; the agent if it is gone."""
+        line = self._lines[connection]
+        try:
+            part = connection.recv(_MOST_BYTES)
+        except OSError:
+            part = b""
+        *complete, line.begun = (line.begun + part).split(b"\n")
+        for each in complete:
+            told = read_line(io.StringIO(each.decode(errors="replace")), self._token)
+            if told is None:
+                # A stranger.
+                self._forget(connection)
+                return None
+            self._listen(line, told)
+        if part and len(line.begun) < _MOST_BYTES:
+            return None
+        self._forget(connection)
+        return line.agent
+
+    def _listen(self, line: _Line, told: dict[str, Any]) -> None:
+        agent = AgentId(told["partition"], told["number"])
+        line.agent = agent
+        if "error" in told:
+            _raise(f"the agent of partition {agent.partition} failed: {told['error']}", told)
+        if "ready" in told:
+            self.ready[agent.partition] = agent.number
+
+    def _forget(self, connection: socket.socket) -> None:
+        agent = self._lines.pop(connection).agent
+        connection.close()
+        if agent is not None and self.ready.get(agent.partition) == agent.number:
+            del self.ready[agent.partition]
+
+
+@dataclass
+class _Line:
+    """A connection to an agent."""
+
+    agent: AgentId | None = None
+    begun: bytes = b""
+    """The beginning of a line."""
+
+
+def _raise(message: str, told: dict[str, Any]) -> None:
+    if told["known"]:
+        raise LaunchError(message)
+    error = RuntimeError(message)
+    error.add_note(told["traceback"])
+    raise error
+
+
+class Lifeline:
+    """An agent's end.
+
+    Args:
+        driver: Host and port.
+        token: Secret of the run.
+        agent: The agent.
+        on_end: Called in a thread when the driver closes the connection or is gone.
+    """
+
+    def __init__(self, driver: tuple[str, int], token: str, agent: AgentId, *, on_end: Callable[[], None]) -> None:
+        self._token, self._agent, self._on_end = token, agent, on_end
+        self._connection = socket.create_connection(driver, _CONNECT_SECONDS)
+        self._connection.settimeout(None)
+        _keep_alive(self._connection)
+        self._say({})
+        threading.Thread(target=self._await_end, daemon=True).start()
+
+    def say_ready(self) -> None:
+        """The agent begins to train."""
+        self._say({"ready": True})
+
+    def say_error(self, error: BaseException, *, known: bool, words: str) -> None:
+        """The agent ends; `known`: the user can fix the cause."""
+        self._say({"error": str(error) or type(error).__name__, "known": known, "traceback": words})
+
+    def _say(self, content: dict[str, Any]) -> None:
+        write_line(self._connection, {"token": self._token, **self._agent._asdict(), **content})
+
+    def close(self) -> None:
+        """Let the driver know that the agent is gone."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _await_end(self) -> None:
+        """The driver never writes."""
+        with contextlib.suppress(OSError):
+            while self._connection.recv(1024):
+                pass
+        self._on_end()
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Let the system find out that the other host is gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), _KEEPALIVE)

@@ -1,0 +1,114 @@
+"""What the tasks of an exchange cycle and the agent of their host say to each other, through a Unix socket.
+
+The socket lies in a folder that only this user can open; whoever connects proves that he knows the token of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from training.agents.lifelines import AgentId
+from training.transports.basics import Vector
+
+#: Connections that wait while the agent accepts another.
+_BACKLOG: Final = 16
+
+
+class Take(NamedTuple):
+    """Asks an agent for its contribution to the sum of a shard, at its next step border."""
+
+    cycle: int
+    """Number of the exchange cycle; a task that Spark repeats gets the same answer."""
+    shard: int
+    limit: int
+    """Number of samples that the agent may use, counted from its start."""
+    to_the_limit: bool
+    """Whether it shortens a step that would pass the limit; else it waits for a higher limit."""
+    epochs_done: float
+    """Samples of all agents so far in epochs, for the learning rate."""
+
+
+class Install(NamedTuple):
+    """Gives an agent a shard of the projected joint model."""
+
+    shard: int
+    projected: Vector
+    cycle: int
+    """Number of the shard's cycles so far, for the strength of the pull."""
+
+
+class Given(NamedTuple):
+    """An agent's answer to `Take`."""
+
+    agent: AgentId
+    contribution: Vector
+    """(n + 1,) from `training.algorithms.mpca_rules.contribution`."""
+    account: dict[str, Any]
+    """Everything that the agent did since its start: a lost answer loses nothing."""
+
+
+class Reduced(NamedTuple):
+    """The sum of the contributions of some agents to a shard."""
+
+    total: Vector | None = None
+    """None: no agent."""
+    accounts: tuple[tuple[AgentId, dict[str, Any]], ...] = ()
+    """Of the agents that answered."""
+
+    def plus(self, other: Reduced) -> Reduced:
+        """The sum over the agents of both."""
+        accounts = (*self.accounts, *other.accounts)
+        if self.total is None or other.total is None:
+            return Reduced(other.total if self.total is None else self.total, accounts)
+        total: Vector = self.total + other.total
+        return Reduced(total, accounts)
+
+
+Message = Take | Install
+Answer = Callable[[Message], Given | None]
+
+
+def serve(path: Path, token: bytes, answer: Answer) -> Listener:
+    """Answer messages at a socket, in threads, until the process ends."""
+    path.unlink(missing_ok=True)
+    listener = Listener(str(path), "AF_UNIX", backlog=_BACKLOG, authkey=token)
+
+    def talk(connection: Connection[Any, Any]) -> None:
+        # The task may be gone.
+        with contextlib.suppress(OSError, EOFError), connection:
+            connection.send(answer(connection.recv()))
+
+    def accept() -> None:
+        while True:
+            with contextlib.suppress(OSError, EOFError, AuthenticationError):
+                threading.Thread(target=talk, args=(listener.accept(),), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return listener
+
+
+class AbsentError(Exception):
+    """No agent answers at a socket."""
+
+
+def ask(path: Path, token: bytes, message: Message, seconds: float) -> Given | None:
+    """Send a message to the agent and return its answer.
+
+    Raises:
+        AbsentError: There is none, or it does not answer in time.
+    """
+    try:
+        with Client(str(path), "AF_UNIX", authkey=token) as connection:
+            connection.send(message)
+            if connection.poll(seconds):
+                found: Given | None = connection.recv()
+                return found
+    except (OSError, EOFError, AuthenticationError) as cause:
+        raise AbsentError(f"{path}: {cause}") from cause
+    raise AbsentError(f"{path}: no answer within {seconds:g} s")

@@ -1,0 +1,98 @@
+"""The method of an agent: a local optimiser whose model is pulled towards the joint model before every gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from training.agents.messages import Install
+from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
+from training.algorithms.mpca import MpcaSettings
+from training.algorithms.mpca_rules import contribution, displace, penalty_gradient, shard_slices
+from training.transports.transport import Vector, is_finite
+
+
+class PulledWorker(Algorithm):
+    """x <- x - alpha (x - x~*), then a step of the base optimiser (Langer et al. 2018, equation 7).
+
+    Args:
+        settings: Settings of the method.
+        worker: The agent's model and optimiser.
+        joint: The shards of the projected joint model.
+    """
+
+    def __init__(self, settings: MpcaSettings, worker: Worker, joint: Sequence[Install]) -> None:
+        super().__init__(settings, worker)
+        self._settings, self._constants = settings, settings.constants
+        start = np.concatenate([each.projected for each in joint])
+        self.model.write(start)
+        flat, gradient = self.model.flat.detach(), self.model.flat.grad
+        self._on_gpu = flat.device.type != "cpu"
+        on_host = not self._on_gpu
+        # The rules take tensors of a GPU too.
+        self._local = cast("Vector", flat.numpy() if on_host else flat)
+        self._gradient = cast("Vector", gradient.numpy() if on_host and gradient is not None else gradient)
+        self._projected = cast("Vector", start.copy() if on_host else flat.clone())
+        self._slices = shard_slices(start.size, len(joint))
+        self._alphas = [self._constants.alpha_at(each.cycle) for each in joint]
+        self._steps = [0] * len(joint)
+        self._squares = [0.0] * len(joint)
+        self._host = self.model.empty()
+        self._contributions = self._replaced = self._received = 0
+
+    @override
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        form, shards = self._settings.form, list(zip(self._slices, self._alphas, strict=True))
+        if form == "displacement":
+            for where, alpha in shards:
+                displace(self._local[where], self._projected[where], alpha)
+        if await self.has_gradient(compute_gradient, num_samples):
+            if form == "regulariser":
+                for where, alpha in shards:
+                    self._gradient[where] += penalty_gradient(self._local[where], self._projected[where], alpha)
+            self.optimizer.step()
+            self._steps = [steps + 1 for steps in self._steps]
+
+    def contribute(self, shard: int) -> Vector:
+        """The contribution to the sum of a shard, since the last one; a shard that is not finite starts from x~*."""
+        where, host = self._slices[shard], self._host
+        self.model.read(host)
+        message = contribution(host[where], self._steps[shard], weighted=self._settings.weighted)
+        projected = torch.as_tensor(self._projected[where]).cpu().numpy()
+        if is_finite(host[where]):
+            self._squares[shard] = float(np.square(host[where].astype(np.float64) - projected).sum())
+        else:
+            self._local[where] = self._projected[where]
+            self._replaced += 1
+        self._steps[shard] = 0
+        self._contributions += 1
+        return message
+
+    def install(self, message: Install) -> None:
+        """Take over a shard of the projected joint model."""
+        where = self._slices[message.shard]
+        self._projected[where] = (
+            cast("Vector", torch.from_numpy(message.projected)) if self._on_gpu else message.projected
+        )
+        if self._settings.form == "replacement" and message.cycle:
+            self._local[where] = self._projected[where]
+        self._alphas[message.shard] = self._constants.alpha_at(message.cycle)
+        self._received += message.projected.nbytes
+
+    @property
+    def square(self) -> float:
+        """|x - x~*|^2, each shard at its last contribution."""
+        return sum(self._squares)
+
+    @override
+    def counters(self) -> Counters:
+        return {
+            **super().counters(),
+            "contributions": self._contributions,
+            "shards_replaced": self._replaced,
+            "bytes_received": self._received,
+        }
