@@ -35,7 +35,7 @@ from training.studies.figures import draw_all
 from training.studies.measured import measure_all, num_steps
 from training.studies.page import render
 from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of_study, planned_runs
-from training.studies.results import Check, StudyResult, load
+from training.studies.results import StudyResult, TimeCheck, load
 from training.studies.simulated import simulate_all
 from training.studies.study import FOLDER, StudySettings, form_of
 from training.studies.tables import summed_up
@@ -168,7 +168,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     subject, data = _subject(run_folder, study)
     cores, code = read_machine(run_dir=config.run_dir).cores, code_version()
     is_simulated, timing, measured = settings.execution == "simulate", None, ClusterSettings()
-    checks: list[Check] = []
+    checks: list[TimeCheck] = []
     if is_simulated and settings.calibration_epochs is not None:
         timing = plan_calibration(settings, subject, config.train, folder, cores=cores)
         _measure(run_folder, timing.runs, folder, code, "measure this machine")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from training.studies.results import Check, StudyResult
+from training.studies.results import StudyResult, TimeCheck
 from training.studies.run_result import Counts, RunResult
 from training.studies.study import StudySettings
 
@@ -55,7 +55,7 @@ def made_run(
     return RunResult(method, dict(values or {}), seed, "commit 1", counts, curves, numbers)
 
 
-def made_result(study: StudySettings, runs: Sequence[RunResult], *, checks: Sequence[Check] = ()) -> StudyResult:
+def made_result(study: StudySettings, runs: Sequence[RunResult], *, checks: Sequence[TimeCheck] = ()) -> StudyResult:
     """The result of these runs."""
     return StudyResult(
         name="made",

@@ -14,7 +14,7 @@ from training.simulation.calibrate import calibrate
 from training.simulation.cluster import ClusterSettings
 from training.simulation.probe import Measurement
 from training.studies.plan import PlannedRun, Subject, digest_of, on_this_machine, planned
-from training.studies.results import Check
+from training.studies.results import TimeCheck
 from training.studies.run_result import rates
 from training.studies.simulated import num_parameters, simulate_times
 from training.studies.study import StudySettings
@@ -99,20 +99,20 @@ def read_or_measure(folder: Path, like: TrainSettings) -> list[Measurement]:
     return [Measurement(**each) for each in json.loads(path.read_text(encoding="utf-8"))]
 
 
-def calibrated(plan: CalibrationPlan, messages: Sequence[Measurement]) -> tuple[ClusterSettings, list[Check]]:
+def calibrated(plan: CalibrationPlan, messages: Sequence[Measurement]) -> tuple[ClusterSettings, list[TimeCheck]]:
     """The cluster of machines like this one, and the check of the simulator on this machine."""
     alone, apart = ([read_records(run.folder) for run in runs] for runs in (plan.alone, plan.apart))
     cluster = calibrate(alone, apart, messages)
     return cluster, [_checked(run, cluster) for run in plan.checks]
 
 
-def _checked(run: PlannedRun, cluster: ClusterSettings) -> Check:
+def _checked(run: PlannedRun, cluster: ClusterSettings) -> TimeCheck:
     settings = run.train
     workload = run.subject.settings.open()
     here = cluster.model_copy(update={"workers_per_host": settings.workers})
     predicted = simulate_times(workload.group_rows("train"), settings, here, num_parameters=num_parameters(workload))
     both = (rates(ranks)["seconds_per_batch"] for ranks in (read_records(run.folder), predicted))
-    return Check(run.method, settings.workers, *both)
+    return TimeCheck(run.method, settings.workers, *both)
 
 
 def _worker_counts(most: int) -> list[int]:

@@ -29,7 +29,7 @@ class Comparison(NamedTuple):
     """The difference that counts as none; None for that of the measure."""
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """What the runs say about a claim."""
 
     CONFIRMED = "confirmed"
@@ -42,14 +42,14 @@ class JudgedClaim(NamedTuple):
     """A claim with its comparisons."""
 
     claim: Claim
-    verdict: Verdict
+    verdict: ClaimVerdict
     judged: dict[Comparison, Judgement]
 
     @property
     def needed(self) -> str:
         """What would settle an undecided claim; else empty."""
         found = [each.needed for each in self.judged.values() if each.needed]
-        return found[0] if self.verdict is Verdict.UNDECIDED and found else ""
+        return found[0] if self.verdict is ClaimVerdict.UNDECIDED and found else ""
 
 
 def judge(result: StudyResult) -> tuple[dict[Comparison, Judgement], list[JudgedClaim]]:
@@ -160,24 +160,24 @@ def _along(cells: Sequence[Cell], claim: Claim) -> Iterator[Comparison]:
                 yield Comparison(each, group[0], claim.measure, margin=claim.within)
 
 
-def _verdict(claim: Claim, judged: Sequence[Judgement]) -> Verdict:
+def _verdict(claim: Claim, judged: Sequence[Judgement]) -> ClaimVerdict:
     if not judged:
-        return Verdict.NOT_TESTED
+        return ClaimVerdict.NOT_TESTED
     words = [_one(claim, each) for each in judged]
-    if Verdict.REFUTED in words:
-        return Verdict.REFUTED
-    return Verdict.UNDECIDED if Verdict.UNDECIDED in words else Verdict.CONFIRMED
+    if ClaimVerdict.REFUTED in words:
+        return ClaimVerdict.REFUTED
+    return ClaimVerdict.UNDECIDED if ClaimVerdict.UNDECIDED in words else ClaimVerdict.CONFIRMED
 
 
-def _one(claim: Claim, judgement: Judgement) -> Verdict:
+def _one(claim: Claim, judgement: Judgement) -> ClaimVerdict:
     """The verdict on one comparison of a claim."""
     measure, value = measure_of(claim.measure), float(judgement.difference.value)
     differs, same = judgement.p_different < LEVEL, judgement.p_equivalent < LEVEL
     if claim.kind in ("equivalent", "flat"):
         if same:
-            return Verdict.CONFIRMED
-        return Verdict.REFUTED if differs and abs(value) > judgement.difference.margin else Verdict.UNDECIDED
+            return ClaimVerdict.CONFIRMED
+        return ClaimVerdict.REFUTED if differs and abs(value) > judgement.difference.margin else ClaimVerdict.UNDECIDED
     expected = value > 0 if claim.kind == "grows" or not measure.lower_is_better else value < 0
     if differs:
-        return Verdict.CONFIRMED if expected else Verdict.REFUTED
-    return Verdict.REFUTED if same and claim.at_least is None else Verdict.UNDECIDED
+        return ClaimVerdict.CONFIRMED if expected else ClaimVerdict.REFUTED
+    return ClaimVerdict.REFUTED if same and claim.at_least is None else ClaimVerdict.UNDECIDED

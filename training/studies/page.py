@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from training.studies.claims import Verdict, judge
+from training.studies.claims import ClaimVerdict, judge
 from training.studies.results import StudyResult
 from training.studies.statistics import LEVEL, MARGIN
 from training.studies.tables import (
@@ -48,7 +48,7 @@ def render(result: StudyResult, *, folder: str) -> str:
     parts = [f"# {study.title}", _about(result)]
     if claims:
         words = [each.verdict for each in claims]
-        counts = ", ".join(f"{words.count(verdict)} {verdict}" for verdict in Verdict if verdict in words)
+        counts = ", ".join(f"{words.count(verdict)} {verdict}" for verdict in ClaimVerdict if verdict in words)
         parts += ["## What the source claims, and what came out", f"{counts}.", claims_table(claims, result)]
     for table in study.tables:
         parts += [f"## {table.title}", study_table(result, table)]

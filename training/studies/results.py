@@ -38,7 +38,7 @@ class Cell(NamedTuple):
         return None if text is None else json.loads(text)
 
 
-class Check(NamedTuple):
+class TimeCheck(NamedTuple):
     """Measured and predicted time per batch of a run whose workers share this machine [s]."""
 
     method: str
@@ -61,7 +61,7 @@ class StudyResult(NamedTuple):
     """Description of the events: version, classes, number of events by class and split, note."""
     cluster: dict[str, Any] | None
     """The simulated cluster, as measured; None for MPI runs."""
-    checks: list[Check]
+    checks: list[TimeCheck]
     """Check of the simulator on this machine, with runs that did not calibrate it."""
     runs: list[RunResult]
 
@@ -165,7 +165,7 @@ class StudyResult(NamedTuple):
         """From what `to_json` gives."""
         fields = {name: content[name] for name in cls._fields}
         fields["study"] = StudySettings.model_validate(content["study"])
-        fields["checks"] = [Check(**each) for each in content["checks"]]
+        fields["checks"] = [TimeCheck(**each) for each in content["checks"]]
         fields["runs"] = [RunResult.from_json(run) for run in content["runs"]]
         return cls(**fields)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from training.studies.claims import Comparison, JudgedClaim, Verdict, effect, in_words
+from training.studies.claims import ClaimVerdict, Comparison, JudgedClaim, effect, in_words
 from training.studies.measures import lowest_loss, measure_of
 from training.studies.results import Cell, StudyResult
 from training.studies.run_result import RunResult
@@ -18,10 +18,10 @@ from training.studies.study import StudyTable
 #: Relative spread below which a number has none: rounding.
 _VISIBLE: Final = 1e-6
 _MARKS: Final = {
-    Verdict.CONFIRMED: "**confirmed**",
-    Verdict.REFUTED: "**refuted**",
-    Verdict.UNDECIDED: "undecided",
-    Verdict.NOT_TESTED: "not tested in this form",
+    ClaimVerdict.CONFIRMED: "**confirmed**",
+    ClaimVerdict.REFUTED: "**refuted**",
+    ClaimVerdict.UNDECIDED: "undecided",
+    ClaimVerdict.NOT_TESTED: "not tested in this form",
 }
 
 
@@ -80,7 +80,7 @@ def claims_table(claims: Sequence[JudgedClaim], result: StudyResult) -> str:
             for each, judgement in judged.items()
         )
         settled = next((each.needed for each in judged.values() if each.needed), "")
-        words = _MARKS[verdict] + (f" (needs {settled})" if verdict is Verdict.UNDECIDED and settled else "")
+        words = _MARKS[verdict] + (f" (needs {settled})" if verdict is ClaimVerdict.UNDECIDED and settled else "")
         if result.warning and measure_of(claim.measure).is_ratio:
             words += f"; {result.warning}"
         rows.append([claim.claim, measure_of(claim.measure).words, found, words])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from made_study import made_result, made_run, made_study
 
-from training.studies.claims import Verdict, effect, in_words, judge
+from training.studies.claims import ClaimVerdict, effect, in_words, judge
 from training.studies.results import Cell, StudyResult
 
 SEEDS = range(1, 6)
@@ -31,22 +31,22 @@ ACCURACIES = made_result(
 @pytest.mark.parametrize(
     ("claim", "verdict"),
     [
-        ({"better": "ad-psgd", "than": "ar-sgd"}, Verdict.CONFIRMED),
-        ({"better": "ar-sgd", "than": "ad-psgd"}, Verdict.REFUTED),
-        ({"better": "ad-psgd", "than": ["ar-sgd", "sgd"]}, Verdict.CONFIRMED),
-        ({"equivalent": "sgd", "than": "ar-sgd", "within": 0.02}, Verdict.CONFIRMED),
-        ({"equivalent": "ad-psgd", "than": "ar-sgd"}, Verdict.REFUTED),
+        ({"better": "ad-psgd", "than": "ar-sgd"}, ClaimVerdict.CONFIRMED),
+        ({"better": "ar-sgd", "than": "ad-psgd"}, ClaimVerdict.REFUTED),
+        ({"better": "ad-psgd", "than": ["ar-sgd", "sgd"]}, ClaimVerdict.CONFIRMED),
+        ({"equivalent": "sgd", "than": "ar-sgd", "within": 0.02}, ClaimVerdict.CONFIRMED),
+        ({"equivalent": "ad-psgd", "than": "ar-sgd"}, ClaimVerdict.REFUTED),
         # Nothing differs, but 0.1 points are too few for 1000 events.
-        ({"better": "sgd", "than": "ar-sgd"}, Verdict.UNDECIDED),
+        ({"better": "sgd", "than": "ar-sgd"}, ClaimVerdict.UNDECIDED),
         # By 10 points, not by 30.
-        ({"better": "ad-psgd", "than": "ar-sgd", "at_least": 0.05}, Verdict.CONFIRMED),
-        ({"better": "ad-psgd", "than": "ar-sgd", "at_least": 0.3}, Verdict.REFUTED),
+        ({"better": "ad-psgd", "than": "ar-sgd", "at_least": 0.05}, ClaimVerdict.CONFIRMED),
+        ({"better": "ad-psgd", "than": "ar-sgd", "at_least": 0.3}, ClaimVerdict.REFUTED),
     ],
 )
-def test_claims_about_accuracies(claim: dict[str, Any], verdict: Verdict) -> None:
+def test_claims_about_accuracies(claim: dict[str, Any], verdict: ClaimVerdict) -> None:
     found = judged(claim, ACCURACIES)
     assert found.verdict is verdict
-    assert bool(found.needed) == (verdict is Verdict.UNDECIDED)
+    assert bool(found.needed) == (verdict is ClaimVerdict.UNDECIDED)
 
 
 def times(law: dict[str, Any]) -> StudyResult:
@@ -67,13 +67,16 @@ TIMES = times({"ar-sgd": lambda workers: 0.1 * workers, "ad-psgd": lambda _: 0.1
 @pytest.mark.parametrize(
     ("claim", "verdict"),
     [
-        ({"flat": "ad-psgd", "over": "train.workers", "measure": "seconds_per_batch"}, Verdict.CONFIRMED),
-        ({"flat": "ar-sgd", "over": "train.workers", "measure": "seconds_per_batch"}, Verdict.REFUTED),
-        ({"grows": "ar-sgd", "over": "train.workers", "measure": "seconds_per_batch"}, Verdict.CONFIRMED),
-        ({"grows": "ad-psgd", "over": "train.workers", "measure": "seconds_per_batch"}, Verdict.REFUTED),
+        ({"flat": "ad-psgd", "over": "train.workers", "measure": "seconds_per_batch"}, ClaimVerdict.CONFIRMED),
+        ({"flat": "ar-sgd", "over": "train.workers", "measure": "seconds_per_batch"}, ClaimVerdict.REFUTED),
+        ({"grows": "ar-sgd", "over": "train.workers", "measure": "seconds_per_batch"}, ClaimVerdict.CONFIRMED),
+        ({"grows": "ad-psgd", "over": "train.workers", "measure": "seconds_per_batch"}, ClaimVerdict.REFUTED),
         # Every number of workers is compared: a shorter time is better, and so is a larger speed-up.
-        ({"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch"}, Verdict.CONFIRMED),
-        ({"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch", "at_least": 3.0}, Verdict.REFUTED),
+        ({"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch"}, ClaimVerdict.CONFIRMED),
+        (
+            {"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch", "at_least": 3.0},
+            ClaimVerdict.REFUTED,
+        ),
         (
             {
                 "better": {"method": "ad-psgd", "train.workers": 8},
@@ -81,7 +84,7 @@ TIMES = times({"ar-sgd": lambda workers: 0.1 * workers, "ad-psgd": lambda _: 0.1
                 "measure": "speed_up",
                 "at_least": 7,
             },
-            Verdict.CONFIRMED,
+            ClaimVerdict.CONFIRMED,
         ),
         (
             {
@@ -89,11 +92,11 @@ TIMES = times({"ar-sgd": lambda workers: 0.1 * workers, "ad-psgd": lambda _: 0.1
                 "than": {"method": "ar-sgd", "train.workers": 8},
                 "measure": "seconds",
             },
-            Verdict.CONFIRMED,
+            ClaimVerdict.CONFIRMED,
         ),
     ],
 )
-def test_claims_about_times_compare_ratios(claim: dict[str, Any], verdict: Verdict) -> None:
+def test_claims_about_times_compare_ratios(claim: dict[str, Any], verdict: ClaimVerdict) -> None:
     assert judged(claim, TIMES).verdict is verdict
 
 
@@ -109,7 +112,7 @@ def test_only_cells_with_the_same_other_values_are_compared() -> None:
 
 def test_a_claim_without_runs_is_not_tested() -> None:
     lacking = ACCURACIES._replace(runs=[run for run in ACCURACIES.runs if run.method != "ad-psgd"])
-    assert judged({"better": "ad-psgd", "than": "ar-sgd"}, lacking).verdict is Verdict.NOT_TESTED
+    assert judged({"better": "ad-psgd", "than": "ar-sgd"}, lacking).verdict is ClaimVerdict.NOT_TESTED
 
 
 def test_every_method_is_compared_with_the_reference() -> None:
@@ -123,4 +126,4 @@ def test_every_method_is_compared_with_the_reference() -> None:
 def test_a_goal_that_is_never_reached_settles_nothing() -> None:
     claim = {"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_to=0.99"}
     found = judged(claim, ACCURACIES)
-    assert (found.verdict, found.needed) == (Verdict.UNDECIDED, "longer runs")
+    assert (found.verdict, found.needed) == (ClaimVerdict.UNDECIDED, "longer runs")

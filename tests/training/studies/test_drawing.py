@@ -12,7 +12,7 @@ from made_study import EPOCHS, made_result, made_run, made_study
 from models.evaluation.style import PlotLabels
 from training.studies.figures import draw, draw_all
 from training.studies.page import render
-from training.studies.results import Check, StudyResult
+from training.studies.results import StudyResult, TimeCheck
 from training.studies.run_result import RunResult
 from training.studies.study import StudyFigure
 from training.studies.tables import best_table, study_table
@@ -72,7 +72,7 @@ def test_a_measure_is_drawn_against_a_varied_key_and_a_speed_up_beside_the_ideal
 def test_figures_are_files_and_say_a_check_that_fails(tmp_path: Path) -> None:
     panels = [{"y": "val_accuracy", "x": "epoch"}]
     study = made_study(figures=[{"name": "fig_1", "title": "A figure", "panels": panels}])
-    result = made_result(study, RUNS, checks=[Check("ar-sgd", 2, 1.0, 0.5)])
+    result = made_result(study, RUNS, checks=[TimeCheck("ar-sgd", 2, 1.0, 0.5)])
     draw_all(result, LABELS, tmp_path / "figures")
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["fig_1.pdf", "fig_1.png"]
     page = render(result, folder="figures")
@@ -125,7 +125,7 @@ def test_the_page_sets_claims_beside_what_came_out(times_only: int | None) -> No
     runs = [
         made_run(name, seed, seconds=0.2 if name == "ar-sgd" else 0.1) for seed in (1, 2, 3) for name in study.methods
     ]
-    page = render(made_result(study, runs, checks=[Check("ar-sgd", 2, 1.0, 0.9)]), folder="figures")
+    page = render(made_result(study, runs, checks=[TimeCheck("ar-sgd", 2, 1.0, 0.9)]), folder="figures")
     row = next(line for line in page.splitlines() if line.startswith("| A \\| B is faster."))
     assert "AD-PSGD against AR-SGD: x 0.500" in row
     assert row.endswith("| **confirmed** |")

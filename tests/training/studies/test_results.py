@@ -12,7 +12,7 @@ import pytest
 from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_study
 
 from training.settings import TrainSettings
-from training.studies.results import Cell, Check, StudyResult, load
+from training.studies.results import Cell, StudyResult, TimeCheck, load
 from training.studies.run_result import Counts, curves_of, read_result, write_result
 
 RATE = "train.learning_rate"
@@ -29,7 +29,7 @@ def swept() -> StudyResult:
             for seed in (2, 1)
             for (name, rate), n in correct.items()
         ],
-        checks=[Check("ar-sgd", 2, 2e-3, 1e-3)],
+        checks=[TimeCheck("ar-sgd", 2, 2e-3, 1e-3)],
     )
 
 
@@ -62,12 +62,12 @@ def test_values_that_are_mappings_are_the_same_after_json() -> None:
 @pytest.mark.parametrize(
     ("checks", "warning"),
     [
-        ([Check("a", 2, 1.0, 0.8)], ""),
-        ([Check("a", 2, 1.0, 1.2), Check("b", 2, 1.0, 0.5)], "check of times misses by 50 %"),
+        ([TimeCheck("a", 2, 1.0, 0.8)], ""),
+        ([TimeCheck("a", 2, 1.0, 1.2), TimeCheck("b", 2, 1.0, 0.5)], "check of times misses by 50 %"),
         ([], "times not checked"),
     ],
 )
-def test_a_check_that_misses_by_more_than_a_quarter_is_said(checks: list[Check], warning: str) -> None:
+def test_a_check_that_misses_by_more_than_a_quarter_is_said(checks: list[TimeCheck], warning: str) -> None:
     assert swept()._replace(checks=checks).warning == warning
     assert swept()._replace(checks=checks, cluster=None).warning == ""
 
