@@ -34,11 +34,11 @@ EPOCH: Final = "epoch"
 SECONDS: Final = "seconds"
 
 
-class _Part(BaseModel):
+class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class StudiedMethod(_Part):
+class StudiedMethod(_Section):
     """A method of a study: its settings of the training."""
 
     title: str = ""
@@ -56,7 +56,7 @@ MeasureName = Annotated[str, AfterValidator(check_measure)]
 Positive = Annotated[float, Field(gt=0)]
 
 
-class Claim(_Part):
+class Claim(_Section):
     """A sentence of the source, and the comparison that checks it."""
 
     claim: str
@@ -105,7 +105,7 @@ class Claim(_Part):
         return self
 
 
-class StudyTable(_Part):
+class StudyTable(_Section):
     """A table: a row for each method, a column for each measure or for each value of a varied key."""
 
     title: str
@@ -119,7 +119,7 @@ class StudyTable(_Part):
     """The numbers of the source by method, in a column of their own."""
 
 
-class Panel(_Part):
+class Panel(_Section):
     """A panel of a figure: an epoch's quantity against epochs or time, or as boxes; or a measure against a key."""
 
     y: str
@@ -143,7 +143,7 @@ class Panel(_Part):
         return self
 
 
-class StudyFigure(_Part):
+class StudyFigure(_Section):
     """A figure of panels side by side."""
 
     name: str = Field(pattern=r"[a-z0-9_]+")
@@ -153,7 +153,7 @@ class StudyFigure(_Part):
     caption: str = ""
 
 
-class StudySettings(_Part):
+class StudySettings(_Section):
     """A study."""
 
     title: str
