@@ -105,6 +105,7 @@ def test_a_folder_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> 
 
 
 def test_ranks_without_the_network_that_is_asked_for_end_at_once() -> None:
-    settings = TrainSettings(algorithm="ad-psgd", workers=2, exchange="sockets", network="nowhere")
+    method = {"name": "ad-psgd", "exchange": "sockets", "network": "nowhere"}
+    settings = TrainSettings.model_validate({"algorithm": method, "workers": 2})
     with pytest.raises(LaunchError, match="no interface 'nowhere'"):
         measure_messages(settings, [64])

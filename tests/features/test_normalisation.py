@@ -20,7 +20,10 @@ from features.normalisation import GeneratedSample, physics_factors
 from features.schema import SPLITS
 from features.settings import FeatureSettings
 from features.spark_job import make_features
-from models.evaluation.measurements import Rates, ScoredEvents, measure
+from models.evaluation.bootstrap import Estimate, Replicas
+from models.evaluation.measurements import Question, measure, mixture_of
+from models.evaluation.rates import Rates
+from models.evaluation.scored_events import ScoredEvents
 
 CLASSES = ["QCD", "ttbar"]
 #: Two slices of one class with equal numbers of events, a tenth of them selected, and generator weights of 3 and 7.
@@ -87,11 +90,14 @@ def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureData
     samples = table["sample"].to_numpy()
     scores = np.where(samples == "low", 0.1, np.where(samples == "high", 0.9, 0.8))
     events = ScoredEvents.of(table.append_column("probability", pa.array(list(np.stack([1 - scores, scores], axis=1)))))
-    rates = Rates({"QCD": {"low": 5000.0, "high": 0.25}, "ttbar": {"ttbar": 3.0}})
-    found = measure(events, None, CLASSES, signal=1, working_points=[0.9], rates=rates)
+    before = {"low": Estimate(5000.0, 0.0), "high": Estimate(0.25, 0.0), "ttbar": Estimate(3.0, 0.0)}
+    rates = Rates(before, {"low": 0, "high": 0, "ttbar": 1})
+    question = Question(CLASSES, 1, [0.9], mixture_of(CLASSES, 1, rates), rates, seed=1)
+    replicas = Replicas(events.labels, events.samples, events.weights, seed=1, num=100)
+    found = measure(events, None, replicas, question).numbers
     (point,) = found["working_points"]
     assert point["backgrounds"]["QCD"]["value"] == pytest.approx(1e-6, rel=0.5)
-    assert point["rates"] == pytest.approx({"QCD": 0.25, "ttbar": 3.0})
+    assert {name: each["value"] for name, each in point["rates"].items()} == pytest.approx({"QCD": 0.25, "ttbar": 3.0})
     assert found["auc"]["ttbar"]["value"] == pytest.approx(1.0, abs=1e-5)
 
 

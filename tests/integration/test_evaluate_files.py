@@ -172,7 +172,7 @@ def test_what_is_not_known_is_not_written(predicted: Path) -> None:
     for name in ("hlf", "boosted-trees"):
         assert {path.name for path in (predicted / name).iterdir()} == {"predictions.parquet", "predictions.root"}
         assert pq.read_schema(predicted / name / "predictions.parquet").names == [
-            "file_uuid", "entry", "weight", "probability"
+            "file_uuid", "entry", "sample", "weight", "probability"
         ]  # fmt: skip
     assert strict(predicted / "evaluation.json")["events"] == str(NEW["ttbar"])
 

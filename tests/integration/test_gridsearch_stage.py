@@ -176,7 +176,7 @@ def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searc
         "learning_rate": best["learning_rate"],
         "epochs": best["epochs"],
         "workers": 2,
-        "algorithm": "ar-sgd",
+        "algorithm": {"name": "ar-sgd"},
     }
     summary = strict(searched.current("train") / "hlf" / "summary.json")
     (size,) = {each["num_parameters"] for each in searched.found()["scores"] if each["trial"] == best}

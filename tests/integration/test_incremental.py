@@ -24,6 +24,7 @@ import uproot
 from delphes_files import write_delphes
 from made_events import Row, distinct, jet, lepton, made_event, tower, track
 from rich.console import Console
+from scipy.stats import beta
 
 from features.schema import SPLITS
 from pipeline.config import Config
@@ -463,13 +464,13 @@ def test_the_cutflow_counts_events_and_weights_by_class(weighted: Analysis) -> N
 
 def test_efficiencies_are_those_computed_by_hand(weighted: Analysis) -> None:
     (first, *_, last) = steps_of(weighted, "QCD")
-    assert first["efficiency"] == first["weighted_efficiency"] == {"value": 1.0, "error": 0.0}
+    assert first["efficiency"] == first["weighted_efficiency"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     raw, heavy = last["efficiency"], last["weighted_efficiency"]
-    assert raw["value"] == pytest.approx(60 / 76)
-    assert raw["error"] == pytest.approx(math.sqrt((60 / 76) * (16 / 76) / 76))
-    share = 135 / 151
-    assert heavy["value"] == pytest.approx(share)
-    assert heavy["error"] == pytest.approx(math.sqrt((1 - share) ** 2 * 525 + share**2 * (613 - 525)) / 151)
+    # Jeffreys' interval of 60 of 76: quantiles of a beta distribution.
+    ends = beta.ppf([0.158655, 0.841345], 60.5, 16.5)
+    assert (raw["value"], raw["low"], raw["high"]) == pytest.approx((60 / 76, *ends), rel=1e-4)
+    assert heavy["value"] == pytest.approx(135 / 151)
+    assert heavy["low"] < 135 / 151 < heavy["high"]
 
 
 def test_weighted_efficiencies_may_be_above_one_where_events_of_negative_weight_are_rejected(
