@@ -128,9 +128,15 @@ def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
 
 
 def _of_the_program(cause: Exception) -> bool:
-    """Whether an exception shows an error of a program: by its type, or raised by code of this package."""
+    """Whether an exception shows an error of a program: by its type, or raised by code of this package.
+
+    In uproot's own code, damaged bytes raise AttributeError and TypeError too.
+    """
     frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(cause.__traceback__)]
-    is_ours = bool(frames) and frames[-1].startswith(f"{__package__}.")
+    innermost = frames[-1] if frames else ""
+    if innermost.startswith("uproot.") and isinstance(cause, AttributeError | TypeError):
+        return False
+    is_ours = innermost.startswith(f"{__package__}.")
     return is_ours or isinstance(cause, AttributeError | ImportError | NameError | TypeError)
 
 

@@ -399,10 +399,10 @@ def test_a_wrong_choice_names_the_nearest(tmp_path: Path, override: str, near: s
     ("overrides", "words"),
     [
         (["train.exchange=additive"], "unknown key 'train.exchange'. 'train.algorithm.exchange' is a key of ad-psgd, "),
-        (["train.algorithm.local_steps=4"], "'train.algorithm.local_steps'. ar-sgd has no such key, only local-sgd, "),
+        (["train.algorithm.local_steps=4"], "'train.algorithm.local_steps'. ar-sgd has no such key, only agn, "),
         (
             ["train.algorithm={name: ad-psgd, overlap: inline}", "train.algorithm.name=swarm-sgd"],
-            "unknown key 'train.algorithm.overlap'. swarm-sgd has no such key, only ad-psgd.",
+            "unknown key 'train.algorithm.overlap'. swarm-sgd has no such key, only ad-psgd, ",
         ),
         (["train.algorithm={name: local-sgd, local_step: 4}"], "Did you mean 'local_steps'?"),
         (["train.algorithm={exchange: additive}"], "'train.algorithm.name' is missing."),
