@@ -27,8 +27,8 @@ def advice(key: str, section: type[BaseModel], *, prefix: str = "") -> str:
 
     Examples:
         >>> from training.settings import TrainSettings
-        >>> advice("overlap", TrainSettings, prefix="train.")
-        " 'train.algorithm.overlap' is a key of ad-psgd."
+        >>> advice("exchange", TrainSettings, prefix="train.")
+        " 'train.algorithm.exchange' is a key of ad-psgd, swarm-sgd."
         >>> advice("epoch", TrainSettings)
         " Did you mean 'epochs'?"
     """

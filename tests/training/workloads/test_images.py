@@ -78,7 +78,7 @@ def test_every_epoch_mixes_all_rows_and_reads_each_once() -> None:
 @pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
 @pytest.mark.slow
 def test_lenet_learns_the_digits_on_four_virtual_workers(method: str) -> None:
-    settings = SETTINGS.model_copy(update={"algorithm": method, "batch_size": 16})
+    settings = TrainSettings.model_validate({**SETTINGS.model_dump(), "algorithm": method, "batch_size": 16})
     trained = train_in_simulator(MnistSettings().open(), settings, CLUSTER)
     assert trained.accuracy > 0.95
     assert len(trained.labels) == 359
