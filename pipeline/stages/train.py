@@ -151,6 +151,8 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
         _launch(context, spec)(on_progress=show, on_loss=say)
     summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
     context.console.print(rank_table(summary))
+    for sentence in about_refused_steps(summary):
+        say(sentence)
     return {**summary, "started_from": None if start_from is None else start_from.name, "created": now()}
 
 
@@ -218,6 +220,18 @@ def _start_from(context: Context, network: ModelName, model: NetworkSettings) ->
         return None
     context.console.print(f"  starting from the model in use, {current.name}, and its scaling", highlight=False)
     return current
+
+
+def about_refused_steps(summary: Mapping[str, Any]) -> list[str]:
+    """A sentence if steps had no effect: a run that refuses all of them ends with its first weights, which are finite.
+
+    Examples:
+        >>> about_refused_steps({"per_rank": [{"steps_not_finite": 0}, {"steps_not_finite": 2}]})
+        ['2 steps had no effect, since a gradient or an update was not finite: lower train.learning_rate.']
+    """
+    refused = sum(rank.get("steps_not_finite", 0) for rank in summary["per_rank"])
+    words = f"{refused} steps had no effect, since a gradient or an update was not finite: lower train.learning_rate."
+    return [words] if refused else []
 
 
 def _checks(network: ModelName, summary: dict[str, Any]) -> list[Check]:

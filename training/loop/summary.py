@@ -97,7 +97,7 @@ def _cycles(ranks: list[list[Record]]) -> Record:
     }
     return {
         "cycles": sums["cycles"],
-        "mean_cycle_seconds": sums["cycle_seconds"] / sums["cycles"],
+        "mean_cycle_seconds": sums["cycle_seconds"] / max(sums["cycles"], 1),
         "bytes_reduced": sums["cycle_bytes_reduced"],
         "bytes_broadcast": sums["cycle_bytes_broadcast"],
         "utilisation": utilisation([record for records in ranks for record in records]),
