@@ -21,6 +21,7 @@ from ingestion.errors import DamagedFileError, WrongBranchTypeError, read_error
 from ingestion.files import FileInfo
 from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, SCALARS, events_schema, struct_type
 from ingestion.settings import IngestSettings, field_branches
+from ingestion.storage import limit_waiting, protocol_of
 from ingestion.thresholds import (
     Mask,
     Offsets,
@@ -89,6 +90,7 @@ def read_events(
         del names[absent]
     names |= {name: name for name in info.carried}
     with _reading(info, f"entries {start} to {stop - 1}"):
+        limit_waiting(protocol_of(info.path))
         tree = uproot.open({info.path: settings.tree})
     with tree:
         with _reading(info, "its baskets' index"):
