@@ -210,7 +210,7 @@ def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, An
         return Subject(chosen), images | {"counts": {split: [sum(rows)] for split, rows in counts.items()}}
     if chosen not in NETWORKS:
         raise ConfigError(f"study {study.name}: there is no workload '{chosen}'.{nearest(chosen, NETWORKS)}")
-    upstream = run_folder.upstream(Train())
+    upstream = run_folder.upstream(Train(), command="compare")
     Runner(run_folder).say_what_is_stale(Train(), upstream)
     features = upstream["features"]
     config.refuse_load_test(features.manifest["counters"]["load_test"])
