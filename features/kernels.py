@@ -23,7 +23,7 @@ from features.low_level import (
     candidates_of,
     particle_list,
 )
-from features.matrices import features_of, of_core
+from features.matrices import features_of, of_columns
 from features.settings import Convention, FeatureSettings, Ordering
 
 #: Outcomes of an event, in the order of the checks.
@@ -61,7 +61,7 @@ class FeatureBlock(NamedTuple):
     @property
     def particles(self) -> NDArray[np.float32]:
         """(num_rows, 19) features of the particles, unpadded."""
-        return features_of(of_core(self.core))
+        return features_of(of_columns(self.core.T))
 
 
 def build_features(events: pa.Table, settings: FeatureSettings) -> FeatureBlock:

@@ -124,7 +124,7 @@ numba.vectorize = lambda *given, **options: vectorize(*given)
 import numpy as np
 from features.compiling import compiled
 from features.kernels import build_features
-from features.matrices import features_of, matrices_of, of_core
+from features.matrices import features_of, matrices_of, of_columns
 from features.mixing_pass import copy_runs
 from features.scaling import ColumnStatistics
 from features.settings import FeatureSettings
@@ -146,11 +146,11 @@ settings = IngestSettings(min_track_pt=0.3)
 events = select_events(raw, info, settings).table
 for options in ({}, {"ordering": "decreasing"}, {"convention": "sparkdltrigger", "ordering": "file"}):
     block = build_features(events, FeatureSettings(**options))
-    particles = of_core(block.core)
+    particles = of_columns(block.core.T)
     padded = matrices_of(block.particle_offsets, particles)
     ColumnStatistics.of_padded(padded, np.diff(block.particle_offsets))
     ColumnStatistics.of(features_of(particles))
-copy_runs(block.core.ravel(), np.array([0, 5]), np.array([5, 8]), np.zeros(8, np.float32), np.array([0, 5]))
+copy_runs(block.core, np.array([0, 5]), np.array([5, 3]), np.zeros((11, 8), np.float32), np.array([0, 5]))
 build_features(events.slice(0, 0), FeatureSettings())
 print(len(block.selected) > 5)
 """
