@@ -15,6 +15,7 @@ from training.studies.tables import (
     still_learning,
     study_table,
     verdict_table,
+    what_was_left_out,
 )
 
 _RULE: Final = (
@@ -55,6 +56,7 @@ def render(result: StudyResult, *, folder: str) -> str:
     learns = study.times_only is None
     if learns:
         parts += [binomial_note(result), still_learning(result)]
+    parts += what_was_left_out(result)
     for figure in study.figures:
         title = f"{figure.title} ({result.warning})" if result.warning else figure.title
         parts += [f"## {title}", f"![{figure.title}]({folder}/{figure.name}.png)", figure.caption]
@@ -106,6 +108,11 @@ def _checks(result: StudyResult) -> str:
         f"for each worker, and the network of the study: 10 Gb/s with a latency of 50 us where it says nothing else. A "
         f"check that misses by more than 25 % stands in the titles of the figures."
     )
+    if result.is_busy:
+        about += (
+            f" Other work kept {result.made['machine']['load']:.1f} of these cores busy, so that neither column is a "
+            f"time of this machine."
+        )
     header = ["", "workers", "measured [ms]", "predicted [ms]", "error"]
     return f"{about}\n\n{markdown_table(header, rows)}"
 

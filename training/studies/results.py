@@ -76,11 +76,23 @@ class StudyResult(NamedTuple):
         return max((abs(each.predicted / each.measured - 1) for each in self.checks), default=np.inf)
 
     @property
+    def is_busy(self) -> bool:
+        """Whether other work kept at least half of the cores busy when the times were measured."""
+        machine = self.made["machine"]
+        return bool(machine.get("load", 0.0) >= machine["cores"] / 2)
+
+    @property
     def warning(self) -> str:
-        """What the titles of simulated figures say about a check that fails; empty for a good one."""
-        if not self.is_simulated or self.miss <= LARGE_MISS:
-            return ""
-        return f"check of times misses by {100 * self.miss:.0f} %" if self.checks else "times not checked"
+        """What the titles of figures say about times that are no good; empty for good ones.
+
+        Simulated times whose check fails, or which were not checked; times that were measured on a busy machine.
+        """
+        found = []
+        if self.is_simulated and self.miss > LARGE_MISS:
+            found.append(f"check of times misses by {100 * self.miss:.0f} %" if self.checks else "times not checked")
+        if self.is_busy and (self.checks or not self.is_simulated):
+            found.append("measured on a busy machine")
+        return ", ".join(found)
 
     def cells(self, methods: Sequence[str] = ()) -> list[Cell]:
         """The cells of some methods, of all by default, in the order of the study."""

@@ -15,7 +15,7 @@ from training.studies.page import render
 from training.studies.results import StudyResult, TimeCheck
 from training.studies.run_result import RunResult
 from training.studies.study import StudyFigure
-from training.studies.tables import best_table, study_table
+from training.studies.tables import best_table, study_table, what_was_left_out
 
 LABELS = PlotLabels("", "technical sample", 13)
 WORKERS = "train.workers"
@@ -88,6 +88,17 @@ def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None
         "|---|---|---|---|",
         "| SGD | 90.50 % ± 0.71 (s.e. 0.50) | 1.22 ± 0.00849 | 91.5 % |",
     ]
+
+
+def test_steps_without_effect_and_lost_messages_are_said() -> None:
+    fine = made_run("sgd", 1)
+    numbers = {**fine.numbers, "steps_not_finite": 3.0, "messages_lost": 40.0, "averages_lost": 12.0}
+    runs = [fine, *(made_run("ad-psgd", seed)._replace(numbers=numbers) for seed in (1, 2))]
+    assert what_was_left_out(made_result(made_study(), runs)) == [
+        "6 steps had no effect, since a gradient or an update was not finite: of AD-PSGD 6.",
+        "The simulated network lost 80 messages, and with them 12 pairwise averages: of AD-PSGD 80.",
+    ]
+    assert what_was_left_out(made_result(made_study(), [fine])) == []
 
 
 def test_a_table_over_a_key_has_a_column_for_each_value() -> None:
