@@ -30,8 +30,9 @@ def test_every_study_has_what_a_referee_asks_for(name: str, form: str) -> None:
     if study.times_only is None:
         slow = [study.train_settings(name, next(study.combinations(name)), 1) for name in study.methods]
         assert any(each.slowmo is not None and each.algorithm.name == "ar-sgd" for each in slow)
+        # Each method at its own best rate, or every rate of its own.
         assert len(study.vary["train.learning_rate"]) >= 3
-        assert "train.learning_rate" in study.best_of
+        assert study.best_of in ([], ["train.learning_rate"])
 
 
 def test_tables_and_figures_are_further_names_of_a_study() -> None:
