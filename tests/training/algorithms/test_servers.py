@@ -186,14 +186,7 @@ def drive(problem: LinearGradients = NOISE, **chosen: Any) -> Array:
 
 
 EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "agn of one step is downpour": ({"algorithm": "agn", "local_steps": 1}, {"algorithm": "downpour"}),
-    "adag of no force is agn": (
-        {"algorithm": "adag", "local_steps": 3, "gamma": 1e12},
-        {"algorithm": "agn", "local_steps": 3},
-    ),
-    "sharded of SGD is downpour": ({"algorithm": "sharded", "shards": 1}, {"algorithm": "downpour"}),
     "sharded that drops nothing is dense": ({"algorithm": "sharded", "drop_rate": 0.1}, {"algorithm": "sharded"}),
-    "eamsgd without momentum is easgd": ({"algorithm": "eamsgd", "delta": 0.0}, {"algorithm": "easgd"}),
     "slowmo without momentum changes nothing": (
         {"algorithm": "agn", "local_steps": 3, "slowmo": {"tau": 3, "alpha": 1.0, "beta": 0.0}},
         {"algorithm": "agn", "local_steps": 3},
