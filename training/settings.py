@@ -298,8 +298,8 @@ class TrainSettings(BaseModel):
             found.append(f"schedule.milestones have no effect on the decay {self.schedule.decay}, only on step.")
         if self.schedule.warmup_epochs > self.epochs:
             found.append(
-                f"schedule.warmup_epochs {self.schedule.warmup_epochs:g} is longer than the {self.epochs} epoch(s): the "
-                f"learning rate never reaches {self.effective_learning_rate:g}."
+                f"schedule.warmup_epochs {self.schedule.warmup_epochs:g} is longer than the {self.epochs} epoch(s): "
+                f"the learning rate never reaches {self.effective_learning_rate:g}."
             )
         return found
 

@@ -174,10 +174,10 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     cores, code = read_machine(run_dir=config.run_dir).cores, code_version()
     is_simulated, timing, measured = settings.execution == "simulate", None, ClusterSettings()
     checks: list[TimeCheck] = []
-    load = os.getloadavg()[0]
+    busy = os.getloadavg()[0]
     if is_simulated and settings.calibration_epochs is not None:
         timing = plan_calibration(settings, subject, config.train, folder, cores=cores)
-        load = _load_before(timing.runs, folder / TIMING / "load.json")
+        busy = _busy_cores(timing.runs, folder / TIMING / "load.json")
         _measure(run_folder, timing.runs, folder, code, "measure this machine")
         measured, checks = calibrated(timing, read_or_measure(folder / TIMING, timing.checks[0].train))
     runs = planned_runs(settings, subject, config.train, in_the_cloud(measured), folder)
@@ -190,7 +190,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
         _simulate(run_folder, study.name, runs, code, cores)
     else:
         _measure(run_folder, runs, folder, code, "train")
-    machine = {"cpu": cpu_name(), "cores": cores, "load": load}
+    machine = {"cpu": cpu_name(), "cores": cores, "load": busy}
     found = StudyResult(
         name=study.name,
         form=study.form,
@@ -206,15 +206,15 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     return found
 
 
-def _load_before(runs: Sequence[PlannedRun], path: Path) -> float:
+def _busy_cores(runs: Sequence[PlannedRun], path: Path) -> float:
     """Mean number of busy cores in the minute before runs that measure times; of earlier runs as written then."""
     if path.exists() and all(run.result is not None for run in runs):
         before: float = json.loads(path.read_text(encoding="utf-8"))
         return before
-    load = os.getloadavg()[0]
+    found = os.getloadavg()[0]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(load), encoding="utf-8")
-    return load
+    path.write_text(json.dumps(found), encoding="utf-8")
+    return found
 
 
 def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, Any]]:

@@ -35,7 +35,8 @@ class ShardedSettings(ServerSettings):
     """Whether a worker makes a step of its own with its summed gradients from the answer, which does not have them
     yet; needs `overlap: thread`."""
     local_optimizer: bool = False
-    """Whether a worker makes steps of its own during an exchange, which the answer replaces; needs `overlap: thread`."""
+    """Whether a worker makes steps of its own during an exchange, which the answer replaces; needs `overlap: thread`.
+    """
 
     @model_validator(mode="after")
     def _there_is_an_exchange_beside(self) -> Self:

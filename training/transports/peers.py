@@ -70,7 +70,7 @@ def connect(comm: MPI.Intracomm, *, servers: Sequence[int], lanes: int, network:
         tried += problems
     raise LaunchError(
         f"the workers cannot connect to each other for their averages: "
-        f"{'; '.join(tried) or 'no IPv4 address that leads to all hosts is up on the host of rank 0'}. Set train.algorithm.network to the "
+        f"{'; '.join(tried) or 'rank 0 has no IPv4 address that leads to all'}. Set train.algorithm.network to the "
         f"interface or the network between the hosts (now {network or 'null: any'}), for example 10.0.0.0/24, and "
         f"allow TCP there."
     )

@@ -337,7 +337,7 @@ def test_own_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
         np.allclose(after, before - RATE * compute(1, step, before), atol=1e-13)
         for step, (before, after) in enumerate(itertools.pairwise(points))
     ]
-    # A step of its own leads to the next point, but where an answer came: of every commit but the first one's beginning.
+    # A step of its own leads to the next point, but where an answer came: that of each commit but the last.
     answers = own.count(False)
     assert answers == watcher.algorithms[1].counters()["commits"] - 1
     assert 0 < answers <= len(own) / 2

@@ -74,8 +74,8 @@ def test_a_check_that_misses_by_more_than_a_quarter_is_said(checks: list[TimeChe
 
 def test_times_of_a_busy_machine_are_said_to_be_that() -> None:
     made = swept()._replace(checks=[TimeCheck("a", 2, 1.0, 0.5)])
-    for load, words in ((0.9, ""), (1.0, ", measured on a busy machine")):
-        machine = {**made.made["machine"], "load": load}
+    for busy, words in ((0.9, ""), (1.0, ", measured on a busy machine")):
+        machine = {**made.made["machine"], "load": busy}
         assert made._replace(made={**made.made, "machine": machine}).warning == f"check of times misses by 50 %{words}"
 
 

@@ -87,5 +87,7 @@ def test_an_unknown_network_is_refused_with_the_names_that_exist() -> None:
 
 
 def test_a_network_of_ipv6_is_refused_with_the_addresses_that_work() -> None:
-    with pytest.raises(LaunchError, match=r"fd00::/64 is a network of IPv6, .* IPv4 only\. .* rank 0 has .*127\.0\.0\.1"):
+    with pytest.raises(
+        LaunchError, match=r"fd00::/64 is a network of IPv6, .* IPv4 only\. .* rank 0 has .*127\.0\.0\.1"
+    ):
         peers._addresses("fd00::/64")
