@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_study import EPOCHS, made_result, made_run, made_study
+from made_study import EPOCHS, STUDY, made_result, made_run, made_study
 
 from models.evaluation.style import PlotLabels
 from training.studies.figures import draw, draw_all
@@ -67,6 +67,26 @@ def test_a_measure_is_drawn_against_a_varied_key_and_a_speed_up_beside_the_ideal
     assert list(lines["ideal"].get_ydata()) == [2, 4]
     found = next(line for line in axes.lines if line.get_marker() == "o")
     np.testing.assert_allclose(found.get_xydata(), [[2, 2], [4, 1]], rtol=0.02)
+
+
+def test_lines_of_one_method_are_told_apart_by_dashes_and_markers() -> None:
+    rate = "train.learning_rate"
+    study = made_study(vary={WORKERS: [2, 4], rate: [0.1, 0.2]}, methods=dict(list(STUDY["methods"].items())[:1]))
+    runs = [
+        made_run("ar-sgd", seed, values={WORKERS: workers, rate: value})
+        for seed in (1, 2)
+        for workers in (2, 4)
+        for value in (0.1, 0.2)
+    ]
+    (axes,) = figure_of({"y": "test_accuracy", "x": WORKERS}, result=made_result(study, runs)).axes
+    drawn = [container.lines[0] for container in axes.containers]
+    assert [container.get_label() for container in axes.containers] == [
+        "AR-SGD, learning rate 0.1",
+        "AR-SGD, learning rate 0.2",
+    ]
+    assert len({line.get_color() for line in drawn}) == 1
+    assert len({(line.get_marker(), line.get_linestyle()) for line in drawn}) == 2
+    assert axes.get_xticks().tolist() == [2, 4]
 
 
 def test_figures_are_files_and_say_a_check_that_fails(tmp_path: Path) -> None:
