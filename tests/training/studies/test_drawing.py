@@ -69,7 +69,7 @@ def test_a_measure_is_drawn_against_a_varied_key_and_a_speed_up_beside_the_ideal
     np.testing.assert_allclose(found.get_xydata(), [[2, 2], [4, 1]], rtol=0.02)
 
 
-def test_lines_of_one_method_are_told_apart_by_dashes_and_markers() -> None:
+def test_lines_of_one_method_differ_in_dashes_and_markers() -> None:
     rate = "train.learning_rate"
     study = made_study(vary={WORKERS: [2, 4], rate: [0.1, 0.2]}, methods=dict(list(STUDY["methods"].items())[:1]))
     runs = [
