@@ -180,6 +180,7 @@ def _values(axes: Axes, panel: Panel, key: str, result: StudyResult, looks: Mapp
             numbers = [value for value in result.numbers(cell, panel.y).values() if np.isfinite(value)]
             places = result.study.vary[key] if cell.value(key) is None else [cell.value(key)]
             found |= {float(place): numbers for place in places if numbers}
+        found = dict(sorted(found.items()))
         look = looks[line]
         means = [float(np.mean(values)) for values in found.values()]
         spreads = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in found.values()]
