@@ -231,7 +231,7 @@ def _legend(figure: Figure, drawn: Sequence[Axes], panels: Sequence[Panel]) -> N
         return
     for axes, panel in zip(drawn, panels, strict=True):
         if panel.x is not None:
-            axes.legend(fontsize="small", loc="lower right")
+            axes.legend(fontsize="small", loc="best")
 
 
 def _time_words(result: StudyResult) -> str:
