@@ -82,7 +82,7 @@ def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure
 def _lines(panel: Panel, result: StudyResult) -> dict[Cell, list[Cell]]:
     """The lines of a panel: cells without the key on the axis across, each with the cells that it goes through."""
     found: dict[Cell, list[Cell]] = {}
-    for cell in result.cells(panel.methods):
+    for cell in result.shown(panel):
         rest = tuple(pair for pair in cell.values if pair[0] != panel.x)
         found.setdefault(Cell(cell.method, rest), []).append(cell)
     return found
@@ -104,7 +104,7 @@ def _looks(lines: Iterable[Cell]) -> dict[Cell, Look]:
 
 def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, Look]) -> None:
     """A quantity of each epoch: mean over the seeds, with a band of their standard deviation."""
-    found = {cell: result.curves(cell, panel.y) for cell in result.cells(panel.methods)}
+    found = {cell: result.curves(cell, panel.y) for cell in result.shown(panel)}
     if "y" in panel.log:
         # Methods that average all gradients have a consensus distance of 0, which a logarithmic axis cannot show.
         found = {cell: values for cell, values in found.items() if values.size and np.median(values) > 0}
@@ -144,7 +144,7 @@ def _leave_out_first_epochs(axes: Axes, drawn: Sequence[Floats]) -> None:
 
 def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, Look]) -> None:
     """A quantity of all epochs but the first, and of all seeds, as boxes (quartiles; whiskers 5 and 95 %)."""
-    cells = result.cells(panel.methods)
+    cells = result.shown(panel)
     for place, cell in enumerate(cells):
         values = result.curves(cell, panel.y)
         boxes = axes.boxplot(

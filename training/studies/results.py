@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from training.studies.measures import lowest_loss, measure_of
 from training.studies.run_result import RunResult
-from training.studies.study import Chosen, StudySettings, method_of
+from training.studies.study import Chosen, Panel, StudySettings, method_of
 
 VERSION: Final = 4
 #: Relative error of a predicted time per batch above which titles of simulated figures say so.
@@ -99,6 +99,12 @@ class StudyResult(NamedTuple):
         found = dict.fromkeys(self._cell(run) for run in self.runs)
         chosen = methods or list(self.study.methods)
         return sorted((cell for cell in found if cell.method in chosen), key=lambda cell: chosen.index(cell.method))
+
+    def shown(self, panel: Panel) -> list[Cell]:
+        """The cells of a panel."""
+        wanted = {key: _text(value) for key, value in panel.where.items()}
+        found = self.cells(panel.methods)
+        return [cell for cell in found if all(wanted.get(key, text) == text for key, text in cell.values)]
 
     def by_best(self, cell: Cell) -> dict[Cell, list[RunResult]]:
         """The runs of a cell for each combination of the keys of `best_of`, by seed."""

@@ -87,6 +87,9 @@ def test_lines_of_one_method_differ_in_dashes_and_markers() -> None:
     assert len({line.get_color() for line in drawn}) == 1
     assert len({(line.get_marker(), line.get_linestyle()) for line in drawn}) == 2
     assert axes.get_xticks().tolist() == [2, 4]
+    chosen = {"y": "test_accuracy", "x": WORKERS, "where": {rate: 0.2}}
+    (axes,) = figure_of(chosen, result=made_result(study, runs)).axes
+    assert [container.get_label() for container in axes.containers] == ["AR-SGD, learning rate 0.2"]
 
 
 def test_figures_are_files_and_say_a_check_that_fails(tmp_path: Path) -> None:

@@ -64,6 +64,10 @@ def test_tables_and_figures_are_further_names_of_a_study() -> None:
         ({"cluster": {"latency": 1}}, "latency: .*There are: .*latency_seconds|Did you mean"),
         ({"tables": [{"title": "x", "measures": ["sgd"]}]}, "no measure 'sgd'"),
         ({"figures": [{"name": "x", "title": "x", "panels": [{"y": "val_acc", "x": "epoch"}]}]}, "'val_accuracy'"),
+        (
+            {"figures": [{"name": "x", "title": "x", "panels": [{"y": "val_loss", "x": "epoch", "where": {"a": 1}}]}]},
+            "no varied",
+        ),
         ({"times_only": 4}, "times_only needs execution: simulate, and has no best_of"),
     ],
 )
