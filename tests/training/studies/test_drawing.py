@@ -101,6 +101,9 @@ def test_figures_are_files_and_say_a_check_that_fails(tmp_path: Path) -> None:
     page = render(result, folder="figures")
     assert "## A figure (check of times misses by 50 %)\n\n![A figure](figures/fig_1.png)" in page
     assert "| AR-SGD | 2 | 1e+03 | 500 | -50 % |" in page
+    assert "The simulated cluster has one such core for each worker, and the network" in page
+    given = result._replace(study=made_study(cluster={"step_seconds": 0.45}))
+    assert "The simulated cluster gives a step 450 ms, as its source has it, and" in render(given, folder="figures")
 
 
 def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None:
