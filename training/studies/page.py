@@ -100,15 +100,14 @@ def _checks(result: StudyResult) -> str:
         for each in result.checks
     ]
     cluster, given = result.cluster or {}, result.study.cluster
-    cores = (
-        f"gives a step {1e3 * given['step_seconds']:.3g} ms, as its source has it" if "step_seconds" in given
-        else "has one such core for each worker"
-    )  # fmt: skip
+    cores = "one such core for each worker"
+    if "step_seconds" in given:
+        cores = f"machines on which a step takes {1e3 * given['step_seconds']:.3g} ms"
     about = (
         f"Time per batch of MPI ranks on {result.made['machine']['cores']} core(s) of this machine, measured and "
         f"predicted. A step takes {1e3 * cluster['step_seconds']:.3g} ms + {1e6 * cluster['event_seconds']:.3g} us per "
         f"event with a log-normal spread of {cluster['jitter']:.2g}, measured on one core; messages between processes "
-        f"here have a latency of {1e6 * cluster['latency_seconds']:.3g} us. The simulated cluster {cores}, "
+        f"here have a latency of {1e6 * cluster['latency_seconds']:.3g} us. The simulated cluster has {cores}, "
         f"and the network of the study: 10 Gb/s with a latency of 50 us where it says nothing else. A "
         f"check that misses by more than 25 % stands in the titles of the figures."
     )

@@ -103,7 +103,7 @@ def test_figures_are_files_and_say_a_check_that_fails(tmp_path: Path) -> None:
     assert "| AR-SGD | 2 | 1e+03 | 500 | -50 % |" in page
     assert "The simulated cluster has one such core for each worker, and the network" in page
     given = result._replace(study=made_study(cluster={"step_seconds": 0.45}))
-    assert "The simulated cluster gives a step 450 ms, as its source has it, and" in render(given, folder="figures")
+    assert "The simulated cluster has machines on which a step takes 450 ms, and the" in render(given, folder="figures")
 
 
 def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None:
