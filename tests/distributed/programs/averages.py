@@ -297,7 +297,7 @@ def poison(overlap: Any) -> dict[str, Any]:
 
 def come_late(protocol: Any, patience: float, nap: float) -> float:
     """The last rank comes late to the connection and to the vector."""
-    patience, mpi_process._PATIENCE = mpi_process._PATIENCE, patience  # type: ignore[misc]
+    mpi_process._PATIENCE = patience
     late = load_mpi().COMM_WORLD.rank == load_mpi().COMM_WORLD.size - 1
     if late:
         time.sleep(nap)
@@ -312,7 +312,6 @@ def come_late(protocol: Any, patience: float, nap: float) -> float:
     run_now(transport.all_reduce_sum(total))
     run_now(vector.close())
     transport.close()
-    mpi_process._PATIENCE = patience  # type: ignore[misc]
     return float(total[0])
 
 
