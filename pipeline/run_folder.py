@@ -114,8 +114,9 @@ class RunFolder:
         for stage in stages:
             for name in stage.upstream_of(self.config):
                 if name not in made and self.store(name).current() is None:
+                    who = command or stage.name
                     raise NoOutputYetError(
-                        f"{command or stage.name} needs the output of {name}, which is not in {self.config.run_dir} yet. "
+                        f"{who} needs the output of {name}, which is not in {self.config.run_dir} yet. "
                         f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all."
                     )
             made.add(stage.name)
