@@ -165,8 +165,8 @@ def write_group(
         ColumnStatistics.of(features_of(particles, fitted)),
     )
     few = features_of(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
-    numbers = (table[name].to_numpy() for name in ("num_particles", "label", "weight"))
-    return written, fill(hlf, few, *numbers, classes)
+    num_particles, labels, weights = (table[name].to_numpy() for name in ("num_particles", "label", "weight"))
+    return written, fill(hlf, few, num_particles, labels, weights, classes)
 
 
 def write_features(table: pa.Table, path: Path) -> None:

@@ -68,11 +68,14 @@ def repeated(infos: list[FileInfo], num_events: int) -> list[FileInfo]:
 
 
 def bare_read(infos: list[FileInfo], settings: IngestSettings) -> None:
-    """uproot reading the needed branches, and nothing else."""
+    """uproot reading the needed branches, and nothing else: as it comes, with Python's zlib."""
+    zlib = uproot.compression._DecompressZLIB
+    fast, zlib.library = zlib.library, "zlib"
     branches = list(field_branches(settings.branch_map).values())
     for info in infos:
         with uproot.open({info.path: settings.tree}) as tree:
             tree.arrays([name for name in branches if name in tree])
+    zlib.library = fast
 
 
 def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -> None:
