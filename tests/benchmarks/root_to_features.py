@@ -28,7 +28,7 @@ import uproot
 from features.kernel_pass import EventsFile, unmixed_rows
 from features.kernels import build_features
 from features.memory import keep_freed_memory
-from features.mixing_pass import Piece, gathered, write_group
+from features.mixing_pass import PickedRows, gathered, write_group
 from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
 from features.spark_job import make_features
@@ -89,7 +89,7 @@ def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -
             batches.append(unmixed_rows(events, build_features(events, features)))
         rows = pa.Table.from_batches(batches)
         every = np.arange(rows.num_rows)
-        write_group(0, number, gathered([Piece(rows, every, every)], rows.num_rows), CLASSES, folder)
+        write_group(0, number, gathered([PickedRows(rows, every, every)], rows.num_rows), CLASSES, folder)
 
 
 def both_stages(provider: SparkProvider, infos: list[FileInfo], settings: IngestSettings, folder: Path) -> None:
