@@ -41,7 +41,7 @@ class MixingPlan(NamedTuple):
         return sum(len(each.events) for each in self.groups)
 
     def tasks(self, at_most: int) -> list[list[RowGroupPlan]]:
-        """Consecutive row groups with at most so many events, but at least one row group, for each task."""
+        """Consecutive row groups for each task: `at_most` events, but at least one row group."""
         tasks: list[list[RowGroupPlan]] = []
         room = 0
         for each in self.groups:

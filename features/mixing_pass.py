@@ -58,7 +58,7 @@ class TaskWritten(NamedTuple):
     histograms: Histograms
 
 
-class Piece(NamedTuple):
+class PickedRows(NamedTuple):
     """Some rows of one table, and their places among all rows that are gathered."""
 
     table: pa.Table
@@ -80,7 +80,7 @@ def write_groups(
         out_dir: The dataset's folder.
     """
     wanted = np.concatenate([each.events for each in groups])
-    rows = gathered(_pieces(files, wanted), len(wanted))
+    rows = gathered(_picked(files, wanted), len(wanted))
     written: list[GroupWritten] = []
     histograms: Histograms = {}
     first = 0
@@ -92,20 +92,22 @@ def write_groups(
     return TaskWritten(written, histograms)
 
 
-def _pieces(files: Sequence[KernelFile], wanted: NDArray[np.int64]) -> Iterator[Piece]:
+def _picked(files: Sequence[KernelFile], wanted: NDArray[np.int64]) -> Iterator[PickedRows]:
     """The wanted events of each file that has some."""
     order = np.argsort(wanted, kind="stable")
     bounds = np.searchsorted(wanted[order], [each.first_event for each in files[1:]])
     for file, places in zip(files, np.split(order, bounds), strict=True):
         if places.size:
-            yield Piece(read_unmixed(Path(file.path), factor=file.factor), wanted[places] - file.first_event, places)
+            yield PickedRows(
+                read_unmixed(Path(file.path), factor=file.factor), wanted[places] - file.first_event, places
+            )
 
 
-def gathered(pieces: Iterable[Piece], num_rows: int) -> pa.Table:
+def gathered(picked: Iterable[PickedRows], num_rows: int) -> pa.Table:
     """Rows of tables in the schema `unmixed_schema()` in their places, with the particles as columns of lists."""
     taken, runs, everywhere = [], [], [np.zeros(0, dtype=np.int64)]
     lengths = np.zeros(num_rows, dtype=np.int64)
-    for table, rows, places in pieces:
+    for table, rows, places in picked:
         taken.append(table.drop_columns(["core"]).take(rows))
         everywhere.append(places)
         first = 0
@@ -165,8 +167,8 @@ def write_group(
         ColumnStatistics.of(features_of(particles, fitted)),
     )
     few = features_of(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
-    numbers = (table[name].to_numpy() for name in ("num_particles", "label", "weight"))
-    return written, fill(hlf, few, *numbers, classes)
+    num_particles, labels, weights = (table[name].to_numpy() for name in ("num_particles", "label", "weight"))
+    return written, fill(hlf, few, num_particles, labels, weights, classes)
 
 
 def write_features(table: pa.Table, path: Path) -> None:

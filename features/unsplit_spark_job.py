@@ -13,7 +13,7 @@ from pyspark import Accumulator, SparkContext
 
 from features.kernel_pass import EventsFile, KernelOutput, read_unmixed, run_kernels
 from features.memory import keep_freed_memory
-from features.mixing_pass import Piece, gathered, group_file, write_group
+from features.mixing_pass import PickedRows, gathered, group_file, write_group
 from features.normalisation import GeneratedSample, physics_factors
 from features.schema import SPLITS
 from features.settings import FeatureSettings
@@ -81,6 +81,6 @@ def _write(place: int, rows: pa.Table, classes: list[str], out_dir: Path) -> lis
         # Parts hold a few thousand events, so the file numbers of two parts never collide.
         number = place * 1000 + first // _ROWS
         some = np.arange(first, min(first + _ROWS, rows.num_rows))
-        write_group(_SPLIT, number, gathered([Piece(rows, some, some - first)], len(some)), classes, out_dir)
+        write_group(_SPLIT, number, gathered([PickedRows(rows, some, some - first)], len(some)), classes, out_dir)
         names.append(group_file(_SPLIT, number))
     return names

@@ -43,7 +43,7 @@ def entries_at_once(branches: Iterable[Any]) -> int:
     else:
         num_entries = int(branches[0].num_entries)
         size = sum(int(branch.uncompressed_bytes) for branch in branches)
-    return max(1, _READ_BYTES * num_entries // max(size, 1))
+    return max(1, _READ_BYTES * num_entries // max(int(size), 1))
 
 
 def chunk_edges(boundaries: Sequence[int], start: int, stop: int, chunk: int) -> list[int]:

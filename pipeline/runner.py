@@ -176,7 +176,7 @@ class Runner:
         context = self._context(stage, believed, upstream, found, fingerprint, frozenset(missing))
         before = None if current is None else current.folder
         taken_over = [*stage.taken_over(context), *_files_of_parts(context)]
-        needed = bytes_needed(before, taken_over)
+        needed = bytes_needed(before, taken_over, stage.remade(context))
         self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run", min_free_bytes=needed)
         self._make_version(stage, context, fingerprint, afresh=force)
         return True

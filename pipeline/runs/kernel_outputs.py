@@ -38,7 +38,7 @@ def unused_outputs(store: StageStore) -> list[UnusedOutputs]:
         store: The store of the features stage.
     """
     current = store.current()
-    named = [] if current is None else current.manifest["counters"].get("kernel_outputs", [])
+    named = [] if current is None else current.manifest.get("counters", {}).get("kernel_outputs", [])
     used = {(each["lies_in"], Path(each["name"]).with_suffix(".arrow").name) for each in named}
     found = []
     for folder in sorted((store.folder / KERNELS).glob("*")):

@@ -46,7 +46,7 @@ def says_out_of_room(words: str) -> bool:
     return any(os.strerror(number) in words for number in _NO_ROOM)
 
 
-def bytes_needed(before: Path | None, taken_over: Iterable[Path] = ()) -> int:
+def bytes_needed(before: Path | None, taken_over: Iterable[Path] = (), remade: Iterable[Path] = ()) -> int:
     """Free space that a stage needs before it starts: the size of its last version, without the files it takes over.
 
     A new version is rarely smaller than the last one, and files taken over as hard links take no space. The stage says
@@ -56,6 +56,7 @@ def bytes_needed(before: Path | None, taken_over: Iterable[Path] = ()) -> int:
     Args:
         before: Its last version; None before the first.
         taken_over: Files of that version that the new one takes over.
+        remade: Files beside that version that the stage makes again.
     """
-    written = 0 if before is None else size_of(before.rglob("*")) - size_of(taken_over)
+    written = 0 if before is None else size_of(before.rglob("*")) - size_of(taken_over) + size_of(remade)
     return max(LEAST_BYTES, written)

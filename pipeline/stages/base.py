@@ -170,6 +170,10 @@ class Stage(ABC):
         """Files of its version in use that `run` will take over as hard links."""
         return []
 
+    def remade(self, context: Context) -> list[Path]:  # noqa: ARG002
+        """Files beside the version in use that this run makes again."""
+        return []
+
     @abstractmethod
     def run(self, context: Context) -> Result:
         """Do the work; write only into `context.out_dir`."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.config import Config, flat_items
@@ -15,7 +16,7 @@ from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import as_json, as_text, cutflow, generated, sum_weights, uncertain_mixtures
 from pipeline.runs.kernel_outputs import KERNELS, unused_outputs
 from pipeline.runs.outputs import COUNTERS
-from pipeline.runs.store import StageStore
+from pipeline.runs.store import StageStore, Version
 from pipeline.stages.base import Check, Context, Result, Stage
 from training import own_folders
 
@@ -37,6 +38,16 @@ class Features(Stage):
     def config_items(self, config: Config) -> dict[str, Any]:
         """Selection, physics, split, balance, layout, the classes, and the cross-sections."""
         return {**flat_items(config.features, "features"), "classes": config.classes, **config.cross_sections()}
+
+    def remade(self, context: Context) -> list[Path]:
+        """Kernel outputs of changed events, or of all after a change of settings or code."""
+        if context.current is None:
+            return []
+        reused = {(each.name, each.digest) for each in _earlier(context)}
+        reused &= {(each.name, each.digest) for each in _events_files(context)}
+        kernels = context.current.folder.parent / KERNELS
+        outputs = _kernel_outputs(context.current)
+        return [each.path(kernels) for each in outputs if (each.name, each.digest) not in reused]
 
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
@@ -128,7 +139,7 @@ def _events_files(context: Context) -> list[EventsFile]:
 
 def _earlier(context: Context) -> list[KernelOutput]:
     """Kernel outputs of the version in use, if the same code made them with the same selection and physics."""
-    from features.kernel_pass import KernelOutput, kernel_items
+    from features.kernel_pass import kernel_items
     from features.settings import FeatureSettings
 
     current = context.current
@@ -137,10 +148,14 @@ def _earlier(context: Context) -> list[KernelOutput]:
     before = FeatureSettings.model_validate(current.manifest["config"]["features"])
     if kernel_items(before) != kernel_items(context.config.features):
         return []
-    return [
-        KernelOutput(*(each[name] for name in KernelOutput._fields))
-        for each in current.manifest["counters"]["kernel_outputs"]
-    ]
+    return _kernel_outputs(current)
+
+
+def _kernel_outputs(version: Version) -> list[KernelOutput]:
+    from features.kernel_pass import KernelOutput
+
+    outputs = version.manifest["counters"]["kernel_outputs"]
+    return [KernelOutput(*(each[name] for name in KernelOutput._fields)) for each in outputs]
 
 
 def _counters(result: FeaturesResult) -> dict[str, Any]:

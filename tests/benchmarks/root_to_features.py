@@ -28,7 +28,7 @@ import uproot
 from features.kernel_pass import EventsFile, unmixed_rows
 from features.kernels import build_features
 from features.memory import keep_freed_memory
-from features.mixing_pass import Piece, gathered, write_group
+from features.mixing_pass import PickedRows, gathered, write_group
 from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
 from features.spark_job import make_features
@@ -68,11 +68,14 @@ def repeated(infos: list[FileInfo], num_events: int) -> list[FileInfo]:
 
 
 def bare_read(infos: list[FileInfo], settings: IngestSettings) -> None:
-    """uproot reading the needed branches, and nothing else."""
+    """uproot reading the needed branches, and nothing else: as it comes, with Python's zlib."""
+    zlib = uproot.compression._DecompressZLIB
+    fast, zlib.library = zlib.library, "zlib"
     branches = list(field_branches(settings.branch_map).values())
     for info in infos:
         with uproot.open({info.path: settings.tree}) as tree:
             tree.arrays([name for name in branches if name in tree])
+    zlib.library = fast
 
 
 def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -> None:
@@ -86,7 +89,7 @@ def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -
             batches.append(unmixed_rows(events, build_features(events, features)))
         rows = pa.Table.from_batches(batches)
         every = np.arange(rows.num_rows)
-        write_group(0, number, gathered([Piece(rows, every, every)], rows.num_rows), CLASSES, folder)
+        write_group(0, number, gathered([PickedRows(rows, every, every)], rows.num_rows), CLASSES, folder)
 
 
 def both_stages(provider: SparkProvider, infos: list[FileInfo], settings: IngestSettings, folder: Path) -> None:

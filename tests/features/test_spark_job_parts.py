@@ -25,7 +25,7 @@ from features.kernel_pass import (
 from features.kernels import build_features
 from features.matrices import model_inputs
 from features.mixing import kept_by_balancing, kept_fractions, plan_mixing
-from features.mixing_pass import KernelFile, Piece, gathered, group_file, write_group, write_groups
+from features.mixing_pass import KernelFile, PickedRows, gathered, group_file, write_group, write_groups
 from features.schema import SPLITS, features_schema
 from features.settings import Balance, FeatureSettings
 from features.spark_job import track_hint
@@ -153,7 +153,7 @@ def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
     made = events_table(events(100))
     output = kernels_of(_written(made, tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed"))
     every = np.arange(100)
-    table = gathered([Piece(read_unmixed(output.path(tmp_path)), every, every)], 100)
+    table = gathered([PickedRows(read_unmixed(output.path(tmp_path)), every, every)], 100)
     for index, split in enumerate(SPLITS):
         (tmp_path / split).mkdir()
         written, _ = write_group(index, 0, table, CLASSES, tmp_path)

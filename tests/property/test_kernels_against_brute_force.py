@@ -15,7 +15,7 @@ from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates, isolations
 from features.isolation_grid import relative_isolations
 from features.low_level import CORE, highest_pt, sorted_by
 from features.matrices import features_of, matrices_of, of_columns
-from features.mixing_pass import Piece, gathered
+from features.mixing_pass import PickedRows, gathered
 
 EDGE = 1e-6
 seeds = st.integers(0, 2**32 - 1)
@@ -116,7 +116,7 @@ def test_gathering_rows_is_taking_them_and_turning_particles_into_columns(seed: 
     parts = [pa.concat_tables(tables), tables[0].slice(1)]
     wanted = [np.sort(rng.integers(0, each.num_rows, 3 if each.num_rows else 0)) for each in parts]
     places = np.split(rng.permutation(sum(map(len, wanted))), [len(wanted[0])])
-    found = gathered(map(Piece, parts, wanted, places), sum(map(len, wanted))).to_pylist()
+    found = gathered(map(PickedRows, parts, wanted, places), sum(map(len, wanted))).to_pylist()
     for part, rows, here in zip(parts, wanted, places, strict=True):
         for expected, place in zip(part.take(rows).to_pylist(), here, strict=True):
             row = found[place]

@@ -161,11 +161,19 @@ def test_files_that_were_all_replaced_are_made_anew(nights: Nights) -> None:
         nights.pass_by(room=0.8)
 
 
-def features_context(folder: Path, *, missing: frozenset[str] = frozenset(), **settings: Any) -> Any:
+def features_context(folder: Path, **settings: Any) -> Any:
     """Of a features stage whose last version has kernel outputs of two events parts; one of these is another now."""
     parts = [{"name": f"{name}.parquet", "sample": "qcd", "digest": name} for name in ("old", "changed", "new")]
     old = [
-        {"name": f"{name}.arrow", "sample": "qcd", "digest": digest, "counts": {}, "weights": {}}
+        {
+            "name": f"{name}.parquet",
+            "sample": "qcd",
+            "digest": digest,
+            "counts": {},
+            "weights": {},
+            "lies_in": "0001-ab",
+            "size": 1,
+        }
         for name, digest in (("old", "old"), ("changed", "another"))
     ]
     made = {
@@ -176,21 +184,24 @@ def features_context(folder: Path, *, missing: frozenset[str] = frozenset(), **s
     return SimpleNamespace(
         config=SimpleNamespace(features=FeatureSettings(**settings)),
         current=Version("0001-ab", folder / "0001-ab", made),
-        missing=missing,
         upstream={"ingest": Version("0002-cd", folder / "0002-cd", {"counters": {"parts": parts}})},
     )
 
 
-def test_features_take_over_kernel_outputs_of_unchanged_events_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = [tmp_path / "0001-ab" / "kernels" / "old.arrow"]
-    assert Features().taken_over(features_context(tmp_path)) == old
-    assert Features().taken_over(features_context(tmp_path, rows_per_group=10)) == old
-    assert Features().taken_over(features_context(tmp_path, isolation_cone=0.4)) == []
-    assert Features().taken_over(features_context(tmp_path, missing=frozenset({"kernels/old.arrow"}))) == []
+def test_features_make_kernel_outputs_of_changed_events_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, changed = (tmp_path / "kernels" / "0001-ab" / f"{name}.arrow" for name in ("old", "changed"))
+    assert Features().remade(features_context(tmp_path)) == [changed]
+    assert Features().remade(features_context(tmp_path, rows_per_group=10)) == [changed]
+    assert Features().remade(features_context(tmp_path, isolation_cone=0.4)) == [old, changed]
     monkeypatch.setattr(Version, "ran_same_code", lambda *_: False)
-    assert Features().taken_over(features_context(tmp_path)) == []
+    assert Features().remade(features_context(tmp_path)) == [old, changed]
+
+
+def test_files_beside_a_version_that_are_made_again_count(tmp_path: Path) -> None:
+    (tmp_path / "version").mkdir()
+    with (tmp_path / "beside").open("wb") as file:
+        file.truncate(3 * LEAST_BYTES)
+    assert bytes_needed(tmp_path / "version", (), [tmp_path / "beside"]) == 3 * LEAST_BYTES
 
 
 def test_a_little_is_asked_for_in_any_case(tmp_path: Path) -> None:
