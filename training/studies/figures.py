@@ -80,12 +80,16 @@ def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure
 
 
 def _lines(panel: Panel, result: StudyResult) -> dict[Cell, list[Cell]]:
-    """The lines of a panel: cells without the key on the axis across, each with the cells that it goes through."""
+    """The lines of a panel, each with the cells that it goes through."""
     found: dict[Cell, list[Cell]] = {}
     for cell in result.shown(panel):
-        rest = tuple(pair for pair in cell.values if pair[0] != panel.x)
-        found.setdefault(Cell(cell.method, rest), []).append(cell)
+        found.setdefault(_line(cell, panel), []).append(cell)
     return found
+
+
+def _line(cell: Cell, panel: Panel) -> Cell:
+    """A cell without the key on the axis across, and without those that are the same in all of the panel."""
+    return Cell(cell.method, tuple(pair for pair in cell.values if pair[0] not in (panel.x, *panel.where)))
 
 
 def _looks(lines: Iterable[Cell]) -> dict[Cell, Look]:
@@ -113,8 +117,9 @@ def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, 
             continue
         ends = result.curves(cell, "seconds").cumsum(axis=1).mean(axis=0)
         across = np.arange(1, values.shape[1] + 1) if panel.x == EPOCH else ends
-        look, mean = looks[cell], values.mean(axis=0)
-        axes.plot(across, mean, color=look.colour, linestyle=look.dashes, linewidth=2, label=result.title(cell))
+        line, mean = _line(cell, panel), values.mean(axis=0)
+        look = looks[line]
+        axes.plot(across, mean, color=look.colour, linestyle=look.dashes, linewidth=2, label=result.title(line))
         if len(values) > 1:
             spread = values.std(axis=0, ddof=1)
             axes.fill_between(across, mean - spread, mean + spread, color=look.colour, alpha=_BAND, linewidth=0)
@@ -157,7 +162,7 @@ def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, L
             patch_artist=True,
             medianprops={"color": "black"},
         )
-        boxes["boxes"][0].set(facecolor=looks[cell].colour, alpha=0.7)
+        boxes["boxes"][0].set(facecolor=looks[_line(cell, panel)].colour, alpha=0.7)
     low, high = axes.dataLim.intervalx
     is_narrow = high < _NARROW * low
     if is_narrow:
