@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import BRIEF_JVM
 from hypothesis import settings
 from pyspark import SparkContext
 
@@ -75,12 +76,9 @@ def ttbar_source() -> SourceFile:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_interpreter() -> Iterator[None]:
-    """Processes that tests start find this checkout and this Python."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    yield
-    if before is None:
-        del os.environ["PYTHONPATH"]
-    else:
-        os.environ["PYTHONPATH"] = before
+    """Processes that tests start find this checkout and this Python; their JVMs live too briefly to optimise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+        patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+        patch.setenv("SPARK_SUBMIT_OPTS", BRIEF_JVM)
+        yield

@@ -20,13 +20,13 @@ from training_runs import flat_weights, make_spec, records
 
 from features.dataset import FeatureDataset
 from training.errors import LaunchError, ShardError
-from training.launching.launcher import launch
+from training.launching.launcher import launch, launch_all
 from training.launching.rank import RunSpec, make_model
 from training.readers.opening import open_reader
 from training.readers.sharding import plan_epoch, share_of
 from training.transports.transport import SingleTransport
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 #: Uneven on purpose: ranks get different numbers of rows, and with 2 or 3 ranks a group is left out each epoch.
 ROWS = {"train": [20] * 6 + [7], "val": [15, 15], "test": [10]}
@@ -35,6 +35,26 @@ ROWS = {"train": [20] * 6 + [7], "val": [15, 15], "test": [10]}
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS, class_weights=[2.0, 1.0, 0.5])
+
+
+OPTIMIZERS = [{"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"}]
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def done(
+    request: pytest.FixtureRequest, dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, RunSpec]:
+    """A run with each optimizer and one of all defaults, in ranks that are started once."""
+    folder = tmp_path_factory.mktemp("runs")
+    runs = {
+        each["optimizer"]: make_spec(
+            dataset, folder / each["optimizer"], workers=request.param, learning_rate=0.01, precision="float64", **each
+        )
+        for each in OPTIMIZERS
+    }
+    runs["default"] = make_spec(dataset, folder / "default", workers=request.param)
+    launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
+    return runs
 
 
 def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarray[Any, Any]:
@@ -69,13 +89,11 @@ def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarra
     return torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()]).numpy()
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("optimizer", [{"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"}])
+@pytest.mark.parametrize("optimizer", [each["optimizer"] for each in OPTIMIZERS])
 def test_n_ranks_give_the_model_of_one_worker_fed_their_batches(
-    dataset: FeatureDataset, tmp_path: Path, workers: int, optimizer: dict[str, Any]
+    dataset: FeatureDataset, done: dict[str, RunSpec], optimizer: str
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", workers=workers, learning_rate=0.01, precision="float64", **optimizer)
-    launch(run, on_progress=lambda _: None)
+    run = done[optimizer]
     found = flat_weights(run.out_dir)
     epochs = json.loads((run.out_dir / "summary.json").read_text())["best_epoch"] + 1
     expected = interleaved(dataset, run, epochs)
@@ -83,9 +101,8 @@ def test_n_ranks_give_the_model_of_one_worker_fed_their_batches(
     np.testing.assert_allclose(found, expected.astype(np.float32), rtol=1e-6, atol=1e-7)
 
 
-def test_ranks_agree_count_all_samples_and_write_metrics_each(dataset: FeatureDataset, tmp_path: Path) -> None:
-    run = make_spec(dataset, tmp_path / "out", workers=3)
-    launch(run, on_progress=lambda _: None)
+def test_ranks_agree_count_all_samples_and_write_metrics_each(done: dict[str, RunSpec]) -> None:
+    run = done["default"]
     for epoch in zip(*records(run.out_dir), strict=True):
         assert len({record["val_loss"] for record in epoch}) == 1
         assert len({record["steps"] for record in epoch}) == 1
@@ -123,7 +140,7 @@ def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) 
 LAUNCHER = """
 import signal, sys
 from pathlib import Path
-from training.launching.launcher import launch
+from training.launching.launcher import launch, launch_all
 from training.launching.rank import RunSpec
 # A shell that starts tests in the background has them ignore interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -22,10 +22,10 @@ from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
 from training.errors import LaunchError, StalledError
-from training.launching.launcher import launch, rank_command, rank_environment
+from training.launching.launcher import launch, launch_all, rank_command, rank_environment
 from training.launching.rank import RunSpec
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
 SLOW = {"epochs": 60, "batch_size": 4, "checkpoint_steps": 20}
@@ -37,6 +37,23 @@ SHRUNK = ("ar-sgd", "local-sgd", "d-psgd")
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS)
+
+
+#: Methods whose result does not depend on who was faster.
+FIXED: dict[str, dict[str, Any]] = {
+    "ar-sgd": {"algorithm": "ar-sgd"},
+    "d-psgd": {"algorithm": "d-psgd"},
+    "local-sgd": {"algorithm": "local-sgd", "slowmo": {"tau": 5}},
+}
+
+
+@pytest.fixture(scope="module")
+def calm(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSpec]:
+    """Their undisturbed runs, in ranks that are started once."""
+    folder = tmp_path_factory.mktemp("calm")
+    runs = {name: make_spec(dataset, folder / name, **SLOW, **each) for name, each in FIXED.items()}
+    launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
+    return runs
 
 
 def rank_processes(run: RunSpec) -> list[psutil.Process]:
@@ -67,11 +84,11 @@ def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]
         thread.join()
 
 
-@pytest.mark.parametrize("chosen", [{"algorithm": name} for name in KILLED], ids=str)
+@pytest.mark.parametrize("algorithm", KILLED)
 def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
-    dataset: FeatureDataset, tmp_path: Path, chosen: dict[str, Any]
+    dataset: FeatureDataset, calm: dict[str, RunSpec], tmp_path: Path, algorithm: str
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", **SLOW, **chosen)
+    run = make_spec(dataset, tmp_path / "out", **SLOW, algorithm=algorithm)
     losses: list[str] = []
     with signal_to_a_rank(run, signal.SIGKILL) as hit:
         launch(run, on_progress=lambda _: None, on_loss=losses.append)
@@ -79,10 +96,8 @@ def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
     for rank in records(run.out_dir):
         assert [record["epoch"] for record in rank] == list(range(60))
     assert summary(run.out_dir)["samples"] == 60 * sum(ROWS["train"])
-    if chosen["algorithm"] in ("ar-sgd", "d-psgd"):
-        undisturbed = make_spec(dataset, tmp_path / "calm", **SLOW, **chosen)
-        launch(undisturbed, on_progress=lambda _: None)
-        np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(undisturbed.out_dir))
+    if algorithm in FIXED:
+        np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(calm[algorithm].out_dir))
 
 
 @pytest.mark.parametrize("algorithm", SHRUNK)
@@ -144,8 +159,10 @@ def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(
     assert summary(run.out_dir)["epochs"] == 1
 
 
-def test_a_second_launch_continues_an_interrupted_one(dataset: FeatureDataset, tmp_path: Path) -> None:
-    run = make_spec(dataset, tmp_path / "out", algorithm="local-sgd", slowmo={"tau": 5}, **SLOW)
+def test_a_second_launch_continues_an_interrupted_one(
+    dataset: FeatureDataset, calm: dict[str, RunSpec], tmp_path: Path
+) -> None:
+    run = make_spec(dataset, tmp_path / "out", **SLOW, **FIXED["local-sgd"])
 
     def interrupt(progress: Any) -> None:
         if progress.epoch > 2:
@@ -157,6 +174,4 @@ def test_a_second_launch_continues_an_interrupted_one(dataset: FeatureDataset, t
     seen: list[int] = []
     launch(run, on_progress=lambda progress: seen.append(progress.epoch))
     assert seen[0] > 1, f"it started from scratch after {time.monotonic() - started:.0f} s"
-    undisturbed = make_spec(dataset, tmp_path / "calm", algorithm="local-sgd", slowmo={"tau": 5}, **SLOW)
-    launch(undisturbed, on_progress=lambda _: None)
-    np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(undisturbed.out_dir))
+    np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(calm["local-sgd"].out_dir))

@@ -15,6 +15,9 @@ SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 #: Those that `run` includes with `small_config`: no network is to be what a grid search found.
 STAGES = ("ingest", "features", "train", "evaluate", "export", "report")
 
+#: Half of the processor time of a JVM that runs one stage goes into compiling and collecting in parallel.
+BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 def small_config(folder: Path, data: Path, **changes: Any) -> Path:
     """A config over the files `<sample>*.root` in `data` that runs in seconds; its run folder is `folder/run`."""

@@ -24,7 +24,12 @@ from ranks import wait_until
 
 from pipeline.runs.store import StageStore
 
-#: In the order in which they run; this config has the grid search at its side.
+#: The grid search is at the side of the others.
+SETTINGS: Final = {
+    "gridsearch": {"hidden": [[4, 8]], "batch_size": [64], "epochs": [2], "folds": 2},
+    "train": {"workers": 2, "epochs": 3, "batch_size": 8, "checkpoint_steps": 5},
+}
+#: In the order in which they run.
 STAGES: Final = ("ingest", "features", "gridsearch", "train", "evaluate", "export", "report")
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: Which processes are ours, in their environment.
@@ -66,19 +71,16 @@ class Undisturbed:
             others wait for it.
 
     Attributes:
-        seconds: How long each stage took.
+        seconds: About how long each stage takes as a command of its own.
     """
 
     def __init__(self, folder: Path, shared: Path) -> None:
-        data = folder / "data"
-        data.mkdir(parents=True)
+        self.data = folder / "data"
+        self.data.mkdir(parents=True)
         for name in ("qcd", "ttbar", "wjets"):
             # With its time: files of another time are read to see whether they changed.
-            shutil.copy2(SAMPLES / f"{name}_13TeV_PU20_0.root", data)
-        search = {"hidden": [[4, 8]], "batch_size": [64], "epochs": [2], "folds": 2}
-        train = {"workers": 2, "epochs": 3, "batch_size": 8, "checkpoint_steps": 5}
-        self.data = data
-        self.config = small_config(folder, data, gridsearch=search, train=train)
+            shutil.copy2(SAMPLES / f"{name}_13TeV_PU20_0.root", self.data)
+        self.config = small_config(folder, self.data, **SETTINGS)
         self.run_dir = folder / "run"
         self.mark = uuid.uuid4().hex
         self._saved = shared / "run"
@@ -93,13 +95,33 @@ class Undisturbed:
         self.restore()
 
     def _run_all(self) -> dict[str, float]:
-        seconds = {}
-        for stage in STAGES:
-            started = time.monotonic()
-            done = self.run(stage)
-            assert done.returncode == 0, done.stderr
-            seconds[stage] = time.monotonic() - started
+        whole = self._timed("run")
+        seconds = {
+            stage: json.loads((version_of(self.run_dir, stage) / "manifest.json").read_text())["seconds"]
+            for stage in STAGES
+            if stage != "gridsearch"
+        }
+        start = whole - sum(seconds.values())
+        # Most of the first stage is the start of Spark.
+        seconds["features"] += seconds["ingest"]
+        seconds = {stage: start + each for stage, each in seconds.items()}
+        seconds["gridsearch"] = self._timed("gridsearch")
+        # It shows the search too.
+        shutil.rmtree(self.run_dir / "report")
+        seconds["report"] = self._timed("report")
         return seconds
+
+    def _timed(self, command: str) -> float:
+        started = time.monotonic()
+        done = finish(self.start(command), seconds=800)
+        assert done.returncode == 0, done.stderr
+        return time.monotonic() - started
+
+    def copy(self, folder: Path) -> Path:
+        """Copy data and finished run to another folder, which gets its own config; returns that."""
+        shutil.copytree(self.data, folder / "data")
+        shutil.copytree(self._saved, folder / "run")
+        return small_config(folder, folder / "data", **SETTINGS)
 
     def restore(self, before: str | None = None) -> Path:
         """Put the run folder back, without the output of a stage and of those after it; returns it."""

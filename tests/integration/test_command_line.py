@@ -11,29 +11,28 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from command_line import SAMPLES, STAGES, pipeline, small_config, version_folders, versions
+from command_line import SAMPLES, STAGES, small_config, version_folders, versions
 from delphes_files import write_delphes
+from lent_spark import command
 from made_events import distinct, lepton, made_event
 from typer.testing import CliRunner
+from undisturbed_run import Undisturbed
 
 from pipeline.cli import app
+from pipeline.machine.spark_session import SparkProvider
 from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 
 class Finished:
-    """A run of all stages over copies of three bundled files."""
+    """A copy of a run of all stages over copies of three bundled files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, undisturbed: Undisturbed) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.run_dir = folder / "run"
-        self.data.mkdir(parents=True)
-        for name in ("qcd", "ttbar", "wjets"):
-            shutil.copy(SAMPLES / f"{name}_13TeV_PU20_0.root", self.data)
-        self.config = small_config(folder, self.data)
-        self.first = pipeline("run", "--config", self.config)
+        self.config = undisturbed.copy(folder)
 
     def plan(self, *arguments: str) -> str:
         """What `plan` prints."""
@@ -43,9 +42,9 @@ class Finished:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     # Spaces and umlauts: run folders of real people.
-    return Finished(tmp_path_factory.mktemp("run") / "Jürgen's analysis")
+    return Finished(tmp_path_factory.mktemp("run") / "Jürgen's analysis", undisturbed)
 
 
 def invoke(*arguments: str | Path) -> Any:
@@ -58,7 +57,6 @@ def stages_shown(plan: str) -> dict[str, str]:
 
 
 def test_the_first_run_makes_everything(finished: Finished) -> None:
-    assert finished.first.returncode == 0, finished.first.stderr
     assert all(versions(finished.run_dir).values())
     for name in (
         "train/*/hlf/model/weights.pt",
@@ -106,8 +104,8 @@ def test_predictions_are_keyed_by_events_of_the_test_split(finished: Finished) -
 
 def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
     before = versions(finished.run_dir)
-    again = pipeline("run", "--config", finished.config)
-    assert again.returncode == 0
+    again = invoke("run", "--config", finished.config)
+    assert again.exit_code == 0
     for stage in STAGES:
         assert f"{stage}: up to date" in again.stderr
     assert versions(finished.run_dir) == before
@@ -157,7 +155,7 @@ def test_accept_blesses_what_is_there(finished: Finished) -> None:
     manifest = finished.run_dir / "train" / str(versions(finished.run_dir)["train"]) / "manifest.json"
     before = manifest.read_text()
     try:
-        accepted = pipeline("plan", "--accept", "--config", finished.config, *changed)
+        accepted = invoke("plan", "--accept", "--config", finished.config, *changed)
         assert "accepted as up to date: train" in accepted.stdout
         assert stages_shown(finished.plan(*changed))["train"] == "up to date"
         assert json.loads(manifest.read_text())["accepted"]["reasons"] == ["hlf: config train.seed changed (1 -> 9)"]
@@ -167,11 +165,13 @@ def test_accept_blesses_what_is_there(finished: Finished) -> None:
 
 def test_status_tells_what_is_there(finished: Finished) -> None:
     shown = json.loads(invoke("status", "--json", "--config", finished.config).stdout)
-    assert shown.pop("gridsearch") is None
+    assert shown.pop("gridsearch")["version"].startswith("0001-")
     assert shown.pop("in_use") == {}
     assert {name: each["version"] for name, each in shown.items()} == versions(finished.run_dir)
     text = invoke("status", "--config", finished.config).stdout
     assert str(versions(finished.run_dir)["train"]) in text
+    empty = ("--set", f"run_dir={finished.folder / 'empty'}")
+    assert json.loads(invoke("status", "--json", "--config", finished.config, *empty).stdout)["gridsearch"] is None
 
 
 def test_a_second_run_at_once_is_refused(finished: Finished) -> None:
@@ -190,23 +190,25 @@ def test_a_second_run_at_once_is_refused(finished: Finished) -> None:
 def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(finished: Finished, tmp_path: Path) -> None:
     copied = shutil.copytree(finished.run_dir, tmp_path / "run")
     options = ["--set", f"run_dir={copied}", "--set", "train.seed=7", "--force"]
-    done = pipeline("evaluate", "--config", finished.config, *options)
-    assert done.returncode == 0, done.stderr
+    done = invoke("evaluate", "--config", finished.config, *options)
+    assert done.exit_code == 0, done.stderr
     assert (
         "note: train is stale (hlf: config train.seed changed (1 -> 7)); evaluate uses its current version"
         in done.stderr
     )
 
 
-def test_a_model_is_never_evaluated_on_features_it_was_not_made_from(finished: Finished, tmp_path: Path) -> None:
+def test_a_model_is_never_evaluated_on_features_it_was_not_made_from(
+    finished: Finished, provider: SparkProvider, tmp_path: Path
+) -> None:
     copied = shutil.copytree(finished.run_dir, tmp_path / "run")
     options = ["--set", f"run_dir={copied}", "--set", "features.split={train: 0.2, val: 0.16, test: 0.64}"]
-    assert pipeline("features", "--config", finished.config, *options).returncode == 0
-    done = pipeline("evaluate", "--config", finished.config, *options)
-    assert done.returncode == Exit.USER_ERROR
+    assert command(provider, "features", "--config", finished.config, *options).exit_code == 0
+    done = invoke("evaluate", "--config", finished.config, *options)
+    assert done.exit_code == Exit.USER_ERROR
     assert "evaluate cannot use train" in done.stderr
     assert "python -m pipeline train" in done.stderr
-    plan = pipeline("plan", "--config", finished.config, *options).stdout
+    plan = invoke("plan", "--config", finished.config, *options).stdout
     assert stages_shown(plan)["train"].startswith("stale")
 
 
@@ -215,7 +217,7 @@ def test_the_report_quotes_the_cuts_that_were_made_not_those_of_its_own_command_
 ) -> None:
     copied = shutil.copytree(finished.run_dir, tmp_path / "run")
     options = ["--set", f"run_dir={copied}", "--set", "features.min_lepton_pt=60", "--force"]
-    assert pipeline("report", "--config", finished.config, *options).returncode == 0
+    assert invoke("report", "--config", finished.config, *options).exit_code == 0
     (page,) = copied.glob("report/0002*/report.html")
     assert "pT &gt; 23 GeV, isolation" in page.read_text(encoding="utf-8")
     assert "pT &gt; 60 GeV" not in page.read_text(encoding="utf-8")
@@ -264,8 +266,8 @@ def test_a_stage_without_its_input_names_the_command(tmp_path: Path) -> None:
 
 def test_fewer_row_groups_than_workers_is_explained_and_leaves_the_old_model(finished: Finished) -> None:
     before, folders = versions(finished.run_dir), version_folders(finished.run_dir)
-    done = pipeline("train", "--workers", "9", "--config", finished.config)
-    assert done.returncode == Exit.USER_ERROR
+    done = invoke("train", "--workers", "9", "--config", finished.config)
+    assert done.exit_code == Exit.USER_ERROR
     assert "fewer than the 9 workers" in done.stderr
     assert "features.feed_workers: 9" in done.stderr
     assert "Traceback" not in done.stderr
@@ -396,13 +398,15 @@ def test_a_wrong_config_is_a_usage_error(tmp_path: Path, arguments: list[str], w
     assert "Traceback" not in done.stderr
 
 
-def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(
+    provider: SparkProvider, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     data.mkdir()
     for name, rows in (("qcd", [GOOD]), ("ttbar", [GOOD]), ("wjets", [made_event()] * 4)):
         write_delphes(data / f"{name}.root", distinct(rows))
-    done = pipeline("run", "--config", small_config(tmp_path, data))
-    assert done.returncode == Exit.USER_ERROR
+    done = command(provider, "run", "--config", small_config(tmp_path, data))
+    assert done.exit_code == Exit.USER_ERROR
     assert "sample 'wjets': none of its events passes" in done.stderr
     assert "rejected_no_lepton" in done.stderr
     assert "Traceback" not in done.stderr
