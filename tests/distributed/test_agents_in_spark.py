@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from command_line import pipeline
+from command_line import CLUSTER, pipeline
 from features_stage import config_of, made_features
 from ranks import wait_until
 from training_runs import records
@@ -49,7 +49,7 @@ def test_a_lost_agent_is_replaced_a_lost_driver_leaves_none_and_the_run_continue
 ) -> None:
     run_dir = tmp_path / "run"
     made_features(run_dir, rows=ROWS)
-    config = config_of(tmp_path, run_dir, train=TRAIN, spark={"master": "local-cluster[2,1,1024]"})
+    config = config_of(tmp_path, run_dir, train=TRAIN, spark=CLUSTER)
     words = tmp_path / "words"
     with words.open("w") as file:
         command = [sys.executable, "-m", "pipeline", "train", "--config", str(config)]

@@ -17,6 +17,8 @@ STAGES = ("ingest", "features", "train", "evaluate", "export", "report")
 
 #: Half of the processor time of a JVM that runs one stage goes into compiling and collecting in parallel.
 BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: A cluster on this machine, with two executors in processes of their own.
+CLUSTER = {"master": "local-cluster[2,1,1024]", "conf": {"spark.executor.extraJavaOptions": BRIEF_JVM}}
 
 
 def small_config(folder: Path, data: Path, **changes: Any) -> Path:

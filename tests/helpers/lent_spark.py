@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from pipeline.cli import app
@@ -23,8 +24,13 @@ class Lent:
         """Others use it too."""
 
 
-def command(provider: SparkProvider, *arguments: str | Path) -> Any:
-    """`python -m pipeline ...` here; returns typer's result, with `exit_code`, `stdout` and `stderr`."""
+def command(provider: SparkProvider, *arguments: str | Path, figures: bool = True) -> Any:
+    """`python -m pipeline ...` here; returns typer's result, with `exit_code`, `stdout` and `stderr`.
+
+    Without figures their files are empty: laying them out takes longer than most stages.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(provider))
+        if not figures:
+            patch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).write_bytes(b""))
         return CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -11,26 +11,27 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from command_line import SAMPLES, pipeline, small_config, versions
+from command_line import CLUSTER, SAMPLES, small_config, versions
+from lent_spark import command
 from ranks import wait_until
 
 from features.columns import PARTICLE_COLUMNS
 from features.schema import SPLITS
+from pipeline.machine.spark_session import SparkProvider
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
-CLUSTER = "local-cluster[2,1,1024]"
 #: Many small pieces, so that there is work left when an executor dies.
 PIECES = {"entries_per_task": 15}
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("local")
     config = small_config(folder, SAMPLES, ingest=PIECES)
     for stage in ("ingest", "features"):
-        done = pipeline(stage, "--config", config)
-        assert done.returncode == 0, done.stderr
+        done = command(provider, stage, "--config", config)
+        assert done.exit_code == 0, done.stderr
     return folder / "run"
 
 
@@ -85,7 +86,7 @@ def rows(folder: Path) -> dict[str, list[str]]:
 
 
 def test_a_killed_executor_costs_a_retry_not_the_result(undisturbed: Path, tmp_path: Path) -> None:
-    config = small_config(tmp_path, SAMPLES, ingest=PIECES, spark={"master": CLUSTER})
+    config = small_config(tmp_path, SAMPLES, ingest=PIECES, spark=CLUSTER)
     run_and_kill_an_executor(config, "ingest", "*/events/*.parquet")
     there, here = current(undisturbed, "ingest"), current(tmp_path / "run", "ingest")
     expected = {path.name: path for path in (there / "events").iterdir()}
@@ -103,7 +104,7 @@ def test_a_killed_executor_costs_a_retry_not_the_result(undisturbed: Path, tmp_p
 
 
 def test_an_executor_killed_while_rows_are_mixed_duplicates_none(undisturbed: Path, tmp_path: Path) -> None:
-    config = small_config(tmp_path, SAMPLES, ingest=PIECES, spark={"master": CLUSTER})
+    config = small_config(tmp_path, SAMPLES, ingest=PIECES, spark=CLUSTER)
     # What a cluster ingests is the same (the test above).
     shutil.copytree(undisturbed / "ingest", tmp_path / "run" / "ingest")
     run_and_kill_an_executor(config, "features", "*/train/*.parquet")

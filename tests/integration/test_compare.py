@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import pipeline
 from features_stage import config_of, made_features
 from typer.testing import CliRunner
 
@@ -52,6 +51,11 @@ STUDY: dict[str, Any] = {
 }
 
 
+def invoke(*arguments: str | Path) -> Any:
+    """The command line in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
 class Compared:
     """A study on a tiny dataset."""
 
@@ -67,7 +71,7 @@ class Compared:
 
     def again(self, *arguments: str | Path) -> Any:
         """Make the study."""
-        return pipeline("compare", "--study", self.study, "--config", self.config, *arguments)
+        return invoke("compare", "--study", self.study, "--config", self.config, *arguments)
 
     def result(self) -> StudyResult:
         """What stands in `result.json`."""
@@ -77,7 +81,7 @@ class Compared:
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     made = Compared(tmp_path_factory.mktemp("compared"))
-    assert made.first.returncode == 0, made.first.stderr
+    assert made.first.exit_code == 0, made.first.stderr
     return made
 
 
@@ -132,7 +136,7 @@ def test_the_same_command_draws_again_from_the_json_alone(compared: Compared) ->
         shutil.rmtree(compared.folder / "runs")
         shutil.rmtree(compared.folder / "figures")
         done = compared.again("--set", 'compare.title="Another title"')
-        assert done.returncode == 0, done.stderr
+        assert done.exit_code == 0, done.stderr
         assert "all runs are done; redrawing" in done.stderr
         assert (compared.folder / "result.json").read_bytes() == before
         assert (compared.folder / "page.md").read_text().startswith("# Another title\n")
@@ -146,7 +150,7 @@ def test_the_same_command_draws_again_from_the_json_alone(compared: Compared) ->
 def test_more_seeds_run_only_what_is_new(compared: Compared) -> None:
     before = {path: path.stat().st_mtime_ns for path in compared.folder.glob("runs/*/*/result.json")}
     done = compared.again("--set", "compare.seeds=3")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "compare: small: 24 run(s), 16 done before" in done.stderr
     assert (
         before.items()
@@ -157,7 +161,7 @@ def test_more_seeds_run_only_what_is_new(compared: Compared) -> None:
 
 def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(compared: Compared) -> None:
     done = compared.again("--form", "full")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "compare: train with 2 worker(s): 6 run(s)" in done.stderr
     result = compared.result()
     assert (result.form, result.is_simulated, result.checks) == ("full", False, [])
@@ -170,10 +174,6 @@ def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(c
     assert run.counts == Counts.of(found.is_correct, found.accuracy)
     assert run.counts.num_events == 60
     assert result.numbers(Cell("slow"), "test_accuracy")[2] == run.counts.is_correct.mean()
-
-
-def invoke(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_an_unknown_study_is_refused_with_the_nearest_name() -> None:

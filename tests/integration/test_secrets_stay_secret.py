@@ -6,10 +6,14 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import SAMPLES, pipeline, small_config
 from faulty_server import FaultyServer
+from typer.testing import CliRunner
+
+from pipeline.cli import app
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -28,6 +32,11 @@ def server(tmp_path: Path) -> Iterator[FaultyServer]:
     yield made
     made.shutdown()
     made.server_close()
+
+
+def invoke(*arguments: str | Path) -> Any:
+    """The command line in this process: for what never starts Spark."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def leaks(folder: Path, *outputs: str) -> list[str]:
@@ -51,20 +60,20 @@ def test_nothing_that_is_written_or_said_holds_a_secret(tmp_path: Path, server: 
     words = ["--config", config, "--set", conf]
     done = pipeline("run", *words)
     assert done.returncode == 0, done.stderr
-    planned = pipeline("plan", *words)
-    assert planned.returncode == 0, planned.stderr
+    planned = invoke("plan", *words)
+    assert planned.exit_code == 0, planned.stderr
     assert "stale" not in planned.stdout + planned.stderr
-    promoted = pipeline("promote", *words)
-    assert promoted.returncode == 0, promoted.stderr
-    again = pipeline("ingest", "--config", config, "--set", f"spark.conf={{spark.a.token: {TOKEN}}}")
+    promoted = invoke("promote", *words)
+    assert promoted.exit_code == 0, promoted.stderr
+    again = invoke("ingest", "--config", config, "--set", f"spark.conf={{spark.a.token: {TOKEN}}}")
     assert "up to date" in again.stderr
     (server.folder / "qcd.root").write_bytes(b"no ROOT file any more, and long enough to be read")
-    mistaken = pipeline("plan", "--config", config, "--set", f"spark.conf={{a.token: [{TOKEN}]}}")
-    assert mistaken.returncode == 2
-    refused = pipeline("plan", *words, "--set", f"train.launcher_args=[-x,MY_TOKEN={TOKEN}]")
+    mistaken = invoke("plan", "--config", config, "--set", f"spark.conf={{a.token: [{TOKEN}]}}")
+    assert mistaken.exit_code == 2
+    refused = invoke("plan", *words, "--set", f"train.launcher_args=[-x,MY_TOKEN={TOKEN}]")
     assert "give its name alone (-x MY_TOKEN)" in refused.stderr
-    failed = pipeline("ingest", "--debug", "--config", config)
-    assert failed.returncode == 1
+    failed = invoke("ingest", "--debug", "--config", config)
+    assert failed.exit_code == 1
     assert "is not a ROOT file" in failed.stderr
     runs = (done, planned, promoted, again, mistaken, refused, failed)
     outputs = [each for run in runs for each in (run.stdout, run.stderr)]
