@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from features.columns import INPUT_COLUMNS
 from features.compiling import compiled
 from features.distributions import Histograms, add, fill
 from features.kernel_pass import EventKeys, unmixed_schema
@@ -206,8 +207,8 @@ def write_group(
         split,
         group,
         table.num_rows,
-        ColumnStatistics.of(hlf[fitted]),
-        ColumnStatistics.of_padded(particles[fitted], num_particles[fitted]),
+        ColumnStatistics.of(hlf[fitted], INPUT_COLUMNS["hlf"].log_above),
+        ColumnStatistics.of_padded(particles[fitted], num_particles[fitted], INPUT_COLUMNS["particles"].log_above),
     )
     return written, fill(hlf, particles, num_particles, labels, weights, classes)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from features.columns import INPUT_COLUMNS, MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
 from features.dataset import FeatureDataset, RowGroup
-from features.scaling import ColumnStatistics
+from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS, features_schema
 
 _WIDTHS = {"hlf": NUM_HLF, "particles": MAX_PARTICLES * NUM_PARTICLE_FEATURES}
@@ -58,8 +58,11 @@ def write_dataset(
     )
     dataset.save(
         columns={
-            "hlf": ColumnStatistics.of(hlf).to_json(),
-            "particles": ColumnStatistics.of_padded(particles, lengths).to_json(),
+            name: scaler_json(statistics, INPUT_COLUMNS[name])
+            for name, statistics in {
+                "hlf": ColumnStatistics.of(hlf, INPUT_COLUMNS["hlf"].log_above),
+                "particles": ColumnStatistics.of_padded(particles, lengths, INPUT_COLUMNS["particles"].log_above),
+            }.items()
         }
     )
     return dataset
