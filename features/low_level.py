@@ -7,17 +7,14 @@ numbers per particle (`PARTICLE_CORE`), which are stored on disk and shuffled. T
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices
 from features.columns import (
-    MAX_NEUTRAL_HADRONS,
     MAX_PARTICLES,
-    MAX_PHOTONS,
-    MAX_TRACKS,
     NUM_PARTICLE_FEATURES,
     PARTICLE_FEATURE_NAMES,
     numbers_of,
@@ -48,6 +45,14 @@ CORE: Final = numbers_of(PARTICLE_CORE)
 _OUT: Final = numbers_of(PARTICLE_FEATURE_NAMES)
 #: Source and target column of each copied feature.
 _COPIES: Final = tuple((PARTICLE_CORE.index(name), PARTICLE_FEATURE_NAMES.index(name)) for name in PARTICLE_CORE[1:])
+
+
+class Caps(NamedTuple):
+    """Highest numbers of particles of each kind in the list."""
+
+    tracks: int
+    photons: int
+    neutral_hadrons: int
 
 
 @compiled
@@ -142,6 +147,8 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
     """
     if eligible.size <= cap:
         return eligible
+    if cap == 0:
+        return eligible[:0]
     pt = candidates.pt[eligible]
     threshold = np.partition(pt, pt.size - cap)[pt.size - cap]
     above = eligible[pt > threshold]
@@ -151,7 +158,7 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
 
 
 @compiled
-def chosen_candidates(candidates: Candidates, lepton: Lepton, cuts: LeptonCuts) -> Indices:
+def chosen_candidates(candidates: Candidates, lepton: Lepton, cuts: LeptonCuts, caps: Caps) -> Indices:
     """Candidates that get a row: the hardest of each kind (as published, the first), without the lepton's own track."""
     eligible = np.empty(candidates.pt.size, dtype=np.int64)
     ends = np.zeros(3, dtype=np.int64)
@@ -168,16 +175,16 @@ def chosen_candidates(candidates: Candidates, lepton: Lepton, cuts: LeptonCuts) 
     if cuts.as_published:
         return np.concatenate(
             (
-                eligible[: min(t, MAX_TRACKS)],
-                eligible[t : min(p, t + MAX_PHOTONS)],
-                eligible[p : min(count, p + MAX_NEUTRAL_HADRONS)],
+                eligible[: min(t, caps.tracks)],
+                eligible[t : min(p, t + caps.photons)],
+                eligible[p : min(count, p + caps.neutral_hadrons)],
             )
         )
     return np.concatenate(
         (
-            highest_pt(eligible[:t], MAX_TRACKS, candidates),
-            highest_pt(eligible[t:p], MAX_PHOTONS, candidates),
-            highest_pt(eligible[p:count], MAX_NEUTRAL_HADRONS, candidates),
+            highest_pt(eligible[:t], caps.tracks, candidates),
+            highest_pt(eligible[t:p], caps.photons, candidates),
+            highest_pt(eligible[p:count], caps.neutral_hadrons, candidates),
         )
     )
 
@@ -189,10 +196,11 @@ def particle_list(
     candidates: Candidates,
     lepton: Lepton,
     cuts: LeptonCuts,
+    caps: Caps,
     ordering: int,
     out: NDArray[np.float32],
 ) -> int:
-    """Fill `out`, (at least 801, 11), with the particles of one event: the lepton first, the rest ordered.
+    """Fill `out`, (at least the rows of the longest list, 11), with the particles of one event: the lepton, the others.
 
     Args:
         events: The events.
@@ -200,13 +208,14 @@ def particle_list(
         candidates: Candidates of the event.
         lepton: Selected lepton of the event.
         cuts: Cone, own tracks, convention.
+        caps: Highest numbers of particles.
         ordering: ORDER_INCREASING, ORDER_DECREASING (in Delta R from the lepton) or ORDER_FILE.
         out: Receives the rows, with the columns `PARTICLE_CORE`.
 
     Returns:
         Number of rows filled.
     """
-    chosen = chosen_candidates(candidates, lepton, cuts)
+    chosen = chosen_candidates(candidates, lepton, cuts, caps)
     if ordering != ORDER_FILE:
         distance2 = np.empty(chosen.size)
         for row, index in enumerate(chosen):
@@ -219,6 +228,8 @@ def particle_list(
     out[0, CORE.iso_charged] = lepton.iso_charged
     out[0, CORE.iso_photon] = lepton.iso_photon
     out[0, CORE.iso_neutral] = lepton.iso_neutral
+    if chosen.size == 0:
+        return 1
     relative = relative_isolations(candidates, cuts.cone, cuts.as_published)
     tracks, first_track = events.tracks, events.tracks.offsets[event]
     for row, index in enumerate(chosen, 1):
