@@ -35,6 +35,7 @@ def predict(
     also: Sequence[str] = (),
     at_most: int | None = None,
     on_events: Callable[[int], None] | None = None,
+    instead: Mapping[str, NDArray[Any]] | None = None,
 ) -> pa.Table:
     """Class probabilities of all rows of some features files.
 
@@ -45,6 +46,7 @@ def predict(
         also: Further columns of the files to keep.
         at_most: Highest number of events; the first events are a random sample, since rows are mixed.
         on_events: Called with the number of each batch.
+        instead: Inputs that replace those of the files, one row for each row of all files.
 
     Returns:
         Columns `file_uuid`, `entry`, `sample`, `label`, `weight` (the physics weight), those of `also`, those
@@ -55,7 +57,7 @@ def predict(
     """
     kept = [*IDENTITY_COLUMNS, "sample", "label", "weight", *also]
     parts: list[pa.Table] = []
-    left = at_most
+    left, start = at_most, 0
     for file in files:
         if left == 0:
             break
@@ -69,7 +71,10 @@ def predict(
                 chosen = batch if left is None else batch.slice(0, left)
                 if chosen.num_rows == 0:
                     break
-                scores = model.probabilities({name: rows_of(chosen, name) for name in model.inputs})
+                inputs = {name: rows_of(chosen, name) for name in model.inputs}
+                inputs |= {name: rows[start : start + chosen.num_rows] for name, rows in (instead or {}).items()}
+                start += chosen.num_rows
+                scores = model.probabilities(inputs)
                 parts.append(
                     pa.Table.from_batches([chosen.select([*kept, *carried])]).append_column(
                         "probability", pa.array(list(scores))
