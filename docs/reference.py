@@ -77,9 +77,9 @@ def features_page() -> str:
     """Every number that a network takes, and every field of the events that they are computed from."""
     parts = ["# Features", "", "## Columns of the features Parquet", ""]
     rows = [
-        [_code(column.name), column.dtype, " x ".join(map(str, column.shape)) or "1"] for column in COLUMNS.values()
+        [_code(c.name), f"list of {c.dtype}" if c.is_list else c.dtype, c.unit, c.meaning] for c in COLUMNS.values()
     ]
-    parts.append(_table(("column", "type", "numbers of an event"), rows))
+    parts.append(_table(("column", "type", "unit", "meaning"), rows))
     for name, column in INPUT_COLUMNS.items():
         numbered = [
             [

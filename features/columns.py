@@ -136,30 +136,83 @@ MAX_NEUTRAL_HADRONS: Final = 200
 MAX_PARTICLES: Final = 1 + MAX_TRACKS + MAX_PHOTONS + MAX_NEUTRAL_HADRONS
 
 
+#: Numbers of a particle that the features Parquet holds, with their types; the 19 features follow from them.
+PARTICLE_CORE: Final = {
+    "kind": "int8",
+    "charge": "int32",
+    **dict.fromkeys(("pt", "eta", "phi", "vertex_x", "vertex_y", "vertex_z"), "float32"),
+    **dict.fromkeys(("iso_charged", "iso_photon", "iso_neutral"), "float32"),
+}
+NUM_CORE: Final = len(PARTICLE_CORE)
+#: Meaning of the numbers in `particle_kind`.
+PARTICLE_KINDS: Final = ("track", "photon", "neutral hadron", "electron", "muon")
+
+
 class Column(NamedTuple):
     """One column of the features Parquet."""
 
     name: str
     dtype: str
-    """NumPy dtype of the column's numbers in the file, or `string`."""
-    features: tuple[Feature, ...] = ()
-    """Features along the last axis of `shape`, or the one feature of a scalar; empty if no network takes the column."""
+    """NumPy dtype of the column's numbers, or `string`."""
+    unit: str
+    """Physical unit; `1` for pure numbers, empty if there is none."""
+    meaning: str
+    is_list: bool = False
+    """Whether an event has one number per particle, in the same order in all such columns, instead of one."""
+
+
+def _particle_columns() -> list[Column]:
+    by_name = {feature.name: feature for feature in PARTICLE}
+    kinds = ", ".join(f"{number} {kind}" for number, kind in enumerate(PARTICLE_KINDS))
+    by_name["kind"] = Feature("kind", "1", f"kind of the particle: {kinds}")
+    return [
+        Column(f"particle_{name}", dtype, by_name[name].unit, by_name[name].meaning, is_list=True)
+        for name, dtype in PARTICLE_CORE.items()
+    ]
+
+
+PARTICLE_COLUMNS: Final = {column.name: column for column in _particle_columns()}
+NUM_PARTICLES: Final = Feature(
+    "num_particles", "1", "number of particles, the lepton included", Binning(30, 0, 802), Scaling.NONE
+)
+
+#: All columns of the features Parquet by name, in the order of the file.
+COLUMNS: Final = {
+    column.name: column
+    for column in (
+        *(Column(feature.name, "float32", feature.unit, feature.meaning) for feature in HIGH_LEVEL),
+        *PARTICLE_COLUMNS.values(),
+        Column(NUM_PARTICLES.name, "int32", NUM_PARTICLES.unit, NUM_PARTICLES.meaning),
+        Column("label", "int64", "1", "number of the class"),
+        Column("weight", "float64", "1", "physics weight"),
+        Column("sample", "string", "", "name of the sample"),
+        Column("file_uuid", "string", "", "UUID of the ROOT file"),
+        Column("entry", "int64", "1", "entry in the ROOT file"),
+    )
+}
+
+
+class ModelInput(NamedTuple):
+    """What networks take of an event; `features.matrices` makes it from the columns of the features Parquet."""
+
+    name: str
+    dtype: str
+    """NumPy dtype."""
+    features: tuple[Feature, ...]
+    """Features along the last axis of `shape`, or the one feature of a scalar."""
     shape: tuple[int, ...] = ()
     """Shape of one event. Networks also take shorter particle lists, cut after the longest event."""
+    columns: tuple[str, ...] = ()
+    """Columns of the features Parquet that it is made from."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the column's features."""
+        """Names of the features."""
         return tuple(feature.name for feature in self.features)
 
     @property
-    def size(self) -> int:
-        """Number of values per event; the file holds them as one list."""
-        return math.prod(self.shape)
-
-    @property
     def is_scaled(self) -> bool:
-        """Whether networks scale the column."""
+        """Whether networks scale it."""
         return any(feature.scaling is not Scaling.NONE for feature in self.features)
 
     @property
@@ -168,7 +221,7 @@ class Column(NamedTuple):
         return tuple(feature.log_above for feature in self.features)
 
     def to_json(self) -> dict[str, Any]:
-        """The column's shape, and the names and units of its features."""
+        """The shape, and the names and units of the features."""
         return {
             "shape": list(self.shape),
             "names": list(self.names),
@@ -176,26 +229,21 @@ class Column(NamedTuple):
         }
 
 
-NUM_PARTICLES: Final = Feature(
-    "num_particles", "1", "number of rows of `particles` without padding", Binning(30, 0, 802), Scaling.NONE
-)
-
-#: All columns of the features Parquet by name, in the order of the file.
-COLUMNS: Final = {
-    column.name: column
-    for column in (
-        Column("hlf", "float32", HIGH_LEVEL, (NUM_HLF,)),
-        Column("particles", "float32", PARTICLE, (MAX_PARTICLES, NUM_PARTICLE_FEATURES)),
-        Column("num_particles", "int32", (NUM_PARTICLES,)),
-        Column("label", "int64"),
-        Column("weight", "float64"),
-        Column("sample", "string"),
-        Column("file_uuid", "string"),
-        Column("entry", "int64"),
+#: All inputs by name.
+INPUT_COLUMNS: Final = {
+    each.name: each
+    for each in (
+        ModelInput("hlf", "float32", HIGH_LEVEL, (NUM_HLF,), HLF_NAMES),
+        ModelInput(
+            "particles",
+            "float32",
+            PARTICLE,
+            (MAX_PARTICLES, NUM_PARTICLE_FEATURES),
+            (*PARTICLE_COLUMNS, NUM_PARTICLES.name),
+        ),
+        ModelInput(NUM_PARTICLES.name, "int32", (NUM_PARTICLES,), columns=(NUM_PARTICLES.name,)),
     )
 }
-#: Columns that networks take.
-INPUT_COLUMNS: Final = {name: column for name, column in COLUMNS.items() if column.features}
 
 
 def numbers_of(names: Sequence[str]) -> Any:

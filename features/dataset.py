@@ -17,7 +17,7 @@ from features.columns import HLF_NAMES, MAX_PARTICLES, PARTICLE_FEATURE_NAMES
 from features.errors import DatasetError
 from features.schema import SPLITS
 
-DATASET_VERSION: Final = 4
+DATASET_VERSION: Final = 5
 
 
 class RowGroup(NamedTuple):
@@ -57,7 +57,8 @@ class FeatureDataset(NamedTuple):
         version = content.get("version") if isinstance(content, dict) else None
         if version != DATASET_VERSION:
             raise DatasetError(
-                f"{path} has version {version}; this code reads version {DATASET_VERSION}. Make the features again."
+                f"{path} has version {version}; this code reads version {DATASET_VERSION}. "
+                f"Make the features again: `python -m pipeline features`."
             )
         try:
             return cls._from_json(folder, content)

@@ -43,7 +43,7 @@ def fill(
 
     Args:
         hlf: (num_events, NUM_HLF).
-        particles: (num_events, 801, 19), padded.
+        particles: (num_particles, 19) of the first EVENTS_FOR_PARTICLES events.
         num_particles: (num_events,) number of particles without padding.
         labels: (num_events,) classes.
         weights: (num_events,) event weights.
@@ -51,11 +51,10 @@ def fill(
     """
     few = slice(0, EVENTS_FOR_PARTICLES)
     counts = num_particles[few]
-    rows = particles[few][np.arange(particles.shape[1]) < counts[:, None]]
     filled_with = {
         "hlf": ({**dict(zip(HLF_NAMES, hlf.T, strict=True)), NUM_PARTICLES.name: num_particles}, labels, weights),
         "particles": (
-            dict(zip(PARTICLE_FEATURE_NAMES, rows.T, strict=True)),
+            dict(zip(PARTICLE_FEATURE_NAMES, particles.T, strict=True)),
             np.repeat(labels[few], counts),
             np.repeat(weights[few], counts),
         ),

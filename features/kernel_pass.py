@@ -1,6 +1,6 @@
 """First pass: runs the kernels over one events part and writes one file of unmixed rows. No Spark.
 
-The file holds identity, label, weight, HLF and the core of the particles (`features.low_level.PARTICLE_CORE`) of every
+The file holds identity, label, weight, HLF and the core of the particles (`features.columns.PARTICLE_CORE`) of every
 selected event, as uncompressed Arrow IPC: the mixing reads it once, and the next version may reuse it. It depends only
 on the events part and on `kernel_items` of the settings.
 """
@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from features.columns import NUM_HLF
+from features.columns import NUM_CORE, NUM_HLF
 from features.kernels import OUTCOMES, FeatureBlock, build_features
-from features.low_level import NUM_CORE
 from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
 from ingestion.schema import WEIGHT_PREFIX, carried_fields

@@ -10,22 +10,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices, events_from_arrow
-from features.columns import HLF_NAMES, numbers_of
+from features.columns import HLF_NAMES, NUM_CORE, numbers_of
 from features.compiling import compiled
 from features.high_level import JetCuts, SelectedEvents, counted_jets, high_level_features
 from features.kinematics import energy
 from features.leptons import LeptonCuts, SelectedLeptons, lacks_own_track, num_all_leptons, num_leptons, select_lepton
 from features.low_level import (
     CORE,
-    NUM_CORE,
     ORDER_DECREASING,
     ORDER_FILE,
     ORDER_INCREASING,
     Caps,
     candidates_of,
-    particle_features,
     particle_list,
 )
+from features.matrices import features_of, of_core
 from features.settings import Convention, FeatureSettings, LeptonFlavour, Ordering
 
 #: Outcomes of an event, in the order of the checks.
@@ -68,7 +67,7 @@ class FeatureBlock(NamedTuple):
     particle_offsets: Indices
     """(num_selected + 1,) rows of `core` that each event owns."""
     core: NDArray[np.float32]
-    """(num_rows, 11), unpadded; columns `features.low_level.PARTICLE_CORE`."""
+    """(num_rows, 11), unpadded; columns `features.columns.PARTICLE_CORE`."""
     outcome: NDArray[np.int8]
     """(num_events,) SELECTED or the reason of the rejection: an index into OUTCOMES."""
     lacks_own_track: NDArray[np.bool_]
@@ -77,7 +76,7 @@ class FeatureBlock(NamedTuple):
     @property
     def particles(self) -> NDArray[np.float32]:
         """(num_rows, 19) features of the particles, unpadded."""
-        return particle_features(self.core)
+        return features_of(of_core(self.core))
 
 
 class EnergyScales(NamedTuple):

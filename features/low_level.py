@@ -1,8 +1,8 @@
-"""The particle list (LLF) of an event: the lepton, then tracks, photons and neutral hadrons, 19 features each.
+"""The particle list (LLF) of an event: the lepton, then tracks, photons and neutral hadrons.
 
-The list is made in two steps. The first chooses and orders the particles and computes their isolations; it keeps 11
-numbers per particle (`PARTICLE_CORE`), which are stored on disk and shuffled. The second computes the 19 features of
-`features.columns.PARTICLE` from them when the features Parquet is written.
+The list is made in two steps. The first, here, chooses and orders the particles and computes their isolations; it keeps
+11 numbers per particle (`features.columns.PARTICLE_CORE`), which are stored on disk. The second (`features.matrices`)
+computes the 19 features from them when the features Parquet is read.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices
 from features.columns import (
-    MAX_PARTICLES,
-    NUM_PARTICLE_FEATURES,
-    PARTICLE_FEATURE_NAMES,
+    PARTICLE_CORE,
+    PARTICLE_KINDS,
     numbers_of,
 )
 from features.compiling import compiled
 from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates
 from features.isolation_grid import relative_isolations
-from features.kinematics import delta_r2, energy, px, py, pz
+from features.kinematics import delta_r2
 from features.leptons import Lepton, LeptonCuts
 
 #: Codes of `features.settings.Ordering` for the kernels, which take no strings.
@@ -30,21 +29,12 @@ ORDER_FILE: Final = 0
 ORDER_INCREASING: Final = 1
 ORDER_DECREASING: Final = -1
 
-#: Numbers of a particle between the two steps: its kind (TRACK, PHOTON, NEUTRAL, ELECTRON or MUON), and features that
-#: the second step copies.
-PARTICLE_CORE: Final = (
-    *("kind", "charge", "pt", "eta", "phi", "vertex_x", "vertex_y", "vertex_z"),
-    *("iso_charged", "iso_photon", "iso_neutral"),
-)
-NUM_CORE: Final = len(PARTICLE_CORE)
-ELECTRON: Final = 3
-MUON: Final = 4
+#: Kinds of leptons, besides TRACK, PHOTON and NEUTRAL.
+ELECTRON: Final = PARTICLE_KINDS.index("electron")
+MUON: Final = PARTICLE_KINDS.index("muon")
 
 #: Column numbers.
-CORE: Final = numbers_of(PARTICLE_CORE)
-_OUT: Final = numbers_of(PARTICLE_FEATURE_NAMES)
-#: Source and target column of each copied feature.
-_COPIES: Final = tuple((PARTICLE_CORE.index(name), PARTICLE_FEATURE_NAMES.index(name)) for name in PARTICLE_CORE[1:])
+CORE: Final = numbers_of(tuple(PARTICLE_CORE))
 
 
 class Caps(NamedTuple):
@@ -248,46 +238,3 @@ def particle_list(
             out[row, CORE.vertex_y] = tracks.y[track]
             out[row, CORE.vertex_z] = tracks.z[track]
     return chosen.size + 1
-
-
-@compiled
-def fill_features(core: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """Fill `out`, (num_particles, 19), from `core`, (num_particles, 11): massless kinematics and the kind flags."""
-    for row in range(core.shape[0]):
-        kind = int(core[row, CORE.kind])
-        pt, eta, phi = float(core[row, CORE.pt]), float(core[row, CORE.eta]), float(core[row, CORE.phi])
-        out[row, _OUT.energy] = energy(pt, eta)
-        out[row, _OUT.px] = px(pt, phi)
-        out[row, _OUT.py] = py(pt, phi)
-        out[row, _OUT.pz] = pz(pt, eta)
-        for source, target in _COPIES:
-            out[row, target] = core[row, source]
-        out[row, _OUT.is_charged_hadron] = kind == TRACK
-        out[row, _OUT.is_neutral_hadron] = kind == NEUTRAL
-        out[row, _OUT.is_photon] = kind == PHOTON
-        out[row, _OUT.is_electron] = kind == ELECTRON
-        out[row, _OUT.is_muon] = kind == MUON
-
-
-@compiled
-def padded_features(core: NDArray[np.float32], offsets: Indices) -> NDArray[np.float32]:
-    """The 19 features of the particles of many events, zero padded.
-
-    Args:
-        core: (num_particles, 11) of all events, in the order of the events.
-        offsets: (num_events + 1,) rows of `core` that each event owns.
-
-    Returns:
-        (num_events, 801, 19).
-    """
-    out = np.zeros((offsets.size - 1, MAX_PARTICLES, NUM_PARTICLE_FEATURES), dtype=np.float32)
-    for event in range(offsets.size - 1):
-        fill_features(core[offsets[event] : offsets[event + 1]], out[event])
-    return out
-
-
-def particle_features(core: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The 19 features of particles, unpadded; (num_particles, 11) to (num_particles, 19)."""
-    out = np.empty((len(core), NUM_PARTICLE_FEATURES), dtype=np.float32)
-    fill_features(core, out)
-    return out

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from features.columns import INPUT_COLUMNS
+from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_CORE
 from features.compiling import compiled
-from features.distributions import Histograms, add, fill
+from features.distributions import EVENTS_FOR_PARTICLES, Histograms, add, fill
 from features.kernel_pass import EventKeys, unmixed_schema
-from features.low_level import NUM_CORE, padded_features
+from features.matrices import features_of, list_columns, particles_in
 from features.mixing import RowGroupLayout
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, TRAIN, features_schema
@@ -30,6 +30,9 @@ EVENTS_PER_TASK: Final = 8192
 
 #: Columns with minimum and maximum in the footer; for the features they would cost time and be of no use.
 _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "entry"]
+
+#: Columns with few different values.
+_WITH_DICTIONARY: Final = ["file_uuid", "sample", *(f"particle_{name}.list.element" for name in ("kind", "charge"))]
 
 
 class MixingPlan(NamedTuple):
@@ -176,7 +179,7 @@ def write_groups(
 def write_group(
     split: int, group: int, tables: Iterable[pa.Table], classes: list[str], out_dir: Path
 ) -> tuple[GroupWritten, Histograms]:
-    """Sort by mixing key, compute the features, pad and write; the order of arrival does not change the file."""
+    """Sort by mixing key and write; the order of arrival does not change the file."""
     table = pa.concat_tables(tables)
     identity = table.drop_columns(["core"])
     order = pc.sort_indices(
@@ -186,31 +189,33 @@ def write_group(
     hlf = _one_chunk(table["hlf"]).values.to_numpy().reshape(len(order), -1)
     lists = _one_chunk(table["core"])
     offsets = lists.offsets.to_numpy() // NUM_CORE
-    particles = padded_features(lists.values.to_numpy().reshape(-1, NUM_CORE), offsets)
     num_particles = np.diff(offsets).astype(np.int32)
     known = {*unmixed_schema().names, "group", "mixing"}
     carried = [field for field in table.schema if field.name not in known]
     columns = {
-        "hlf": _list_column(hlf),
-        "particles": _list_column(particles.reshape(len(particles), -1)),
+        **{name: pa.array(values) for name, values in zip(HLF_NAMES, np.ascontiguousarray(hlf.T), strict=True)},
+        **list_columns(lists.values.to_numpy().reshape(-1, NUM_CORE), offsets),
         "num_particles": pa.array(num_particles),
         **{name: _one_chunk(table[name]) for name in ("label", "weight", "sample", "file_uuid", "entry")},
         **{field.name: _one_chunk(table[field.name]) for field in carried},
     }
     schema = features_schema(carried)
     arrays = [columns[field.name].cast(field.type) for field in schema]
-    write_features(pa.Table.from_arrays(arrays, schema=schema), out_dir / group_file(split, group))
+    features = pa.Table.from_arrays(arrays, schema=schema)
+    write_features(features, out_dir / group_file(split, group))
+    _, particles = particles_in(features)
     labels, weights = table["label"].to_numpy(), table["weight"].to_numpy()
     # The scaler must depend on the training split only, so no other split has statistics.
-    fitted = slice(None) if split == TRAIN else slice(0)
+    fitted = None if split == TRAIN else 0
     written = GroupWritten(
         split,
         group,
         table.num_rows,
-        ColumnStatistics.of(hlf[fitted], INPUT_COLUMNS["hlf"].log_above),
-        ColumnStatistics.of_padded(particles[fitted], num_particles[fitted], INPUT_COLUMNS["particles"].log_above),
+        ColumnStatistics.of(hlf[:fitted], INPUT_COLUMNS["hlf"].log_above),
+        ColumnStatistics.of(features_of(particles, fitted), INPUT_COLUMNS["particles"].log_above),
     )
-    return written, fill(hlf, particles, num_particles, labels, weights, classes)
+    few = features_of(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
+    return written, fill(hlf, few, num_particles, labels, weights, classes)
 
 
 def write_features(table: pa.Table, path: Path) -> None:
@@ -225,7 +230,7 @@ def write_features(table: pa.Table, path: Path) -> None:
         compression="zstd",
         compression_level=1,
         row_group_size=max(1, table.num_rows),
-        use_dictionary=["file_uuid", "sample"],
+        use_dictionary=_WITH_DICTIONARY,
         write_statistics=_WITH_STATISTICS,
         write_batch_size=1 << 16,
     )
@@ -235,12 +240,6 @@ def write_features(table: pa.Table, path: Path) -> None:
 def group_file(split: int, group: int) -> str:
     """Name of a row group's file inside the dataset."""
     return f"{SPLITS[split]}/part-{group:05d}.parquet"
-
-
-def _list_column(rows: NDArray[np.float32]) -> pa.Array:
-    """(num_rows, width) numbers as a list column."""
-    offsets = np.arange(0, rows.size + 1, rows.shape[1], dtype=np.int32)
-    return pa.ListArray.from_arrays(offsets, np.ascontiguousarray(rows, dtype=np.float32).ravel())
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -9,42 +9,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.asinh import asinh
-from features.columns import SCALED_LIMIT, Column
+from features.columns import SCALED_LIMIT, ModelInput
 from features.compiling import compiled
 
 
 @compiled
-def moments(
-    rows: NDArray[Any], counts: NDArray[np.int64], log_above: NDArray[Any]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and sum of squared deviations of the columns of padded `rows`, in double precision; see `of_padded`."""
-    columns = rows.shape[2]
+def moments(rows: NDArray[Any], log_above: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and sum of squared deviations of the columns of (num_rows, num_columns), in double precision."""
+    count, columns = rows.shape
     mean, m2 = np.zeros(columns), np.zeros(columns)
-    values = np.empty(max(counts.max(), 1) if counts.size else 1, rows.dtype)
-    before = 0
-    for block in range(counts.size):
-        count = counts[block]
-        if count == 0:
-            continue
-        share = count / (before + count)
-        for column in range(columns):
-            total, squares, unit = 0.0, 0.0, log_above[column]
+    if count == 0:
+        return mean, m2
+    values = np.empty(count, rows.dtype)
+    for column in range(columns):
+        total, squares, unit = 0.0, 0.0, log_above[column]
+        for row in range(count):
+            values[row] = rows[row, column]
+        if unit > 0:
             for row in range(count):
-                values[row] = rows[block, row, column]
-            if unit > 0:
-                for row in range(count):
-                    values[row] = asinh(values[row] / unit)
-            for row in range(count):
-                total += values[row]
-            own = total / count
-            for row in range(count):
-                deviation = values[row] - own
-                squares += deviation * deviation
-            # Chan, Golub, LeVeque 1979, as in `merge`.
-            delta = own - mean[column]
-            mean[column] += delta * share
-            m2[column] += squares + delta * delta * before * share
-        before += count
+                values[row] = asinh(values[row] / unit)
+        for row in range(count):
+            total += values[row]
+        mean[column] = total / count
+        for row in range(count):
+            deviation = values[row] - mean[column]
+            squares += deviation * deviation
+        m2[column] = squares
     return mean, m2
 
 
@@ -72,24 +62,9 @@ class ColumnStatistics(NamedTuple):
             >>> ColumnStatistics.of(np.array([[1.0], [3.0]])).std
             array([1.])
         """
-        return cls.of_padded(rows[None], np.array([len(rows)]), log_above)
-
-    @classmethod
-    def of_padded(
-        cls,
-        rows: NDArray[np.floating[Any]],
-        counts: NDArray[np.integer[Any]],
-        log_above: Sequence[float] = (),
-    ) -> Self:
-        """Statistics of the first `counts[i]` rows of each block of (num_blocks, num_rows, num_columns) numbers.
-
-        Examples:
-            >>> ColumnStatistics.of_padded(np.array([[[1.0], [0.0]], [[3.0], [0.0]]]), np.array([1, 1])).mean
-            array([2.])
-        """
-        units = np.array(log_above or [0.0] * rows.shape[2], rows.dtype)
-        mean, m2 = moments(np.ascontiguousarray(rows), counts.astype(np.int64), units)
-        return cls(int(counts.sum()), mean, m2)
+        units = np.array(log_above or [0.0] * rows.shape[1], rows.dtype)
+        mean, m2 = moments(np.ascontiguousarray(rows), units)
+        return cls(len(rows), mean, m2)
 
     def merge(self, other: ColumnStatistics) -> ColumnStatistics:
         """Statistics of both sets of rows together (Chan, Golub, LeVeque 1979)."""
@@ -113,6 +88,6 @@ class ColumnStatistics(NamedTuple):
         return {"rows": self.rows, "mean": self.mean.tolist(), "std": self.std.tolist()}
 
 
-def scaler_json(statistics: ColumnStatistics, column: Column) -> dict[str, Any]:
+def scaler_json(statistics: ColumnStatistics, column: ModelInput) -> dict[str, Any]:
     """What the model's scaling layer needs of a column: `rows`, `mean`, `std`, `log_above`, `limit`."""
     return {**statistics.to_json(), "log_above": list(column.log_above), "limit": SCALED_LIMIT}

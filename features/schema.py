@@ -23,17 +23,16 @@ IDENTITY_COLUMNS: Final = ("file_uuid", "entry")
 def features_schema(carried: Sequence[pa.Field] = ()) -> pa.Schema:
     """Arrow schema of the features Parquet; values are unscaled, nothing is nullable.
 
-    `hlf` and `particles` (row-major, zero padded) are plain lists, because petastorm reads lists of equal length as
-    matrices. Columns that the user carries along come last.
+    Columns that the user carries along come last.
 
     Examples:
-        >>> features_schema().names
-        ['hlf', 'particles', 'num_particles', 'label', 'weight', 'sample', 'file_uuid', 'entry']
+        >>> features_schema().field("particle_pt").type
+        ListType(list<element: float not null>)
     """
     fields = []
     for column in COLUMNS.values():
         kind = pa.type_for_alias(column.dtype)
-        if column.shape:
+        if column.is_list:
             kind = pa.list_(pa.field("element", kind, nullable=False))
         fields.append(pa.field(column.name, kind, nullable=False))
     return pa.schema([*fields, *carried])

@@ -8,8 +8,9 @@ from pathlib import Path
 import xxhash
 
 from ingestion.errors import IngestionError, read_error
-from ingestion.files import FileInfo, is_url
+from ingestion.files import FileInfo
 from ingestion.retrying import patiently
+from ingestion.storage import is_url
 
 
 def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import errno
 import re
+import ssl
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final, Self
@@ -26,6 +27,16 @@ _PASSING: Final = {
     errno.ENETUNREACH,
     errno.EHOSTUNREACH,
 }
+#: HTTP statuses of refused access.
+_REFUSALS: Final = {401, 403, 407}
+_IN_THE_URL: Final = "Put user name and password into the URL, as docs/own-files.md shows."
+#: Where credentials come from, by protocol.
+_CREDENTIALS: Final = {
+    "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_ENDPOINT_URL for a server other than Amazon's).",
+    "http": _IN_THE_URL,
+    "https": _IN_THE_URL,
+    "root": "Renew the proxy (X509_USER_PROXY) or the token (BEARER_TOKEN_FILE).",
+}
 #: HTTP statuses from this one on are errors of the server.
 _SERVER_ERROR: Final = 500
 #: Libraries whose errors are of the network, even if they are no OSError.
@@ -37,6 +48,8 @@ class IngestionError(Exception):
 
     is_of_the_file: ClassVar[bool] = True
     """Whether the file may be skipped for it; else other files fail likewise."""
+    may_pass: ClassVar[bool] = False
+    """Whether another attempt may succeed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(redact(message))
@@ -91,6 +104,8 @@ class DamagedFileError(IngestionError):
 class UnreachableFileError(IngestionError):
     """The file could not be read this time; a second attempt may succeed."""
 
+    may_pass = True
+
     @classmethod
     def at(cls, path: str, *, where: str, cause: Exception) -> Self:
         """Say what could not be read, with the message of the file system."""
@@ -98,6 +113,43 @@ class UnreachableFileError(IngestionError):
             f"{path}: {where} could not be read ({type(cause).__name__}: {_first_line(cause)}). "
             f"Check that its server or disk answers, and run again."
         )
+
+
+class RefusedFileError(IngestionError):
+    """The server refuses access: credentials are missing, wrong or without the right to read."""
+
+    is_of_the_file = False
+
+    @classmethod
+    def at(cls, path: str, *, where: str, cause: BaseException) -> Self:
+        """Say what is refused, with the server's words, and where credentials come from."""
+        fix = _CREDENTIALS.get(path.partition("://")[0].lower(), "Check the credentials of this server.")
+        return cls(
+            f"{path}: the server refuses access to {where} ({type(cause).__name__}: {_first_line(cause)}). {fix}"
+        )
+
+
+class UntrustedServerError(IngestionError):
+    """The certificate of a server is not signed by an authority that this machine trusts."""
+
+    is_of_the_file = False
+
+    @classmethod
+    def at(cls, path: str, *, cause: BaseException) -> Self:
+        """Say whose certificate, with the reason."""
+        return cls(
+            f"{path}: the certificate of the server is not trusted ({_first_line(cause)}). If the server is the right "
+            f"one, set SSL_CERT_FILE to a file with the certificate of its authority (PEM)."
+        )
+
+
+class NoBucketError(NoFilesError):
+    """The bucket of a URL is not there."""
+
+    @classmethod
+    def at_url(cls, url: str, *, cause: BaseException) -> Self:
+        """Name the URL, with the server's words."""
+        return cls(f"{url}: {_first_line(cause)}. Correct the URL under samples: in the config.")
 
 
 class ProgramReadError(IngestionError):
@@ -119,12 +171,42 @@ class ProgramReadError(IngestionError):
 
 def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
     """The error to raise after a failed read: the file is damaged, gone or out of reach, or the program is at fault."""
-    if isinstance(cause, FileNotFoundError | PermissionError) and not may_pass(path, cause):
+    if problem := remote_error(path, where=where, cause=cause):
+        return problem
+    if isinstance(cause, FileNotFoundError | PermissionError):
         return UnreadableFileError(f"{path} cannot be opened any more ({cause}). Check the path and its permissions.")
-    if may_pass(path, cause):
-        return UnreachableFileError.at(path, where=where, cause=cause)
     kind = ProgramReadError if _of_the_program(cause) else DamagedFileError
     return kind.at(path, where=where, cause=cause)
+
+
+def remote_error(path: str, *, where: str, cause: Exception) -> IngestionError | None:
+    """The error to raise if the server, the network or a disk is at fault; None if it is something else."""
+    reason = _innermost(cause)
+    if "://" in path:
+        if isinstance(reason, ssl.SSLCertVerificationError) or "Certificate" in type(reason).__name__:
+            return UntrustedServerError.at(path, cause=reason)
+        if type(reason).__name__ == "NoSuchBucket":
+            return NoBucketError.at_url(path, cause=cause)
+        if _is_refused(reason):
+            return RefusedFileError.at(path, where=where, cause=reason)
+    return UnreachableFileError.at(path, where=where, cause=cause) if may_pass(path, cause) else None
+
+
+def _innermost(cause: BaseException) -> BaseException:
+    """What fsspec hides: it raises FileNotFoundError for every failure while it asks for a size."""
+    while isinstance(cause, FileNotFoundError) and cause.__cause__ is not None:
+        cause = cause.__cause__
+    return cause
+
+
+def _is_refused(cause: BaseException) -> bool:
+    """Whether a server asks for other credentials."""
+    if getattr(cause, "status", None) in _REFUSALS or isinstance(cause, PermissionError):
+        return True
+    # Of botocore: NoCredentialsError, PartialCredentialsError; of XRootD: the numbers of its errors.
+    return type(cause).__name__.endswith("CredentialsError") or (
+        isinstance(cause, OSError) and re.search(r"\[3010\]|auth failed", str(cause), re.IGNORECASE) is not None
+    )
 
 
 def _of_the_program(cause: Exception) -> bool:
@@ -146,7 +228,7 @@ def may_pass(path: str, cause: BaseException) -> bool:
         return True
     if isinstance(cause, OSError) and cause.errno in _PASSING:
         return True
-    return "://" in path and _of_the_server(cause)
+    return "://" in path and _of_the_server(_innermost(cause))
 
 
 def _of_the_server(cause: BaseException) -> bool:
@@ -154,9 +236,6 @@ def _of_the_server(cause: BaseException) -> bool:
     status = getattr(cause, "status", None)
     if status is not None:
         return int(status) >= _SERVER_ERROR
-    if isinstance(cause, FileNotFoundError) and cause.__cause__ is not None:
-        # fsspec raises FileNotFoundError for every failure while it asks for a size.
-        return _of_the_server(cause.__cause__)
     if isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError):
         return False
     if isinstance(cause, OSError) and re.search(r"\[3011\]|no such file", str(cause), re.IGNORECASE):
@@ -313,5 +392,5 @@ def _some(names: Sequence[str], *, at_most: int = 8) -> str:
     return ", ".join(names[:at_most]) + more
 
 
-def _first_line(cause: Exception) -> str:
+def _first_line(cause: BaseException) -> str:
     return next(iter(str(cause).strip().splitlines()), "no message")

@@ -11,10 +11,8 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 import awkward as ak
-import fsspec
 import uproot
 import xxhash
-from fsspec.implementations.local import LocalFileSystem
 
 from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.errors import (
@@ -28,16 +26,16 @@ from ingestion.errors import (
     MixedWeightsError,
     NoFilesError,
     TruncatedFileError,
-    UnreachableFileError,
     UnreadableFileError,
     WaitingFilesError,
     WrongBranchTypeError,
-    may_pass,
     read_error,
+    remote_error,
 )
 from ingestion.retrying import patiently
 from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
+from ingestion.storage import file_system, has_wildcards, is_url, matching, size_and_time
 from ingestion.waiting import Cause, Waiting, arrived_late, is_recent, why_nothing_is_read
 
 _INSPECTORS: Final = 8
@@ -144,7 +142,7 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
     """
     found: list[SourceFile] = []
     for sample in samples:
-        matches = [(pattern, patiently(_matches, pattern)) for pattern in sample.files]
+        matches = [(pattern, patiently(matching, pattern)) for pattern in sample.files]
         unmatched = [pattern for pattern, paths in matches if not paths]
         missing = unmatched
         if on_unmatched and len(unmatched) < len(matches):
@@ -345,7 +343,7 @@ def _identity(path: str, uuid: UUID) -> str:
     if uuid.int:
         return str(uuid)
     digest = xxhash.xxh3_128()
-    filesystem, name = _filesystem(path)
+    filesystem, name = file_system(path)
     with filesystem.open(name, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
@@ -399,13 +397,13 @@ def _check_header(path: str, size: int) -> None:
 
     Layout: magic 'root', int32 version, int32 fBEGIN, then fEND as int32, or int64 from version 1000000 on.
     """
-    filesystem, name = _filesystem(path)
+    filesystem, name = file_system(path)
     try:
         with filesystem.open(name, "rb") as file:
             head = file.read(20)
     except Exception as cause:
-        if may_pass(path, cause):
-            raise UnreachableFileError.at(path, where="its header", cause=cause) from cause
+        if problem := remote_error(path, where="its header", cause=cause):
+            raise problem from cause
         if not isinstance(cause, OSError):
             raise
         raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check its permissions.") from cause
@@ -421,73 +419,8 @@ def _check_header(path: str, size: int) -> None:
         raise TruncatedFileError.at(path, expected=end, actual=size)
 
 
-def size_and_time(path: str) -> tuple[int, str]:
-    """Size in bytes, and modification time in the words of the file system (empty if it has none)."""
-    filesystem, name = _filesystem(path)
-    try:
-        info: dict[str, Any] = filesystem.info(name)
-    except Exception as cause:
-        if may_pass(path, cause):
-            raise UnreachableFileError.at(path, where="its size", cause=cause) from cause
-        if not isinstance(cause, OSError | ValueError):
-            raise
-        raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check the path and its permissions.") from cause
-    if info.get("type") == "directory":
-        raise UnreadableFileError(f"{path} is a folder. Give a glob of the files in it, such as '{path}/*.root'.")
-    if info.get("type") != "file":
-        raise UnreadableFileError(
-            f"{path} is no ordinary file (a {info.get('type')}). Take it out of the sample's files."
-        )
-    stamp = next((info[key] for key in ("mtime", "ETag", "LastModified", "Last-Modified") if info.get(key)), "")
-    return int(info["size"] or 0), str(stamp)
-
-
-def _filesystem(path: str) -> tuple[Any, str]:
-    """The file system of a path or URL, and the name on it."""
-    if not is_url(path):
-        # fsspec's parser would read '::' in a name as a chain of file systems.
-        return LocalFileSystem(), path
-    try:
-        filesystem, name = fsspec.core.url_to_fs(path)
-    except (ImportError, ValueError) as cause:
-        raise UnreadableFileError(
-            f"{path} cannot be reached ({cause}). Install the plug-in for this kind of URL: pip install -e '.[xrootd]' "
-            f"(fsspec-xrootd, for root://), '.[s3]' (s3fs) or '.[https]' (aiohttp). Or correct the URL."
-        ) from cause
-    return filesystem, name
-
-
-def is_url(path: str) -> bool:
-    """Whether a path names a server or a plug-in's file system."""
-    return "://" in path
-
-
 def _resolved(pattern: str) -> str:
     return pattern if is_url(pattern) else str(Path(pattern).absolute())
-
-
-def _matches(pattern: str) -> list[str]:
-    """Sorted paths that match; an existing path matches itself."""
-    filesystem, name = _filesystem(pattern)
-    # An existing name is no pattern, even with wildcards in it.
-    if _exists(filesystem, name, pattern):
-        return [pattern]
-    if not has_wildcards(name):
-        return []
-    try:
-        found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
-    except Exception as cause:
-        if may_pass(pattern, cause):
-            raise UnreachableFileError.at(pattern, where="the list of its files", cause=cause) from cause
-        raise
-    if not is_url(pattern):
-        return found
-    return [filesystem.unstrip_protocol(path) for path in found]
-
-
-def has_wildcards(name: str) -> bool:
-    """Whether a name contains wildcards."""
-    return any(sign in name for sign in "*?[")
 
 
 def _may_come_later(pattern: str) -> bool:
@@ -504,19 +437,6 @@ def _awaits_files(pattern: str) -> bool:
     parts = Path(pattern).parts
     fixed = Path(*itertools.takewhile(lambda part: not has_wildcards(part), parts))
     return _may_come_later(pattern) and (is_url(pattern) or fixed.is_dir())
-
-
-def _exists(filesystem: Any, name: str, pattern: str) -> bool:
-    """Like `filesystem.exists`, but raises when a server is down, where `exists` gives False."""
-    if not is_url(pattern):
-        return bool(filesystem.exists(name))
-    try:
-        filesystem.info(name)
-    except Exception as cause:
-        if may_pass(pattern, cause) and not has_wildcards(name):
-            raise UnreachableFileError.at(pattern, where="whether it is there", cause=cause) from cause
-        return False
-    return True
 
 
 def _neighbours(pattern: str) -> list[str]:

@@ -30,6 +30,7 @@ from ingestion.schema import (
     struct_type,
 )
 from ingestion.settings import IngestSettings, field_branches
+from ingestion.storage import limit_waiting, protocol_of
 from ingestion.thresholds import (
     Mask,
     Offsets,
@@ -98,6 +99,7 @@ def read_events(
         del names[absent]
     names |= settings.carried
     with _reading(info, f"entries {start} to {stop - 1}"):
+        limit_waiting(protocol_of(info.path))
         tree = uproot.open({info.path: settings.tree})
     with tree:
         with _reading(info, "its baskets' index"):

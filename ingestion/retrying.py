@@ -10,7 +10,7 @@ import tenacity
 from ingestion.errors import UnreachableFileError
 
 #: Attempts at a read whose failure may pass.
-ATTEMPTS: Final = 3
+ATTEMPTS: Final = 4
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -24,7 +24,7 @@ def patiently(read: Callable[_Arguments, _Result], *args: _Arguments.args, **kwa
     """
     attempts = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ATTEMPTS),
-        wait=tenacity.wait_exponential(multiplier=0.3),
+        wait=tenacity.wait_exponential(exp_base=3),
         retry=tenacity.retry_if_exception_type(UnreachableFileError),
         reraise=True,
     )

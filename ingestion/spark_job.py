@@ -22,11 +22,12 @@ from pyspark import Accumulator, SparkContext
 from ingestion.changes import content_digest, file_digest
 from ingestion.copies import UInt64s, find_copies
 from ingestion.errors import BadFilesError, CopiedEventsError, DamagedFileError, EmptySampleError, IngestionError
-from ingestion.files import BadFile, FileInfo, refuse_too_many, size_and_time
+from ingestion.files import BadFile, FileInfo, refuse_too_many
 from ingestion.reader import keys_of_events, read_events, select_events
 from ingestion.retrying import patiently
 from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
+from ingestion.storage import size_and_time
 
 #: Counters of the cutflow; entries = events + rejections.
 STEPS: Final = (

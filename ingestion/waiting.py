@@ -72,7 +72,7 @@ def arrived_late(modified: str, until: dt.datetime | None) -> bool:
     """Whether a local file was modified at `until` or later.
 
     Args:
-        modified: The time from `ingestion.files.size_and_time`; times of servers give False.
+        modified: The time from `ingestion.storage.size_and_time`; times of servers give False.
         until: The time; None gives False.
 
     Examples:

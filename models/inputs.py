@@ -1,4 +1,4 @@
-"""Turns columns of the features Parquet into the input tensors of networks."""
+"""Turns the inputs of `features.matrices` into the tensors that networks take."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from models.errors import InputError
 
 
 def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, dtype: torch.dtype) -> list[Tensor]:
-    """Input tensors for the `forward` of a network, from columns of the features Parquet.
+    """Input tensors for the `forward` of a network, as `features.matrices.model_inputs` makes them.
 
     Particle lists are cut to the longest event, since the time of a recurrent network grows with the list.
 
     Args:
-        columns: Columns of B events: `hlf` (B, NUM_HLF), `particles` (B, 801 * 19), `num_particles` (B,); others are
+        columns: Columns of B events: `hlf` (B, NUM_HLF), `particles` (B, 801, 19), `num_particles` (B,); others are
             ignored.
         names: The network's `inputs`.
         dtype: Floating point type of the network.
@@ -29,7 +29,7 @@ def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, 
         InputError: A column has another shape, or a number of particles is negative or above the number of rows.
 
     Examples:
-        >>> columns = {"particles": np.zeros((2, 801 * 19), np.float32), "num_particles": np.array([5, 3], np.int32)}
+        >>> columns = {"particles": np.zeros((2, 801, 19), np.float32), "num_particles": np.array([5, 3], np.int32)}
         >>> [tuple(tensor.shape) for tensor in input_tensors(columns, list(columns), dtype=torch.float32)]
         [(2, 5, 19), (2,)]
     """

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.columns import COLUMNS
+from features.matrices import columns_of, model_inputs
 from features.schema import IDENTITY_COLUMNS
 from models.errors import InputError
 
@@ -43,7 +44,7 @@ def predict(
         model: The model.
         files: Features Parquet files.
         batch_size: Number of rows to read and predict at once; 256 rows with particle lists take half a GB.
-        also: Further columns of the files to keep.
+        also: Inputs to keep, such as `hlf`.
         at_most: Highest number of events; the first events are a random sample, since rows are mixed.
         on_events: Called with the number of each batch.
         instead: Inputs that replace those of the files, one row for each row of all files.
@@ -54,8 +55,9 @@ def predict(
 
     Raises:
         InputError: The files hold no events, or lack features that the model takes.
+        features.errors.DatasetError: The files hold other features.
     """
-    kept = [*IDENTITY_COLUMNS, "sample", "label", "weight", *also]
+    kept = [*IDENTITY_COLUMNS, "sample", "label", "weight"]
     parts: list[pa.Table] = []
     left, start = at_most, 0
     for file in files:
@@ -63,23 +65,23 @@ def predict(
             break
         with pq.ParquetFile(file) as parquet:
             names = parquet.schema_arrow.names
-            missing = {*kept, *model.inputs} - set(names)
+            needed = {*kept, *columns_of([*model.inputs, *also])}
+            missing = needed - set(names)
             if missing:
                 raise InputError(f"{file} has no column {sorted(missing)}. Make the features again.")
             carried = [name for name in names if name not in COLUMNS]
-            for batch in parquet.iter_batches(batch_size, columns=sorted({*kept, *carried, *model.inputs})):
+            for batch in parquet.iter_batches(batch_size, columns=sorted({*needed, *carried})):
                 chosen = batch if left is None else batch.slice(0, left)
                 if chosen.num_rows == 0:
                     break
-                inputs = {name: rows_of(chosen, name) for name in model.inputs}
-                inputs |= {name: rows[start : start + chosen.num_rows] for name, rows in (instead or {}).items()}
+                inputs = model_inputs(chosen, {*model.inputs, *also})
+                replaced = {name: rows[start : start + chosen.num_rows] for name, rows in (instead or {}).items()}
                 start += chosen.num_rows
-                scores = model.probabilities(inputs)
-                parts.append(
-                    pa.Table.from_batches([chosen.select([*kept, *carried])]).append_column(
-                        "probability", pa.array(list(scores))
-                    )
-                )
+                scores = model.probabilities({name: inputs[name] for name in model.inputs} | replaced)
+                part = pa.Table.from_batches([chosen.select([*kept, *carried])])
+                for name, rows in {**{name: inputs[name] for name in also}, "probability": scores}.items():
+                    part = part.append_column(name, pa.array(list(rows)))
+                parts.append(part)
                 left = None if left is None else left - chosen.num_rows
                 if on_events:
                     on_events(chosen.num_rows)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from features.matrices import columns_of, model_inputs
 from features.schema import OTHER_WEIGHTS
 from models.evaluation import figures as plots
 from models.evaluation.boosted_trees import BoostedTrees
@@ -208,10 +209,10 @@ def boosted_trees(
     files: Sequence[Path], classes: Sequence[str], class_weights: Sequence[float], *, seed: int
 ) -> Candidate:
     """The reference: gradient-boosted trees on the high-level features, fitted to the training split."""
-    table = pa.concat_tables([pq.read_table(file, columns=["hlf", "label", "weight"]) for file in files])
+    table = pa.concat_tables([pq.read_table(file, columns=columns_of(["hlf", "label", "weight"])) for file in files])
     labels = table["label"].to_numpy()
     weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
-    hlf = np.stack(table["hlf"].to_numpy())
+    hlf = model_inputs(table, ["hlf"])["hlf"]
     return Candidate("boosted-trees", BoostedTrees.fit(hlf, labels, weights, classes=list(classes), seed=seed))
 
 

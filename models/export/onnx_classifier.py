@@ -106,7 +106,7 @@ class OnnxClassifier:
         Particle lists are cut to the longest event.
 
         Args:
-            columns: Columns of B events: `hlf` (B, NUM_HLF), `particles` (B, 801 * 19), `num_particles` (B,), unscaled,
+            columns: Columns of B events: `hlf` (B, NUM_HLF), `particles` (B, 801, 19), `num_particles` (B,), unscaled,
                 in the units of `features.columns`; columns that are not in `inputs` are ignored.
 
         Raises:

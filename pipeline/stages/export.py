@@ -67,12 +67,12 @@ def _export(context: Context, network: str, run_id: str) -> dict[str, Any]:
     import pyarrow.parquet as pq
 
     from features.dataset import FeatureDataset
+    from features.matrices import columns_of, model_inputs
     from models.export.latency import measure_latency, measure_throughput
     from models.export.onnx_classifier import OnnxClassifier
     from models.export.onnx_export import export_onnx
     from models.export.parity import PARITY_TOLERANCE, largest_difference
     from models.export.program_export import export_program
-    from models.prediction import rows_of
     from models.saved_model import load_model
 
     dataset = FeatureDataset.load(context.upstream["features"].folder)
@@ -82,8 +82,8 @@ def _export(context: Context, network: str, run_id: str) -> dict[str, Any]:
     export_onnx(model, spec, folder / "model.onnx", run_id=run_id)
     export_program(model, spec, folder / "model.pt2")
     with pq.ParquetFile(dataset.files("test")[0]) as parquet:
-        batch = next(parquet.iter_batches(_EVENTS, columns=list(model.inputs)))
-    columns = {name: rows_of(batch, name) for name in model.inputs}
+        batch = next(parquet.iter_batches(_EVENTS, columns=columns_of(model.inputs)))
+    columns = model_inputs(batch, model.inputs)
     exported = OnnxClassifier.load(folder / "model.onnx")
     return {
         "bytes": (folder / "model.onnx").stat().st_size,

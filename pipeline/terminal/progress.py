@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 _SECONDS_BETWEEN_LINES: Final = 5.0
-#: After this time without an update, a line repeats the last state.
+#: After this time without a line, one repeats the last state; after twice this time again, then after four times.
 _SECONDS_OF_SILENCE: Final = 9.0
+_LONGEST_SILENCE: Final = 300.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 
 
@@ -34,6 +35,9 @@ class Bar:
         self._done = 0
         self._begun = self._last_line = time.monotonic()
         self._words = "starting"
+        self._state: tuple[int, int, str] | None = None
+        self._is_news = False
+        self._silence = _SECONDS_OF_SILENCE
         self._ended = threading.Event()
         # Rate and remaining time start at the first update: the start of Spark or MPI is not part of the work.
         self._first: tuple[float, int] | None = None
@@ -66,11 +70,12 @@ class Bar:
     def _break_silence(self) -> None:
         while not self._ended.wait(_SECONDS_BETWEEN_LOOKS):
             now = time.monotonic()
-            if now - self._last_line >= _SECONDS_OF_SILENCE:
+            if now - self._last_line >= self._silence:
+                self._silence = min(2 * self._silence, _LONGEST_SILENCE)
                 self._line(f"{self._words}, at work for {now - self._begun:.0f} s")
 
     def _line(self, words: str) -> None:
-        self._last_line = time.monotonic()
+        self._last_line, self._is_news = time.monotonic(), False
         self._console.print(f"  {self._label}: {words}", highlight=False, markup=False)
 
     def add(self, number: int) -> None:
@@ -89,7 +94,9 @@ class Bar:
         if rate and done < total:
             parts += [f"{rate:,.0f}/s", f"about {(total - done) / rate:.0f} s left"]
         self._words = ", ".join([*parts, *([note] if note else [])])
+        if (done, total, note) != self._state:
+            self._state, self._is_news, self._silence = (done, total, note), True, _SECONDS_OF_SILENCE
         if self._progress:
             self._progress.update(self._task, completed=done, total=total or None, words=self._words)
-        elif time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
+        elif self._is_news and time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._line(self._words)

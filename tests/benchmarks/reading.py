@@ -23,14 +23,16 @@ import pyarrow.parquet as pq
 import torch
 from torch import nn
 
-from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import HLF_NAMES, MAX_PARTICLES, NUM_CORE, NUM_HLF, PARTICLE_KINDS
 from features.dataset import FeatureDataset, RowGroup
+from features.matrices import columns_of, list_columns
 from features.mixing_pass import write_features
 from training.readers.batch import Batch
 from training.readers.opening import open_reader
 from training.readers.petastorm_compat import make_batch_reader
 from training.readers.reader import Reader
 from training.readers.sharding import plan_epoch, share_of
+from training.readers.sources import transform_spec
 
 HLF = ("hlf",)
 PARTICLES = ("particles", "num_particles")
@@ -62,13 +64,13 @@ def make_dataset(folder: Path, num_groups: int, rows: int, *, particles: bool) -
     for number in range(num_groups + 1):
         lengths = rng.integers(500, MAX_PARTICLES + 1, rows, dtype=np.int32)
         columns = {
-            "hlf": list_column(rng.normal(size=(rows, NUM_HLF)).astype(np.float32)),
+            **{name: pa.array(rng.normal(size=rows).astype(np.float32)) for name in HLF_NAMES},
             "num_particles": pa.array(lengths),
             "label": pa.array(rng.integers(0, 3, rows)),
             "weight": pa.array(rng.uniform(0.5, 1.5, rows).astype(np.float32)),
         }
-        if particles:
-            columns["particles"] = list_column(made_particles(rng, lengths).reshape(rows, -1))
+        # The writer looks for the columns of particles too.
+        columns |= made_particles(rng, lengths if particles else np.zeros(rows, np.int32))
         split = "train" if number < num_groups else "val"
         groups.append(RowGroup(f"{split}/part-{number:05d}.parquet", rows))
         # The writer looks for these columns.
@@ -78,31 +80,26 @@ def make_dataset(folder: Path, num_groups: int, rows: int, *, particles: bool) -
     return FeatureDataset(folder, ["QCD", "ttbar", "W+jets"], [2.0, 1.0, 0.5], splits, {})
 
 
-def made_particles(rng: np.random.Generator, lengths: np.ndarray) -> np.ndarray:
-    """(num_events, 801, 19): 13 numbers and 6 flags, zero behind each event's length."""
-    shape = (len(lengths), MAX_PARTICLES, NUM_PARTICLE_FEATURES)
-    particles = rng.integers(0, 1 << 9, shape).astype(np.float32) * np.float32(0.37)
-    particles[..., 13:] = particles[..., 13:] > 90
-    particles[np.arange(MAX_PARTICLES) >= lengths[:, None]] = 0
-    return particles
-
-
-def list_column(values: np.ndarray) -> pa.Array:
-    """A matrix as a list column."""
-    return pa.ListArray.from_arrays(np.arange(0, values.size + 1, values.shape[1], dtype=np.int32), values.ravel())
+def made_particles(rng: np.random.Generator, lengths: np.ndarray) -> dict[str, pa.Array]:
+    """Columns of particles: a kind, a charge, and 9 numbers."""
+    core = rng.integers(0, 1 << 9, (lengths.sum(), NUM_CORE)).astype(np.float32) * np.float32(0.37)
+    core[:, 0] %= len(PARTICLE_KINDS)
+    core[:, 1] = np.sign(core[:, 1] - 90)
+    return list_columns(core, np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def bare_pyarrow(case: Case) -> None:
     """Tables, and nothing done with them."""
     for file in case.dataset.files("train"):
-        pq.ParquetFile(file).read(columns=[*case.inputs, "label", "weight"])
+        pq.ParquetFile(file).read(columns=columns_of([*case.inputs, "label", "weight"]))
 
 
 def bare_petastorm(case: Case) -> None:
     """The arrays that petastorm makes, with the settings of our reader."""
     with make_batch_reader(
         [f"file://{file}" for file in case.dataset.files("train")],
-        schema_fields=[*case.inputs, "label", "weight"],
+        schema_fields=columns_of([*case.inputs, "label", "weight"]),
+        transform_spec=transform_spec([*case.inputs, "label", "weight"]),
         reader_pool_type="thread",
         workers_count=1,
         results_queue_size=1,

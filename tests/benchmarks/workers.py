@@ -29,7 +29,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from features.columns import NUM_HLF
+from features.columns import HLF_NAMES, NUM_HLF
 from features.dataset import FeatureDataset, RowGroup
 from features.scaling import ColumnStatistics
 from models.networks.hlf_settings import HlfSettings
@@ -67,9 +67,8 @@ def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
             count = rows // GROUPS
             labels = rng.integers(0, len(CLASSES), count)
             hlf = (100 + 10 * (centres[labels] + rng.normal(0, 1, (count, NUM_HLF)))).astype(np.float32)
-            offsets = pa.array(np.arange(count + 1, dtype=np.int32) * NUM_HLF)
             columns = {
-                "hlf": pa.ListArray.from_arrays(offsets, pa.array(hlf.ravel())),
+                **dict(zip(HLF_NAMES, hlf.T.copy(), strict=True)),
                 "label": pa.array(labels),
                 "weight": pa.array(np.ones(count)),
             }

@@ -8,7 +8,7 @@ from made_events import events_table, lepton, made_event, tower, track
 from published_reference import published_event
 from reference_features import ReferenceSettings, reference_event
 
-from features.columns import COLUMNS, HIGH_LEVEL, HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, PARTICLE, Scaling, numbers_of
+from features.columns import HIGH_LEVEL, HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, PARTICLE, Scaling, numbers_of
 from features.distributions import HISTOGRAMMED
 from features.kernels import build_features
 from features.settings import FeatureSettings
@@ -75,7 +75,7 @@ def test_every_high_level_feature_has_a_histogram_that_its_flags_and_counts_fit(
 
 def test_columns_that_no_network_takes_are_neither_scaled_nor_described() -> None:
     assert list(INPUT_COLUMNS) == ["hlf", "particles", "num_particles"]
-    assert [name for name, column in COLUMNS.items() if column.is_scaled] == ["hlf", "particles"]
+    assert [name for name, each in INPUT_COLUMNS.items() if each.is_scaled] == ["hlf", "particles"]
 
 
 def test_a_name_that_is_no_column_has_no_number() -> None:

@@ -122,9 +122,10 @@ njit, vectorize = numba.njit, numba.vectorize
 numba.njit = lambda *given, **options: njit(*given, **{**options, "cache": False})
 numba.vectorize = lambda *given, **options: vectorize(*given)
 import numpy as np
+from features.columns import INPUT_COLUMNS
 from features.compiling import compiled
 from features.kernels import build_features
-from features.low_level import padded_features
+from features.matrices import features_of, matrices_of, of_core
 from features.mixing_pass import copy_runs
 from features.scaling import ColumnStatistics
 from features.settings import FeatureSettings
@@ -146,8 +147,9 @@ settings = IngestSettings(min_track_pt=0.3)
 events = select_events(raw, info, settings).table
 for options in ({}, {"ordering": "decreasing"}, {"convention": "sparkdltrigger", "ordering": "file"}):
     block = build_features(events, FeatureSettings(**options))
-    padded = padded_features(block.core, block.particle_offsets)
-    ColumnStatistics.of_padded(padded, np.diff(block.particle_offsets))
+    particles = of_core(block.core)
+    matrices_of(block.particle_offsets, particles)
+    ColumnStatistics.of(features_of(particles), INPUT_COLUMNS["particles"].log_above)
 copy_runs(block.core.ravel(), np.array([0, 5]), np.array([5, 8]), np.zeros(8, np.float32), np.array([0, 5]))
 build_features(events.slice(0, 0), FeatureSettings())
 print(len(block.selected) > 5)

@@ -75,11 +75,9 @@ def test_no_rows_are_neutral() -> None:
 
 def test_a_logarithmic_column_has_the_statistics_of_its_logarithm() -> None:
     rng = np.random.default_rng(4)
-    counts = np.array([30, 0, 70])
-    padded = (rng.normal(size=(3, 90, 2)) * 10.0 ** rng.uniform(-3, 5, (3, 90, 2))).astype(np.float32)
-    flat = np.concatenate([block[:count] for block, count in zip(padded, counts, strict=True)]).astype(np.float64)
-    seen = np.stack([np.arcsinh(flat[:, 0] / 0.1), flat[:, 1]], axis=1)
-    found = ColumnStatistics.of_padded(padded, counts, [0.1, 0.0])
+    rows = (rng.normal(size=(100, 2)) * 10.0 ** rng.uniform(-3, 5, (100, 2))).astype(np.float32)
+    seen = np.stack([np.arcsinh(rows[:, 0].astype(np.float64) / 0.1), rows[:, 1]], axis=1)
+    found = ColumnStatistics.of(rows, [0.1, 0.0])
     np.testing.assert_allclose(found.mean, seen.mean(axis=0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.std, seen.std(axis=0), rtol=1e-5)
 
@@ -111,16 +109,3 @@ def test_displaced_tracks_are_visible_to_networks_and_no_value_is_too_large(bund
     is_flag = torch.tensor([name.startswith("is_") for name in column.names])
     assert float(scaled[:, ~is_flag].max()) < 9.99, "the limit is for what nobody has seen"
     assert float(scaled.max()) <= 10
-
-
-def test_padding_counts_neither_in_the_mean_nor_in_the_standard_deviation() -> None:
-    rng = np.random.default_rng(2)
-    counts = np.array([3, 0, 7, 1])
-    padded = np.zeros((4, 9, 2))
-    for block, count in zip(padded, counts, strict=True):
-        block[:count] = rng.normal(50, 3, (count, 2))
-    rows = np.concatenate([block[:count] for block, count in zip(padded, counts, strict=True)])
-    found = ColumnStatistics.of_padded(padded, counts)
-    assert found.rows == 11
-    np.testing.assert_allclose(found.mean, rows.mean(axis=0))
-    np.testing.assert_allclose(found.std, rows.std(axis=0))

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from made_events import Row, events_table, lepton, made_event, tower, track
 
-from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from features.dataset import FeatureDataset
 from features.errors import WeightSumError
 from features.kernel_pass import (
@@ -24,6 +23,7 @@ from features.kernel_pass import (
     run_kernels,
 )
 from features.kernels import OUTCOMES, build_features
+from features.matrices import model_inputs
 from features.mixing import kept_fractions
 from features.mixing_pass import group_file, kept_by_balancing, scatter, write_group, write_groups
 from features.schema import SPLITS, features_schema
@@ -129,15 +129,15 @@ def test_written_particles_are_the_kernels_rows_then_exact_zeros(tmp_path: Path)
     settings = FeatureSettings(feed_workers=1)
     _, out = run_tasks([events_table(made)], settings, tmp_path)
     block = build_features(events_table(made), settings)
-    for rows in content(out).values():
-        for row in rows:
-            entry, count = row["entry"], row["num_particles"]
-            padded = np.array(row["particles"], dtype=np.float32).reshape(MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+    for path in out.rglob("*.parquet"):
+        table = pq.read_table(path)
+        made_inputs = model_inputs(table, ["hlf", "particles", "num_particles", "entry", "weight"]).values()
+        for hlf, padded, count, entry, weight in zip(*made_inputs, strict=True):
             first, last = block.particle_offsets[entry : entry + 2]
             np.testing.assert_array_equal(padded[:count], block.particles[first:last])
             assert not padded[count:].any()
-            np.testing.assert_array_equal(np.array(row["hlf"], dtype=np.float32), block.hlf[entry])
-            assert row["weight"] == made[entry]["weight"]
+            np.testing.assert_array_equal(hlf, block.hlf[entry])
+            assert weight == made[entry]["weight"]
 
 
 def test_an_energy_beyond_float32_rejects_the_event_and_counts_it(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -55,15 +54,13 @@ def keys_of(table: pa.Table) -> list[tuple[str, int]]:
 
 
 def by_event(files: Sequence[Path]) -> dict[tuple[str, int], dict[str, Any]]:
-    """All columns of all events, as bytes where they are lists: equal to the last bit."""
+    """All columns of all events."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for file in files:
         table = pq.read_table(file)
-        lists = {name: np.stack(table[name].to_numpy()) for name in ("hlf", "particles")}
-        plain = table.drop_columns(list(lists)).to_pylist()
-        for row, (key, columns) in enumerate(zip(keys_of(table), plain, strict=True)):
+        for key, columns in zip(keys_of(table), table.to_pylist(), strict=True):
             assert key not in found
-            found[key] = columns | {name: values[row].tobytes() for name, values in lists.items()}
+            found[key] = columns
     return found
 
 

@@ -13,6 +13,8 @@ from typing import Any, Final
 UNAVAILABLE: Final = "503"
 DROPPED: Final = "dropped"
 SILENT: Final = "silent"
+#: The server asks for other credentials.
+REFUSED: Final = "401"
 
 
 class FaultyServer(ThreadingHTTPServer):
@@ -85,8 +87,8 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == SILENT:
             self.close_connection = True
             self.server.ended.wait(60)
-        elif fault == UNAVAILABLE:
-            self._send(503, b"")
+        elif fault in {UNAVAILABLE, REFUSED}:
+            self._send(int(fault), b"")
         elif not path.is_file():
             self._send(404, b"")
         else:

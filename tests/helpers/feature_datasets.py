@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from features.columns import INPUT_COLUMNS, MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_HLF, PARTICLE_CORE, PARTICLE_KINDS
 from features.dataset import FeatureDataset, RowGroup
+from features.matrices import features_of, list_columns, matrices_of, of_core
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS, features_schema
 
-_WIDTHS = {"hlf": NUM_HLF, "particles": MAX_PARTICLES * NUM_PARTICLE_FEATURES}
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
 
@@ -53,16 +53,11 @@ def write_dataset(
                 train.append(columns)
         counts[split] = np.bincount(np.concatenate(labels_seen), minlength=len(CLASSES)).tolist()
     dataset = FeatureDataset(folder, CLASSES, list(class_weights), splits, counts)
-    hlf, particles, lengths = (
-        np.concatenate([group[name] for group in train]) for name in ("hlf", "particles", "num_particles")
-    )
+    hlf, core = (np.concatenate([group[name] for group in train]) for name in ("hlf", "core"))
     dataset.save(
         columns={
-            name: scaler_json(statistics, INPUT_COLUMNS[name])
-            for name, statistics in {
-                "hlf": ColumnStatistics.of(hlf, INPUT_COLUMNS["hlf"].log_above),
-                "particles": ColumnStatistics.of_padded(particles, lengths, INPUT_COLUMNS["particles"].log_above),
-            }.items()
+            name: scaler_json(ColumnStatistics.of(rows, INPUT_COLUMNS[name].log_above), INPUT_COLUMNS[name])
+            for name, rows in {"hlf": hlf, "particles": features_of(of_core(core))}.items()
         }
     )
     return dataset
@@ -81,7 +76,7 @@ def _made_group(
     lengths = particle_rng.integers(1, most_particles + 1, num_rows)
     return {
         "hlf": (100 + 10 * (centres[labels] + rng.normal(0, 1, (num_rows, NUM_HLF)))).astype(np.float32),
-        "particles": made_particles(particle_rng, labels, lengths),
+        "core": made_core(particle_rng, labels, lengths),
         "num_particles": lengths,
         "label": labels,
         "weight": rng.uniform(0.5, 1.5, num_rows),
@@ -89,7 +84,17 @@ def _made_group(
 
 
 def made_particles(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Particle lists (num_events, 801, 19), zero padded: a lepton, then hadrons and photons of massless kinematics.
+    """Particle lists (num_events, 801, 19), zero padded, of `made_core`."""
+    return matrices_of(offsets_of(lengths), of_core(made_core(rng, labels, lengths)))
+
+
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """(num_events + 1,) offsets of lists of these lengths."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def made_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """(num_particles, 11) numbers of the particles of events: a lepton, then hadrons and photons.
 
     The classes differ in the pT of the lepton, 30, 50 and 80 GeV give or take 4, and of the others, on average 1, 3 and
     9 GeV.
@@ -107,37 +112,29 @@ def made_particles(rng: np.random.Generator, labels: np.ndarray, lengths: np.nda
     eta, phi = rng.uniform(-2.5, 2.5, shape), rng.uniform(-np.pi, np.pi, shape)
     is_track = ~is_lepton & (kind == 0)
     is_electron = is_lepton & rng.integers(0, 2, (shape[0], 1)).astype(bool)
+    hadron = np.array([PARTICLE_KINDS.index(name) for name in ("track", "neutral hadron", "photon")])[kind]
+    flavour = np.where(is_electron, PARTICLE_KINDS.index("electron"), PARTICLE_KINDS.index("muon"))
     values = {
-        "energy": pt * np.cosh(eta),
-        "px": pt * np.cos(phi),
-        "py": pt * np.sin(phi),
-        "pz": pt * np.sinh(eta),
+        "kind": np.where(is_lepton, flavour, hadron),
         "pt": pt,
         "eta": eta,
         "phi": phi,
         **{f"vertex_{axis}": is_track * rng.normal(0, 5, shape) for axis in "xyz"},
         **{f"iso_{name}": rng.exponential(0.3, shape) for name in ("charged", "photon", "neutral")},
-        "is_charged_hadron": is_track,
-        "is_neutral_hadron": ~is_lepton & (kind == 1),
-        "is_photon": ~is_lepton & (kind == 2),
-        "is_electron": is_electron,
-        "is_muon": is_lepton & ~is_electron,
         "charge": (is_track | is_lepton) * rng.choice([-1.0, 1.0], shape),
     }
     valid = np.arange(shape[1]) < lengths[:, None]
-    particles = np.zeros((shape[0], MAX_PARTICLES, NUM_PARTICLE_FEATURES), dtype=np.float32)
-    for column, name in enumerate(PARTICLE_FEATURE_NAMES):
-        particles[:, : shape[1], column] = values[name] * valid
-    return particles
+    return np.stack([values[name][valid] for name in PARTICLE_CORE], axis=1).astype(np.float32)
 
 
 def _write_group(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     num_rows = len(columns["label"])
-    lists = {name: list(columns[name].reshape(num_rows, width)) for name, width in _WIDTHS.items()}
-    uuids = ["00000000-0000-0000-0000-000000000000"] * num_rows
-    table = (
-        pa.table({**columns, **lists, "file_uuid": uuids, "sample": [CLASSES[label] for label in columns["label"]]})
-        .select(features_schema().names)
-        .cast(features_schema())
-    )
+    given = {
+        **columns,
+        **dict(zip(HLF_NAMES, columns["hlf"].T.copy(), strict=True)),
+        **list_columns(columns["core"], offsets_of(columns["num_particles"])),
+        "file_uuid": ["00000000-0000-0000-0000-000000000000"] * num_rows,
+        "sample": [CLASSES[label] for label in columns["label"]],
+    }
+    table = pa.table({name: given[name] for name in features_schema().names}).cast(features_schema())
     pq.write_table(table, path, row_group_size=max(1, num_rows))

@@ -110,9 +110,10 @@ def summary(outcomes: list[Outcome]) -> dict[str, int]:
 def _try_root(seed: int, folder: Path) -> Callable[[], None]:
     """What `ingest` does with a file: check it, then read, select and write all its events."""
     from ingestion.errors import IngestionError
-    from ingestion.files import FileInfo, SourceFile, inspect, size_and_time
+    from ingestion.files import FileInfo, SourceFile, inspect
     from ingestion.settings import IngestSettings
     from ingestion.spark_job import ingest_range, split_entries
+    from ingestion.storage import size_and_time
 
     path = folder / "spoiled.root"
     path.write_bytes(mutated_root(seed))

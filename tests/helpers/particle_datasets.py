@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from feature_datasets import write_dataset
+from feature_datasets import offsets_of, write_dataset
 
-from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
+from features.columns import MAX_PARTICLES, NUM_CORE, PARTICLE_KINDS
 from features.dataset import FeatureDataset
+from features.matrices import list_columns
 from features.schema import features_schema
 
 
@@ -23,18 +24,17 @@ def write_particle_dataset(
     rng = np.random.default_rng(7)
     for split in rows:
         for path in dataset.files(split):
-            table = pq.read_table(path)
-            lengths = np.minimum(rng.geometric(0.02, table.num_rows), MAX_PARTICLES).astype(np.int32)
-            particles = rng.normal(size=(table.num_rows, MAX_PARTICLES, NUM_PARTICLE_FEATURES)).astype(np.float32)
-            particles[np.arange(MAX_PARTICLES) >= lengths[:, None]] = 0
-            replace_columns(path, num_particles=lengths, particles=list(particles.reshape(table.num_rows, -1)))
+            num_rows = pq.read_metadata(path).num_rows
+            lengths = np.minimum(rng.geometric(0.02, num_rows), MAX_PARTICLES).astype(np.int32)
+            core = rng.normal(size=(lengths.sum(), NUM_CORE)).astype(np.float32)
+            core[:, 0] = rng.integers(0, len(PARTICLE_KINDS), len(core))
+            replace_columns(path, num_particles=pa.array(lengths), **list_columns(core, offsets_of(lengths)))
     return dataset
 
 
-def replace_columns(path: Path, **columns: object) -> None:
+def replace_columns(path: Path, **columns: pa.Array) -> None:
     """Rewrite a features file with other values in some columns."""
     table = pq.read_table(path)
     for name, values in columns.items():
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, name, pa.array(values, type=table.schema.field(name).type))
+        table = table.set_column(table.schema.get_field_index(name), name, values)
     pq.write_table(table.cast(features_schema()), path)

@@ -15,7 +15,7 @@ from rich.console import Console
 from training_runs import make_spec
 
 from features.dataset import FeatureDataset
-from models.prediction import rows_of
+from features.matrices import high_level_in
 from models.saved_model import save_model
 from pipeline.commands.promote import promote
 from pipeline.config import load_config
@@ -78,7 +78,7 @@ def fitted(dataset: FeatureDataset, steps: int, seed: int) -> Any:
     model = made_network("hlf", seed=seed, dtype=torch.float32)
     table = pq.read_table(dataset.files("test")[0])
     # On the test events on purpose: it is the registry that is tested, and more steps must be better.
-    hlf, labels = torch.tensor(rows_of(table, "hlf")), torch.tensor(table["label"].to_numpy())
+    hlf, labels = torch.tensor(high_level_in(table)), torch.tensor(table["label"].to_numpy())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import ClientTimeout
 from delphes_files import write_delphes
-from faulty_server import DROPPED, SILENT, UNAVAILABLE, FaultyServer
+from faulty_server import DROPPED, REFUSED, SILENT, UNAVAILABLE, FaultyServer
 from made_events import Row, jet, lepton, made_event, tower, track
 
 from ingestion.errors import (
     IngestionError,
     NoFilesError,
+    RefusedFileError,
     TruncatedFileError,
     UnreachableFileError,
     UnreadableFileError,
+    UntrustedServerError,
 )
 from ingestion.files import FileInfo, SourceFile, expand, inventory
 from ingestion.reader import read_events, select_events
-from ingestion.retrying import patiently
+from ingestion.retrying import ATTEMPTS, patiently
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.spark_job import EntryRange, EventsPart, ingest_range
+from ingestion.storage import limit_waiting
 
 SETTINGS: Final = IngestSettings()
 FOR_EVER: Final = 1_000_000
@@ -254,7 +260,7 @@ def test_reading_gives_up_on_a_server_that_only_fails(
     server.fail(fault, FOR_EVER, after=after)
     with pytest.raises(UnreachableFileError, match=re.escape(info.path)):
         ingested(info, tmp_path)
-    assert len(waits) == 2
+    assert len(waits) == ATTEMPTS - 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -268,14 +274,83 @@ def test_a_file_skipped_because_its_server_was_down_is_checked_again(server: Fau
     assert inventory(source, settings, known={bad.path: bad}).infos[0].entries == 60
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(60)
-def test_a_server_that_never_answers_is_not_waited_for_longer_than_its_timeout(
-    server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["a.root", "*.root"])
+def test_a_server_that_refuses_access_asks_for_credentials(server: FaultyServer, name: str, waits: list[float]) -> None:
+    server.fail(REFUSED, FOR_EVER)
+    with pytest.raises(RefusedFileError, match=rf"{re.escape(name)}: the server refuses access .*name and password"):
+        expand([sample(f"{server.url}/{name}")])
+    with pytest.raises(RefusedFileError, match="refuses access to its size"):
+        inventory([SourceFile("remote", 1, f"{server.url}/a.root")], IngestSettings(on_bad_file=OnBadFile.SKIP))
+    assert waits == []
+
+
+@pytest.mark.parametrize("name", ["a.root", "*.root"])
+def test_a_certificate_that_is_not_trusted_is_named(
+    server: FaultyServer, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(fsspec.config.conf, "http", {"client_kwargs": {"timeout": ClientTimeout(total=0.3)}})
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    asked = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run(
+        [*asked.split(), "-keyout", str(key), "-out", str(certificate)],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url = server.url.replace("http:", "https:")
+    with pytest.raises(UntrustedServerError, match=rf"{re.escape(name)}: the certificate .*SSL_CERT_FILE"):
+        expand([sample(f"{url}/{name}")])
+    # What the message advises works; the library reads the variable when it is imported.
+    code = "import sys; from ingestion.storage import matching; print(matching(sys.argv[1]))"
+    environment = {**os.environ, "SSL_CERT_FILE": str(certificate)}
+    command = [sys.executable, "-c", code, f"{url}/a.root"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout == f"['{url}/a.root']\n"
+
+
+@pytest.mark.parametrize("protocol", ["http", "https"])
+def test_a_server_that_never_answers_is_not_waited_for_longer_than_the_users_timeout(
+    server: FaultyServer, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    conf = {protocol: {"client_kwargs": {"timeout": ClientTimeout(sock_read=0.3)}}}
+    monkeypatch.setattr("fsspec.config.conf", conf)
+    limit_waiting.cache_clear()
     server.fail(SILENT, FOR_EVER)
     with pytest.raises(IngestionError, match=re.escape(f"{server.url}/a.root")):
         expand([sample(f"{server.url}/a.root")])
     with pytest.raises(UnreachableFileError, match=re.escape(f"{server.url}/a.root")):
         checked(f"{server.url}/a.root")
+    assert conf == {protocol: {"client_kwargs": {"timeout": ClientTimeout(sock_read=0.3)}}}
+
+
+def test_a_server_that_never_answers_is_given_up(
+    server: FaultyServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    info = checked(f"{server.url}/a.root")
+    monkeypatch.setattr("fsspec.config.conf", {})
+    monkeypatch.setattr("ingestion.storage.READ_SECONDS", 0.2)
+    limit_waiting.cache_clear()
+    server.fail(SILENT, FOR_EVER)
+    for read in (lambda: expand([sample(info.path)]), lambda: checked(info.path), lambda: ingested(info, tmp_path)):
+        with pytest.raises(UnreachableFileError, match=re.escape(info.path)):
+            read()
+
+
+def test_xrootd_is_not_waited_for_for_minutes_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XRD_CONNECTIONWINDOW", "XRD_CONNECTIONRETRY", "XRD_STREAMERRORWINDOW"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XRD_REQUESTTIMEOUT", "7")
+    limit_waiting.cache_clear()
+    limit_waiting("root")
+    assert {name: os.environ[name] for name in os.environ if name.startswith("XRD_")} == {
+        "XRD_CONNECTIONWINDOW": "5",
+        "XRD_CONNECTIONRETRY": "2",
+        "XRD_STREAMERRORWINDOW": "10",
+        "XRD_REQUESTTIMEOUT": "7",
+    }
+
+
+def test_a_root_url_with_one_slash_is_corrected() -> None:
+    with pytest.raises(UnreadableFileError, match=re.escape("Write root://server//data/a.root")):
+        expand([sample("root://server/data/a.root")])

@@ -14,6 +14,7 @@ import pytest
 from command_line import SAMPLES, pipeline, small_config, versions
 from ranks import wait_until
 
+from features.columns import PARTICLE_COLUMNS
 from features.schema import SPLITS
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
@@ -75,7 +76,9 @@ def run_and_kill_an_executor(config: Path, stage: str, first_result: str) -> str
 
 def rows(folder: Path) -> dict[str, list[str]]:
     return {
-        str(path.relative_to(folder)): [str(row) for row in pq.read_table(path).drop(["particles"]).to_pylist()]
+        str(path.relative_to(folder)): [
+            str(row) for row in pq.read_table(path).drop(list(PARTICLE_COLUMNS)).to_pylist()
+        ]
         for split in SPLITS
         for path in sorted((folder / split).glob("*.parquet"))
     }

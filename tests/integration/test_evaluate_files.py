@@ -25,6 +25,7 @@ from made_events import distinct, lepton, made_event, track
 from numpy.typing import NDArray
 from ranks import processes_of, wait_until
 
+from features.matrices import high_level_in
 from features.schema import SPLITS
 from models.saved_model import load_model
 from pipeline.machine.spark_session import SparkProvider
@@ -114,7 +115,7 @@ def normal(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> dict[K
 
 def rows(folder: Path, *splits: str) -> dict[Keys, NDArray[np.float32]]:
     tables = [pq.read_table(path) for split in splits for path in sorted((folder / split).iterdir())]
-    return {key: hlf for table in tables for key, hlf in zip(keys_of(table), table["hlf"].to_numpy(), strict=True)}
+    return {key: hlf for table in tables for key, hlf in zip(keys_of(table), high_level_in(table), strict=True)}
 
 
 def keys_of(table: pa.Table) -> list[Keys]:

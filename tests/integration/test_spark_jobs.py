@@ -22,6 +22,7 @@ from features.columns import HLF_NAMES, INPUT_COLUMNS
 from features.errors import EmptySelectionError, EmptySplitError, TooFewEventsError
 from features.kernel_pass import EventsFile
 from features.kernels import build_features
+from features.matrices import high_level_in, model_inputs
 from features.normalisation import GeneratedSample
 from features.schema import SPLITS
 from features.settings import FeatureSettings
@@ -135,6 +136,15 @@ def test_events_are_readable_by_spark_pandas_and_awkward(made: Made, spark: Spar
     assert frame["tracks"].iloc[0][0]["pt"] > 0.5
 
 
+def test_features_are_readable_by_spark_and_small(made: Made, spark: SparkContext) -> None:
+    dataset = made.features.dataset
+    events = SparkSession(spark).read.parquet(*(str(dataset.folder / split) for split in SPLITS))
+    particles = events.selectExpr("label", "explode(particle_pt) as pt")
+    assert particles.count() == events.agg({"num_particles": "sum"}).first()[0]
+    files = [path for split in SPLITS for path in dataset.files(split)]
+    assert sum(path.stat().st_size for path in files) < 16_000 * events.count()
+
+
 def test_no_unfinished_file_is_left(made: Made) -> None:
     assert not [path for path in made.folder.rglob("*") if path.name.startswith(".")]
 
@@ -150,9 +160,9 @@ def test_every_selected_event_has_one_row_with_the_kernels_numbers(made: Made) -
         row
         for split in SPLITS
         for path in made.features.dataset.files(split)
-        for row in pq.read_table(path, columns=["file_uuid", "entry", "hlf"]).to_pylist()
+        for row in pq.read_table(path, columns=["file_uuid", "entry", *HLF_NAMES]).to_pylist()
     ]
-    found = {(row["file_uuid"], row["entry"]): np.array(row["hlf"], dtype=np.float32) for row in rows}
+    found = {(row["file_uuid"], row["entry"]): np.array([row[name] for name in HLF_NAMES], np.float32) for row in rows}
     assert len(rows) == len(found) == sum(selected for _, selected in BUNDLED.values())
     assert found.keys() == expected.keys()
     for key, hlf in found.items():
@@ -182,7 +192,7 @@ def as_networks_see(rows: np.ndarray, column: str) -> np.ndarray:
 
 def test_the_scaler_is_that_of_the_training_rows_alone(made: Made) -> None:
     dataset = made.features.dataset
-    hlf = np.concatenate([np.stack(pq.read_table(p)["hlf"].to_numpy()) for p in dataset.files("train")]).astype(float)
+    hlf = np.concatenate([high_level_in(pq.read_table(path)) for path in dataset.files("train")]).astype(float)
     scaler = dataset.scaler()["hlf"]
     assert scaler["rows"] == len(hlf)
     seen = as_networks_see(hlf, "hlf")
@@ -196,7 +206,7 @@ def test_the_particle_scaler_ignores_padding(made: Made) -> None:
     rows = []
     for path in dataset.files("train"):
         table = pq.read_table(path)
-        padded = np.stack(table["particles"].to_numpy()).reshape(table.num_rows, 801, 19)
+        padded = model_inputs(table, ["particles"])["particles"]
         rows += [event[:count] for event, count in zip(padded, table["num_particles"].to_pylist(), strict=True)]
     flat = np.concatenate(rows).astype(float)
     scaler = dataset.scaler()["particles"]

@@ -13,8 +13,10 @@ from feature_datasets import write_dataset
 from networks import NAMES, made_network
 from torch import Tensor
 
-from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import NUM_HLF
 from features.dataset import FeatureDataset
+from features.errors import DatasetError
+from features.matrices import model_inputs
 from models.errors import InputError
 from models.networks.registry import ModelName
 from models.prediction import predict
@@ -36,12 +38,12 @@ def test_predictions_are_those_of_the_network_event_by_event(
     predictions = predict(model, dataset.files("test"), batch_size=8)
     rows = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
     assert predictions.num_rows == rows.num_rows == 47
-    for row, predicted in zip(rows.to_pylist(), predictions.to_pylist(), strict=True):
+    inputs = model_inputs(rows, ["hlf", "particles"])
+    for place, (row, predicted) in enumerate(zip(rows.to_pylist(), predictions.to_pylist(), strict=True)):
         count = row["num_particles"]
-        particles = torch.tensor(row["particles"], dtype=dtype).view(1, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
         event = {
-            "hlf": torch.tensor([row["hlf"]], dtype=dtype),
-            "particles": particles[:, :count],
+            "hlf": torch.tensor(inputs["hlf"][None, place], dtype=dtype),
+            "particles": torch.tensor(inputs["particles"][None, place, :count], dtype=dtype),
             "num_particles": torch.tensor([count]),
         }
         scores = torch.softmax(model(*(event[column] for column in model.inputs)), dim=1)[0]
@@ -97,17 +99,23 @@ def test_no_events_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lists", "message"),
+    ("column", "values", "message"),
     [
-        ([[0.0] * NUM_HLF, [0.0] * (NUM_HLF - 1)], "hlf has lists of different lengths"),
-        ([[0.0] * 13, [0.0] * 13], r"hlf has events of shape \(13,\)"),
+        ("mt", pa.array([1.0, None], pa.float32()), "column 'mt' of the features has 1 empty values"),
+        ("num_particles", pa.array([1, 802], pa.int32()), "or have more than 801 particles"),
+        ("particle_pt", pa.array([[1.0] * 802, [1.0]], pa.list_(pa.float32())), "differ from num_particles in length"),
     ],
 )
 def test_damaged_features_are_an_error(
-    dataset: FeatureDataset, tmp_path: Path, lists: list[list[float]], message: str
+    dataset: FeatureDataset, tmp_path: Path, column: str, values: pa.Array, message: str
 ) -> None:
     table = pq.read_table(dataset.files("test")[0]).slice(0, 2)
-    column = pa.array(lists, type=pa.list_(pa.float32()))
-    pq.write_table(table.set_column(table.schema.get_field_index("hlf"), "hlf", column), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=message):
+    pq.write_table(table.set_column(table.schema.get_field_index(column), column, values), tmp_path / "a.parquet")
+    with pytest.raises(DatasetError, match=message):
+        predict(made_network("inclusive"), [tmp_path / "a.parquet"])
+
+
+def test_features_of_earlier_code_are_an_error(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"hlf": pa.array([[0.0] * NUM_HLF])}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"no column \['entry', .*'ht'.* Make the features again"):
         predict(made_network("hlf"), [tmp_path / "a.parquet"])

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.columns import MAX_PARTICLES
+from features.columns import MAX_PARTICLES, NUM_CORE
 from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates, isolations
 from features.isolation_grid import relative_isolations
-from features.low_level import CORE, NUM_CORE, highest_pt, padded_features, particle_features, sorted_by
+from features.low_level import CORE, highest_pt, sorted_by
+from features.matrices import features_of, matrices_of, of_core
 from features.mixing_pass import gather
 
 EDGE = 1e-6
@@ -95,8 +96,8 @@ def test_padding_is_exactly_zero_and_last(seed: int) -> None:
     core = rng.normal(1, 1, (counts.sum(), NUM_CORE)).astype(np.float32)
     core[:, CORE.kind] = rng.integers(0, 5, len(core))
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    padded = padded_features(core, offsets)
-    rows = particle_features(core)
+    padded = matrices_of(offsets, of_core(core))
+    rows = features_of(of_core(core))
     for event, count in enumerate(counts):
         np.testing.assert_array_equal(padded[event, :count], rows[offsets[event] : offsets[event + 1]])
         assert not padded[event, count:].any()

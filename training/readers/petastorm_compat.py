@@ -27,7 +27,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from training.errors import PetastormVersionError
 
-__all__ = ["make_batch_reader"]
+__all__ = ["TransformSpec", "make_batch_reader"]
 
 #: Release of petastorm that the patches below support.
 SUPPORTED: Final = "0.12.1"
@@ -128,4 +128,6 @@ def _with(module: ModuleType, **more: object) -> ModuleType:
     return copy
 
 
-make_batch_reader: Final[Callable[..., Any]] = _import_petastorm().make_batch_reader
+_PETASTORM: Final = _import_petastorm()
+make_batch_reader: Final[Callable[..., Any]] = _PETASTORM.make_batch_reader
+TransformSpec: Final[Callable[..., Any]] = _PETASTORM.TransformSpec

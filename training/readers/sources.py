@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,23 +12,30 @@ from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from features.columns import COLUMNS
+from features.columns import COLUMNS, INPUT_COLUMNS
 from features.dataset import FeatureDataset
+from features.errors import DatasetError
+from features.matrices import columns_of, model_inputs
+from features.schema import features_schema
 from training.errors import DamagedDatasetError
 from training.readers.batch import Columns
-from training.readers.petastorm_compat import make_batch_reader
+from training.readers.petastorm_compat import TransformSpec, make_batch_reader
 
 T = TypeVar("T")
 
-#: Errors of petastorm, pyarrow and NumPy for a file that is damaged or has other columns.
 #: Number of further readers for a row group that petastorm does not deliver.
 _TRIES: Final = 3
-_READ_ERRORS: Final = (OSError, pa.ArrowException, KeyError, ValueError, RuntimeError, TypeError, AttributeError)
+#: Errors of petastorm, pyarrow, NumPy and features for a file that is damaged or has other columns.
+_READ_ERRORS: Final = (
+    *(OSError, pa.ArrowException, KeyError, ValueError, RuntimeError, TypeError, AttributeError),
+    DatasetError,
+)
 #: Bytes of a column to decode at once, so that they stay in the processor's cache until they are copied.
 _DECODED_BYTES: Final = 2 << 20
 _READ_BYTES: Final = 1 << 20
@@ -49,7 +57,9 @@ class Source(Protocol):
     """Reads row groups in order."""
 
     def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
-        """Columns of the given row groups, in the given order; each is valid until the next one is requested.
+        """What `features.matrices.model_inputs` makes of the given row groups, in the given order.
+
+        Each row group is valid until the next one is requested.
 
         Args:
             split: Name of the split.
@@ -73,7 +83,7 @@ class PetastormSource(Source):
 
     Args:
         dataset: The features dataset, checked by `refuse_pickled_schema`.
-        fields: Columns to read.
+        fields: Inputs and columns to read.
     """
 
     def __init__(self, dataset: FeatureDataset, fields: Sequence[str]) -> None:
@@ -105,7 +115,8 @@ class PetastormSource(Source):
             # No as_uri(), since petastorm takes %20 literally; num_epochs=1, since the default never ends.
             with make_batch_reader(
                 [f"file://{files[group].absolute()}" for group in groups],
-                schema_fields=self._fields,
+                schema_fields=columns_of(self._fields),
+                transform_spec=transform_spec(self._fields),
                 reader_pool_type="thread",
                 workers_count=1,
                 results_queue_size=1,
@@ -123,14 +134,13 @@ class PetastormSource(Source):
             raise damaged(self._dataset, split, f"{where}{cause}") from cause
 
     def _checked(self, found: object, num_rows: int) -> Columns:
-        """Check names and shapes, since petastorm delivers any content of a file."""
+        """Check the number of rows, and give the matrices of a row group their shapes."""
         columns = {name: getattr(found, name) for name in self._fields} if found is not None else {}
         for name in self._fields:
-            expected = (num_rows, *_lengths(name))
-            shape = columns[name].shape if columns else (0,)
-            if shape != expected:
-                raise ValueError(f"{name} has shape {shape}, dataset.json says {expected}")
-        return columns
+            rows = len(columns[name]) if columns else 0
+            if rows != num_rows:
+                raise ValueError(f"it has {rows} rows, dataset.json says {num_rows}")
+        return {name: values.reshape(num_rows, *_shape(name)) for name, values in columns.items()}
 
 
 class ArrowSource(Source):
@@ -138,7 +148,7 @@ class ArrowSource(Source):
 
     Args:
         dataset: The features dataset.
-        fields: Columns to read.
+        fields: Inputs and columns to read.
     """
 
     def __init__(self, dataset: FeatureDataset, fields: Sequence[str]) -> None:
@@ -159,10 +169,10 @@ class ArrowSource(Source):
             tables = []
             for group in some:
                 with self._opened(split, group) as file:
-                    tables.append(file.read(columns=self._fields, use_threads=False))
+                    tables.append(file.read(columns=columns_of(self._fields), use_threads=False))
             for group, table in zip(some, tables, strict=True):
                 with self._reporting(split, group):
-                    columns = {name: _array(name, _one_chunk(table.column(name))) for name in self._fields}
+                    columns = model_inputs(table, self._fields)
                 yield columns
 
     def _in_parts(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
@@ -173,20 +183,19 @@ class ArrowSource(Source):
         rows = [group.rows for group in self._dataset.splits[split]]
         most = max((rows[group] for group in groups), default=0)
         arrays = [
-            {name: np.empty((most, *_lengths(name)), dtype=COLUMNS[name].dtype) for name in self._fields}
-            for _ in range(2)
+            {name: np.empty((most, *_shape(name)), dtype=_dtype(name)) for name in self._fields} for _ in range(2)
         ]
-        at_once = max(1, _DECODED_BYTES // _bytes_of_one("particles"))
+        at_once = max(1, _DECODED_BYTES // (math.prod(_shape("particles")) * np.dtype(_dtype("particles")).itemsize))
 
         def read(number: int) -> Columns:
             group = groups[number]
             columns = {name: array[: rows[group]] for name, array in arrays[number % 2].items()}
             with self._opened(split, group) as file:
                 start = 0
-                for part in file.iter_batches(batch_size=at_once, columns=self._fields, use_threads=False):
+                for part in file.iter_batches(at_once, columns=columns_of(self._fields), use_threads=False):
                     stop = start + part.num_rows
-                    for name, array in columns.items():
-                        array[start:stop] = _array(name, part.column(name))
+                    for name, values in model_inputs(part, self._fields).items():
+                        columns[name][start:stop] = values
                     start = stop
             return columns
 
@@ -242,26 +251,41 @@ def damaged(dataset: FeatureDataset, split: str, why: str) -> DamagedDatasetErro
     )
 
 
-def _lengths(name: str) -> tuple[int, ...]:
-    """Length of a column's list per event, as a tuple; empty for a single number."""
-    column = COLUMNS[name]
-    return (column.size,) if column.shape else ()
+def transform_spec(fields: Sequence[str]) -> Any:
+    """Petastorm's description of `features.matrices.model_inputs`, which it calls for every row group.
+
+    Matrices are lists of equal length in it, since petastorm would copy each event of a column of more dimensions.
+    """
+    given = features_schema()
+    columns = columns_of(fields)
+    schema = pa.schema([given.field(name) for name in columns])
+
+    def made(frame: pd.DataFrame) -> pd.DataFrame:
+        inputs = model_inputs(pa.Table.from_pandas(frame, schema=schema, preserve_index=False), fields)
+        return pd.DataFrame({name: _series(values) for name, values in inputs.items()})
+
+    matrices = [name for name in fields if _shape(name)]
+    return TransformSpec(
+        made,
+        edit_fields=[(name, np.dtype(_dtype(name)).type, (math.prod(_shape(name)),), False) for name in matrices],
+        removed_fields=[name for name in columns if name not in fields],
+    )
 
 
-def _array(name: str, values: pa.Array) -> NDArray[Any]:
-    """A column without nulls as an array; lists become rows of a matrix and must have the right length."""
-    lengths = _lengths(name)
-    if lengths:
-        if (np.diff(values.offsets.to_numpy()) != lengths).any():
-            raise ValueError(f"lists of {name} are not all of length {lengths[0]}")
-        values = values.flatten()
-    found: NDArray[Any] = values.to_numpy()
-    return found.reshape(-1, *lengths)
+def _series(values: NDArray[Any]) -> pd.Series[Any]:
+    """The rows of an array; lists stay in Arrow, which pandas would copy row by row."""
+    if values.ndim == 1:
+        return pd.Series(values)
+    width = math.prod(values.shape[1:])
+    offsets = pa.array(np.arange(0, values.size + 1, width, dtype=np.int32))
+    lists = pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
+    return pd.Series(lists, dtype=pd.ArrowDtype(lists.type))
 
 
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+def _shape(name: str) -> tuple[int, ...]:
+    """Shape of one event of an input or column."""
+    return INPUT_COLUMNS[name].shape if name in INPUT_COLUMNS else ()
 
 
-def _bytes_of_one(name: str) -> int:
-    return COLUMNS[name].size * np.dtype(COLUMNS[name].dtype).itemsize
+def _dtype(name: str) -> str:
+    return INPUT_COLUMNS[name].dtype if name in INPUT_COLUMNS else COLUMNS[name].dtype

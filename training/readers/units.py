@@ -118,14 +118,11 @@ class UnitQueue:
         if epoch > self._start.epoch:
             self._boundaries.append(Boundary(self._first, Position(epoch, 0)))
         self._units = _units(*self._fixed, epoch, self._epochs, row) if epoch < self._epochs else ()
-        part = self._part(row)
-        for ticket, unit in enumerate(self._units, self._first):
-            if self._part(unit.start.row) != part:
-                part = self._part(unit.start.row)
-                self._boundaries.append(Boundary(ticket, unit.start))
-
-    def _part(self, row: int) -> int:
-        return row // self._rows_between if self._rows_between else 0
+        if self._units and self._rows_between:
+            self._boundaries += [
+                Boundary(self._first + place, self._units[place].start)
+                for place in _turns(*self._fixed, epoch, self._epochs, row, self._rows_between)
+            ]
 
 
 # Cached, since thousands of simulated workers draw from the same units.
@@ -169,3 +166,20 @@ def _units(
             row += stop - start
     emit()
     return tuple(found)
+
+
+@lru_cache(maxsize=4)
+def _turns(
+    rows: tuple[int, ...],
+    world_size: int,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    epochs: int,
+    first_row: int,
+    rows_between: int,
+) -> tuple[int, ...]:
+    """Places of the units of an epoch at which another checkpoint is due."""
+    units = _units(rows, world_size, batch_size, seed, epoch, epochs, first_row)
+    parts = np.array([first_row, *(unit.start.row for unit in units)]) // rows_between
+    return tuple(np.flatnonzero(np.diff(parts)).tolist())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -16,6 +15,7 @@ from networks import NAMES, SCALERS, gradients, made_network, made_spec, random_
 from torch import Tensor, nn
 
 from features.columns import INPUT_COLUMNS, NUM_HLF
+from features.matrices import model_inputs
 from models.inputs import input_tensors
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler
@@ -29,8 +29,8 @@ every_network = pytest.mark.parametrize("name", NAMES)
 def training_events(inputs: Sequence[str], file: Path) -> tuple[list[Tensor], Tensor]:
     """Inputs of a network and labels of a features file."""
     table = pq.read_table(file)
-    columns = {name: np.stack(table[name].to_numpy()) for name in inputs}
-    return input_tensors(columns, inputs, dtype=torch.float32), torch.tensor(table["label"].to_numpy())
+    columns = model_inputs(table, [*inputs, "label"])
+    return input_tensors(columns, inputs, dtype=torch.float32), torch.tensor(columns["label"])
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from feature_datasets import write_dataset
 
-from features.columns import NUM_HLF
+from features.columns import NUM_CORE
 from features.dataset import FeatureDataset
+from features.matrices import list_columns
 from training.errors import DamagedDatasetError
 from training.readers.memory_rows import MemoryRows
 from training.readers.opening import open_reader
@@ -21,9 +22,9 @@ PART = "part-00001.parquet"
 
 
 def overwrite_pages(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
-    path.write_bytes(content)
+    content = path.read_bytes()
+    footer = int.from_bytes(content[-8:-4], "little") + 8
+    path.write_bytes(content[:4] + bytes(len(content) - 4 - footer) + content[-footer:])
 
 
 def cut_short(path: Path) -> None:
@@ -38,22 +39,27 @@ def drop_column(path: Path) -> None:
     pq.write_table(pq.read_table(path).drop(["weight"]), path)
 
 
-def make_narrower(path: Path) -> None:
-    replace_hlf(path, list(np.zeros((12, 13), dtype=np.float32)))
+def drop_feature(path: Path) -> None:
+    pq.write_table(pq.read_table(path).drop(["mt"]), path)
 
 
-def make_ragged(path: Path) -> None:
-    replace_hlf(path, [np.zeros(NUM_HLF + (-1) ** row, dtype=np.float32) for row in range(12)])
+def cut_lists(path: Path) -> None:
+    replace(path, "particle_eta", pa.array([[1.0]] * 12, pa.list_(pa.float32())))
+
+
+def lengthen(path: Path) -> None:
+    for name, column in list_columns(np.ones((12 * 802, NUM_CORE), np.float32), np.arange(13) * 802).items():
+        replace(path, name, column)
+    replace(path, "num_particles", pa.array([802] * 12, pa.int32()))
 
 
 def put_nulls(path: Path) -> None:
-    replace_hlf(path, [None, *np.zeros((11, NUM_HLF), dtype=np.float32)])
+    replace(path, "mt", pa.array([None, *[1.0] * 11], pa.float32()))
 
 
-def replace_hlf(path: Path, rows: list[object]) -> None:
+def replace(path: Path, name: str, values: pa.Array) -> None:
     table = pq.read_table(path)
-    place = table.schema.get_field_index("hlf")
-    pq.write_table(table.set_column(place, "hlf", pa.array(rows, type=pa.list_(pa.float32()))), path)
+    pq.write_table(table.set_column(table.schema.get_field_index(name), name, values), path)
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ def dataset(tmp_path: Path) -> FeatureDataset:
 @pytest.mark.parametrize("kind", ["petastorm", "arrow"])
 @pytest.mark.parametrize("cache", ["none", "memory"])
 @pytest.mark.parametrize(
-    "damage", [overwrite_pages, drop_rows, drop_column, make_narrower, make_ragged, put_nulls, Path.unlink]
+    "damage", [overwrite_pages, drop_rows, drop_column, drop_feature, cut_lists, lengthen, put_nulls, Path.unlink]
 )
 def test_damage_inside_a_file_is_reported_when_it_is_read(
     dataset: FeatureDataset,
@@ -73,7 +79,7 @@ def test_damage_inside_a_file_is_reported_when_it_is_read(
     damage: Callable[[Path], None],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, seed=1)
+    reader = open_reader(dataset, ["hlf", "particles"], kind=kind, cache=cache, seed=1)
     damage(dataset.folder / "val" / PART)
     with pytest.raises(
         DamagedDatasetError, match=r"^the val split in .* cannot be read \(.*python -m pipeline features"

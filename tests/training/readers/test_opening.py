@@ -14,8 +14,9 @@ import torch
 from feature_datasets import write_dataset
 from particle_datasets import write_particle_dataset
 
-from features.columns import NUM_HLF
+from features.columns import HLF_NAMES, NUM_HLF
 from features.dataset import FeatureDataset, RowGroup
+from features.matrices import model_inputs
 from training.errors import CacheError, HostileDatasetError
 from training.readers import batch
 from training.readers.batch import Batch
@@ -53,7 +54,7 @@ def expected_rows(dataset: FeatureDataset, split: str, groups: list[int]) -> Cou
     for group in groups:
         for row in pq.read_table(dataset.files(split)[group]).to_pylist():
             weight = row["weight"] * dataset.class_weights[row["label"]]
-            rows[(*row["hlf"], row["label"], round(weight, 6))] += 1
+            rows[(*(row[name] for name in HLF_NAMES), row["label"], round(weight, 6))] += 1
     return rows
 
 
@@ -131,8 +132,8 @@ def test_a_resumed_epoch_does_not_read_row_groups_that_are_used_up(tmp_path: Pat
 @each_reader
 def test_particles_are_cut_to_the_longest_event_of_each_batch(dataset: FeatureDataset, kind: str, cache: str) -> None:
     reader = open_reader(dataset, ["hlf", "particles", "num_particles"], kind=kind, cache=cache, seed=1)
-    table = pq.read_table(dataset.folder / "train", columns=["hlf", "particles", "num_particles"]).to_pylist()
-    events = {tuple(row["hlf"]): row for row in table}
+    table = model_inputs(pq.read_table(dataset.folder / "train"), ["hlf", "particles", "num_particles"])
+    events = {tuple(row.tolist()): each for row, *each in zip(*table.values(), strict=True)}
     longest = set()
     for hlf, particles, num_particles in (
         b.inputs for b in reader.train_batches(share_of(made_plan(world_size=1), ROWS["train"], rank=0, epoch=0))
@@ -142,9 +143,9 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(dataset: FeatureDa
         assert num_particles.dtype == torch.int64
         longest.add(particles.shape[1])
         for event, found, length in zip(hlf.tolist(), particles, num_particles.tolist(), strict=True):
-            expected = events[tuple(event)]
-            assert length == expected["num_particles"]
-            np.testing.assert_array_equal(found[:length].flatten(), np.float32(expected["particles"][: length * 19]))
+            expected, expected_length = events[tuple(event)]
+            assert length == expected_length
+            np.testing.assert_array_equal(found[:length], expected[:length])
             assert not found[length:].any()
     assert len(longest) > 3
 
@@ -308,7 +309,7 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path: Path, kind: str, ca
     lean = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
     for split in lean.splits:
         for path in lean.files(split):
-            pq.write_table(pq.read_table(path, columns=["label", "hlf", "weight"]), path)
+            pq.write_table(pq.read_table(path, columns=["label", *HLF_NAMES, "weight"]), path)
     reader = open_reader(lean, ["hlf"], kind=kind, cache=cache, seed=1)
     assert sum(map(len, reader.val_batches(rank=0, world_size=1))) == 3
 

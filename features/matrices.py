@@ -1,0 +1,206 @@
+"""The inputs of networks from a table of the features Parquet: the vector of 14 and the matrix of 801 x 19.
+
+The file holds 11 numbers of a particle, unpadded. Energy, momenta and flags follow from them and are computed here, in
+double precision, each time a table is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from features.columns import (
+    HLF_NAMES,
+    INPUT_COLUMNS,
+    MAX_PARTICLES,
+    NUM_PARTICLE_FEATURES,
+    NUM_PARTICLES,
+    PARTICLE_COLUMNS,
+    PARTICLE_CORE,
+    PARTICLE_FEATURE_NAMES,
+    PARTICLE_KINDS,
+    numbers_of,
+)
+from features.compiling import compiled
+from features.errors import DatasetError
+from features.kinematics import energy, px, py, pz
+
+_OUT: Final = numbers_of(PARTICLE_FEATURE_NAMES)
+_TRACK, _PHOTON, _NEUTRAL, _ELECTRON, _MUON = range(len(PARTICLE_KINDS))
+
+
+class Particles(NamedTuple):
+    """The particles of many events, one flat array per column; fields as `features.columns.PARTICLE_CORE`."""
+
+    kind: NDArray[np.int8]
+    charge: NDArray[np.int32]
+    pt: NDArray[np.float32]
+    eta: NDArray[np.float32]
+    phi: NDArray[np.float32]
+    vertex_x: NDArray[np.float32]
+    vertex_y: NDArray[np.float32]
+    vertex_z: NDArray[np.float32]
+    iso_charged: NDArray[np.float32]
+    iso_photon: NDArray[np.float32]
+    iso_neutral: NDArray[np.float32]
+
+
+def model_inputs(table: pa.Table | pa.RecordBatch, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Inputs of networks, from events of the features Parquet.
+
+    Args:
+        table: Events, with the columns of `columns_of(names)`.
+        names: `hlf`, `particles` and `num_particles`; of other names the numbers of the column.
+
+    Returns:
+        By name: `hlf` (num_events, 14) and `particles` (num_events, 801, 19), zero padded, float32, unscaled, with the
+        features of `features.columns.INPUT_COLUMNS` along the last axis; others (num_events,).
+
+    Raises:
+        DatasetError: A column is missing or has nulls, or the lists of an event have different lengths.
+
+    Examples:
+        >>> from features.schema import features_schema
+        >>> {name: array.shape for name, array in model_inputs(features_schema().empty_table(), INPUT_COLUMNS).items()}
+        {'hlf': (0, 14), 'particles': (0, 801, 19), 'num_particles': (0,)}
+    """
+    made = {}
+    for name in names:
+        if name == "hlf":
+            made[name] = high_level_in(table)
+        elif name == "particles":
+            made[name] = matrices_of(*particles_in(table))
+        else:
+            made[name] = _column(table, name).to_numpy()
+    return made
+
+
+def columns_of(names: Iterable[str]) -> list[str]:
+    """Columns of the features Parquet that `model_inputs` needs.
+
+    Examples:
+        >>> columns_of(["num_particles", "label", "num_particles"])
+        ['num_particles', 'label']
+    """
+    needed = (INPUT_COLUMNS[name].columns if name in INPUT_COLUMNS else (name,) for name in names)
+    return list(dict.fromkeys(column for columns in needed for column in columns))
+
+
+def high_level_in(table: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
+    """The high-level features of events as (num_events, NUM_HLF)."""
+    return np.column_stack([_column(table, name).to_numpy() for name in HLF_NAMES])
+
+
+def particles_in(table: pa.Table | pa.RecordBatch) -> tuple[NDArray[np.int64], Particles]:
+    """The particles of events, and the (num_events + 1,) offsets of each event's."""
+    lists = [_column(table, name) for name in PARTICLE_COLUMNS]
+    lengths = _column(table, NUM_PARTICLES.name).to_numpy()
+    if lengths.max(initial=0) > MAX_PARTICLES or any((np.diff(each.offsets) != lengths).any() for each in lists):
+        raise DatasetError(
+            f"the particle lists of an event differ from {NUM_PARTICLES.name} in length, or have more than "
+            f"{MAX_PARTICLES} particles. Make the features again."
+        )
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    # flatten(), unlike .values, honours slices.
+    flat = [each.flatten().to_numpy() for each in lists]
+    return offsets, Particles(
+        *(values.astype(dtype, copy=False) for values, dtype in zip(flat, PARTICLE_CORE.values(), strict=True))
+    )
+
+
+def matrices_of(offsets: NDArray[np.int64], particles: Particles) -> NDArray[np.float32]:
+    """The particles of each event as a zero-padded matrix, (num_events, 801, 19)."""
+    out = np.empty((len(offsets) - 1, MAX_PARTICLES, NUM_PARTICLE_FEATURES), dtype=np.float32)
+    fill_matrices(particles, offsets, out)
+    return out
+
+
+@compiled
+def fill_features(particles: Particles, first: int, stop: int, out: NDArray[np.float32]) -> None:
+    """Fill `out`, (at least stop - first, 19), with the features of the particles `first` to `stop`."""
+    for row in range(stop - first):
+        at = first + row
+        kind = particles.kind[at]
+        pt, eta, phi = float(particles.pt[at]), float(particles.eta[at]), float(particles.phi[at])
+        out[row, _OUT.energy] = energy(pt, eta)
+        out[row, _OUT.px] = px(pt, phi)
+        out[row, _OUT.py] = py(pt, phi)
+        out[row, _OUT.pz] = pz(pt, eta)
+        out[row, _OUT.pt] = particles.pt[at]
+        out[row, _OUT.eta] = particles.eta[at]
+        out[row, _OUT.phi] = particles.phi[at]
+        out[row, _OUT.vertex_x] = particles.vertex_x[at]
+        out[row, _OUT.vertex_y] = particles.vertex_y[at]
+        out[row, _OUT.vertex_z] = particles.vertex_z[at]
+        out[row, _OUT.iso_charged] = particles.iso_charged[at]
+        out[row, _OUT.iso_photon] = particles.iso_photon[at]
+        out[row, _OUT.iso_neutral] = particles.iso_neutral[at]
+        out[row, _OUT.is_charged_hadron] = kind == _TRACK
+        out[row, _OUT.is_neutral_hadron] = kind == _NEUTRAL
+        out[row, _OUT.is_photon] = kind == _PHOTON
+        out[row, _OUT.is_electron] = kind == _ELECTRON
+        out[row, _OUT.is_muon] = kind == _MUON
+        out[row, _OUT.charge] = particles.charge[at]
+
+
+@compiled
+def fill_matrices(particles: Particles, offsets: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+    """Fill `out`, (num_events, 801, 19), with the features of the particles of each event, then zeros."""
+    for event in range(offsets.size - 1):
+        fill_features(particles, offsets[event], offsets[event + 1], out[event])
+        out[event, offsets[event + 1] - offsets[event] :] = 0.0
+
+
+def features_of(particles: Particles, at_most: int | None = None) -> NDArray[np.float32]:
+    """The 19 features of the first particles, by default of all; (num_particles, 19)."""
+    out = np.empty((len(particles.pt[:at_most]), NUM_PARTICLE_FEATURES), dtype=np.float32)
+    fill_features(particles, 0, len(out), out)
+    return out
+
+
+def list_columns(core: NDArray[np.float32], offsets: NDArray[np.int64]) -> dict[str, pa.Array]:
+    """The particle columns of the features Parquet.
+
+    Args:
+        core: (num_particles, 11) of all events, in the order of the events; columns `PARTICLE_CORE`.
+        offsets: (num_events + 1,) rows of `core` that each event owns.
+    """
+    starts = pa.array(offsets.astype(np.int32))
+    columns = zip(PARTICLE_COLUMNS, of_core(core), strict=True)
+    return {name: pa.ListArray.from_arrays(starts, pa.array(values)) for name, values in columns}
+
+
+def of_core(core: NDArray[np.float32]) -> Particles:
+    """Particles from the rows that the kernels make, (num_particles, 11)."""
+    columns = zip(transposed(core), PARTICLE_CORE.values(), strict=True)
+    particles = Particles(*(values.astype(dtype, copy=False) for values, dtype in columns))
+    for values in particles:
+        # As arrays from Arrow are; otherwise numba would compile everything twice.
+        values.flags.writeable = False
+    return particles
+
+
+@compiled
+def transposed(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(num_columns, num_rows) from (num_rows, num_columns), in one pass over `rows`."""
+    out = np.empty((rows.shape[1], rows.shape[0]), dtype=np.float32)
+    for row in range(rows.shape[0]):
+        for column in range(rows.shape[1]):
+            out[column, row] = rows[row, column]
+    return out
+
+
+def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+    if name not in table.schema.names:
+        raise DatasetError(f"the features have no column '{name}'. Make them again.")
+    column = table.column(name)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+        column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    if column.null_count:
+        raise DatasetError(f"column '{name}' of the features has {column.null_count} empty values. Make them again.")
+    return column

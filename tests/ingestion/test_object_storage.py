@@ -1,0 +1,117 @@
+"""Files on a real S3 server: read like local ones; wrong credentials and buckets are named, silence ends."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from delphes_files import write_delphes
+from made_events import lepton, made_event
+from moto.server import ThreadedMotoServer
+
+from ingestion.errors import NoBucketError, RefusedFileError, UnreachableFileError
+from ingestion.files import FileInfo, SourceFile, expand, inventory
+from ingestion.reader import read_events, select_events
+from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.storage import limit_waiting
+
+SETTINGS = IngestSettings()
+
+
+def forget_connections() -> None:
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+@pytest.fixture(scope="module")
+def local_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    events = [made_event(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)]
+    return write_delphes(tmp_path_factory.mktemp("local") / "a.root", events)
+
+
+@pytest.fixture(scope="module")
+def endpoint(local_file: Path) -> Iterator[str]:
+    """Of a server with the file as s3://bucket/a.root."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    url = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+    remote = fsspec.filesystem("s3", key="a", secret="b", endpoint_url=url, skip_instance_cache=True)  # noqa: S106
+    remote.mkdir("bucket")
+    remote.put(str(local_file), "bucket/a.root")
+    yield url
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def credentials(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = {"ENDPOINT_URL": endpoint, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "DEFAULT_REGION": "us-east-1"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setattr("tenacity.nap.time", type("Clock", (), {"sleep": staticmethod(lambda _: None)}))
+    forget_connections()
+
+
+def sample(url: str) -> SampleSettings:
+    return SampleSettings(name="remote", label=1, files=[url])
+
+
+def checked(path: str) -> FileInfo:
+    return inventory([SourceFile("remote", 1, path)], SETTINGS).infos[0]
+
+
+def test_a_file_of_a_bucket_gives_the_table_of_the_local_one(local_file: Path) -> None:
+    assert [source.path for source in expand([sample("s3://bucket/*.root")])] == ["s3://bucket/a.root"]
+    tables = []
+    for info in (checked("s3://bucket/a.root"), checked(str(local_file))):
+        (raw,) = read_events(info, SETTINGS, start=0, stop=info.entries)
+        tables.append(select_events(raw, info, SETTINGS).table)
+    assert tables[0].num_rows == 13
+    assert tables[0].equals(tables[1])
+
+
+@pytest.mark.parametrize("name", ["a.root", "*.root"])
+def test_missing_credentials_are_asked_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(RefusedFileError, match=r"NoCredentialsError.*Set AWS_ACCESS_KEY_ID"):
+        expand([sample(f"s3://bucket/{name}")])
+
+
+@pytest.mark.parametrize("name", ["a.root", "*.root"])
+def test_wrong_credentials_are_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    # As the server answers to an unknown key; the one of this test accepts any.
+    async def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("The AWS Access Key Id you provided does not exist in our records.")
+
+    monkeypatch.setattr("s3fs.S3FileSystem._call_s3", refuse)
+    with pytest.raises(RefusedFileError, match=r"does not exist in our records.*Set AWS_ACCESS_KEY_ID"):
+        expand([sample(f"s3://bucket/{name}")])
+
+
+def test_a_missing_bucket_is_named() -> None:
+    with pytest.raises(NoBucketError, match=re.escape("s3://nobucket/*.root: The specified bucket does not exist")):
+        expand([sample("s3://nobucket/*.root")])
+    with pytest.raises(NoBucketError, match=re.escape("s3://nobucket/a.root")):
+        expand([sample("s3://nobucket/a.root")])
+
+
+def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr("fsspec.config.conf", {})
+        monkeypatch.setattr("ingestion.storage.READ_SECONDS", 0.3)
+        limit_waiting.cache_clear()
+        forget_connections()
+        begun = time.monotonic()
+        with pytest.raises(UnreachableFileError, match=re.escape("s3://bucket/a.root")):
+            expand([sample("s3://bucket/a.root")])
+        # Four attempts at one request: nobody else tries again in between.
+        assert time.monotonic() - begun < 8 * 0.3 + 5
