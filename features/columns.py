@@ -132,7 +132,7 @@ NUM_PARTICLE_FEATURES: Final = len(PARTICLE)
 MAX_TRACKS: Final = 450
 MAX_PHOTONS: Final = 150
 MAX_NEUTRAL_HADRONS: Final = 200
-#: The lepton and the capped candidates: 801 rows.
+#: The lepton and the capped candidates, unless `features.max_tracks` and its like are set: 801 rows.
 MAX_PARTICLES: Final = 1 + MAX_TRACKS + MAX_PHOTONS + MAX_NEUTRAL_HADRONS
 
 
@@ -201,7 +201,7 @@ class ModelInput(NamedTuple):
     features: tuple[Feature, ...]
     """Features along the last axis of `shape`, or the one feature of a scalar."""
     shape: tuple[int, ...] = ()
-    """Shape of one event. Networks also take shorter particle lists, cut after the longest event."""
+    """Shape of one event. Networks also take particle lists of other lengths, cut after the longest event."""
     columns: tuple[str, ...] = ()
     """Columns of the features Parquet that it is made from."""
 

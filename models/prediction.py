@@ -74,7 +74,7 @@ def predict(
                 chosen = batch if left is None else batch.slice(0, left)
                 if chosen.num_rows == 0:
                     break
-                inputs = model_inputs(chosen, {*model.inputs, *also})
+                inputs = model_inputs(chosen, {*model.inputs, *also}, most_particles=None)
                 replaced = {name: rows[start : start + chosen.num_rows] for name, rows in (instead or {}).items()}
                 start += chosen.num_rows
                 scores = model.probabilities({name: inputs[name] for name in model.inputs} | replaced)
