@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,29 +12,35 @@ from features.asinh import asinh
 from features.columns import SCALED_LIMIT, ModelInput
 from features.compiling import compiled
 
+#: Rows that stay in the processor's cache while column after column is read.
+_AT_ONCE: Final = 512
+
 
 @compiled
 def moments(rows: NDArray[Any], log_above: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and sum of squared deviations of the columns of (num_rows, num_columns), in double precision."""
-    count, columns = rows.shape
+    num_rows, columns = rows.shape
     mean, m2 = np.zeros(columns), np.zeros(columns)
-    if count == 0:
-        return mean, m2
-    values = np.empty(count, rows.dtype)
-    for column in range(columns):
-        total, squares, unit = 0.0, 0.0, log_above[column]
-        for row in range(count):
-            values[row] = rows[row, column]
-        if unit > 0:
+    values = np.empty(_AT_ONCE, rows.dtype)
+    for start in range(0, num_rows, _AT_ONCE):
+        count = min(_AT_ONCE, num_rows - start)
+        for column in range(columns):
+            total, squares, unit = 0.0, 0.0, log_above[column]
             for row in range(count):
-                values[row] = asinh(values[row] / unit)
-        for row in range(count):
-            total += values[row]
-        mean[column] = total / count
-        for row in range(count):
-            deviation = values[row] - mean[column]
-            squares += deviation * deviation
-        m2[column] = squares
+                values[row] = rows[start + row, column]
+            if unit > 0:
+                for row in range(count):
+                    values[row] = asinh(values[row] / unit)
+            for row in range(count):
+                total += values[row]
+            own = total / count
+            for row in range(count):
+                deviation = values[row] - own
+                squares += deviation * deviation
+            # As in `ColumnStatistics.merge`.
+            delta, share = own - mean[column], count / (start + count)
+            mean[column] += delta * share
+            m2[column] += squares + delta * delta * start * share
     return mean, m2
 
 
