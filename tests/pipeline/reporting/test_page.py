@@ -185,7 +185,7 @@ def test_the_cutflow_is_on_the_page_and_in_the_numbers(tmp_path: Path) -> None:
     made = made_versions(tmp_path)
     page, content = render(made, REPORT, tmp_path / "card"), json.loads(numbers(made, REPORT))
     for name in ("qcd", "tt&bar"):
-        assert [row["columns"][name]["events"] for row in content["cutflow"]] == [10, 9, 7, 4, 4]
+        assert [row["columns"][name]["events"] for row in content["cutflow"]] == [10, 9, 7, 7, 4, 4]
     assert "pT &gt; 25 GeV, isolation &lt; 0.45" in page
     assert "4 · 40 % (+20 −18)" in page  # noqa: RUF001 - a minus
     assert "(the weights within a sample are alike)" in page
@@ -236,7 +236,7 @@ def _few(made: Versions) -> None:
 
 
 def _published(made: Versions) -> None:
-    made["features"].manifest["config"]["features"]["convention"] = "sparkdltrigger"
+    made["features"].manifest["config"]["features"] |= {"convention": "sparkdltrigger", "ordering": "file"}
 
 
 def _negative(made: Versions) -> None:
