@@ -314,7 +314,7 @@ def test_curves_are_against_all_backgrounds_and_against_each_and_are_written(don
 
 
 def test_shifted_features_change_the_models_that_take_them(done: Done, unsaved: list[str], tmp_path: Path) -> None:
-    hlf = np.concatenate([model_inputs(pq.read_table(file), ["hlf"])["hlf"] for file in done.dataset.files("test")])
+    hlf = np.concatenate([high_level_in(pq.read_table(file)) for file in done.dataset.files("test")])
     shifted = {"none": hlf, "all": hlf[::-1].copy()}
     files = done.dataset.files("test")
     metrics = evaluate(done.candidates[:1], files, [], TASK, tmp_path, train_events=5, shifted=shifted)
