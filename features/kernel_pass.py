@@ -1,14 +1,13 @@
 """First pass: runs the kernels over one events part and writes one file of unmixed rows. No Spark.
 
 The file holds identity, label, weight, HLF and the core of the particles (`features.columns.PARTICLE_CORE`) of every
-selected event, as uncompressed Arrow IPC: the mixing reads it once, and the next version may reuse it. It depends only
-on the events part and on `kernel_items` of the settings.
+selected event, as uncompressed Arrow IPC: the mixing gathers single events from it, and later versions may reuse it. It
+depends only on the events part and on `kernel_items` of the settings.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +45,7 @@ class KernelOutput(NamedTuple):
     """The output of the kernels for one events part; `counts` and `weights` depend on this part only."""
 
     name: str
+    """Name of the events part."""
     sample: str
     digest: str
     """Digest of the events part."""
@@ -53,6 +53,19 @@ class KernelOutput(NamedTuple):
     """Number of events by outcome (the outcomes add up to `events`), and those of LACKS_OWN_TRACK."""
     weights: dict[str, list[float]]
     """[sum of weights, sum of squared weights] by outcome."""
+    lies_in: str
+    """Name of the folder, below that of all kernel outputs, of the version whose kernels ran."""
+    size: int
+    """Bytes of the file."""
+
+    def path(self, kernels: Path) -> Path:
+        """The file, below the folder of all kernel outputs."""
+        return kernels / self.lies_in / Path(self.name).with_suffix(".arrow")
+
+    def is_there(self, kernels: Path) -> bool:
+        """Whether the file is there, and whole."""
+        path = self.path(kernels)
+        return path.is_file() and path.stat().st_size == self.size
 
 
 class EventKeys(NamedTuple):
@@ -72,7 +85,10 @@ def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
 
 
 def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> KernelOutput:
-    """Write the features of one events part to `folder`, one row group at a time, so that memory stays small."""
+    """Write the features of one events part to `folder`, one row group at a time, so that memory stays small.
+
+    The file is flushed to disk, since later versions rely on it.
+    """
     counts = dict.fromkeys(("events", *OUTCOMES, LACKS_OWN_TRACK), 0)
     weights = {key: [0.0, 0.0] for key in counts}
     name = Path(part.name).with_suffix(".arrow").name
@@ -86,23 +102,11 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
             block = build_features(events, settings)
             _count(counts, weights, block, events["weight"].to_numpy())
             writer.write_batch(unmixed_rows(events, block))
+    with unfinished.open("rb") as written:
+        os.fsync(written.fileno())
+    size = unfinished.stat().st_size
     unfinished.replace(folder / name)
-    return KernelOutput(name, part.sample, part.digest, counts, weights)
-
-
-def take_over(output: KernelOutput, old_folder: Path, folder: Path) -> bool:
-    """Link (or copy) the file of an earlier version into this one; False if the file is gone."""
-    old, new = old_folder / output.name, folder / output.name
-    if not old.is_file():
-        return False
-    unfinished = folder / f".{output.name}.{uuid.uuid4().hex}"
-    try:
-        os.link(old, unfinished)
-    except OSError:
-        # Another file system, or one without links.
-        shutil.copyfile(old, unfinished)
-    unfinished.replace(new)
-    return True
+    return KernelOutput(part.name, part.sample, part.digest, counts, weights, folder.name, size)
 
 
 def keys_of(path: Path, settings: FeatureSettings, *, factor: float = 1.0) -> EventKeys:
@@ -127,7 +131,9 @@ def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
         path: The file; its weights are `Event.Weight`.
         factor: Physics factor of the file's sample, by which all weights are multiplied.
     """
-    rows = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    # The arrays keep the memory mapped; the closed file is none of the open ones, whose number is limited.
+    with pa.memory_map(str(path)) as file:
+        rows = pa.ipc.open_file(file).read_all()
     for place, name in enumerate(rows.schema.names):
         if name == "weight" or name.startswith(WEIGHT_PREFIX):
             rows = rows.set_column(place, name, pc.multiply(rows[name], factor))

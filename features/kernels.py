@@ -24,7 +24,7 @@ from features.low_level import (
     candidates_of,
     particle_list,
 )
-from features.matrices import features_of, of_core
+from features.matrices import features_of, of_columns
 from features.settings import Convention, FeatureSettings, LeptonFlavour, Ordering
 
 #: Outcomes of an event, in the order of the checks.
@@ -76,7 +76,7 @@ class FeatureBlock(NamedTuple):
     @property
     def particles(self) -> NDArray[np.float32]:
         """(num_rows, 19) features of the particles, unpadded."""
-        return features_of(of_core(self.core))
+        return features_of(of_columns(self.core.T))
 
 
 class EnergyScales(NamedTuple):

@@ -175,36 +175,21 @@ def features_of(particles: Particles, at_most: int | None = None) -> NDArray[np.
     return out
 
 
-def list_columns(core: NDArray[np.float32], offsets: NDArray[np.int64]) -> dict[str, pa.Array]:
-    """The particle columns of the features Parquet.
-
-    Args:
-        core: (num_particles, 11) of all events, in the order of the events; columns `PARTICLE_CORE`.
-        offsets: (num_events + 1,) rows of `core` that each event owns.
-    """
+def list_columns(offsets: NDArray[np.int64], particles: Particles) -> dict[str, pa.Array]:
+    """The particle columns of the features Parquet, from the particles of events and each event's offsets."""
     starts = pa.array(offsets.astype(np.int32))
-    columns = zip(PARTICLE_COLUMNS, of_core(core), strict=True)
+    columns = zip(PARTICLE_COLUMNS, particles, strict=True)
     return {name: pa.ListArray.from_arrays(starts, pa.array(values)) for name, values in columns}
 
 
-def of_core(core: NDArray[np.float32]) -> Particles:
-    """Particles from the rows that the kernels make, (num_particles, 11)."""
-    columns = zip(transposed(core), PARTICLE_CORE.values(), strict=True)
-    particles = Particles(*(values.astype(dtype, copy=False) for values, dtype in columns))
+def of_columns(columns: NDArray[np.float32]) -> Particles:
+    """Particles from their numbers as the kernels make them, (11, num_particles)."""
+    typed = zip(columns, PARTICLE_CORE.values(), strict=True)
+    particles = Particles(*(np.ascontiguousarray(values, dtype) for values, dtype in typed))
     for values in particles:
         # As arrays from Arrow are; otherwise numba would compile everything twice.
         values.flags.writeable = False
     return particles
-
-
-@compiled
-def transposed(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(num_columns, num_rows) from (num_rows, num_columns), in one pass over `rows`."""
-    out = np.empty((rows.shape[1], rows.shape[0]), dtype=np.float32)
-    for row in range(rows.shape[0]):
-        for column in range(rows.shape[1]):
-            out[column, row] = rows[row, column]
-    return out
 
 
 def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Decides which events go into which row group, from keys, labels and splits only. The Spark job moves the events.
+"""Decides which events go into which row group, and in which order, from their keys only. No Spark.
 
 The events of a split are sorted by a hash of their identity and cut into row groups of equal length. So every row group
 mixes classes and files, whatever the order of the input.
@@ -6,27 +6,82 @@ mixes classes and files, whatever the order of the input.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from features.errors import EmptySplitError, TooFewEventsError, WeightSumError
-from features.schema import SPLITS
-from features.splitting import UInt64s
+from features.kernel_pass import EventKeys
+from features.schema import SPLITS, TRAIN
+from features.settings import Balance, FeatureSettings
 
 
-class RowGroupLayout(NamedTuple):
-    """The row groups of one split."""
+class RowGroupPlan(NamedTuple):
+    """The events of one row group."""
 
-    first_keys: UInt64s
-    """(num_groups,) smallest mixing key of each row group; the first is 0."""
-    rows: NDArray[np.int64]
-    """(num_groups,) rows of each row group: all equal, except that the last may be shorter."""
+    split: int
+    group: int
+    """Its number within the split."""
+    events: NDArray[np.int64]
+    """(num_rows,) numbers of its events among the selected events of all parts, in the order of the row group."""
 
-    def group_of(self, keys: UInt64s) -> NDArray[np.int64]:
-        """Row group of each event, from its mixing key."""
-        return np.searchsorted(self.first_keys, keys, side="right").astype(np.int64) - 1
+
+class MixingPlan(NamedTuple):
+    """All row groups: of equal size, except that the last of a split may be smaller."""
+
+    groups: list[RowGroupPlan]
+    class_weights: list[float]
+    counts: dict[str, list[int]]
+    """Events of each class by split."""
+
+    def num_events(self) -> int:
+        """Events of all row groups."""
+        return sum(len(each.events) for each in self.groups)
+
+    def tasks(self, at_most: int) -> list[list[RowGroupPlan]]:
+        """Consecutive row groups with at most so many events, but at least one row group, for each task."""
+        tasks: list[list[RowGroupPlan]] = []
+        room = 0
+        for each in self.groups:
+            if not tasks or len(each.events) > room:
+                tasks.append([])
+                room = at_most
+            tasks[-1].append(each)
+            room -= len(each.events)
+        return tasks
+
+
+def plan_mixing(parts: Sequence[EventKeys], settings: FeatureSettings, classes: list[str]) -> MixingPlan:
+    """Decide which events to keep, the row groups of every split, and the class weights.
+
+    Raises:
+        FeatureError: A split lacks a class or has too few events, or the weights of a class add up to 0 or less.
+    """
+    keys = EventKeys(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    fractions = np.ones(len(classes))
+    if settings.balance is Balance.DOWNSAMPLE:
+        fractions = kept_fractions(keys.label[keys.split == TRAIN], len(classes))
+    kept = kept_by_balancing(keys, fractions)
+    refuse_empty_classes(keys.split[kept], keys.label[kept], classes)
+    groups: list[RowGroupPlan] = []
+    weights, counts = [], {}
+    for split, name in enumerate(SPLITS):
+        events = np.flatnonzero(kept & (keys.split == split))
+        weights.append(class_weights(keys.label[events], keys.weight[events], classes, split=name))
+        counts[name] = np.bincount(keys.label[events], minlength=len(classes)).tolist()
+        size = group_size(len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers)
+        mixed = events[np.argsort(keys.mixing[events], kind="stable")]
+        cuts = range(0, len(mixed), size)
+        groups += [RowGroupPlan(split, number, mixed[first : first + size]) for number, first in enumerate(cuts)]
+    return MixingPlan(groups, weights[TRAIN].tolist(), counts)
+
+
+def kept_by_balancing(keys: EventKeys, fractions: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Mask of the events that balancing keeps: all outside the training split, where every event measures."""
+    kept: NDArray[np.bool_] = (keys.split != TRAIN) | (keys.balance < fractions[keys.label])
+    return kept
 
 
 def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> int:
@@ -52,21 +107,6 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> in
         if -(-num_events // size) % feed_workers == 0:
             return size
     return min(rows_per_group, num_events // feed_workers)
-
-
-def layout(keys: UInt64s, *, size: int) -> RowGroupLayout:
-    """Cut the sorted keys of a split into row groups of `size`.
-
-    Args:
-        keys: (num_events,) mixing keys, in any order.
-        size: Rows of each group; the last may have fewer.
-    """
-    ordered = np.sort(keys)
-    first_keys = ordered[::size].copy()
-    first_keys[0] = 0
-    rows = np.full(len(first_keys), size, dtype=np.int64)
-    rows[-1] = len(ordered) - size * (len(first_keys) - 1)
-    return RowGroupLayout(first_keys, rows)
 
 
 def kept_fractions(labels: NDArray[np.integer[Any]], num_classes: int) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
-"""Second pass: sorts the rows of all parts into row groups and writes one file each. No Spark; the job moves the rows.
+"""Second pass: gathers the rows of all parts into row groups and writes one file each. No Spark.
 
-The job moves a few large binary rows: each is an Arrow IPC blob of all the events that one part has for one task.
+The rows lie in the kernels' files, which every task can reach, so a task reads those of its row groups and no row goes
+from task to task.
 """
 
 from __future__ import annotations
@@ -12,64 +13,32 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_CORE
 from features.compiling import compiled
 from features.distributions import EVENTS_FOR_PARTICLES, Histograms, add, fill
-from features.kernel_pass import EventKeys, unmixed_schema
-from features.matrices import features_of, list_columns, particles_in
-from features.mixing import RowGroupLayout
+from features.kernel_pass import read_unmixed, unmixed_schema
+from features.matrices import features_of, list_columns, of_columns, particles_in
+from features.mixing import RowGroupPlan
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, TRAIN, features_schema
 
-#: Approximate number of events in a task's memory: 30 kB each during the move, 61 kB each in one padded row group.
-EVENTS_PER_TASK: Final = 8192
-
 #: Columns with minimum and maximum in the footer; for the features they would cost time and be of no use.
 _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "entry"]
-
 #: Columns with few different values.
 _WITH_DICTIONARY: Final = ["file_uuid", "sample", *(f"particle_{name}.list.element" for name in ("kind", "charge"))]
 
 
-class MixingPlan(NamedTuple):
-    """Where every event goes: the row groups of each split, and the share of each class to keep for the training."""
+class KernelFile(NamedTuple):
+    """The selected events of one part, as the kernels wrote them."""
 
-    layouts: list[RowGroupLayout]
-    fractions: NDArray[np.float64]
-
-    def groups(self) -> list[tuple[int, int]]:
-        """(split, row group) by the number of the row group over all splits."""
-        return [(split, group) for split, each in enumerate(self.layouts) for group in range(len(each.rows))]
-
-    def num_events(self) -> int:
-        """Events of all row groups."""
-        return int(sum(each.rows.sum() for each in self.layouts))
-
-    def tasks(self) -> NDArray[np.int64]:
-        """Task of each row group; a task has consecutive row groups with about EVENTS_PER_TASK events."""
-        rows = np.concatenate([each.rows for each in self.layouts])
-        last_event: NDArray[np.int64] = np.maximum(0, np.cumsum(rows) - 1)
-        return last_event // max(EVENTS_PER_TASK, int(rows.max()))
-
-    def group_of(self, keys: EventKeys) -> NDArray[np.int64]:
-        """Number of the row group of every event, over all splits."""
-        number = np.zeros(len(keys.split), dtype=np.int64)
-        first = 0
-        for split, each in enumerate(self.layouts):
-            members = keys.split == split
-            number[members] = first + each.group_of(keys.mixing[members])
-            first += len(each.rows)
-        return number
-
-
-def kept_by_balancing(keys: EventKeys, fractions: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask of the events that balancing keeps: all outside the training split, where every event measures."""
-    kept: NDArray[np.bool_] = (keys.split != TRAIN) | (keys.balance < fractions[keys.label])
-    return kept
+    path: str
+    first_event: int
+    """Number of its first event among the selected events of all parts."""
+    factor: float
+    """Physics factor of its sample."""
 
 
 class GroupWritten(NamedTuple):
@@ -89,122 +58,103 @@ class TaskWritten(NamedTuple):
     histograms: Histograms
 
 
-def scatter(rows: pa.Table, keys: EventKeys, plan: MixingPlan) -> Iterator[tuple[int, bytes]]:
-    """The kept rows of one part as blobs: (number of the task, its rows) for every task that needs some."""
-    kept = np.flatnonzero(kept_by_balancing(keys, plan.fractions))
-    if not kept.size:
-        return
-    group = plan.group_of(keys)
-    kept = kept[np.argsort(group[kept], kind="stable")]
-    task = plan.tasks()[group[kept]]
-    starts = np.flatnonzero(np.diff(task, prepend=-1))
-    for start, stop in zip(starts, [*starts[1:], len(task)], strict=True):
-        chosen = kept[start:stop]
-        yield int(task[start]), to_blob(gather(rows, chosen), group[chosen], keys.mixing[chosen])
+class Piece(NamedTuple):
+    """Some rows of one table, and their places among all rows that are gathered."""
+
+    table: pa.Table
+    rows: NDArray[np.int64]
+    """(num_rows,) in ascending order."""
+    places: NDArray[np.int64]
+    """(num_rows,)."""
 
 
-def gather(rows: pa.Table, chosen: NDArray[np.int64]) -> pa.Table:
-    """Like `rows.take(chosen)`, but copies the particles in runs; `take` copies single numbers."""
-    taken = rows.drop_columns(["core"]).take(chosen)
-    pieces, offsets = [], np.zeros(len(chosen) + 1, dtype=np.int64)
-    first_row = 0
-    for chunk in rows["core"].chunks:
-        here = np.flatnonzero((chosen >= first_row) & (chosen < first_row + len(chunk)))
-        starts = chunk.offsets.to_numpy()
-        index = chosen[here] - first_row
-        offsets[here + 1] = starts[index + 1] - starts[index]
-        pieces.append((here, index, starts, chunk.values.to_numpy()))
-        first_row += len(chunk)
-    offsets = np.cumsum(offsets)
-    values = np.empty(offsets[-1], dtype=np.float32)
-    for here, index, starts, source in pieces:
-        copy_runs(source, starts[index], starts[index + 1], values, offsets[here])
-    return taken.append_column("core", pa.LargeListArray.from_arrays(offsets, values))
+def write_groups(
+    groups: Sequence[RowGroupPlan], files: Sequence[KernelFile], classes: list[str], out_dir: Path
+) -> TaskWritten:
+    """Write the row groups of one task.
+
+    Args:
+        groups: The row groups.
+        files: The kernels' files, in the order of their events.
+        classes: Names of the classes.
+        out_dir: The dataset's folder.
+    """
+    wanted = np.concatenate([each.events for each in groups])
+    rows = gathered(_pieces(files, wanted), len(wanted))
+    written: list[GroupWritten] = []
+    histograms: Histograms = {}
+    first = 0
+    for each in groups:
+        group, filled = write_group(each.split, each.group, rows.slice(first, len(each.events)), classes, out_dir)
+        first += len(each.events)
+        written.append(group)
+        histograms = add([histograms, filled])
+    return TaskWritten(written, histograms)
+
+
+def _pieces(files: Sequence[KernelFile], wanted: NDArray[np.int64]) -> Iterator[Piece]:
+    """The wanted events of each file that has some."""
+    order = np.argsort(wanted, kind="stable")
+    bounds = np.searchsorted(wanted[order], [each.first_event for each in files[1:]])
+    for file, places in zip(files, np.split(order, bounds), strict=True):
+        if places.size:
+            yield Piece(read_unmixed(Path(file.path), factor=file.factor), wanted[places] - file.first_event, places)
+
+
+def gathered(pieces: Iterable[Piece], num_rows: int) -> pa.Table:
+    """Rows of tables in the schema `unmixed_schema()` in their places, with the particles as columns of lists."""
+    taken, runs, everywhere = [], [], [np.zeros(0, dtype=np.int64)]
+    lengths = np.zeros(num_rows, dtype=np.int64)
+    for table, rows, places in pieces:
+        taken.append(table.drop_columns(["core"]).take(rows))
+        everywhere.append(places)
+        first = 0
+        for chunk in table["core"].chunks:
+            inside = slice(*np.searchsorted(rows, [first, first + len(chunk)]))
+            starts, here = chunk.offsets.to_numpy() // NUM_CORE, rows[inside] - first
+            lengths[places[inside]] = starts[here + 1] - starts[here]
+            runs.append((chunk.values.to_numpy().reshape(-1, NUM_CORE), starts[here], places[inside]))
+            first += len(chunk)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    columns = np.empty((NUM_CORE, offsets[-1]), dtype=np.float32)
+    for source, starts, places in runs:
+        copy_runs(source, starts, lengths[places], columns, offsets[places])
+    found = pa.concat_tables(taken).take(np.argsort(np.concatenate(everywhere)))
+    for name, column in list_columns(offsets, of_columns(columns)).items():
+        found = found.append_column(name, column)
+    return found.append_column("num_particles", pa.array(lengths))
 
 
 @compiled
 def copy_runs(
     source: NDArray[np.float32],
     starts: NDArray[np.int64],
-    stops: NDArray[np.int64],
+    lengths: NDArray[np.int64],
     target: NDArray[np.float32],
     places: NDArray[np.int64],
 ) -> None:
-    """Copy `source[starts[i]:stops[i]]` to `target[places[i]:]` for every i."""
+    """Copy the rows `starts[i]` to `starts[i] + lengths[i]` of `source` to the columns from `places[i]` of `target`."""
     for run in range(starts.size):
-        target[places[run] : places[run] + stops[run] - starts[run]] = source[starts[run] : stops[run]]
-
-
-def to_blob(rows: pa.Table, group: NDArray[np.int64], mixing: NDArray[np.uint64]) -> bytes:
-    """Rows with their row group and mixing key as an Arrow IPC stream; to Spark it is one binary value."""
-    table = rows.append_column("group", pa.array(group)).append_column("mixing", pa.array(mixing))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def from_blob(blob: bytes) -> pa.Table:
-    """The inverse of `to_blob`."""
-    return pa.ipc.open_stream(blob).read_all()
-
-
-def write_groups(
-    blobs: Iterable[bytes], groups: Sequence[tuple[int, int]], classes: list[str], out_dir: Path
-) -> TaskWritten:
-    """Write the row groups of one task.
-
-    Args:
-        blobs: All blobs for the task, in any order.
-        groups: (split, row group) by the number of the row group over all splits.
-        classes: Names of the classes.
-        out_dir: The dataset's folder.
-    """
-    pieces: dict[int, list[pa.Table]] = {}
-    for blob in blobs:
-        table = from_blob(blob)
-        numbers = table["group"].to_numpy()
-        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=True):
-            pieces.setdefault(int(numbers[start]), []).append(table.slice(start, stop - start))
-    written: list[GroupWritten] = []
-    histograms: Histograms = {}
-    for number in sorted(pieces):
-        group, filled = write_group(*groups[number], pieces.pop(number), classes, out_dir)
-        written.append(group)
-        histograms = add([histograms, filled])
-    return TaskWritten(written, histograms)
+        for row in range(lengths[run]):
+            for column in range(target.shape[0]):
+                target[column, places[run] + row] = source[starts[run] + row, column]
 
 
 def write_group(
-    split: int, group: int, tables: Iterable[pa.Table], classes: list[str], out_dir: Path
+    split: int, group: int, rows: pa.Table, classes: list[str], out_dir: Path
 ) -> tuple[GroupWritten, Histograms]:
-    """Sort by mixing key and write; the order of arrival does not change the file."""
-    table = pa.concat_tables(tables)
-    identity = table.drop_columns(["core"])
-    order = pc.sort_indices(
-        identity, sort_keys=[("mixing", "ascending"), ("file_uuid", "ascending"), ("entry", "ascending")]
-    ).to_numpy()
-    table = gather(table, order.astype(np.int64))
-    hlf = _one_chunk(table["hlf"]).values.to_numpy().reshape(len(order), -1)
-    lists = _one_chunk(table["core"])
-    offsets = lists.offsets.to_numpy() // NUM_CORE
-    num_particles = np.diff(offsets).astype(np.int32)
-    known = {*unmixed_schema().names, "group", "mixing"}
-    carried = [field for field in table.schema if field.name not in known]
-    columns = {
-        **{name: pa.array(values) for name, values in zip(HLF_NAMES, np.ascontiguousarray(hlf.T), strict=True)},
-        **list_columns(lists.values.to_numpy().reshape(-1, NUM_CORE), offsets),
-        "num_particles": pa.array(num_particles),
-        **{name: _one_chunk(table[name]) for name in ("label", "weight", "sample", "file_uuid", "entry")},
-        **{field.name: _one_chunk(table[field.name]) for field in carried},
-    }
-    schema = features_schema(carried)
-    arrays = [columns[field.name].cast(field.type) for field in schema]
-    features = pa.Table.from_arrays(arrays, schema=schema)
-    write_features(features, out_dir / group_file(split, group))
-    _, particles = particles_in(features)
-    labels, weights = table["label"].to_numpy(), table["weight"].to_numpy()
+    """Write rows from `gathered` as one row group, in their order."""
+    hlf = np.asarray(_one_chunk(rows["hlf"]).flatten()).reshape(rows.num_rows, -1)
+    columns = dict(zip(HLF_NAMES, np.ascontiguousarray(hlf.T), strict=True))
+    own = {*unmixed_schema().names, *features_schema().names}
+    schema = features_schema([field for field in rows.schema if field.name not in own])
+    arrays = [
+        pa.array(columns[field.name]) if field.name in columns else _one_chunk(rows[field.name]).cast(field.type)
+        for field in schema
+    ]
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    write_features(table, out_dir / group_file(split, group))
+    offsets, particles = particles_in(table)
     # The scaler must depend on the training split only, so no other split has statistics.
     fitted = None if split == TRAIN else 0
     written = GroupWritten(
@@ -215,7 +165,8 @@ def write_group(
         ColumnStatistics.of(features_of(particles, fitted), INPUT_COLUMNS["particles"].log_above),
     )
     few = features_of(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
-    return written, fill(hlf, few, num_particles, labels, weights, classes)
+    numbers = (table[name].to_numpy() for name in ("num_particles", "label", "weight"))
+    return written, fill(hlf, few, *numbers, classes)
 
 
 def write_features(table: pa.Table, path: Path) -> None:

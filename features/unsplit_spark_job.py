@@ -13,7 +13,7 @@ from pyspark import Accumulator, SparkContext
 
 from features.kernel_pass import EventsFile, KernelOutput, read_unmixed, run_kernels
 from features.memory import keep_freed_memory
-from features.mixing_pass import group_file, write_group
+from features.mixing_pass import Piece, gathered, group_file, write_group
 from features.normalisation import GeneratedSample, physics_factors
 from features.schema import SPLITS
 from features.settings import FeatureSettings
@@ -66,7 +66,7 @@ def make_unsplit(
         place, part = work
         output = run_kernels(part, settings, Path(path) / _KERNELS)
         done.add(output.counts["events"])
-        rows = read_unmixed(Path(path) / _KERNELS / output.name, factor=factors[part.sample])
+        rows = read_unmixed(output.path(Path(path)), factor=factors[part.sample])
         return output, _write(place, rows, classes, Path(path))
 
     made = spark.parallelize(list(enumerate(parts)), num_tasks(len(parts))).map(run).collect()
@@ -76,11 +76,11 @@ def make_unsplit(
 
 def _write(place: int, rows: pa.Table, classes: list[str], out_dir: Path) -> list[str]:
     """Write the rows of one part in their order, one row group per file; returns the files."""
-    rows = rows.append_column("mixing", pa.array(np.zeros(rows.num_rows, dtype=np.uint64)))
     names = []
     for first in range(0, rows.num_rows, _ROWS):
         # Parts hold a few thousand events, so the file numbers of two parts never collide.
         number = place * 1000 + first // _ROWS
-        write_group(_SPLIT, number, [rows.slice(first, _ROWS)], classes, out_dir)
+        some = np.arange(first, min(first + _ROWS, rows.num_rows))
+        write_group(_SPLIT, number, gathered([Piece(rows, some, some - first)], len(some)), classes, out_dir)
         names.append(group_file(_SPLIT, number))
     return names

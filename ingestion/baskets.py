@@ -8,6 +8,8 @@ from typing import Any, Final
 from uproot.models.RNTuple import RField
 
 _MOST_CHUNKS_PER_BASKET: Final = 4
+#: Uncompressed bytes to read at once: 1000 events of Delphes. The cost of a call is negligible then.
+_READ_BYTES: Final = 40_000_000
 
 
 def basket_boundaries(branches: Iterable[Any]) -> list[int]:
@@ -21,6 +23,27 @@ def basket_boundaries(branches: Iterable[Any]) -> list[int]:
         return [int(cluster.num_first_entry) for cluster in ntuple.cluster_summaries] + [int(ntuple.num_entries)]
     largest = max(branches, key=lambda branch: int(branch.uncompressed_bytes))
     return [int(boundary) for boundary in largest.entry_offsets]
+
+
+def entries_at_once(branches: Iterable[Any]) -> int:
+    """Number of entries whose uncompressed size in some uproot branches (or fields) is about `_READ_BYTES`.
+
+    Of an RNTuple all fields count.
+    """
+    branches = list(branches)
+    if isinstance(branches[0], RField):
+        ntuple = branches[0].ntuple
+        num_bits = sum(
+            abs(page.num_elements) * column.nbits
+            for cluster in ntuple.page_link_list
+            for column, pages in zip(ntuple.column_records, cluster, strict=False)
+            for page in pages.pages
+        )
+        num_entries, size = int(ntuple.num_entries), num_bits // 8
+    else:
+        num_entries = int(branches[0].num_entries)
+        size = sum(int(branch.uncompressed_bytes) for branch in branches)
+    return max(1, _READ_BYTES * num_entries // max(size, 1))
 
 
 def chunk_edges(boundaries: Sequence[int], start: int, stop: int, chunk: int) -> list[int]:

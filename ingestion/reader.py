@@ -15,7 +15,8 @@ import pyarrow as pa
 import uproot
 from numpy.typing import NDArray
 
-from ingestion.baskets import basket_boundaries, chunk_edges
+from ingestion import decompression  # noqa: F401 - tells uproot its library
+from ingestion.baskets import basket_boundaries, chunk_edges, entries_at_once
 from ingestion.copies import UInt64s, event_keys, particle_bits
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, read_error
 from ingestion.files import FileInfo
@@ -42,8 +43,6 @@ from ingestion.thresholds import (
     wrapped_azimuths,
 )
 
-#: About 40 MB of numbers: the cost of a call is negligible, and every task has the memory.
-ENTRIES_PER_CHUNK: Final = 1000
 #: Above it, azimuths are hardly in radians: they would be degrees.
 _LARGEST_AZIMUTH: Final = 4 * math.pi
 
@@ -82,9 +81,11 @@ class Selection(NamedTuple):
 
 
 def read_events(
-    info: FileInfo, settings: IngestSettings, *, start: int, stop: int, chunk: int = ENTRIES_PER_CHUNK
+    info: FileInfo, settings: IngestSettings, *, start: int, stop: int, chunk: int | None = None
 ) -> Iterator[RawEvents]:
     """Read the needed branches of entries `start` to `stop` (exclusive), in pieces of about `chunk` entries.
+
+    By default their size is bounded, however many particles an event has.
 
     Except at `start` and `stop`, pieces begin and end at baskets of the largest branch, so that no large basket is
     decompressed twice.
@@ -105,7 +106,9 @@ def read_events(
         with _reading(info, "its baskets' index"):
             branches = {field: tree[name] for field, name in names.items()}
             origin = [tree[name] for name in ORIGIN_BRANCHES] if info.is_load_test else []
-            edges = chunk_edges(basket_boundaries(branches.values()), start, stop, chunk)
+            edges = chunk_edges(
+                basket_boundaries(branches.values()), start, stop, chunk or entries_at_once(branches.values())
+            )
         for first, last in pairwise(edges):
             with _reading(info, f"entries {first} to {last - 1}"):
                 arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}

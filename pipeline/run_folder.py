@@ -78,17 +78,18 @@ class RunFolder:
         """The versions of all stages, and the models of each network that were promoted."""
         return [*(self.store(stage.name) for stage in STAGES), *Registry.all_of(self.config.run_dir)]
 
-    def upstream(self, stage: Stage, *, mixed: bool = False) -> dict[str, Version]:
+    def upstream(self, stage: Stage, *, mixed: bool = False, command: str = "") -> dict[str, Version]:
         """Current versions of the stages that a stage reads.
 
         Args:
             stage: The stage.
             mixed: Whether they may have been made from other versions than these.
+            command: The command that reads them, for messages, if it is not the stage.
 
         Raises:
             MissingInputError: One is missing, or they do not belong together.
         """
-        self.refuse_missing_upstream([stage])
+        self.refuse_missing_upstream([stage], command=command)
         found = {name: self.store(name).current() for name in stage.upstream_of(self.config)}
         versions = {name: version for name, version in found.items() if version is not None}
         if not mixed:
@@ -99,11 +100,12 @@ class RunFolder:
                 versions[name] = version
         return versions
 
-    def refuse_missing_upstream(self, stages: Iterable[Stage]) -> None:
+    def refuse_missing_upstream(self, stages: Iterable[Stage], *, command: str = "") -> None:
         """Refuse stages whose input neither exists nor is made by an earlier stage of the list.
 
         Args:
             stages: The stages to run, in order.
+            command: The command that reads the input, for messages, if it is not the stage.
 
         Raises:
             NoOutputYetError: The input of a stage is missing.
@@ -112,8 +114,9 @@ class RunFolder:
         for stage in stages:
             for name in stage.upstream_of(self.config):
                 if name not in made and self.store(name).current() is None:
+                    who = command or stage.name
                     raise NoOutputYetError(
-                        f"{stage.name} needs the output of {name}, which is not in {self.config.run_dir} yet. "
+                        f"{who} needs the output of {name}, which is not in {self.config.run_dir} yet. "
                         f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all."
                     )
             made.add(stage.name)

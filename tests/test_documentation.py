@@ -58,7 +58,7 @@ def test_a_page_has_links_and_anchors() -> None:
 
 
 def test_every_page_is_linked_from_the_front_page_and_every_study_from_that_of_studies() -> None:
-    pages = (CHECKOUT / "README.md", CHECKOUT / "docs" / "comparison.md")
+    pages = (CHECKOUT / name for name in ("README.md", "docs/comparison.md", "docs/studies/index.md"))
     linked = {(page.parent / link.partition("#")[0]).resolve() for page in pages for link in links_of(page)}
     assert [page for page in (*PAGES, *NOTEBOOKS) if page not in linked and page.name != "README.md"] == []
 

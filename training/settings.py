@@ -296,6 +296,11 @@ class TrainSettings(BaseModel):
             found.append(f"staleness_bound has no effect on {self.algorithm.name}, whose workers step together anyway.")
         if self.schedule.milestones and self.schedule.decay != "step":
             found.append(f"schedule.milestones have no effect on the decay {self.schedule.decay}, only on step.")
+        if self.schedule.warmup_epochs > self.epochs:
+            found.append(
+                f"schedule.warmup_epochs {self.schedule.warmup_epochs:g} is longer than the {self.epochs} epoch(s): "
+                f"the learning rate never reaches {self.effective_learning_rate:g}."
+            )
         return found
 
     def _about_slowmo(self) -> list[str]:

@@ -9,14 +9,16 @@ from typing import NamedTuple
 
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
+from pipeline.runs.kernel_outputs import unused_outputs
 from pipeline.runs.lock import is_read
 from pipeline.runs.model_registry import REGISTRY, Registry
+from pipeline.runs.space import size_of
 from pipeline.runs.store import MANIFEST, StageStore
 from training import own_folders
 
 
 class Removable(NamedTuple):
-    """A version that nothing in use needs."""
+    """A version, or kernel outputs, that nothing in use needs."""
 
     folder: Path
     freed_bytes: int
@@ -24,7 +26,7 @@ class Removable(NamedTuple):
 
 
 def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Removable]:
-    """Remove old versions and interrupted work.
+    """Remove old versions, interrupted work, and kernel outputs that the features in use were not made from.
 
     These versions stay: the newest `keep` of each stage; the newest `keep` models of each network in the registry,
     without withdrawn ones, for rollbacks; all versions in use; all versions that a job beside this command, such as
@@ -44,7 +46,11 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     """
     with nullcontext() if dry_run else run_folder.locked():
         found = _removable(run_folder, keep)
-        for each in () if dry_run else found:
+        kernels = unused_outputs(run_folder.store("features"))
+        outputs = [Removable(each.folder, size_of(each.files)) for each in kernels]
+        if dry_run:
+            return found + outputs
+        for each in found:
             try:
                 # First the manifest: after a kill, the rest is an unfinished version, which nobody reads.
                 (each.folder / MANIFEST).unlink(missing_ok=True)
@@ -52,7 +58,10 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
             except OSError as cause:
                 raise RunFolderError(f"{each.folder} cannot be removed ({cause}). Fix its permissions.") from cause
             run_folder.log.event("version removed", folder=str(each.folder), bytes=each.freed_bytes)
-    return found
+        for unused, each in zip(kernels, outputs, strict=True):
+            unused.remove()
+            run_folder.log.event("kernel outputs removed", folder=str(each.folder), bytes=each.freed_bytes)
+    return found + outputs
 
 
 def _removable(run_folder: RunFolder, keep: int) -> list[Removable]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 import shutil
 from collections.abc import Sequence
@@ -38,7 +40,7 @@ from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of
 from training.studies.results import StudyResult, TimeCheck, load
 from training.studies.simulated import simulate_all
 from training.studies.study import FOLDER, StudySettings, form_of
-from training.studies.tables import summed_up
+from training.studies.tables import summed_up, what_was_left_out
 from training.threads import use_threads
 from training.workloads.registry import HepSettings
 
@@ -150,6 +152,8 @@ def compare(
         run_folder.console.print(table_of(result))
         for claim, verdict, _ in judge(result)[1]:
             run_folder.say(f"  {verdict}: {claim.claim}")
+        for words in what_was_left_out(result):
+            run_folder.say(f"  {words}")
         return page
 
 
@@ -165,12 +169,15 @@ def _remove_written(folder: Path) -> None:
 def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> StudyResult:
     """The result of all runs; those that are not done are made."""
     config, settings = run_folder.config, study.settings
+    _refuse_launcher(config.train.launcher)
     subject, data = _subject(run_folder, study)
     cores, code = read_machine(run_dir=config.run_dir).cores, code_version()
     is_simulated, timing, measured = settings.execution == "simulate", None, ClusterSettings()
     checks: list[TimeCheck] = []
+    busy = os.getloadavg()[0]
     if is_simulated and settings.calibration_epochs is not None:
         timing = plan_calibration(settings, subject, config.train, folder, cores=cores)
+        busy = _busy_cores(timing.runs, folder / TIMING / "load.json")
         _measure(run_folder, timing.runs, folder, code, "measure this machine")
         measured, checks = calibrated(timing, read_or_measure(folder / TIMING, timing.checks[0].train))
     runs = planned_runs(settings, subject, config.train, in_the_cloud(measured), folder)
@@ -183,7 +190,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
         _simulate(run_folder, study.name, runs, code, cores)
     else:
         _measure(run_folder, runs, folder, code, "train")
-    machine = {"cpu": cpu_name(), "cores": cores}
+    machine = {"cpu": cpu_name(), "cores": cores, "load": busy}
     found = StudyResult(
         name=study.name,
         form=study.form,
@@ -199,6 +206,17 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     return found
 
 
+def _busy_cores(runs: Sequence[PlannedRun], path: Path) -> float:
+    """Mean number of busy cores in the minute before runs that measure times; of earlier runs as written then."""
+    if path.exists() and all(run.result is not None for run in runs):
+        before: float = json.loads(path.read_text(encoding="utf-8"))
+        return before
+    found = os.getloadavg()[0]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found), encoding="utf-8")
+    return found
+
+
 def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, Any]]:
     """What the study trains, and a description of its rows."""
     config, chosen = run_folder.config, study.settings.workload
@@ -210,7 +228,7 @@ def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, An
         return Subject(chosen), images | {"counts": {split: [sum(rows)] for split, rows in counts.items()}}
     if chosen not in NETWORKS:
         raise ConfigError(f"study {study.name}: there is no workload '{chosen}'.{nearest(chosen, NETWORKS)}")
-    upstream = run_folder.upstream(Train())
+    upstream = run_folder.upstream(Train(), command="compare")
     Runner(run_folder).say_what_is_stale(Train(), upstream)
     features = upstream["features"]
     config.refuse_load_test(features.manifest["counters"]["load_test"])
@@ -219,6 +237,19 @@ def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, An
     about = {"version": features.name, "classes": dataset.classes, "sample_note": config.report.sample_note}
     counts = {split: [*found, sum(found)] for split, found in dataset.counts.items()}
     return Subject(settings, dataset_digest(features.folder)), about | {"counts": counts}
+
+
+def _refuse_launcher(launcher: str) -> None:
+    """Refuse a launcher that holds the executors of a Spark cluster for one training.
+
+    Raises:
+        ConfigError: It does.
+    """
+    if launcher.startswith("spark"):
+        raise ConfigError(
+            f"compare: train.launcher is {launcher}, which holds executors of a Spark cluster for a single training; a "
+            f"study makes many short runs in ranks that stay. Add --set train.launcher=mpirun (or srun)."
+        )
 
 
 def _simulate(run_folder: RunFolder, name: str, runs: Sequence[PlannedRun], code: str, cores: int) -> None:

@@ -52,7 +52,7 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Verdict]:
     """
     use_threads(run_folder.config.train.threads)
     with run_folder.locked():
-        upstream = run_folder.upstream(Evaluate())
+        upstream = run_folder.upstream(Evaluate(), command="promote")
         try:
             yield from _promote_each(run_folder, upstream, force=force)
         except BaseException:

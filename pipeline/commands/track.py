@@ -100,7 +100,7 @@ def track(run_folder: RunFolder) -> list[Tracked]:
     except ImportError as cause:
         raise MachineError("track needs the package mlflow-skinny: `.venv/bin/pip install -e '.[mlflow]'`.") from cause
     with run_folder.locked("track"):
-        upstream = run_folder.upstream(Report())
+        upstream = run_folder.upstream(Report(), command="track")
         try:
             client = MlflowClient(tracking_uri=uri)
             experiment = _experiment(client, run_folder.config.mlflow.experiment)

@@ -28,6 +28,7 @@ NOT_CONTENT: Final = frozenset(
         "kernel_outputs_taken_over",
         "latency",
         "latency_us",
+        "lies_in",
         "per_rank",
         "samples_per_second",
         "seconds",

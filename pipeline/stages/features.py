@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.config import Config, flat_items
@@ -14,15 +13,18 @@ from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import as_json, as_text, cutflow, generated, sum_weights, uncertain_mixtures
+from pipeline.runs.kernel_outputs import KERNELS, unused_outputs
 from pipeline.runs.outputs import COUNTERS
+from pipeline.runs.store import StageStore
 from pipeline.stages.base import Check, Context, Result, Stage
+from training import own_folders
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
 
-    from features.kernel_pass import EventsFile
+    from features.kernel_pass import EventsFile, KernelOutput
     from features.normalisation import GeneratedSample
-    from features.spark_job import Earlier, FeaturesResult
+    from features.spark_job import FeaturesResult
 
 
 class Features(Stage):
@@ -36,20 +38,17 @@ class Features(Stage):
         """Selection, physics, split, balance, layout, the classes, and the cross-sections."""
         return {**flat_items(config.features, "features"), "classes": config.classes, **config.cross_sections()}
 
-    def taken_over(self, context: Context) -> list[Path]:
-        """Kernel outputs of unchanged events; the mixed rows are always made again."""
-        earlier = _earlier(context)
-        if earlier is None:
-            return []
-        outputs = map(earlier.of, _events_files(context))
-        return [earlier.folder / output.name for output in outputs if output is not None]
-
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
         from features.distributions import HISTOGRAMS, save
         from features.spark_job import make_features, track_hint
 
         _refuse_other_labels(context)
+        store = StageStore(context.config.run_dir, self.name)
+        for unused in unused_outputs(store):
+            unused.remove()
+        kernels = store.folder / KERNELS / context.out_dir.name
+        own_folders.make(kernels)
         for words in uncertain_mixtures(context.config.model_dump(mode="json")):
             context.console.print(f"  note: {words}", highlight=False, markup=False)
         parts = _events_files(context)
@@ -70,6 +69,7 @@ class Features(Stage):
                 context.config.features,
                 context.config.classes,
                 context.out_dir,
+                kernels=kernels,
                 done=progress.enter_context(shown("features", total)),
                 num_tasks=context.spark.num_tasks,
                 mixed=partial(shown, "mixing"),
@@ -126,24 +126,21 @@ def _events_files(context: Context) -> list[EventsFile]:
     ]
 
 
-def _earlier(context: Context) -> Earlier | None:
+def _earlier(context: Context) -> list[KernelOutput]:
     """Kernel outputs of the version in use, if the same code made them with the same selection and physics."""
     from features.kernel_pass import KernelOutput, kernel_items
     from features.settings import FeatureSettings
-    from features.spark_job import KERNELS, Earlier
 
     current = context.current
     if current is None or not current.ran_same_code("features.kernel_pass"):
-        return None
+        return []
     before = FeatureSettings.model_validate(current.manifest["config"]["features"])
     if kernel_items(before) != kernel_items(context.config.features):
-        return None
-    outputs = [
+        return []
+    return [
         KernelOutput(*(each[name] for name in KernelOutput._fields))
         for each in current.manifest["counters"]["kernel_outputs"]
     ]
-    there = {output.name: output for output in outputs if f"{KERNELS}/{output.name}" not in context.missing}
-    return Earlier(current.folder / KERNELS, there)
 
 
 def _counters(result: FeaturesResult) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
         _launch(context, spec)(on_progress=show, on_loss=say)
     summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
     context.console.print(rank_table(summary))
-    for sentence in about_refused_steps(summary):
+    for sentence in about_what_was_left_out(summary):
         say(sentence)
     return {**summary, "started_from": None if start_from is None else start_from.name, "created": now()}
 
@@ -222,16 +222,32 @@ def _start_from(context: Context, network: ModelName, model: NetworkSettings) ->
     return current
 
 
-def about_refused_steps(summary: Mapping[str, Any]) -> list[str]:
-    """A sentence if steps had no effect: a run that refuses all of them ends with its first weights, which are finite.
+def about_what_was_left_out(summary: Mapping[str, Any]) -> list[str]:
+    """Sentences about steps without effect, and about averages that a broken connection between living ranks prevented.
+
+    A run that refuses all steps ends with its first weights, which are finite.
 
     Examples:
-        >>> about_refused_steps({"per_rank": [{"steps_not_finite": 0}, {"steps_not_finite": 2}]})
+        >>> about_what_was_left_out({"per_rank": [{"steps_not_finite": 0}, {"steps_not_finite": 2}]})
         ['2 steps had no effect, since a gradient or an update was not finite: lower train.learning_rate.']
+        >>> found = about_what_was_left_out({"per_rank": [{"averages_lost": 4}, {"averages_lost": 3}]})
+        >>> found[0].partition(":")[0]
+        '7 averages were left out, since a connection between two workers broke'
     """
-    refused = sum(rank.get("steps_not_finite", 0) for rank in summary["per_rank"])
-    words = f"{refused} steps had no effect, since a gradient or an update was not finite: lower train.learning_rate."
-    return [words] if refused else []
+    refused, lost = (
+        sum(rank.get(name, 0) for rank in summary["per_rank"]) for name in ("steps_not_finite", "averages_lost")
+    )
+    found = []
+    if refused:
+        found.append(
+            f"{refused} steps had no effect, since a gradient or an update was not finite: lower train.learning_rate."
+        )
+    if lost:
+        found.append(
+            f"{lost} averages were left out, since a connection between two workers broke: these pairs no longer "
+            f"averaged. Check the network between the hosts, or choose another with train.algorithm.network."
+        )
+    return found
 
 
 def _checks(network: ModelName, summary: dict[str, Any]) -> list[Check]:

@@ -25,7 +25,7 @@ from torch import nn
 
 from features.columns import HLF_NAMES, MAX_PARTICLES, NUM_CORE, NUM_HLF, PARTICLE_KINDS
 from features.dataset import FeatureDataset, RowGroup
-from features.matrices import columns_of, list_columns
+from features.matrices import columns_of, list_columns, of_columns
 from features.mixing_pass import write_features
 from training.readers.batch import Batch
 from training.readers.opening import open_reader
@@ -85,7 +85,7 @@ def made_particles(rng: np.random.Generator, lengths: np.ndarray) -> dict[str, p
     core = rng.integers(0, 1 << 9, (lengths.sum(), NUM_CORE)).astype(np.float32) * np.float32(0.37)
     core[:, 0] %= len(PARTICLE_KINDS)
     core[:, 1] = np.sign(core[:, 1] - 90)
-    return list_columns(core, np.concatenate([[0], np.cumsum(lengths)]))
+    return list_columns(np.concatenate([[0], np.cumsum(lengths)]), of_columns(core.T))
 
 
 def bare_pyarrow(case: Case) -> None:

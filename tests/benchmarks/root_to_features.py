@@ -28,7 +28,7 @@ import uproot
 from features.kernel_pass import EventsFile, unmixed_rows
 from features.kernels import build_features
 from features.memory import keep_freed_memory
-from features.mixing_pass import write_group
+from features.mixing_pass import Piece, gathered, write_group
 from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
 from features.spark_job import make_features
@@ -80,19 +80,20 @@ def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -
     keep_freed_memory()
     features = FeatureSettings()
     for number, info in enumerate(infos):
-        tables = []
+        batches = []
         for raw in read_events(info, settings, start=0, stop=info.entries):
             events = select_events(raw, info, settings).table
-            rows = pa.Table.from_batches([unmixed_rows(events, build_features(events, features))])
-            tables.append(rows.append_column("mixing", pa.array(np.arange(rows.num_rows, dtype=np.uint64))))
-        write_group(0, number, tables, CLASSES, folder)
+            batches.append(unmixed_rows(events, build_features(events, features)))
+        rows = pa.Table.from_batches(batches)
+        every = np.arange(rows.num_rows)
+        write_group(0, number, gathered([Piece(rows, every, every)], rows.num_rows), CLASSES, folder)
 
 
 def both_stages(provider: SparkProvider, infos: list[FileInfo], settings: IngestSettings, folder: Path) -> None:
     """Ingest and features under Spark."""
     spark = provider.context()
     (folder / "events").mkdir(parents=True)
-    (folder / "features").mkdir()
+    (folder / "features" / "kernels").mkdir(parents=True)
     samples = [SampleSettings(name=name, label=label, files=["-"]) for label, name in enumerate(["a", "b", "c"])]
     done = spark.accumulator(0)
     made = ingest(spark, infos, samples, settings, folder / "events", done=done, num_tasks=provider.num_tasks)
@@ -100,7 +101,7 @@ def both_stages(provider: SparkProvider, infos: list[FileInfo], settings: Ingest
     generated = {sample.name: GeneratedSample(sample.label, None, 1, 1.0) for sample in samples}
     make_features(
         spark, parts, generated, FeatureSettings(), CLASSES, folder / "features",
-        done=done, num_tasks=provider.num_tasks,
+        kernels=folder / "features" / "kernels", done=done, num_tasks=provider.num_tasks,
     )  # fmt: skip
 
 

@@ -2,23 +2,86 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Hashable
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_programs import IMPLEMENTATIONS, Mpi, results_of
+from rank_programs import IMPLEMENTATIONS, Case, Cases, Mpi, results_of
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 PROTOCOLS = ["locked", "additive", "sockets"]
 OVERLAPS = ["inline", "thread"]
+WAYS = list(product(PROTOCOLS, OVERLAPS))
+DTYPES = ["float64", "float32", "int32"]
+#: By the number of ranks.
+AVERAGES = {2: 5000, 4: 2500, 8: 500}
+FAILING = ["read", "add", "begin", "average", "drain", "close"]
+REFUSED = ["size", "type", "complex", "self", "outside"]
 
 
-@pytest.fixture(params=IMPLEMENTATIONS, ids=str)
+def num_averages(mpi: Mpi, ranks: int, protocol: str) -> int:
+    """How many averages fit into seconds."""
+    if protocol == "sockets" or (ranks > 2 and not mpi.reaches_sleepers):
+        # The answer of a partner, or its lock, comes when it gets a core: milliseconds.
+        return AVERAGES[ranks] // 10
+    return AVERAGES[ranks]
+
+
+def cases_of(mpi: Mpi, folder: Path) -> dict[Hashable, Case]:
+    """What the ranks run; those that leave something open come last."""
+    found: dict[Hashable, Case] = {}
+
+    def add(*name: Hashable, ranks: int, program: str = "", **arguments: Any) -> None:
+        found[name] = Case(ranks, f"averages:{program or name[0]}", arguments)
+
+    for protocol, overlap in WAYS:
+        way = {"protocol": protocol, "overlap": overlap}
+        for ranks in AVERAGES:
+            averages = num_averages(mpi, ranks, protocol)
+            add("conserve", ranks, protocol, overlap, ranks=ranks, **way, averages=averages)
+        add("finish_early", protocol, overlap, ranks=4, **way, averages=200)
+        if is_served_asleep(mpi, protocol, overlap):
+            signs = folder / f"{protocol}-{overlap}"
+            signs.mkdir()
+            add("straggle", protocol, overlap, ranks=4, **way, folder=str(signs), nap=60, averages=100)
+    for protocol, dtype in product(PROTOCOLS, DTYPES):
+        given = {"protocol": protocol, "overlap": "inline", "averages": 300, "dtype": dtype}
+        add("types", protocol, dtype, ranks=3, program="conserve", **given)
+    long = {"protocol": "sockets", "overlap": "thread", "averages": 5, "size": 1_000_000}
+    add("long", ranks=2, program="conserve", **long)
+    for protocol in PROTOCOLS:
+        add("stamps", protocol, ranks=4, protocol=protocol, averages=1000, size=20_000)
+    add("read_others", ranks=3, protocol="sockets", duration=0.5, size=20_000)
+    for overlap in OVERLAPS:
+        add("poison", overlap, ranks=3, overlap=overlap)
+    for protocol in ("locked", "sockets"):
+        add("skip", protocol, ranks=3, protocol=protocol)
+    add("exclude", ranks=4, nap=0.05, averages=5)
+    for where in FAILING:
+        add("fail_in_thread", where, ranks=2, where=where)
+    for what in REFUSED:
+        add("refuse", what, ranks=2, what=what)
+    return found
+
+
+def is_served_asleep(mpi: Mpi, protocol: str, overlap: str) -> bool:
+    """Whether the vector of a rank that sleeps is reached."""
+    return mpi.reaches_sleepers or (protocol, overlap) != ("locked", "inline")
+
+
+@pytest.fixture(scope="module", params=IMPLEMENTATIONS, ids=str)
 def mpi(request: pytest.FixtureRequest) -> Mpi:
     chosen: Mpi = request.param
     return chosen
+
+
+@pytest.fixture(scope="module")
+def cases(mpi: Mpi, tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    folder = tmp_path_factory.mktemp(f"averages-{mpi}")
+    return Cases(mpi, folder, cases_of(mpi, folder), seconds=600)
 
 
 def check_counts(results: list[dict[str, Any]]) -> None:
@@ -32,37 +95,23 @@ def check_counts(results: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize(("ranks", "averages"), [(2, 5000), (4, 2500), (8, 500)])
+@pytest.mark.parametrize("ranks", AVERAGES)
 def test_the_sum_over_all_ranks_is_conserved_and_no_change_is_lost(
-    tmp_path: Path, mpi: Mpi, ranks: int, averages: int, protocol: str, overlap: str
+    mpi: Mpi, cases: Cases, ranks: int, protocol: str, overlap: str
 ) -> None:
-    if protocol == "sockets" or (ranks > 2 and not mpi.reaches_sleepers):
-        # The answer of a partner, or its lock, comes when it gets a core: milliseconds.
-        averages //= 10
-    results = results_of(
-        mpi,
-        ranks,
-        "averages:conserve",
-        tmp_path / "ranks",
-        seconds=150,
-        protocol=protocol,
-        overlap=overlap,
-        averages=averages,
-    )
+    results = cases.results("conserve", ranks, protocol, overlap)
     for result in results:
         assert set(result["difference"]) == {0}
-        assert result["counts"]["begun"] >= averages
+        assert result["counts"]["begun"] >= num_averages(mpi, ranks, protocol)
         assert result["counts"]["exchange_seconds"] > 0
         assert (result["counts"]["wait_seconds"] > 0) == (protocol == "locked")
     check_counts(results)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int32"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_other_types_are_averaged_too(tmp_path: Path, mpi: Mpi, protocol: str, dtype: str) -> None:
-    results = results_of(
-        mpi, 3, "averages:conserve", tmp_path / "r", protocol=protocol, overlap="inline", averages=300, dtype=dtype
-    )
+def test_other_types_are_averaged_too(cases: Cases, protocol: str, dtype: str) -> None:
+    results = cases.results("types", protocol, dtype)
     allowed = {"float64": 1e-6, "float32": 1e3, "int32": 0}[dtype]
     for result in results:
         assert max(map(abs, result["difference"])) <= allowed
@@ -71,35 +120,23 @@ def test_other_types_are_averaged_too(tmp_path: Path, mpi: Mpi, protocol: str, d
     check_counts(results)
 
 
-def test_vectors_larger_than_the_buffers_of_the_network_are_averaged_too(tmp_path: Path) -> None:
-    results = results_of(
-        IMPLEMENTATIONS[0],
-        2,
-        "averages:conserve",
-        tmp_path / "ranks",
-        protocol="sockets",
-        overlap="thread",
-        averages=5,
-        size=1_000_000,
-    )
+def test_vectors_larger_than_the_buffers_of_the_network_are_averaged_too(cases: Cases) -> None:
+    results = cases.results("long")
     assert all(result["difference"] == [0] for result in results)
     check_counts(results)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_half_changed_vector_is_never_seen_or_at_least_counted(tmp_path: Path, mpi: Mpi, protocol: str) -> None:
-    results = results_of(mpi, 4, "averages:stamps", tmp_path / "ranks", protocol=protocol, averages=1000, size=20_000)
-    for result in results[:2]:
+def test_a_half_changed_vector_is_never_seen_or_at_least_counted(cases: Cases, protocol: str) -> None:
+    for result in cases.results("stamps", protocol)[:2]:
         assert result["reads"] > 20
         assert result["unnoticed"] == 0
         if protocol != "additive":
             assert result["torn"] == result["mixed_reads"] == 0
 
 
-def test_the_vector_of_another_rank_is_read_whole_without_its_help(tmp_path: Path, mpi: Mpi) -> None:
-    reader, *others = results_of(
-        mpi, 3, "averages:read_others", tmp_path / "r", protocol="sockets", duration=0.5, size=20_000
-    )
+def test_the_vector_of_another_rank_is_read_whole_without_its_help(cases: Cases) -> None:
+    reader, *others = cases.results("read_others")
     assert reader["grows"]
     assert reader["torn"] == 0
     for rank, other in enumerate(others, start=1):
@@ -107,8 +144,8 @@ def test_the_vector_of_another_rank_is_read_whole_without_its_help(tmp_path: Pat
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
-def test_a_vector_that_is_not_finite_reaches_nobody(tmp_path: Path, mpi: Mpi, overlap: str) -> None:
-    poisoned, *others = results_of(mpi, 3, "averages:poison", tmp_path / "ranks", overlap=overlap)
+def test_a_vector_that_is_not_finite_reaches_nobody(cases: Cases, overlap: str) -> None:
+    poisoned, *others = cases.results("poison", overlap)
     assert not poisoned["finite"]
     assert poisoned["begun"] == poisoned["received"] == 0
     assert poisoned["refused"] == 50
@@ -120,14 +157,15 @@ def test_a_vector_that_is_not_finite_reaches_nobody(tmp_path: Path, mpi: Mpi, ov
 
 @pytest.mark.parametrize("protocol", ["locked", "sockets"])
 def test_a_rank_that_comes_late_is_waited_for(tmp_path: Path, protocol: str) -> None:
+    # A start of its own: with this little patience, a busy machine ends the job.
     results = results_of(
         IMPLEMENTATIONS[0], 2, "averages:come_late", tmp_path / "ranks", protocol=protocol, patience=0.5, nap=1.0
     )
     assert results == [1.0, 1.0]
 
 
-def test_one_vector_is_in_one_average_at_a_time(tmp_path: Path, mpi: Mpi) -> None:
-    results = results_of(mpi, 4, "averages:exclude", tmp_path / "ranks", nap=0.05, averages=5)
+def test_one_vector_is_in_one_average_at_a_time(mpi: Mpi, cases: Cases) -> None:
+    results = cases.results("exclude")
     held = sorted(each for rank in results for each in rank)
     assert len(held) == 20
     for rank in range(4):
@@ -140,50 +178,39 @@ def test_one_vector_is_in_one_average_at_a_time(tmp_path: Path, mpi: Mpi) -> Non
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_rank_that_sleeps_keeps_nobody_waiting(tmp_path: Path, mpi: Mpi, protocol: str, overlap: str) -> None:
-    if not mpi.reaches_sleepers and (protocol, overlap) == ("locked", "inline"):
+def test_a_rank_that_sleeps_keeps_nobody_waiting(mpi: Mpi, cases: Cases, protocol: str, overlap: str) -> None:
+    if not is_served_asleep(mpi, protocol, overlap):
         pytest.skip(f"{mpi} gives locks of a rank only while that rank is inside MPI; a thread sees to that")
-    *others, straggler = results_of(
-        mpi, 4, "averages:straggle", tmp_path / "ranks", protocol=protocol, overlap=overlap, nap=8, averages=100
-    )
-    assert all(other["done"] < straggler["done"] - 1 for other in others)
+    *others, straggler = cases.results("straggle", protocol, overlap)
+    assert all(other["done"] < straggler["done"] for other in others)
     assert straggler["begun"] == 0
     assert straggler["received"] > 10
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_who_is_done_early_continues_to_serve_the_others(tmp_path: Path, mpi: Mpi, protocol: str, overlap: str) -> None:
-    early, *others = results_of(
-        mpi, 4, "averages:finish_early", tmp_path / "ranks", protocol=protocol, overlap=overlap, averages=200
-    )
+def test_who_is_done_early_continues_to_serve_the_others(cases: Cases, protocol: str, overlap: str) -> None:
+    early, *others = cases.results("finish_early", protocol, overlap)
     assert early["received"] == sum(other["begun"] for other in others) == 600
 
 
-@pytest.mark.parametrize("where", ["read", "add", "begin", "average", "drain", "close"])
-def test_an_error_in_the_thread_is_raised_by_the_next_call(tmp_path: Path, where: str) -> None:
-    results = results_of(IMPLEMENTATIONS[0], 2, "averages:fail_in_thread", tmp_path / "ranks", where=where)
+@pytest.mark.parametrize("where", FAILING)
+def test_an_error_in_the_thread_is_raised_by_the_next_call(cases: Cases, where: str) -> None:
+    results = cases.results("fail_in_thread", where)
     assert [result["words"] for result in results] == ["no average with 1", "no average with 0"]
     assert all(result["begun"] == (where != "close") for result in results)
 
 
 @pytest.mark.parametrize("protocol", ["locked", "sockets"])
-def test_an_average_is_skipped_while_the_one_before_is_under_way(tmp_path: Path, mpi: Mpi, protocol: str) -> None:
-    for counts in results_of(mpi, 3, "averages:skip", tmp_path / "ranks", protocol=protocol):
+def test_an_average_is_skipped_while_the_one_before_is_under_way(cases: Cases, protocol: str) -> None:
+    for counts in cases.results("skip", protocol):
         assert counts["skipped"] == 2
         assert counts["begun"] == counts["received"] == 2
         assert counts["exchange_seconds"] > (0 if protocol == "sockets" else 0.6)
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("size", "one length and one float or signed type"),
-        ("type", "one length and one float or signed type"),
-        ("complex", "one length and one float or signed type"),
-        ("self", "rank 1 of 2 cannot average with rank 1"),
-        ("outside", "rank 1 of 2 cannot average with rank 2"),
-    ],
-)
-def test_what_cannot_be_averaged_is_refused(tmp_path: Path, what: str, words: str) -> None:
-    assert words in results_of(IMPLEMENTATIONS[0], 2, "averages:refuse", tmp_path / "ranks", what=what)[1]
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_averaged_is_refused(cases: Cases, what: str) -> None:
+    words = {"self": "rank 1 of 2 cannot average with rank 1", "outside": "rank 1 of 2 cannot average with rank 2"}
+    found = cases.results("refuse", what)[1]
+    assert words.get(what, "one length and one float or signed type") in found

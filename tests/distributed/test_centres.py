@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
+from collections.abc import Hashable
 
 import pytest
-from rank_programs import IMPLEMENTATIONS, PROGRAMS, Mpi, results_of
+from rank_programs import IMPLEMENTATIONS, PROGRAMS, Case, Cases
 
 from training.simulation.cluster import ClusterSettings
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock
 from training.transports.transport import Transport
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 
-@pytest.fixture(params=IMPLEMENTATIONS, ids=str)
-def mpi(request: pytest.FixtureRequest) -> Mpi:
-    chosen: Mpi = request.param
-    return chosen
+CONSERVED = [(4, 1, "inline", "locked"), (3, 7, "thread", "sockets")]
+ORDER = {"commits": 100, "size": 10, "shards": 3}
+CASES: dict[Hashable, Case] = {
+    **{
+        ("conserve", ranks): Case(
+            ranks,
+            "centres:conserve",
+            {"protocol": protocol, "overlap": overlap, "commits": 150, "size": 101, "shards": shards},
+        )
+        for ranks, shards, overlap, protocol in CONSERVED
+    },
+    ("order",): Case(4, "centres:order", ORDER),
+    **{
+        ("occupied", protocol): Case(2, "centres:occupied", {"protocol": protocol, "nap": 0.3})
+        for protocol in ("locked", "sockets")
+    },
+    **{
+        ("sums", overlap): Case(3, "centres:sums", {"overlap": overlap, "size": 50_001})
+        for overlap in ("thread", "inline")
+    },
+}
+
+
+@pytest.fixture(scope="module", params=IMPLEMENTATIONS, ids=str)
+def cases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    return Cases(request.param, tmp_path_factory.mktemp(f"centres-{request.param}"), CASES)
 
 
 def simulated_turns(ranks: int) -> list[float]:
@@ -38,23 +60,9 @@ def simulated_turns(ranks: int) -> list[float]:
     return found[0]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "shards", "overlap", "protocol"), [(4, 1, "inline", "locked"), (3, 7, "thread", "sockets")]
-)
-def test_no_commit_is_lost_and_clocks_count_them(
-    tmp_path: Path, mpi: Mpi, ranks: int, shards: int, overlap: str, protocol: str
-) -> None:
-    results = results_of(
-        mpi,
-        ranks,
-        "centres:conserve",
-        tmp_path / "ranks",
-        protocol=protocol,
-        overlap=overlap,
-        commits=150,
-        size=101,
-        shards=shards,
-    )
+@pytest.mark.parametrize(("ranks", "shards"), [(ranks, shards) for ranks, shards, *_ in CONSERVED])
+def test_no_commit_is_lost_and_clocks_count_them(cases: Cases, ranks: int, shards: int) -> None:
+    results = cases.results("conserve", ranks)
     for result in results:
         assert result["lost"] == 0
         assert result["clocks_are_right"]
@@ -66,9 +74,9 @@ def test_no_commit_is_lost_and_clocks_count_them(
         assert (counts["bytes"] == 0) == (shards == 1 and result is results[0])
 
 
-def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(tmp_path: Path, mpi: Mpi) -> None:
-    ranks, commits, size, shards = 4, 100, 10, 3
-    results = results_of(mpi, ranks, "centres:order", tmp_path / "ranks", commits=commits, size=size, shards=shards)
+def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(cases: Cases) -> None:
+    ranks, (commits, size, shards) = 4, ORDER.values()
+    results = cases.results("order")
     made = {(shard, clock): value for result in results for shard, clock, value in result["made"]}
     assert len(made) == ranks * commits * shards
     expected = []
@@ -83,10 +91,8 @@ def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(tmp_path
 
 
 @pytest.mark.parametrize("protocol", ["locked", "sockets"])
-def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(
-    tmp_path: Path, mpi: Mpi, protocol: str
-) -> None:
-    results = results_of(mpi, 2, "centres:occupied", tmp_path / "ranks", protocol=protocol, nap=0.3)
+def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(cases: Cases, protocol: str) -> None:
+    results = cases.results("occupied", protocol)
     # The commit of rank 0 is in the thread while the rank sleeps.
     assert results[0]["counts"]["hidden_seconds"] > 0.2
     assert results[1]["tried"][:3] == [False, True, False]
@@ -99,11 +105,8 @@ def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(
 
 
 @pytest.mark.parametrize("overlap", ["thread", "inline"])
-def test_sums_beside_the_computation_are_right_and_need_no_call_of_the_worker(
-    tmp_path: Path, mpi: Mpi, overlap: str
-) -> None:
-    results = results_of(mpi, 3, "centres:sums", tmp_path / "ranks", overlap=overlap, size=50_001)
-    for result in results:
+def test_sums_beside_the_computation_are_right_and_need_no_call_of_the_worker(cases: Cases, overlap: str) -> None:
+    for result in cases.results("sums", overlap):
         assert result["first"] == [6.0]
         assert result["second"] == [30.0] * 3
         assert result["between"] == [3.0] * 2

@@ -29,6 +29,9 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
 SLOW = {"epochs": 60, "batch_size": 4, "checkpoint_steps": 20}
+#: Methods of which a rank is killed, one of every kind at least, and those whose survivors continue.
+KILLED = ("ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "agn", "mpca")
+SHRUNK = ("ar-sgd", "local-sgd", "d-psgd")
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +67,7 @@ def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]
         thread.join()
 
 
-@pytest.mark.parametrize(
-    "chosen", [{"algorithm": name} for name in ("ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "agn")], ids=str
-)
+@pytest.mark.parametrize("chosen", [{"algorithm": name} for name in KILLED], ids=str)
 def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
     dataset: FeatureDataset, tmp_path: Path, chosen: dict[str, Any]
 ) -> None:
@@ -84,7 +85,7 @@ def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
         np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(undisturbed.out_dir))
 
 
-@pytest.mark.parametrize("algorithm", ["ar-sgd", "local-sgd", "d-psgd"])
+@pytest.mark.parametrize("algorithm", SHRUNK)
 def test_survivors_continue_without_the_killed_rank(dataset: FeatureDataset, tmp_path: Path, algorithm: str) -> None:
     for attempt in range(3):
         run = make_spec(

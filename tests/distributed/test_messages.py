@@ -2,59 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from itertools import product
 from pathlib import Path
 
 import pytest
-from rank_programs import IMPLEMENTATIONS, Mpi, results_of, run_ranks
+from rank_programs import IMPLEMENTATIONS, Case, Cases, Mpi, results_of, run_ranks
 
 from training.errors import LaunchError
 from training.launching.probing import measure_messages
 from training.settings import TrainSettings
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(params=IMPLEMENTATIONS, ids=str)
+DTYPES = ["float32", "float64"]
+EXCHANGES = [(2, 3), (5, 2013), (3, 200_000)]
+ROUNDS = 12
+#: 0: without mpirun.
+ALONE = list(product([0, 1], ["locked", "additive", "sockets"], ["inline", "thread"]))
+CASES: dict[Hashable, Case] = {
+    **{("collect", dtype): Case(3, "messages:collect", {"dtype": dtype}) for dtype in DTYPES},
+    **{
+        ("exchange", ranks, size): Case(ranks, "messages:exchange", {"rounds": ROUNDS, "size": size})
+        for ranks, size in EXCHANGES
+    },
+    ("count",): Case(4, "messages:count", {"times": 2000}),
+    **{
+        ("alone", ranks, protocol, overlap): Case(ranks, "messages:alone", {"protocol": protocol, "overlap": overlap})
+        for ranks, protocol, overlap in ALONE
+    },
+    ("several",): Case(3, "messages:several", {"vectors": 3}),
+    ("start_up_test",): Case(3, "messages:start_up_test", {}),
+}
+
+
+@pytest.fixture(scope="module", params=IMPLEMENTATIONS, ids=str)
 def mpi(request: pytest.FixtureRequest) -> Mpi:
     chosen: Mpi = request.param
     return chosen
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_vectors_are_summed_and_broadcast_in_place(tmp_path: Path, mpi: Mpi, dtype: str) -> None:
-    for result in results_of(mpi, 3, "messages:collect", tmp_path / "ranks", dtype=dtype):
+@pytest.fixture(scope="module")
+def cases(mpi: Mpi, tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    return Cases(mpi, tmp_path_factory.mktemp(f"messages-{mpi}"), CASES)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_vectors_are_summed_and_broadcast_in_place(cases: Cases, dtype: str) -> None:
+    for result in cases.results("collect", dtype):
         assert result["sum"] == [3 * element + 1.5 + 3 for element in range(4)]
         assert result["sent"] == [element + 0.25 for element in range(4)]
         assert result["dtypes"] == [dtype, dtype]
         assert result["later"]
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(2, 3), (5, 2013), (3, 200_000)])
-def test_neighbours_get_each_others_vectors_round_by_round(tmp_path: Path, mpi: Mpi, ranks: int, size: int) -> None:
-    rounds = 12
-    results = results_of(mpi, ranks, "messages:exchange", tmp_path / "ranks", rounds=rounds, size=size)
-    for rank, result in enumerate(results):
+@pytest.mark.parametrize(("ranks", "size"), EXCHANGES)
+def test_neighbours_get_each_others_vectors_round_by_round(cases: Cases, ranks: int, size: int) -> None:
+    for rank, result in enumerate(cases.results("exchange", ranks, size)):
         assert result["nobody"] == []
-        assert len(result["came"]) == rounds
+        assert len(result["came"]) == ROUNDS
         for number, came in enumerate(result["came"]):
             step = 1 + number % (ranks - 1)
             neighbours = [(rank + step) % ranks, (rank - step) % ranks]
             assert came == [[each, 100.0 * each + number, 100.0 * each + number] for each in neighbours]
 
 
-def test_samples_of_all_ranks_are_counted_exactly(tmp_path: Path, mpi: Mpi) -> None:
-    results = results_of(mpi, 4, "messages:count", tmp_path / "ranks", times=2000)
+def test_samples_of_all_ranks_are_counted_exactly(cases: Cases) -> None:
+    results = cases.results("count")
     seen = [number for result in results for number in result["seen"]]
     assert {result["total"] for result in results} == {2000 * (1 + 2 + 3 + 4)} == {max(seen)}
     assert len(set(seen)) == len(seen)
     assert all(result["seen"] == sorted(result["seen"]) for result in results)
 
 
-@pytest.mark.parametrize("overlap", ["inline", "thread"])
-@pytest.mark.parametrize("protocol", ["locked", "additive", "sockets"])
-@pytest.mark.parametrize("ranks", [0, 1], ids=["without mpirun", "one rank"])
-def test_a_world_of_one(tmp_path: Path, mpi: Mpi, ranks: int, protocol: str, overlap: str) -> None:
-    (result,) = results_of(mpi, ranks, "messages:alone", tmp_path / "ranks", protocol=protocol, overlap=overlap)
+@pytest.mark.parametrize(("ranks", "protocol", "overlap"), ALONE)
+def test_a_world_of_one(cases: Cases, ranks: int, protocol: str, overlap: str) -> None:
+    (result,) = cases.results("alone", ranks, protocol, overlap)
     assert result["world"] == 1
     assert result["out"] == [1, 2, 3]
     assert result["averages"] == 0
@@ -62,13 +86,13 @@ def test_a_world_of_one(tmp_path: Path, mpi: Mpi, ranks: int, protocol: str, ove
     assert result["samples"] == [2, 4]
 
 
-def test_several_vectors_and_a_second_transport(tmp_path: Path, mpi: Mpi) -> None:
-    for found in results_of(mpi, 3, "messages:several", tmp_path / "ranks", vectors=3):
+def test_several_vectors_and_a_second_transport(cases: Cases) -> None:
+    for found in cases.results("several"):
         assert found == [0, 1, 2, 0, 1, 2]
 
 
-def test_the_start_up_test_finds_nothing_and_measures(tmp_path: Path, mpi: Mpi) -> None:
-    first, *others = results_of(mpi, 3, "messages:start_up_test", tmp_path / "ranks")
+def test_the_start_up_test_finds_nothing_and_measures(mpi: Mpi, cases: Cases) -> None:
+    first, *others = cases.results("start_up_test")
     assert all(other == first for other in others)
     assert first["problems"] == []
     assert mpi.name in first["library"].lower().replace(" ", "")

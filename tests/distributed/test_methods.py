@@ -11,13 +11,13 @@ from feature_datasets import write_dataset
 from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
-from training.launching.launcher import launch
+from training.launching.launcher import launch, launch_all
 from training.launching.rank import RunSpec
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated
 from training.studies.trained import simulate_workload
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 #: Uneven on purpose: ranks get different numbers of rows, and with 3 ranks a group is left out each epoch.
 ROWS = {"train": [20] * 6 + [7], "val": [15, 15], "test": [10]}
@@ -52,12 +52,24 @@ GOSSIP: list[dict[str, Any]] = [
     {"algorithm": "swarm-sgd", "local_steps_law": "geometric", "topology": "ring", "slowmo": SLOWMO},
     {"algorithm": "swarm-sgd", "exchange": "additive", "slowmo": {**SLOWMO, "exact_average": True}},
 ]
+SHARDS: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
 GOSSIP_RUN: dict[str, Any] = {"workers": 3, "epochs": 8, "learning_rate": 0.03}
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS, class_weights=[2.0, 1.0, 0.5])
+
+
+@pytest.fixture(scope="module")
+def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSpec]:
+    """All runs of three ranks, by what was chosen: a start of ranks takes seconds, so they are started once."""
+    exact = {"workers": 3, "precision": "float64"}
+    chosen = [*(exact | each for each in SYNCHRONOUS), *(GOSSIP_RUN | each for each in (*GOSSIP, *SERVERS, SHARDS))]
+    folder = tmp_path_factory.mktemp("runs")
+    runs = {str(each): make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)}
+    launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
+    return runs
 
 
 def simulated(dataset: FeatureDataset, run: RunSpec) -> Simulated:
@@ -67,10 +79,9 @@ def simulated(dataset: FeatureDataset, run: RunSpec) -> Simulated:
 
 @pytest.mark.parametrize("chosen", SYNCHRONOUS, ids=str)
 def test_synchronous_methods_do_on_mpi_what_they_do_in_the_simulator(
-    dataset: FeatureDataset, tmp_path: Path, chosen: dict[str, Any]
+    dataset: FeatureDataset, done: dict[str, RunSpec], chosen: dict[str, Any]
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", workers=3, precision="float64", **chosen)
-    launch(run, on_progress=lambda _: None)
+    run = done[str({"workers": 3, "precision": "float64"} | chosen)]
     expected = simulated(dataset, run)
     for rank, (found, wanted) in enumerate(zip(records(run.out_dir), expected.records, strict=True)):
         for key in ("train_loss", "val_loss", "consensus_distance", "samples", "worker_val_loss"):
@@ -88,10 +99,9 @@ def distance_alone(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize("chosen", GOSSIP, ids=str)
 def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
-    dataset: FeatureDataset, tmp_path: Path, distance_alone: float, chosen: dict[str, Any]
+    done: dict[str, RunSpec], distance_alone: float, chosen: dict[str, Any]
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", **GOSSIP_RUN, **chosen)
-    launch(run, on_progress=lambda _: None)
+    run = done[str(GOSSIP_RUN | chosen)]
     told = summary(run.out_dir)
     history = records(run.out_dir)[0]
     assert told["best_val_loss"] < 0.7 * history[0]["val_loss"]
@@ -106,9 +116,8 @@ def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
     assert told["consensus_distance"] < 0.25 * distance_alone
 
 
-def test_shards_of_mpca_travel_beside_the_steps_on_mpi(dataset: FeatureDataset, tmp_path: Path) -> None:
-    run = make_spec(dataset, tmp_path / "out", **GOSSIP_RUN, algorithm="mpca", schedule={"decay": "cosine"})
-    launch(run, on_progress=lambda _: None)
+def test_shards_of_mpca_travel_beside_the_steps_on_mpi(done: dict[str, RunSpec]) -> None:
+    run = done[str(GOSSIP_RUN | SHARDS)]
     told, history = summary(run.out_dir), records(run.out_dir)[0]
     assert told["best_val_loss"] < 0.7 * history[0]["val_loss"]
     assert told["samples"] == 8 * sum(ROWS["train"])
@@ -122,10 +131,9 @@ def test_shards_of_mpca_travel_beside_the_steps_on_mpi(dataset: FeatureDataset, 
 
 @pytest.mark.parametrize("chosen", SERVERS, ids=str)
 def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
-    dataset: FeatureDataset, tmp_path: Path, chosen: dict[str, Any]
+    done: dict[str, RunSpec], chosen: dict[str, Any]
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", **GOSSIP_RUN, **chosen)
-    launch(run, on_progress=lambda _: None)
+    run = done[str(GOSSIP_RUN | chosen)]
     told, histories = summary(run.out_dir), records(run.out_dir)
     assert told["best_val_loss"] < 0.7 * histories[0][0]["val_loss"]
     assert told["samples"] + told["samples_left_out"] == 8 * sum(ROWS["train"])

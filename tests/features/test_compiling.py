@@ -125,7 +125,7 @@ import numpy as np
 from features.columns import INPUT_COLUMNS
 from features.compiling import compiled
 from features.kernels import build_features
-from features.matrices import features_of, matrices_of, of_core
+from features.matrices import features_of, matrices_of, of_columns
 from features.mixing_pass import copy_runs
 from features.scaling import ColumnStatistics
 from features.settings import FeatureSettings
@@ -147,10 +147,10 @@ settings = IngestSettings(min_track_pt=0.3)
 events = select_events(raw, info, settings).table
 for options in ({}, {"ordering": "decreasing"}, {"convention": "sparkdltrigger", "ordering": "file"}):
     block = build_features(events, FeatureSettings(**options))
-    particles = of_core(block.core)
+    particles = of_columns(block.core.T)
     matrices_of(block.particle_offsets, particles)
     ColumnStatistics.of(features_of(particles), INPUT_COLUMNS["particles"].log_above)
-copy_runs(block.core.ravel(), np.array([0, 5]), np.array([5, 8]), np.zeros(8, np.float32), np.array([0, 5]))
+copy_runs(block.core, np.array([0, 5]), np.array([5, 3]), np.zeros((11, 8), np.float32), np.array([0, 5]))
 build_features(events.slice(0, 0), FeatureSettings())
 print(len(block.selected) > 5)
 """

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from published_reference import published_event
+from reference_features import ReferenceSettings, reference_event
 
 from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
 from features.kernels import build_features
@@ -73,3 +75,24 @@ def test_features_are_those_of_the_golden_table(name: str, bundled_files: list[F
             # By name: a feature that is new since then is not among them.
             same_names = {name: features[name] for name in expected_features}
             assert same_names == pytest.approx(expected_features, rel=1e-6, abs=1e-6), place
+
+
+@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.slow
+def test_the_golden_tables_are_those_of_the_slow_references(name: str, bundled_files: list[FileInfo]) -> None:
+    infos = {info.sample: info for info in bundled_files if info.path.endswith("_0.root")}
+    for golden in json.loads((GOLDEN / f"features_{name}.json").read_text())[::EVENTS_PER_SAMPLE]:
+        events = events_of(infos[golden["sample"]])
+        (event,) = events.take([events["entry"].to_pylist().index(golden["entry"])]).to_pylist()
+        if name == "correct":
+            found = reference_event(event, ReferenceSettings())
+            assert found is not None
+            hlf, particles = found
+        else:
+            hlf, particles = (published := published_event(event)).hlf, published.rows
+        assert hlf == pytest.approx(golden["hlf"], rel=1e-5, abs=1e-5)
+        assert len(particles) == golden["num_particles"]
+        sums = {each: sum(row[each] for row in particles) for each in golden["sums"]}
+        assert sums == pytest.approx(golden["sums"], rel=1e-4, abs=1e-2)
+        for row, expected in zip(particles, golden["first_rows"], strict=False):
+            assert row == pytest.approx(expected, rel=1e-5, abs=1e-5)

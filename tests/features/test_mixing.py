@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 
 from features.errors import EmptySplitError, TooFewEventsError, WeightSumError
 from features.kernel_pass import EventKeys
-from features.mixing import class_weights, group_size, kept_fractions, layout, refuse_empty_classes
-from features.mixing_pass import kept_by_balancing
+from features.mixing import (
+    MixingPlan,
+    RowGroupPlan,
+    class_weights,
+    group_size,
+    kept_by_balancing,
+    kept_fractions,
+    plan_mixing,
+    refuse_empty_classes,
+)
+from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, event_hash, uniform
 
 
@@ -36,14 +45,32 @@ def test_groups_divide_evenly_among_the_fed_workers_where_they_can(num_events: i
         assert -(-num_events // size) % workers == 0
 
 
-@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=200, unique=True), st.integers(1, 50))
-def test_every_event_has_one_group_and_groups_have_the_planned_rows(keys: list[int], size: int) -> None:
-    array = np.array(keys, dtype=np.uint64)
-    plan = layout(array, size=size)
-    counts = np.bincount(plan.group_of(array), minlength=len(plan.rows))
-    np.testing.assert_array_equal(counts, plan.rows)
-    assert (plan.rows[:-1] == size).all()
-    assert 1 <= plan.rows[-1] <= size
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=30, max_size=200, unique=True), st.integers(1, 50))
+def test_every_event_has_one_place_and_keys_grow_through_the_groups_of_a_split(keys: list[int], size: int) -> None:
+    number = np.arange(len(keys))
+    of_events = EventKeys(
+        split=(number % 3).astype(np.int8),
+        mixing=np.array(keys, dtype=np.uint64),
+        balance=np.zeros(len(keys)),
+        label=(number // 3 % 2).astype(np.int8),
+        weight=np.ones(len(keys)),
+    )
+    halves = [EventKeys(*(column[chosen] for column in of_events)) for chosen in (number < 13, number >= 13)]
+    plan = plan_mixing(halves, FeatureSettings(rows_per_group=size, feed_workers=1), ["a", "b"])
+    for split in range(3):
+        groups = [each for each in plan.groups if each.split == split]
+        assert [each.group for each in groups] == list(range(len(groups)))
+        assert {len(each.events) for each in groups[:-1]} <= {max(len(each.events) for each in groups)}
+        events = np.concatenate([each.events for each in groups])
+        assert sorted(events) == np.flatnonzero(of_events.split == split).tolist()
+        assert (np.diff(of_events.mixing[events].astype(object)) > 0).all()
+    assert plan.num_events() == len(keys) == sum(map(sum, plan.counts.values()))
+
+
+def test_a_task_has_consecutive_groups_up_to_its_limit_and_at_least_one() -> None:
+    groups = [RowGroupPlan(0, number, np.arange(rows)) for number, rows in enumerate([3, 3, 3, 9, 1])]
+    tasks = MixingPlan(groups, [], {}).tasks(at_most=6)
+    assert [[each.group for each in task] for task in tasks] == [[0, 1], [2], [3], [4]]
 
 
 def test_downsampling_brings_all_classes_to_the_smallest() -> None:

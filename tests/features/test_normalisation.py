@@ -16,6 +16,7 @@ from spark_in_process import Here
 from features.dataset import FeatureDataset
 from features.errors import WeightSumError
 from features.kernel_pass import EventsFile
+from features.matrices import high_level_in
 from features.normalisation import GeneratedSample, physics_factors
 from features.schema import SPLITS
 from features.settings import FeatureSettings
@@ -52,12 +53,13 @@ def written(folder: Path, sample: str) -> EventsFile:
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     folder = tmp_path_factory.mktemp("slices")
     parts = [written(folder, sample) for sample in SLICES]
-    (folder / "out").mkdir()
+    for name in ("out", "kernels"):
+        (folder / name).mkdir()
     settings, here = FeatureSettings(feed_workers=1, integrated_luminosity=2.0), Here()
     context: Any = here
     make_features(
         context, parts, SLICES, settings, CLASSES, folder / "out",
-        done=context.accumulator(0), num_tasks=lambda work: work,
+        kernels=folder / "kernels", done=context.accumulator(0), num_tasks=lambda work: work,
     )  # fmt: skip
     return FeatureDataset.load(folder / "out")
 
@@ -89,7 +91,8 @@ def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureData
     table = rows_of(dataset, "test")
     samples = table["sample"].to_numpy()
     scores = np.where(samples == "low", 0.1, np.where(samples == "high", 0.9, 0.8))
-    events = ScoredEvents.of(table.append_column("probability", pa.array(list(np.stack([1 - scores, scores], axis=1)))))
+    table = table.append_column("probability", pa.array(list(np.stack([1 - scores, scores], axis=1))))
+    events = ScoredEvents.of(table.append_column("hlf", pa.array(list(high_level_in(table)))))
     before = {"low": Estimate(5000.0, 0.0), "high": Estimate(0.25, 0.0), "ttbar": Estimate(3.0, 0.0)}
     rates = Rates(before, {"low": 0, "high": 0, "ttbar": 1})
     question = Question(CLASSES, 1, [0.9], mixture_of(CLASSES, 1, rates), rates, seed=1)

@@ -24,11 +24,11 @@ from features.kernel_pass import (
 )
 from features.kernels import OUTCOMES, build_features
 from features.matrices import model_inputs
-from features.mixing import kept_fractions
-from features.mixing_pass import group_file, kept_by_balancing, scatter, write_group, write_groups
+from features.mixing import kept_by_balancing, kept_fractions, plan_mixing
+from features.mixing_pass import KernelFile, Piece, gathered, group_file, write_group, write_groups
 from features.schema import SPLITS, features_schema
 from features.settings import Balance, FeatureSettings
-from features.spark_job import plan_layout, track_hint
+from features.spark_job import track_hint
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 FILE = str(uuid.UUID(int=5))
@@ -62,14 +62,13 @@ def run_tasks(tables: list[pa.Table], settings: FeatureSettings, folder: Path) -
     for index, table in enumerate(tables):
         pq.write_table(table, folder / f"part-{index}.parquet", row_group_size=70)
         blocks.append(kernels_of(folder / f"part-{index}.parquet", settings, unmixed))
-    keys = [keys_of(unmixed / block.name, settings) for block in blocks]
-    plan, _ = plan_layout(keys, settings, CLASSES)
-    scattered: dict[int, list[bytes]] = {}
-    for block, each in zip(blocks, keys, strict=True):
-        for task, blob in scatter(read_unmixed(unmixed / block.name), each, plan):
-            scattered.setdefault(task, []).append(blob)
-    for blobs in scattered.values():
-        write_groups(blobs[::-1], plan.groups(), CLASSES, out)
+    keys = [keys_of(block.path(folder), settings) for block in blocks]
+    first_events = np.cumsum([0, *(len(each.split) for each in keys)])
+    files = [
+        KernelFile(str(block.path(folder)), first, 1.0) for block, first in zip(blocks, first_events, strict=False)
+    ]
+    for groups in plan_mixing(keys, settings, CLASSES).tasks(at_most=50):
+        write_groups(groups, files, CLASSES, out)
     return blocks, out
 
 
@@ -151,18 +150,18 @@ def test_an_energy_beyond_float32_rejects_the_event_and_counts_it(tmp_path: Path
 def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
     made = events_table(events(100))
     output = kernels_of(_written(made, tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed"))
-    table = read_unmixed(tmp_path / "unmixed" / output.name)
-    table = table.append_column("mixing", pa.array(np.arange(table.num_rows)))
+    every = np.arange(100)
+    table = gathered([Piece(read_unmixed(output.path(tmp_path)), every, every)], 100)
     for index, split in enumerate(SPLITS):
         (tmp_path / split).mkdir()
-        written, _ = write_group(index, 0, [table], CLASSES, tmp_path)
+        written, _ = write_group(index, 0, table, CLASSES, tmp_path)
         assert (written.hlf.rows, written.rows) == (100 if split == "train" else 0, 100)
 
 
 def test_class_weights_are_those_of_the_training_events_alone(tmp_path: Path) -> None:
     made = events_table(events(300))
     keys = keys_made_of(made, tmp_path)
-    _, weights = plan_layout([keys], FeatureSettings(feed_workers=1), CLASSES)
+    weights = plan_mixing([keys], FeatureSettings(feed_workers=1), CLASSES).class_weights
     train = keys.split == 0
     sums = np.bincount(keys.label[train], keys.weight[train], minlength=3)
     np.testing.assert_allclose(weights, train.sum() / (3 * sums))
@@ -172,7 +171,7 @@ def test_a_split_whose_weights_add_up_to_nothing_is_refused(tmp_path: Path) -> N
     keys = keys_made_of(events_table(events(300)), tmp_path)
     weight = np.where((keys.split == 2) & (keys.label == 1), -1.0, 1.0).astype(np.float32)
     with pytest.raises(WeightSumError, match=r"class ttbar add up to .* on the test split"):
-        plan_layout([keys._replace(weight=weight)], FeatureSettings(feed_workers=1), CLASSES)
+        plan_mixing([keys._replace(weight=weight)], FeatureSettings(feed_workers=1), CLASSES)
 
 
 def test_downsampling_thins_the_training_split_alone(tmp_path: Path) -> None:
@@ -230,7 +229,7 @@ def _written(table: pa.Table, path: Path) -> Path:
 
 def keys_made_of(table: pa.Table, folder: Path) -> EventKeys:
     output = kernels_of(_written(table, folder / "a.parquet"), FeatureSettings(), _folder(folder / "unmixed"))
-    return keys_of(folder / "unmixed" / output.name, FeatureSettings())
+    return keys_of(output.path(folder), FeatureSettings())
 
 
 def _folder(path: Path) -> Path:

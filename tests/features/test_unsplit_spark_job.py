@@ -92,7 +92,7 @@ def test_every_event_has_what_the_normal_job_gives_it(
     spark = provider.context()
     done = spark.accumulator(0)
     normal = make_features(
-        spark, parts, SAMPLES, SETTINGS, CLASSES, tmp_path, done=done, num_tasks=provider.num_tasks
+        spark, parts, SAMPLES, SETTINGS, CLASSES, tmp_path, kernels=tmp_path, done=done, num_tasks=provider.num_tasks
     ).dataset  # fmt: skip
     expected = by_event([file for split in SPLITS for file in normal.files(split)])
     assert len(expected) == 665

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_HLF, PARTICLE_CORE, PARTICLE_KINDS
 from features.dataset import FeatureDataset, RowGroup
-from features.matrices import features_of, list_columns, matrices_of, of_core
+from features.matrices import features_of, list_columns, matrices_of, of_columns
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS, features_schema
 
@@ -57,7 +57,7 @@ def write_dataset(
     dataset.save(
         columns={
             name: scaler_json(ColumnStatistics.of(rows, INPUT_COLUMNS[name].log_above), INPUT_COLUMNS[name])
-            for name, rows in {"hlf": hlf, "particles": features_of(of_core(core))}.items()
+            for name, rows in {"hlf": hlf, "particles": features_of(of_columns(core.T))}.items()
         }
     )
     return dataset
@@ -85,7 +85,7 @@ def _made_group(
 
 def made_particles(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Particle lists (num_events, 801, 19), zero padded, of `made_core`."""
-    return matrices_of(offsets_of(lengths), of_core(made_core(rng, labels, lengths)))
+    return matrices_of(offsets_of(lengths), of_columns(made_core(rng, labels, lengths).T))
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
@@ -132,7 +132,7 @@ def _write_group(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     given = {
         **columns,
         **dict(zip(HLF_NAMES, columns["hlf"].T.copy(), strict=True)),
-        **list_columns(columns["core"], offsets_of(columns["num_particles"])),
+        **list_columns(offsets_of(columns["num_particles"]), of_columns(columns["core"].T)),
         "file_uuid": ["00000000-0000-0000-0000-000000000000"] * num_rows,
         "sample": [CLASSES[label] for label in columns["label"]],
     }

@@ -50,7 +50,7 @@ def made_run(
         "staleness": [0.0] * EPOCHS,
     }
     numbers = {"diverged": 0.0, "best_epoch": EPOCHS - 1, "seconds_per_batch": seconds / 10, "bytes_sent": 8000.0}
-    numbers |= {"samples_per_second": 100 / seconds, "worker_val_accuracy": 0.8, "averages": 8.0}
+    numbers |= {"samples_per_second": 100 / seconds, "worker_val_accuracy": 0.8, "averages_begun": 8.0}
     counts = Counts.of(np.arange(NUM_EVENTS) < correct, correct / NUM_EVENTS)
     return RunResult(method, dict(values or {}), seed, "commit 1", counts, curves, numbers)
 

@@ -12,7 +12,7 @@ from feature_datasets import offsets_of, write_dataset
 
 from features.columns import MAX_PARTICLES, NUM_CORE, PARTICLE_KINDS
 from features.dataset import FeatureDataset
-from features.matrices import list_columns
+from features.matrices import list_columns, of_columns
 from features.schema import features_schema
 
 
@@ -28,7 +28,9 @@ def write_particle_dataset(
             lengths = np.minimum(rng.geometric(0.02, num_rows), MAX_PARTICLES).astype(np.int32)
             core = rng.normal(size=(lengths.sum(), NUM_CORE)).astype(np.float32)
             core[:, 0] = rng.integers(0, len(PARTICLE_KINDS), len(core))
-            replace_columns(path, num_particles=pa.array(lengths), **list_columns(core, offsets_of(lengths)))
+            replace_columns(
+                path, num_particles=pa.array(lengths), **list_columns(offsets_of(lengths), of_columns(core.T))
+            )
     return dataset
 
 

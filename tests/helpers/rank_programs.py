@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,3 +111,45 @@ def results_of(mpi: Mpi, ranks: int, program: str, folder: Path, **arguments: An
     assert outcome.status == 0, outcome.output
     assert sorted(outcome.results) == list(range(max(ranks, 1))), outcome.output
     return [outcome.results[rank] for rank in sorted(outcome.results)]
+
+
+class Case(NamedTuple):
+    """A program for a number of ranks, with its arguments."""
+
+    ranks: int
+    program: str
+    arguments: dict[str, Any]
+
+
+class Cases:
+    """Programs whose ranks are started once for all of one number of ranks, since a start takes seconds.
+
+    Args:
+        mpi: Where they run.
+        folder: Where ranks write.
+        cases: What to run, by a name.
+        seconds: Limit for each start.
+    """
+
+    def __init__(self, mpi: Mpi, folder: Path, cases: Mapping[Hashable, Case], *, seconds: float = 150) -> None:
+        self._mpi, self._folder, self._cases, self._seconds = mpi, folder, cases, seconds
+        self._found: dict[int, dict[Hashable, list[Any]] | AssertionError] = {}
+
+    def results(self, *name: Hashable) -> list[Any]:
+        """What the ranks returned of a case, in their order."""
+        ranks = self._cases[name].ranks
+        if ranks not in self._found:
+            try:
+                self._found[ranks] = self._run(ranks)
+            except AssertionError as error:
+                self._found[ranks] = error
+        found = self._found[ranks]
+        if isinstance(found, AssertionError):
+            raise found
+        return found[name]
+
+    def _run(self, ranks: int) -> dict[Hashable, list[Any]]:
+        chosen = {name: [case.program, case.arguments] for name, case in self._cases.items() if case.ranks == ranks}
+        folder = self._folder / f"{ranks}-ranks"
+        found = results_of(self._mpi, ranks, "several", folder, seconds=self._seconds, programs=list(chosen.values()))
+        return {name: list(each) for name, each in zip(chosen, zip(*found, strict=True), strict=True)}

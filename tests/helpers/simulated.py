@@ -65,6 +65,12 @@ SERVERS: dict[str, dict[str, Any]] = {
     "eamsgd": {"algorithm": "eamsgd", "local_steps": 3, "delta": 0.5},
     "sharded": {"algorithm": "sharded"},
     "sharded sparse beside": {"algorithm": "sharded", "overlap": "thread", "bound": 2, "drop_rate": 0.5},
+    "sharded with own steps": {
+        "algorithm": "sharded",
+        "overlap": "thread",
+        "local_optimizer": True,
+        "applies_sum": True,
+    },
     "downpour with a bound": {"algorithm": "downpour", "staleness_bound": 2},
 }
 EVERY = METHODS | SERVERS

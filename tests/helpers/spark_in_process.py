@@ -19,17 +19,6 @@ class Here:
     def map(self, function: Callable[[Any], Any]) -> Here:
         return Here([function(item) for item in self._items])
 
-    def flatMap(self, function: Callable[[Any], Any]) -> Here:  # noqa: N802 - Spark's name
-        return Here([each for item in self._items for each in function(item)])
-
-    def partitionBy(self, _: int, __: Callable[[Any], int]) -> Here:  # noqa: N802 - Spark's name
-        keys = sorted({key for key, _ in self._items})
-        return Here([[(key, value) for key, value in self._items if key == chosen] for chosen in keys])
-
-    def mapPartitions(self, function: Callable[[Any], Any]) -> Here:  # noqa: N802 - Spark's name
-        """After `partitionBy`."""
-        return self.flatMap(function)
-
     def collect(self) -> list[Any]:
         return self._items
 

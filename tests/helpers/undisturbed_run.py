@@ -216,8 +216,6 @@ def assert_same(here: Path, there: Path, stage: str, *, tests: Sequence[Path]) -
         what = f"{stage}: {name} differs"
         if first.suffix == ".parquet":
             assert pq.read_table(first).equals(pq.read_table(second)), what
-        elif first.suffix == ".arrow":
-            assert _arrow(first).equals(_arrow(second)), what
         elif first.name in {"weights.pt", "cutflow.txt"}:
             assert first.read_bytes() == second.read_bytes(), what
         elif first.suffix == ".onnx":
@@ -240,11 +238,6 @@ def without_times(content: Any) -> Any:
     if isinstance(content, list):
         return [without_times(each) for each in content]
     return content
-
-
-def _arrow(path: Path) -> pa.Table:
-    with pa.memory_map(str(path)) as file:
-        return pa.ipc.open_file(file).read_all()
 
 
 def _probabilities(path: Path, tests: Sequence[Path]) -> pa.Table:

@@ -165,6 +165,24 @@ def test_reading_in_pieces_gives_the_same_events_as_reading_at_once(
     assert pieces.equals(whole.take(pa.array(rows, pa.int64())))
 
 
+@pytest.mark.slow
+def test_ten_times_the_multiplicity_is_read_in_smaller_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 150_000
+    monkeypatch.setattr("ingestion.baskets._READ_BYTES", limit)
+    longest = []
+    for number in (30, 300):
+        rows = [made_event(electrons=[lepton(40.0, 0, 0)], tracks=[track(1.0, 0.1, 0.1)] * number) for _ in range(80)]
+        info = examined(write_delphes(tmp_path / f"{number}.root", rows), IngestSettings())
+        pieces = list(read_events(info, IngestSettings(), start=0, stop=80))
+        assert sum(piece.num_events for piece in pieces) == 80
+        for piece in pieces:
+            fields = [values for each in piece.collections.values() for values in each.fields.values()]
+            # All lie in one basket, which is cut only if it is four times as large.
+            assert sum(values.nbytes for values in fields) < 4 * limit
+        longest.append(max(piece.num_events for piece in pieces))
+    assert longest == [80, 40]
+
+
 def test_parts_of_a_file_hold_the_same_events_as_one_part(
     path_of_many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

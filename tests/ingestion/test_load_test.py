@@ -333,7 +333,8 @@ def splits_of(table: pa.Table, folder: Path) -> tuple[pa.Table, NDArray[np.int8]
     output = run_kernels(
         EventsFile("part.parquet", "made", "digest", str(folder / "part.parquet")), FeatureSettings(), folder
     )
-    return read_unmixed(folder / output.name), keys_of(folder / output.name, FeatureSettings()).split
+    path = output.path(folder.parent)
+    return read_unmixed(path), keys_of(path, FeatureSettings()).split
 
 
 def test_copies_are_in_the_split_of_their_parents(parents: Sample, copies: Sample, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from features.columns import HLF_NAMES
 from features.kernels import build_features
 from features.settings import FeatureSettings
+from ingestion.baskets import entries_at_once
 from ingestion.errors import IngestionError, MissingBranchError, MissingTreeError, MixedParticlesError
 from ingestion.files import Inventory, SourceFile, expand, inventory
 from ingestion.reader import Selection, read_events, select_events
@@ -360,3 +361,18 @@ def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
     assert without_file(found.table) == without_file(select(delphes, IngestSettings()).table)
     (info,) = inventory_of(path, IngestSettings(branch_map=branches, entries_per_task=1)).infos
     assert info.edges[:2] == (0, 3)
+    with uproot.open({path: "Delphes"}) as ntuple:
+        assert 10_000 < entries_at_once([ntuple["Weight"]]) < 1_000_000
+
+
+def test_of_several_cycles_the_highest_is_read(tmp_path: Path) -> None:
+    first, second = some_events()[:3], some_events()[3:]
+    path = write_delphes(tmp_path / "cycles.root", first)
+    whole = write_delphes(tmp_path / "one.root", second)
+    with uproot.open({whole: "Delphes"}) as tree, uproot.update(path) as file:
+        branches = {name: branch.array() for name, branch in tree.items() if not name.startswith("n")}
+        again = file.mktree("Delphes", {name: values.type.content for name, values in branches.items()})
+        again.extend(branches)
+    with uproot.open(path) as file:
+        assert sorted(file.keys()) == ["Delphes;1", "Delphes;2"]
+    assert without_file(select(path, IngestSettings()).table) == without_file(select(whole, IngestSettings()).table)

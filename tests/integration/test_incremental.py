@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import NAMESPACE_URL, uuid5
 
 import pyarrow.parquet as pq
@@ -27,6 +27,7 @@ from rich.console import Console
 from scipy.stats import beta
 
 from features.schema import SPLITS
+from pipeline.commands.clean import clean
 from pipeline.config import Config
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.run_folder import RunFolder
@@ -147,6 +148,12 @@ class Analysis:
     def inodes(self, stage: str, folder: str) -> dict[str, int]:
         return {path.name: path.stat().st_ino for path in (self.version(stage) / folder).iterdir()}
 
+    def kernel_files(self) -> dict[str, Path]:
+        """The kernel outputs that the features in use were made from, by name of the events part."""
+        outputs = self.counters("features")["kernel_outputs"]
+        folder = self.run_dir / "features" / "kernels"
+        return {each["name"]: folder / each["lies_in"] / Path(each["name"]).with_suffix(".arrow") for each in outputs}
+
     def dataset(self) -> dict[str, list[dict[str, Any]]]:
         """All rows of the features, in their order, by row group."""
         found = self.version("features")
@@ -230,13 +237,16 @@ def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(analys
 
 
 def test_features_of_old_parts_are_taken_over_and_the_result_is_that_of_a_fresh_run(analysis: Analysis) -> None:
-    splits, kernels = analysis.splits(), analysis.inodes("features", "kernels")
+    splits, kernels = analysis.splits(), analysis.kernel_files()
     add_file(analysis)
     shown = analysis.run()
     assert "kernels of 3 of 4 parts reused" in shown
     assert analysis.counters("features")["kernel_outputs_taken_over"] == 3
-    after = analysis.inodes("features", "kernels")
+    after = analysis.kernel_files()
     assert {name: after[name] for name in kernels} == kernels
+    # One copy of each, and none in a version.
+    assert sorted(after.values()) == sorted((analysis.run_dir / "features").rglob("*.arrow"))
+    assert not list(analysis.version("features").rglob("*.arrow"))
     # Events keep their split; those of the new file come in addition.
     new = analysis.splits()
     assert {key: new[key] for key in splits} == splits
@@ -247,7 +257,41 @@ def test_features_of_old_parts_are_taken_over_and_the_result_is_that_of_a_fresh_
     for name in ("dataset.json", "scaler.json", "cutflow.json"):
         assert (fresh.version("features") / name).read_bytes() == (analysis.version("features") / name).read_bytes()
     incremental, anew = analysis.counters("features"), fresh.counters("features")
+    for each in incremental["kernel_outputs"] + anew["kernel_outputs"]:
+        del each["lies_in"]
     assert {**incremental, "kernel_outputs_taken_over": 0} == anew
+
+
+def test_clean_removes_kernel_outputs_that_the_features_in_use_were_not_made_from(analysis: Analysis) -> None:
+    before = analysis.kernel_files()
+    analysis.run("features", features={"isolation_cone": 0.4})
+    after = analysis.kernel_files()
+    assert not set(before.values()) & set(after.values())
+    run_folder = RunFolder(analysis.config(), Console(quiet=True))
+    planned = clean(run_folder, 5, dry_run=True)
+    assert [each.folder for each in planned] == [next(iter(before.values())).parent]
+    assert planned[0].freed_bytes > 1000
+    assert clean(run_folder, 5) == planned
+    assert not planned[0].folder.exists()
+    assert sorted(after.values()) == sorted((analysis.run_dir / "features").rglob("*.arrow"))
+
+
+def test_kernel_outputs_of_a_run_that_failed_go_with_the_next(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = analysis.kernel_files()
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.stages.features._counters", failing)
+        with pytest.raises(RuntimeError, match="on purpose"):
+            analysis.run("features", features={"isolation_cone": 0.4})
+    assert len(list((analysis.run_dir / "features").rglob("*.arrow"))) == 2 * len(before)
+    analysis.run("features", features={"rows_per_group": 10})
+    assert analysis.kernel_files() == before
+    assert sorted(before.values()) == sorted((analysis.run_dir / "features").rglob("*.arrow"))
+
+
+def failing(_: object) -> NoReturn:
+    raise RuntimeError("on purpose")
 
 
 def test_a_removed_file_leaves_nothing_behind_and_nothing_is_read(analysis: Analysis) -> None:
@@ -262,7 +306,7 @@ def test_a_removed_file_leaves_nothing_behind_and_nothing_is_read(analysis: Anal
     assert analysis.parts() == before
     assert uuid_of("qcd_1.root") not in (analysis.version("ingest") / "manifest.json").read_text()
     assert analysis.counters("features")["kernel_outputs_taken_over"] == 3
-    assert len(analysis.inodes("features", "kernels")) == 3
+    assert len(analysis.kernel_files()) == 3
     assert analysis.splits() == splits
 
 
@@ -318,13 +362,14 @@ def test_kernels_run_again_only_for_settings_that_they_depend_on(
     assert analysis.dataset() != before
 
 
-def test_a_kernel_file_that_was_deleted_is_made_again(analysis: Analysis) -> None:
-    (gone, *_) = sorted((analysis.version("features") / "kernels").iterdir())
-    content = gone.read_bytes()
-    gone.unlink()
+def test_a_kernel_file_that_was_deleted_or_cut_is_made_again(analysis: Analysis) -> None:
+    first, second, _ = kernels = analysis.kernel_files()
+    contents = [path.read_bytes() for path in kernels.values()]
+    kernels[first].unlink()
+    kernels[second].write_bytes(contents[1][:-100])
     analysis.run("features", features={"rows_per_group": 10})
-    assert analysis.counters("features")["kernel_outputs_taken_over"] == 2
-    assert (analysis.version("features") / "kernels" / gone.name).read_bytes() == content
+    assert analysis.counters("features")["kernel_outputs_taken_over"] == 1
+    assert [path.read_bytes() for path in analysis.kernel_files().values()] == contents
 
 
 @pytest.mark.parametrize("change", [{"min_track_pt": 1.5}, {"min_lepton_pt": 22.0}], ids=lambda each: next(iter(each)))
@@ -344,14 +389,15 @@ def test_a_file_given_to_another_sample_is_read_again(analysis: Analysis) -> Non
     assert {(row["sample"], row["label"]) for row in moved} == {("ttbar", 1)}
 
 
-@pytest.mark.parametrize("stage", ["ingest", "features"])
-def test_force_repairs_a_damaged_version_as_its_error_message_promises(analysis: Analysis, stage: str) -> None:
-    folder = analysis.version(stage) / {"ingest": "events", "features": "kernels"}[stage]
-    (damaged, *_) = sorted(folder.iterdir())
-    content = damaged.read_bytes()
-    damaged.write_bytes(content[: len(content) // 2])
-    analysis.run(stage, force=True)
-    assert (analysis.version(stage) / folder.name / damaged.name).read_bytes() == content
+def test_force_repairs_a_damaged_version_as_its_error_message_promises(analysis: Analysis) -> None:
+    (damaged, *_) = sorted((analysis.version("ingest") / "events").iterdir())
+    kernels, content = next(iter(analysis.kernel_files().values())), damaged.read_bytes()
+    made = kernels.read_bytes()
+    for path in (damaged, kernels):
+        path.write_bytes(bytes(path.stat().st_size))
+    analysis.run(force=True)
+    assert (analysis.version("ingest") / "events" / damaged.name).read_bytes() == content
+    assert next(iter(analysis.kernel_files().values())).read_bytes() == made
 
 
 def test_a_file_damaged_inside_is_skipped_until_it_is_repaired(analysis: Analysis) -> None:

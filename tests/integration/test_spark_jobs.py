@@ -62,7 +62,7 @@ def run_ingest(
 def run_features(
     provider: SparkProvider, events: Path, result: IngestResult, out: Path, **settings: Any
 ) -> FeaturesResult:
-    out.mkdir()
+    (out / "kernels").mkdir(parents=True)
     parts = [
         EventsFile(part.name, part.sample, part.digest, str(events / part.name)) for part in result.parts if part.name
     ]
@@ -74,6 +74,7 @@ def run_features(
         FeatureSettings(**settings),
         CLASSES,
         out,
+        kernels=out / "kernels",
         done=spark.accumulator(0),
         num_tasks=provider.num_tasks,
     )

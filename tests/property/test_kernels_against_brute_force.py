@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.columns import MAX_PARTICLES, NUM_CORE
+from features.columns import MAX_PARTICLES, NUM_CORE, PARTICLE_COLUMNS
 from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates, isolations
 from features.isolation_grid import relative_isolations
 from features.low_level import CORE, highest_pt, sorted_by
-from features.matrices import features_of, matrices_of, of_core
-from features.mixing_pass import gather
+from features.matrices import features_of, matrices_of, of_columns
+from features.mixing_pass import Piece, gathered
 
 EDGE = 1e-6
 seeds = st.integers(0, 2**32 - 1)
@@ -96,29 +96,33 @@ def test_padding_is_exactly_zero_and_last(seed: int) -> None:
     core = rng.normal(1, 1, (counts.sum(), NUM_CORE)).astype(np.float32)
     core[:, CORE.kind] = rng.integers(0, 5, len(core))
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    padded = matrices_of(offsets, of_core(core))
-    rows = features_of(of_core(core))
+    padded = matrices_of(offsets, of_columns(core.T))
+    rows = features_of(of_columns(core.T))
     for event, count in enumerate(counts):
         np.testing.assert_array_equal(padded[event, :count], rows[offsets[event] : offsets[event + 1]])
         assert not padded[event, count:].any()
 
 
 @given(seeds, st.integers(1, 4))
-def test_gathering_rows_is_taking_them(seed: int, num_chunks: int) -> None:
+@pytest.mark.slow
+def test_gathering_rows_is_taking_them_and_turning_particles_into_columns(seed: int, num_chunks: int) -> None:
     rng = np.random.default_rng(seed)
     tables = []
     for _ in range(num_chunks):
         lengths = rng.integers(0, 5, int(rng.integers(1, 6)))
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        core = pa.LargeListArray.from_arrays(offsets, rng.normal(0, 1, offsets[-1]).astype(np.float32))
+        offsets = np.concatenate([[0], np.cumsum(lengths)]) * NUM_CORE
+        core = pa.LargeListArray.from_arrays(offsets, rng.integers(0, 99, offsets[-1]).astype(np.float32))
         tables.append(pa.table({"entry": rng.integers(0, 9, len(lengths)), "core": core}))
-    table = pa.concat_tables(tables)
-    chosen = rng.integers(0, table.num_rows, int(rng.integers(0, 12)))
-    # Row groups hold slices, whose values begin before their first row.
-    sliced = table.slice(1)
-    few = rng.integers(0, sliced.num_rows, 3) if sliced.num_rows else np.zeros(0, dtype=np.int64)
-    assert gather(table, chosen).to_pylist() == table.take(chosen).to_pylist()
-    assert gather(sliced, few).to_pylist() == sliced.take(few).to_pylist()
+    parts = [pa.concat_tables(tables), tables[0].slice(1)]
+    wanted = [np.sort(rng.integers(0, each.num_rows, 3 if each.num_rows else 0)) for each in parts]
+    places = np.split(rng.permutation(sum(map(len, wanted))), [len(wanted[0])])
+    found = gathered(map(Piece, parts, wanted, places), sum(map(len, wanted))).to_pylist()
+    for part, rows, here in zip(parts, wanted, places, strict=True):
+        for expected, place in zip(part.take(rows).to_pylist(), here, strict=True):
+            row = found[place]
+            particles = np.reshape(expected["core"], (-1, NUM_CORE))
+            assert (row["entry"], row["num_particles"]) == (expected["entry"], len(particles))
+            assert [row[name] for name in PARTICLE_COLUMNS] == particles.T.tolist()
 
 
 def test_kinds_are_numbered_as_the_sums() -> None:

@@ -135,6 +135,11 @@ def test_settings_that_may_well_be_meant_otherwise_are_named(chosen: dict[str, A
         ({"momentum": 0.9}, ["momentum has no effect on the optimizer adam"]),
         ({"momentum": 0.9, "optimizer": "sgd"}, []),
         ({"schedule": {"milestones": [3]}}, ["schedule.milestones have no effect on the decay constant"]),
+        ({"schedule": {"warmup_epochs": 3}, "epochs": 3}, []),
+        (
+            {"schedule": {"warmup_epochs": 3.5}, "epochs": 3, "learning_rate": 0.2},
+            ["schedule.warmup_epochs 3.5 is longer than the 3 epoch(s): the learning rate never reaches 0.2."],
+        ),
     ],
 )
 def test_keys_without_effect_are_named(chosen: dict[str, Any], advice: list[str]) -> None:

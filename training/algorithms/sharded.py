@@ -31,10 +31,18 @@ class ShardedSettings(ServerSettings):
     """Fraction of the elements of a gradient that wait for a later one, and of the changes of the server that wait for
     a later answer, because they are small; at least 0 and below 1, such as 0.99."""
 
+    applies_sum: bool = False
+    """Whether a worker makes a step of its own with its summed gradients from the answer, which does not have them
+    yet; needs `overlap: thread`."""
+    local_optimizer: bool = False
+    """Whether a worker makes steps of its own during an exchange, which the answer replaces; needs `overlap: thread`.
+    """
+
     @model_validator(mode="after")
-    def _bound_has_an_exchange_beside(self) -> Self:
-        if self.bound is not None and self.overlap == "inline":
-            raise ValueError("bound needs overlap: thread; else a worker waits for each exchange anyway")
+    def _there_is_an_exchange_beside(self) -> Self:
+        for key in ("bound", "applies_sum", "local_optimizer"):
+            if getattr(self, key) and self.overlap == "inline":
+                raise ValueError(f"{key} needs overlap: thread; else a worker waits for each exchange anyway")
         return self
 
     @property
@@ -48,7 +56,8 @@ class Sharded(ServerAlgorithm):
     """Server <- server + u(g), with u = -eta g for SGD; x <- server, which is the answer (Algorithm 4).
 
     Overlap: while a commit is under way, the worker computes on, at the same x, and sums its gradients (Algorithms 5
-    and 6). Dropping: only the largest elements of g + residual travel, and the optimiser leaves all others as they are;
+    and 6); it may make steps of its own from x meanwhile, and one with the sum it sends from the x that comes (section
+    3.4). Dropping: only the largest elements of g + residual travel, and the optimiser leaves all others as they are;
     the answer has the largest elements of server - x, since x is what the worker knows of the server (Algorithms 8 and
     9, whose last answer and residual are x).
     """
@@ -57,6 +66,7 @@ class Sharded(ServerAlgorithm):
         super().__init__(settings, worker)
         self._update, self._bound = worker.update, settings.bound
         self._overlaps = settings.overlap == "thread"
+        self._applies_sum, self._steps_alone = settings.applies_sum, settings.local_optimizer
         self.segments = dict.fromkeys(self._update.moments, 0.0)
         self._drop_rate = settings.drop_rate
         self._sum, self.residual = self.model.empty(), self.model.empty()
@@ -75,6 +85,8 @@ class Sharded(ServerAlgorithm):
             self.model.read_gradient(self._change)
             self._sum += self._change
             self._taken += 1
+            if self._steps_alone:
+                self.optimizer.step()
         self._since += 1
         may_compute_on = self._bound is None or self._since < self._bound
         if self._is_under_way and self.centre.is_under_way and may_compute_on:
@@ -90,6 +102,9 @@ class Sharded(ServerAlgorithm):
             self.model.write(self.seen)
             return
         self._clocks_of_sum = clocks
+        if self._applies_sum and beside:
+            self.model.write_gradient(self._sum)
+            self.optimizer.step()
         rule, where = self._message()
         self._since = self._taken = 0
         if beside:

@@ -83,7 +83,9 @@ def search(
             raise GridSearchError(
                 f"all {len(trials)} settings of the grid search failed; the first, {first.trial.key}: {first.reason}"
             )
-    return SearchOutcome(list(scores.values()), failed, [result.seconds for result in results.values()], taken_over)
+    # A training of an interrupted search with many epochs may stand for several rounds.
+    trainings = {(result.job, result.epochs): result.seconds for result in results.values()}
+    return SearchOutcome(list(scores.values()), failed, list(trainings.values()), taken_over)
 
 
 def num_trainings(common: Search) -> int:

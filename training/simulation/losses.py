@@ -29,25 +29,30 @@ class Losses:
         >>> Losses(0.0, 1.0, seed=1).delay(0)
         0.0
         >>> losses = Losses(0.5, 1.0, seed=1)
-        >>> 4500 < sum(losses.delay(0) for _ in range(5000)) < 5500
+        >>> 4500 < sum(losses.delay(0) for _ in range(5000)) == losses.lost < 5500
         True
     """
 
     def __init__(self, probability: float, timeout: float, *, seed: int) -> None:
         self.timeout = timeout
+        self.lost = 0
+        """Number of messages lost so far."""
         self._probability = probability
         self._seed = seed
         self._streams: dict[int, np.random.Generator] = {}
 
     def is_lost(self, sender: int) -> bool:
         """Whether the next message of a worker is lost."""
-        return self._probability > 0 and self._stream(sender).random() < self._probability
+        is_lost = self._probability > 0 and self._stream(sender).random() < self._probability
+        self.lost += is_lost
+        return is_lost
 
     def delay(self, sender: int) -> float:
         """Time from the first copy of a worker's next message to the one that arrives [s]."""
         if not self._probability:
             return 0.0
         copies = int(self._stream(sender).geometric(1 - self._probability))
+        self.lost += copies - 1
         return self.timeout * (copies - 1)
 
     def delay_of_all(self, world_size: int, rounds: int) -> float:
@@ -60,7 +65,10 @@ class Losses:
         uniform = self._stream(_COLLECTIVE).random(rounds)
         with np.errstate(divide="ignore"):
             copies = np.ceil(np.log(-np.expm1(np.log(uniform) / world_size)) / np.log(self._probability))
-        return self.timeout * float(np.maximum(copies - 1, 0).sum())
+        resent = int(np.maximum(copies - 1, 0).sum())
+        # Of the worker that waits longest; the losses of the others cost no time, and are not drawn.
+        self.lost += resent
+        return self.timeout * resent
 
     def state(self, rank: int) -> dict[str, Any]:
         """Position in a worker's random stream."""

@@ -43,6 +43,8 @@ class Simulated(NamedTuple):
     """Virtual time of the run [s]."""
     best: ModelState | None = None
     """The mean model of the lowest validation loss, unless `files` keep it elsewhere."""
+    messages_lost: int = 0
+    """Number of messages that the network lost; of an all-reduce those for which it waited."""
 
 
 @without_garbage_collection()
@@ -117,7 +119,8 @@ def simulate(
         trainers.append(trainer)
     clock.run()
     best = next((each.best for each in kept if isinstance(each, MemoryFiles) and each.best is not None), None)
-    return Simulated(merged([trainer.history for trainer in trainers]), stacked.parameters, clock.now, best)
+    histories = merged([trainer.history for trainer in trainers])
+    return Simulated(histories, stacked.parameters, clock.now, best, network.losses.lost)
 
 
 def _owners(train: MemoryRows, settings: TrainSettings) -> Owners | None:

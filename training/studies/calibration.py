@@ -111,7 +111,7 @@ def _checked(run: PlannedRun, cluster: ClusterSettings) -> TimeCheck:
     workload = run.subject.settings.open()
     here = cluster.model_copy(update={"workers_per_host": settings.workers})
     predicted = simulate_times(workload.group_rows("train"), settings, here, num_parameters=num_parameters(workload))
-    both = (rates(ranks)["seconds_per_batch"] for ranks in (read_records(run.folder), predicted))
+    both = (rates(ranks)["seconds_per_batch"] for ranks in (read_records(run.folder), predicted.records))
     return TimeCheck(run.method, settings.workers, *both)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -25,11 +25,17 @@ _NARROW: Final = 10
 _MOST_IN_PANEL: Final = 4
 
 
+_MARKERS: Final = "os^Dv<>Pp"
+#: Number of values of a key that have a tick each.
+_MOST_TICKS: Final = 8
+
+
 class Look(NamedTuple):
-    """Colour and style of a method."""
+    """Colour and style of a line."""
 
     colour: str
     dashes: Any
+    marker: str
 
 
 def draw_all(result: StudyResult, labels: PlotLabels, folder: Path) -> None:
@@ -57,12 +63,7 @@ def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure
     else:
         made, drawn = new_grid(labels, panels=len(panels), columns=len(panels))
         made.set_figheight(6.2)
-    cells = list(dict.fromkeys(cell for panel in panels for cell in result.cells(panel.methods)))
-    methods = list(dict.fromkeys(cell.method for cell in cells))
-    looks = {
-        method: Look(COLOURS[place % len(COLOURS)], DASHES[(place + place // len(COLOURS)) % len(DASHES)])
-        for place, method in enumerate(methods)
-    }
+    looks = _looks(cell for panel in panels for cell in _lines(panel, result))
     for axes, panel in zip(drawn, panels, strict=True):
         if panel.x is None:
             _boxes(axes, panel, result, looks)
@@ -78,9 +79,32 @@ def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure
     return made
 
 
-def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[str, Look]) -> None:
+def _lines(panel: Panel, result: StudyResult) -> dict[Cell, list[Cell]]:
+    """The lines of a panel: cells without the key on the axis across, each with the cells that it goes through."""
+    found: dict[Cell, list[Cell]] = {}
+    for cell in result.shown(panel):
+        rest = tuple(pair for pair in cell.values if pair[0] != panel.x)
+        found.setdefault(Cell(cell.method, rest), []).append(cell)
+    return found
+
+
+def _looks(lines: Iterable[Cell]) -> dict[Cell, Look]:
+    """A colour for each method; dashes and a marker for each of its lines, where it has several."""
+    by_method: dict[str, list[Cell]] = {}
+    for line in dict.fromkeys(lines):
+        by_method.setdefault(line.method, []).append(line)
+    found = {}
+    for place, several in enumerate(by_method.values()):
+        colour = COLOURS[place % len(COLOURS)]
+        for number, line in enumerate(several):
+            which = number if len(several) > 1 else place + place // len(COLOURS)
+            found[line] = Look(colour, DASHES[which % len(DASHES)], _MARKERS[number % len(_MARKERS)])
+    return found
+
+
+def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, Look]) -> None:
     """A quantity of each epoch: mean over the seeds, with a band of their standard deviation."""
-    found = {cell: result.curves(cell, panel.y) for cell in result.cells(panel.methods)}
+    found = {cell: result.curves(cell, panel.y) for cell in result.shown(panel)}
     if "y" in panel.log:
         # Methods that average all gradients have a consensus distance of 0, which a logarithmic axis cannot show.
         found = {cell: values for cell, values in found.items() if values.size and np.median(values) > 0}
@@ -89,7 +113,7 @@ def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[str, L
             continue
         ends = result.curves(cell, "seconds").cumsum(axis=1).mean(axis=0)
         across = np.arange(1, values.shape[1] + 1) if panel.x == EPOCH else ends
-        look, mean = looks[cell.method], values.mean(axis=0)
+        look, mean = looks[cell], values.mean(axis=0)
         axes.plot(across, mean, color=look.colour, linestyle=look.dashes, linewidth=2, label=result.title(cell))
         if len(values) > 1:
             spread = values.std(axis=0, ddof=1)
@@ -118,9 +142,9 @@ def _leave_out_first_epochs(axes: Axes, drawn: Sequence[Floats]) -> None:
         axes.set_ylim(low - room, high + room)
 
 
-def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[str, Look]) -> None:
+def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, Look]) -> None:
     """A quantity of all epochs but the first, and of all seeds, as boxes (quartiles; whiskers 5 and 95 %)."""
-    cells = result.cells(panel.methods)
+    cells = result.shown(panel)
     for place, cell in enumerate(cells):
         values = result.curves(cell, panel.y)
         boxes = axes.boxplot(
@@ -133,7 +157,7 @@ def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[str, Lo
             patch_artist=True,
             medianprops={"color": "black"},
         )
-        boxes["boxes"][0].set(facecolor=looks[cell.method].colour, alpha=0.7)
+        boxes["boxes"][0].set(facecolor=looks[cell].colour, alpha=0.7)
     low, high = axes.dataLim.intervalx
     is_narrow = high < _NARROW * low
     if is_narrow:
@@ -148,28 +172,30 @@ def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[str, Lo
     axes.set_ylim(len(cells) - 0.4, -0.6)
 
 
-def _values(axes: Axes, panel: Panel, key: str, result: StudyResult, looks: Mapping[str, Look]) -> None:
+def _values(axes: Axes, panel: Panel, key: str, result: StudyResult, looks: Mapping[Cell, Look]) -> None:
     """A measure against a varied key: mean over the seeds, standard deviation as bars; one line for other values."""
-    lines: dict[Cell, dict[float, list[float]]] = {}
-    for cell in result.cells(panel.methods):
-        rest = Cell(cell.method, tuple(pair for pair in cell.values if pair[0] != key))
-        numbers = [value for value in result.numbers(cell, panel.y).values() if np.isfinite(value)]
-        places = result.study.vary[key] if cell.value(key) is None else [cell.value(key)]
-        for place in places if numbers else ():
-            lines.setdefault(rest, {})[float(place)] = numbers
-    for cell, found in lines.items():
-        look = looks[cell.method]
+    for line, cells in _lines(panel, result).items():
+        found: dict[float, list[float]] = {}
+        for cell in cells:
+            numbers = [value for value in result.numbers(cell, panel.y).values() if np.isfinite(value)]
+            places = result.study.vary[key] if cell.value(key) is None else [cell.value(key)]
+            found |= {float(place): numbers for place in places if numbers}
+        found = dict(sorted(found.items()))
+        look = looks[line]
         means = [float(np.mean(values)) for values in found.values()]
         spreads = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in found.values()]
         axes.errorbar(
-            list(found), means, yerr=spreads, color=look.colour, linestyle=look.dashes, marker="o", markersize=4,
-            label=result.title(cell),
+            list(found), means, yerr=spreads, color=look.colour, linestyle=look.dashes, marker=look.marker,
+            markersize=5, label=result.title(line),
         )  # fmt: skip
     if panel.y == "speed_up":
         ideal = [min(result.study.vary[key]), max(result.study.vary[key])]
         axes.plot(ideal, ideal, color=GREY, linewidth=1, label="ideal")
     words = measure_of(panel.y).words
     _finish(axes, panel, key.rpartition(".")[2].replace("_", " ").capitalize(), words[0].upper() + words[1:])
+    if len(result.study.vary[key]) <= _MOST_TICKS:
+        axes.set_xticks(result.study.vary[key])
+        axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _finish(axes: Axes, panel: Panel, across: str, up: str) -> None:
@@ -205,7 +231,7 @@ def _legend(figure: Figure, drawn: Sequence[Axes], panels: Sequence[Panel]) -> N
         return
     for axes, panel in zip(drawn, panels, strict=True):
         if panel.x is not None:
-            axes.legend(fontsize="small", loc="lower right")
+            axes.legend(fontsize="small", loc="best")
 
 
 def _time_words(result: StudyResult) -> str:

@@ -141,7 +141,14 @@ _MEASURES: Final[dict[str, Measure]] = {
     "bytes_sent": Measure(
         "bytes sent per worker and epoch (all-reduces as in a ring)", _number("bytes_sent"), lower_is_better=True
     ),
-    "averages": Measure("pairwise averages", _number("averages")),
+    "averages": Measure("pairwise averages", _number("averages_begun")),
+    "averages_lost": Measure("pairwise averages lost", _number("averages_lost"), lower_is_better=True),
+    "messages_lost": Measure("messages lost", _number("messages_lost"), lower_is_better=True),
+    "steps_not_finite": Measure("steps without effect", _number("steps_not_finite"), lower_is_better=True),
+    "steps_per_cycle": Measure("steps of a worker between two of its sums", _number("steps_per_cycle")),
+    "utilisation": Measure(
+        "share of the time in which workers compute", _number("utilisation"), percent=True, margin=0.01
+    ),
     "best_epoch": Measure("best epoch", _number("best_epoch"), lower_is_better=True),
     "learning_rate_in_effect": Measure("learning rate in effect", _number("learning_rate_in_effect")),
 }

@@ -15,6 +15,7 @@ from training.studies.tables import (
     still_learning,
     study_table,
     verdict_table,
+    what_was_left_out,
 )
 
 _RULE: Final = (
@@ -55,6 +56,7 @@ def render(result: StudyResult, *, folder: str) -> str:
     learns = study.times_only is None
     if learns:
         parts += [binomial_note(result), still_learning(result)]
+    parts += what_was_left_out(result)
     for figure in study.figures:
         title = f"{figure.title} ({result.warning})" if result.warning else figure.title
         parts += [f"## {title}", f"![{figure.title}]({folder}/{figure.name}.png)", figure.caption]
@@ -97,15 +99,23 @@ def _checks(result: StudyResult) -> str:
         ]
         for each in result.checks
     ]
-    cluster = result.cluster or {}
+    cluster, given = result.cluster or {}, result.study.cluster
+    cores = "one such core for each worker"
+    if "step_seconds" in given:
+        cores = f"machines on which a step takes {1e3 * given['step_seconds']:.3g} ms"
     about = (
         f"Time per batch of MPI ranks on {result.made['machine']['cores']} core(s) of this machine, measured and "
         f"predicted. A step takes {1e3 * cluster['step_seconds']:.3g} ms + {1e6 * cluster['event_seconds']:.3g} us per "
         f"event with a log-normal spread of {cluster['jitter']:.2g}, measured on one core; messages between processes "
-        f"here have a latency of {1e6 * cluster['latency_seconds']:.3g} us. The simulated cluster has one such core "
-        f"for each worker, and the network of the study: 10 Gb/s with a latency of 50 us where it says nothing else. A "
+        f"here have a latency of {1e6 * cluster['latency_seconds']:.3g} us. The simulated cluster has {cores}, "
+        f"and the network of the study: 10 Gb/s with a latency of 50 us where it says nothing else. A "
         f"check that misses by more than 25 % stands in the titles of the figures."
     )
+    if result.is_busy:
+        about += (
+            f" Other work kept {result.made['machine']['load']:.1f} of these cores busy, so that neither column is a "
+            f"time of this machine."
+        )
     header = ["", "workers", "measured [ms]", "predicted [ms]", "error"]
     return f"{about}\n\n{markdown_table(header, rows)}"
 

@@ -16,7 +16,7 @@ from training.studies.study import StudySettings
 from training.workloads.registry import WorkloadSettings
 
 #: Version of the results of runs.
-_VERSION: Final = 4
+_VERSION: Final = 5
 #: Keys of `train` that a study takes from the config: how this machine starts ranks.
 _OF_MACHINE: Final = frozenset({"device", "launcher", "launcher_args", "max_restarts", "stall_seconds", "threads"})
 #: Keys that change measured times: those of the method include its network.

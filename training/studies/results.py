@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from training.studies.measures import lowest_loss, measure_of
 from training.studies.run_result import RunResult
-from training.studies.study import Chosen, StudySettings, method_of
+from training.studies.study import Chosen, Panel, StudySettings, method_of
 
 VERSION: Final = 4
 #: Relative error of a predicted time per batch above which titles of simulated figures say so.
@@ -76,17 +76,35 @@ class StudyResult(NamedTuple):
         return max((abs(each.predicted / each.measured - 1) for each in self.checks), default=np.inf)
 
     @property
+    def is_busy(self) -> bool:
+        """Whether other work kept at least half of the cores busy when the times were measured."""
+        machine = self.made["machine"]
+        return bool(machine.get("load", 0.0) >= machine["cores"] / 2)
+
+    @property
     def warning(self) -> str:
-        """What the titles of simulated figures say about a check that fails; empty for a good one."""
-        if not self.is_simulated or self.miss <= LARGE_MISS:
-            return ""
-        return f"check of times misses by {100 * self.miss:.0f} %" if self.checks else "times not checked"
+        """What the titles of figures say about times that are no good; empty for good ones.
+
+        Simulated times whose check fails, or which were not checked; times that were measured on a busy machine.
+        """
+        found = []
+        if self.is_simulated and self.miss > LARGE_MISS:
+            found.append(f"check of times misses by {100 * self.miss:.0f} %" if self.checks else "times not checked")
+        if self.is_busy and (self.checks or not self.is_simulated):
+            found.append("measured on a busy machine")
+        return ", ".join(found)
 
     def cells(self, methods: Sequence[str] = ()) -> list[Cell]:
         """The cells of some methods, of all by default, in the order of the study."""
         found = dict.fromkeys(self._cell(run) for run in self.runs)
         chosen = methods or list(self.study.methods)
         return sorted((cell for cell in found if cell.method in chosen), key=lambda cell: chosen.index(cell.method))
+
+    def shown(self, panel: Panel) -> list[Cell]:
+        """The cells of a panel."""
+        wanted = {key: _text(value) for key, value in panel.where.items()}
+        found = self.cells(panel.methods)
+        return [cell for cell in found if all(wanted.get(key, text) == text for key, text in cell.values)]
 
     def by_best(self, cell: Cell) -> dict[Cell, list[RunResult]]:
         """The runs of a cell for each combination of the keys of `best_of`, by seed."""

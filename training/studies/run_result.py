@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from training.loop.summary import summary_of_rank
+from training.loop.summary import summary_of_rank, utilisation
 from training.settings import TrainSettings
 from training.simulation.calibrate import Record, settled
 
@@ -83,7 +83,13 @@ class RunResult(NamedTuple):
 
 
 def write_result(
-    folder: Path, ranks: Sequence[Sequence[Record]], counts: Counts | None, settings: TrainSettings, *, code: str
+    folder: Path,
+    ranks: Sequence[Sequence[Record]],
+    counts: Counts | None,
+    settings: TrainSettings,
+    *,
+    code: str,
+    messages_lost: int = 0,
 ) -> None:
     """Write the result of a run into its folder.
 
@@ -93,12 +99,14 @@ def write_result(
         counts: What its model predicts correctly; None for a run that learns nothing.
         settings: Settings of the run.
         code: Version of the code.
+        messages_lost: Number of messages that the simulated network lost.
     """
+    numbers = numbers_of(ranks, settings) if ranks else {"diverged": 1.0}
     content = {
         "made_with": code,
         "counts": None if counts is None else counts._asdict(),
         "curves": curves_of(ranks, settings) if ranks else {},
-        "numbers": numbers_of(ranks, settings) if ranks else {"diverged": 1.0},
+        "numbers": numbers | {"messages_lost": float(messages_lost)},
     }
     unfinished = folder / f".{FILE}"
     unfinished.write_text(json.dumps(content), encoding="utf-8")
@@ -131,17 +139,21 @@ def numbers_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> di
     summaries = [summary_of_rank(list(records)) for records in ranks if records]
     workers, history = len(summaries), ranks[0]
     alone = [each["worker_val_accuracy"] for each in summaries]
+    counted = {name for each in summaries for name in each["counted"]}
     found = {
+        **{name: sum(each.get(name, 0) for each in summaries) for name in counted},
         "diverged": 0.0,
         "samples": sum(record["samples_all_ranks"] for record in history),
         "samples_left_out": sum(record["samples_left_out"] for record in history),
         "learning_rate_in_effect": settings.effective_learning_rate,
         "best_epoch": history[-1]["best_epoch"],
         "bytes_sent": sum(each["bytes_sent"] for each in summaries) / workers / len(history),
-        "averages": sum(each.get("averages_begun", 0) for each in summaries),
+        "utilisation": utilisation(record for records in ranks for record in settled(records)),
         "worker_val_accuracy": float(np.mean(alone)),
         **rates(ranks),
     }
+    if "mean_steps_per_cycle" in summaries[0]:
+        found["steps_per_cycle"] = float(np.mean([each["mean_steps_per_cycle"] for each in summaries]))
     return {name: float(value) for name, value in found.items()}
 
 

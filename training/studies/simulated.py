@@ -20,9 +20,8 @@ from training.errors import DivergedError, StudyError
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
-from training.simulation.calibrate import Record
 from training.simulation.cluster import ClusterSettings
-from training.simulation.simulate import simulate
+from training.simulation.simulate import Simulated, simulate
 from training.studies.plan import PlannedRun
 from training.studies.run_result import Counts, write_result
 from training.studies.trained import fresh_model, train_in_simulator
@@ -85,18 +84,20 @@ def run_simulated(run: PlannedRun, code: str) -> None:
     """Simulate a run, and write its result; a run that diverges is a result too."""
     if run.cluster is None:
         raise AssertionError(f"{run.folder} is a run of MPI ranks")
-    workload, counts = run.subject.settings.open(), None
+    workload, counts, lost = run.subject.settings.open(), None, 0
     if run.times_only is not None:
         rows = [run.train.batch_size * run.times_only] * run.train.workers
-        ranks = simulate_times(rows, run.train, run.cluster, num_parameters=num_parameters(workload))
+        timed = simulate_times(rows, run.train, run.cluster, num_parameters=num_parameters(workload))
+        ranks, lost = timed.records, timed.messages_lost
     else:
         try:
             found = train_in_simulator(workload, run.train, run.cluster)
             ranks, counts = found.history, Counts.of(found.is_correct, found.accuracy)
+            lost = found.messages_lost
         except DivergedError:
             ranks, counts = [], Counts.of(np.zeros(sum(workload.group_rows("test")), dtype=np.bool_), 0.0)
     run.folder.mkdir(parents=True, exist_ok=True)
-    write_result(run.folder, ranks, counts, run.train, code=code)
+    write_result(run.folder, ranks, counts, run.train, code=code, messages_lost=lost)
 
 
 def num_parameters(workload: Workload) -> int:
@@ -118,8 +119,8 @@ class _StandIn(nn.Module):
 
 def simulate_times(
     group_rows: Sequence[int], settings: TrainSettings, cluster: ClusterSettings, *, num_parameters: int
-) -> list[list[Record]]:
-    """The records of a run on a simulated cluster; only their times are meaningful.
+) -> Simulated:
+    """A run on a simulated cluster; only its times are meaningful.
 
     Args:
         group_rows: Number of events of each row group.
@@ -135,4 +136,4 @@ def simulate_times(
         for size, groups in ((sum(group_rows), list(group_rows)), (1, [1]))
     )
     # Whose events they are does not matter: all workers have the same number.
-    return simulate(_StandIn(), train, val, settings.model_copy(update={"skew": None}), slower).records
+    return simulate(_StandIn(), train, val, settings.model_copy(update={"skew": None}), slower)

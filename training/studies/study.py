@@ -128,6 +128,8 @@ class Panel(_Section):
     """`epoch`, `seconds` or a varied key; null for boxes over all epochs and seeds."""
     methods: list[str] = []
     """The methods; empty for all."""
+    where: dict[str, Any] = {}
+    """Values of varied keys: a method that varies such a key is shown at this value only."""
     title: str = ""
     """Words in the panel."""
     log: list[Literal["x", "y"]] = []
@@ -241,6 +243,7 @@ class StudySettings(_Section):
         overs = [*(each.over for each in (*self.claims, *self.tables)), *(panel.x for panel in panels)]  # type: ignore[attr-defined]
         keys = [*self.best_of, *overs, *(key for each in self.methods.values() for key in each.fixed)]
         keys += [key for each in compared if isinstance(each, dict) for key in each if key != "method"]
+        keys += [key for panel in panels for key in panel.where]
         for key in keys:
             if key not in (*self.vary, EPOCH, SECONDS, None):
                 raise ValueError(f"'{key}' is no varied key.{near(key, self.vary)}")

@@ -155,6 +155,38 @@ def still_learning(result: StudyResult) -> str:
     )
 
 
+def what_was_left_out(result: StudyResult) -> list[str]:
+    """Sentences about steps without effect, and about messages that the simulated network lost; none where all is well.
+
+    A run that diverged has no records, so that its steps are not among them.
+    """
+    found = []
+    refused = _sums(result, "steps_not_finite")
+    if refused:
+        found.append(
+            f"{sum(refused.values()):,.0f} steps had no effect, since a gradient or an update was not finite: of "
+            f"{', '.join(f'{title} {number:,.0f}' for title, number in refused.items())}."
+        )
+    lost, averages = _sums(result, "messages_lost"), _sums(result, "averages_lost")
+    if lost:
+        # Both sides of a pair count an average that is left out.
+        found.append(
+            f"The simulated network lost {sum(lost.values()):,.0f} messages, and with them "
+            f"{sum(averages.values()) / 2:,.0f} pairwise averages: of "
+            f"{', '.join(f'{title} {number:,.0f}' for title, number in lost.items())}."
+        )
+    return found
+
+
+def _sums(result: StudyResult, name: str) -> dict[str, float]:
+    """A number of all runs by method, without those where it is 0."""
+    found: dict[str, float] = {}
+    for run in result.runs:
+        title = result.study.title_of(run.method)
+        found[title] = found.get(title, 0.0) + run.numbers.get(name, 0.0)
+    return {title: number for title, number in found.items() if number}
+
+
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A table in Markdown.
 

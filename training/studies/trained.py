@@ -35,6 +35,8 @@ class Trained(NamedTuple):
     """(num_rows,) of the test split."""
     weights: NDArray[np.float64]
     """(num_rows,) of the test split."""
+    messages_lost: int = 0
+    """Number of messages that the simulated network lost."""
 
     @property
     def is_correct(self) -> NDArray[np.bool_]:
@@ -76,7 +78,8 @@ def train_in_simulator(
     if found.best is None:
         raise AssertionError("the simulated run kept no model")
     model.load(found.best)
-    return predictions_of(found.records, workload, model.module, settings)
+    trained = predictions_of(found.records, workload, model.module, settings)
+    return trained._replace(messages_lost=found.messages_lost)
 
 
 def simulate_workload(workload: Workload, settings: TrainSettings, cluster: ClusterSettings, **how: Any) -> Simulated:

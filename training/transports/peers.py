@@ -70,7 +70,7 @@ def connect(comm: MPI.Intracomm, *, servers: Sequence[int], lanes: int, network:
         tried += problems
     raise LaunchError(
         f"the workers cannot connect to each other for their averages: "
-        f"{'; '.join(tried) or 'no address is up on the host of rank 0'}. Set train.algorithm.network to the "
+        f"{'; '.join(tried) or 'rank 0 has no IPv4 address that leads to all'}. Set train.algorithm.network to the "
         f"interface or the network between the hosts (now {network or 'null: any'}), for example 10.0.0.0/24, and "
         f"allow TCP there."
     )
@@ -124,6 +124,11 @@ def _addresses(network: str | None) -> list[str]:
     if wanted is None:
         raise LaunchError(
             f"train.algorithm.network: rank 0 has no interface '{network}', only {', '.join(sorted(states))}"
+        )
+    if wanted.version == 6:
+        raise LaunchError(
+            f"train.algorithm.network: {network} is a network of IPv6, but workers connect by IPv4 only. Name an IPv4 "
+            f"network of the hosts: rank 0 has {', '.join(found) or 'none'}."
         )
     return [address for address in found if ipaddress.ip_address(address) in wanted]
 

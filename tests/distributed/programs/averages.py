@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,22 +141,31 @@ def exclude(nap: float, averages: int) -> list[tuple[float, float, list[int]]]:
         run_now(vector.drain())
     run_now(vector.close())
     transport.close()
+    locked_averaging.LockedAveraging._take_average = take_average
     return held
 
 
-def straggle(protocol: Any, overlap: Any, nap: float, averages: int) -> dict[str, float]:
-    """The last rank sleeps, the others average with all; when who was done."""
+def straggle(protocol: Any, overlap: Any, folder: str, nap: float, averages: int) -> dict[str, float]:
+    """The last rank sleeps until the others, which average with all, have said in a folder that they are done.
+
+    Who is not done before the nap ends, was kept waiting. Returns when who was done.
+    """
     transport = MpiTransport(protocol=protocol, overlap=overlap)
     rng = np.random.default_rng([transport.rank, 4])
     vector = run_now(transport.share(np.full(2013, float(transport.rank), np.float32)))
     run_now(transport.barrier())
+    signs = Path(folder)
     if transport.rank == transport.world_size - 1:
-        time.sleep(nap)
+        end = time.monotonic() + nap
+        while len(list(signs.iterdir())) < transport.rank and time.monotonic() < end:
+            time.sleep(0.01)
     else:
         while vector.counts.begun < averages:
             vector.begin_average_with(random_partner(rng, transport))
             run_now(vector.drain())
     done = time.monotonic()
+    if transport.rank < transport.world_size - 1:
+        (signs / f"{transport.rank}").touch()
     run_now(vector.close())
     transport.close()
     return {"done": done, **vector.counts._asdict()}

@@ -1,4 +1,7 @@
-"""One rank: `run.py MODULE:FUNCTION ARGUMENTS FOLDER`; what the function returns goes to FOLDER/rank-<n>.json."""
+"""One rank: `run.py MODULE:FUNCTION ARGUMENTS FOLDER`; what the function returns goes to FOLDER/rank-<n>.json.
+
+`run.py several '{"programs": [[MODULE:FUNCTION, ARGUMENTS], ...]}' FOLDER` runs one after the other.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,46 @@ import json
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 from training.transports.loading import load_mpi
+
+
+def function_of(program: str) -> Any:
+    """The function that `module:function` names."""
+    module, function = program.split(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def several(programs: list[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """The results of programs that run one after the other; an error names its program."""
+    found = []
+    for program, arguments in programs:
+        try:
+            found.append(function_of(program)(**arguments))
+        except BaseException as error:
+            error.add_note(f"in {program} with {arguments}")
+            raise
+    return found
 
 
 def main() -> None:
     """Run the function; an error ends all ranks."""
     program, arguments, folder = sys.argv[1:]
-    module, function = program.split(":")
     world = load_mpi().COMM_WORLD
 
     def finish(result: object) -> None:
         (Path(folder) / f"rank-{world.rank}.json").write_text(json.dumps(result), encoding="utf-8")
 
     try:
-        chosen = getattr(importlib.import_module(module), function)
         given = json.loads(arguments)
-        # Those that do not come back to here take `finish`.
-        finish(chosen(**given)) if not module.startswith("losses") else chosen(finish, **given)
+        if program == "several":
+            finish(several(**given))
+        elif program.startswith("losses"):
+            # Those that do not come back to here take `finish`.
+            function_of(program)(finish, **given)
+        else:
+            finish(function_of(program)(**given))
     except BaseException:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one forever
         traceback.print_exc()
         sys.stderr.flush()

@@ -155,7 +155,7 @@ def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(ni
 
 
 def test_without_a_training_there_is_nothing_to_promote(nights: TrainedNights) -> None:
-    with pytest.raises(MissingInputError, match="needs the output of train"):
+    with pytest.raises(MissingInputError, match="promote needs the output of train"):
         nights.promote()
 
 

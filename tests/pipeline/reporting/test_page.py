@@ -211,7 +211,7 @@ def test_shifts_by_weights_and_scales_stand_under_the_working_points(tmp_path: P
     assert "-1.23 ± 0.10" in page
     (table,) = [each for each in evaluation_tables(metrics) if each.rows[0][1] == "systematics"]
     assert len(table.rows) > 1
-    assert [row[:2] for row in table.rows[1:]] == [[name, "jet scale +2 %"] for _ in table.rows[1:]]
+    assert [row[:2] for row in table.rows[1:]] == [(name, "jet scale +2 %") for _ in table.rows[1:]]
 
 
 def test_weights_stand_in_the_cutflow_where_they_are_not_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -185,14 +186,7 @@ def drive(problem: LinearGradients = NOISE, **chosen: Any) -> Array:
 
 
 EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "agn of one step is downpour": ({"algorithm": "agn", "local_steps": 1}, {"algorithm": "downpour"}),
-    "adag of no force is agn": (
-        {"algorithm": "adag", "local_steps": 3, "gamma": 1e12},
-        {"algorithm": "agn", "local_steps": 3},
-    ),
-    "sharded of SGD is downpour": ({"algorithm": "sharded", "shards": 1}, {"algorithm": "downpour"}),
     "sharded that drops nothing is dense": ({"algorithm": "sharded", "drop_rate": 0.1}, {"algorithm": "sharded"}),
-    "eamsgd without momentum is easgd": ({"algorithm": "eamsgd", "delta": 0.0}, {"algorithm": "easgd"}),
     "slowmo without momentum changes nothing": (
         {"algorithm": "agn", "local_steps": 3, "slowmo": {"tau": 3, "alpha": 1.0, "beta": 0.0}},
         {"algorithm": "agn", "local_steps": 3},
@@ -316,6 +310,39 @@ def test_a_bound_on_overlap_limits_the_steps_of_one_commit() -> None:
     assert commits[2] <= steps / 4
 
 
+def test_the_sum_that_is_sent_is_applied_to_the_answer_so_that_nothing_is_late() -> None:
+    alone = LinearGradients(workers=1, steps=10, seed=5)
+    found = drive(alone, algorithm="sharded", overlap="thread", applies_sum=True)
+    # `found` is the server, which has the commit of a step at the end of the next.
+    np.testing.assert_allclose(found[1:], drive(alone, algorithm="sgd")[:-1], atol=1e-13)
+
+
+def test_own_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
+    alone, watcher = LinearGradients(workers=2, steps=12, seed=5), Watcher()
+    points: list[Array] = []
+    compute = alone.gradient
+
+    def gradient(rank: int, step: int, at: Array) -> Array:
+        if rank == 1:
+            points.append(at.copy())
+        return compute(rank, step, at)
+
+    alone.gradient = gradient  # type: ignore[method-assign]
+    # An exchange of rank 1, with the one shard of rank 0, takes two steps.
+    slow = ClusterSettings.sleeping(1.0, latency_seconds=0.9)
+    alone.drive(
+        cluster=slow, algorithm="sharded", overlap="thread", local_optimizer=True, shards=1, before_step=watcher, **SGD
+    )
+    own = [
+        np.allclose(after, before - RATE * compute(1, step, before), atol=1e-13)
+        for step, (before, after) in enumerate(itertools.pairwise(points))
+    ]
+    # A step of its own leads to the next point, but where an answer came: that of each commit but the last.
+    answers = own.count(False)
+    assert answers == watcher.algorithms[1].counters()["commits"] - 1
+    assert 0 < answers <= len(own) / 2
+
+
 @pytest.mark.parametrize("bound", [0, 2])
 def test_no_worker_is_further_ahead_than_the_bound(bound: int) -> None:
     problem = LinearGradients(workers=4, steps=20, seed=5)
@@ -338,6 +365,8 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     for chosen, said in (
         ({"algorithm": "downpour", "zealous": True}, "zealous: true needs local_steps above 1"),
         ({"algorithm": "sharded", "bound": 2}, "bound needs overlap: thread"),
+        ({"algorithm": "sharded", "applies_sum": True}, "applies_sum needs overlap: thread"),
+        ({"algorithm": "sharded", "local_optimizer": True}, "local_optimizer needs overlap: thread"),
     ):
         with pytest.raises(ValidationError, match=said):
             settings(**nested(chosen))

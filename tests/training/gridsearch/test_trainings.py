@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from feature_datasets import write_dataset
+from spark_in_process import Here
 
 from features.columns import NUM_HLF
 from features.dataset import FeatureDataset
@@ -17,6 +18,7 @@ from training.gridsearch import trainings as running
 from training.gridsearch.folds import Curves, Member, make_folds
 from training.gridsearch.results import score
 from training.gridsearch.settings import GridSearchSettings
+from training.gridsearch.spark_job import search
 from training.gridsearch.trainings import (
     GridSearchError,
     JobResult,
@@ -175,3 +177,20 @@ def test_every_axis_of_the_grid_changes_the_score(dataset: FeatureDataset, tmp_p
 def test_a_result_survives_json() -> None:
     made = JobResult(JOB, 5, 9, [], 1.5, "")
     assert JobResult.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_a_training_that_stands_for_several_rounds_counts_its_seconds_once(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
+    halving = GridSearchSettings(
+        folds=2, hidden=[[4]], batch_size=[32], learning_rate=[0.01, 0.02, 0.03], epochs=[3], search="halving"
+    )
+    common = search_on(dataset)._replace(settings=halving)
+    whole, again = (
+        search(cast("Any", Here()), common, tmp_path, done=cast("Any", Here()), num_tasks=lambda _: 1) for _ in range(2)
+    )
+    # Three settings for one epoch, one of them for three.
+    assert len(whole.training_seconds) == 4
+    # The file of the winner is that of its three epochs now, which also stands for its first round.
+    assert again.num_taken_over == 4
+    assert len(again.training_seconds) == 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_study import EPOCHS, made_result, made_run, made_study
+from made_study import EPOCHS, STUDY, made_result, made_run, made_study
 
 from models.evaluation.style import PlotLabels
 from training.studies.figures import draw, draw_all
@@ -15,7 +15,7 @@ from training.studies.page import render
 from training.studies.results import StudyResult, TimeCheck
 from training.studies.run_result import RunResult
 from training.studies.study import StudyFigure
-from training.studies.tables import best_table, study_table
+from training.studies.tables import best_table, study_table, what_was_left_out
 
 LABELS = PlotLabels("", "technical sample", 13)
 WORKERS = "train.workers"
@@ -69,6 +69,29 @@ def test_a_measure_is_drawn_against_a_varied_key_and_a_speed_up_beside_the_ideal
     np.testing.assert_allclose(found.get_xydata(), [[2, 2], [4, 1]], rtol=0.02)
 
 
+def test_lines_of_one_method_differ_in_dashes_and_markers() -> None:
+    rate = "train.learning_rate"
+    study = made_study(vary={WORKERS: [2, 4], rate: [0.1, 0.2]}, methods=dict(list(STUDY["methods"].items())[:1]))
+    runs = [
+        made_run("ar-sgd", seed, values={WORKERS: workers, rate: value})
+        for seed in (1, 2)
+        for workers in (2, 4)
+        for value in (0.1, 0.2)
+    ]
+    (axes,) = figure_of({"y": "test_accuracy", "x": WORKERS}, result=made_result(study, runs)).axes
+    drawn = [container.lines[0] for container in axes.containers]
+    assert [container.get_label() for container in axes.containers] == [
+        "AR-SGD, learning rate 0.1",
+        "AR-SGD, learning rate 0.2",
+    ]
+    assert len({line.get_color() for line in drawn}) == 1
+    assert len({(line.get_marker(), line.get_linestyle()) for line in drawn}) == 2
+    assert axes.get_xticks().tolist() == [2, 4]
+    chosen = {"y": "test_accuracy", "x": WORKERS, "where": {rate: 0.2}}
+    (axes,) = figure_of(chosen, result=made_result(study, runs)).axes
+    assert [container.get_label() for container in axes.containers] == ["AR-SGD, learning rate 0.2"]
+
+
 def test_figures_are_files_and_say_a_check_that_fails(tmp_path: Path) -> None:
     panels = [{"y": "val_accuracy", "x": "epoch"}]
     study = made_study(figures=[{"name": "fig_1", "title": "A figure", "panels": panels}])
@@ -78,6 +101,9 @@ def test_figures_are_files_and_say_a_check_that_fails(tmp_path: Path) -> None:
     page = render(result, folder="figures")
     assert "## A figure (check of times misses by 50 %)\n\n![A figure](figures/fig_1.png)" in page
     assert "| AR-SGD | 2 | 1e+03 | 500 | -50 % |" in page
+    assert "The simulated cluster has one such core for each worker, and the network" in page
+    given = result._replace(study=made_study(cluster={"step_seconds": 0.45}))
+    assert "The simulated cluster has machines on which a step takes 450 ms, and the" in render(given, folder="figures")
 
 
 def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None:
@@ -88,6 +114,17 @@ def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None
         "|---|---|---|---|",
         "| SGD | 90.50 % ± 0.71 (s.e. 0.50) | 1.22 ± 0.00849 | 91.5 % |",
     ]
+
+
+def test_steps_without_effect_and_lost_messages_are_said() -> None:
+    fine = made_run("sgd", 1)
+    numbers = {**fine.numbers, "steps_not_finite": 3.0, "messages_lost": 40.0, "averages_lost": 12.0}
+    runs = [fine, *(made_run("ad-psgd", seed)._replace(numbers=numbers) for seed in (1, 2))]
+    assert what_was_left_out(made_result(made_study(), runs)) == [
+        "6 steps had no effect, since a gradient or an update was not finite: of AD-PSGD 6.",
+        "The simulated network lost 80 messages, and with them 12 pairwise averages: of AD-PSGD 80.",
+    ]
+    assert what_was_left_out(made_result(made_study(), [fine])) == []
 
 
 def test_a_table_over_a_key_has_a_column_for_each_value() -> None:

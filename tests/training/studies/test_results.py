@@ -72,6 +72,13 @@ def test_a_check_that_misses_by_more_than_a_quarter_is_said(checks: list[TimeChe
     assert swept()._replace(checks=checks, cluster=None).warning == ""
 
 
+def test_times_of_a_busy_machine_are_said_to_be_that() -> None:
+    made = swept()._replace(checks=[TimeCheck("a", 2, 1.0, 0.5)])
+    for busy, words in ((0.9, ""), (1.0, ", measured on a busy machine")):
+        machine = {**made.made["machine"], "load": busy}
+        assert made._replace(made={**made.made, "machine": machine}).warning == f"check of times misses by 50 %{words}"
+
+
 def test_speed_up_and_temporal_efficiency_compare_with_the_same_seed() -> None:
     seconds = {"ar-sgd": 0.4, "sgd": 0.8, "ad-psgd": 0.2}
     result = made_result(made_study(), [made_run(name, 1, seconds=each) for name, each in seconds.items()])

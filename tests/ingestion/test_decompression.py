@@ -1,0 +1,48 @@
+"""ROOT files are decompressed by isal where it is installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uproot
+
+from ingestion import decompression
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Iterator[Path]:
+    with uproot.recreate(tmp_path / "a.root", compression=uproot.ZLIB(1)) as file:
+        file.mktree("Delphes", {"x": "float32"}).extend({"x": np.zeros(5000, np.float32)})
+    yield tmp_path / "a.root"
+    importlib.reload(decompression)
+
+
+@pytest.mark.parametrize(("found", "library"), [(None, "zlib"), (object(), "isal")])
+def test_the_library_is_isal_if_it_is_installed(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, found: object, library: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda _: found)
+        importlib.reload(decompression)
+    assert library == decompression.ZLIB_LIBRARY
+    assert uproot.compression._decompress_ZLIB.library == library
+
+
+def test_isal_is_what_uproot_calls(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isal_zlib = pytest.importorskip("isal.isal_zlib")
+    sizes: list[int] = []
+    real = isal_zlib.decompress
+
+    def noted(data: bytes, *, bufsize: int) -> bytes:
+        sizes.append(bufsize)
+        return bytes(real(data, bufsize=bufsize))
+
+    monkeypatch.setattr(isal_zlib, "decompress", noted)
+    with uproot.open({packed: "Delphes"}) as tree:
+        assert not tree["x"].array(library="np").any()
+    assert sizes

@@ -1,0 +1,105 @@
+"""Every registered method has what a new one must bring: a special case, and a place in the tests of all methods."""
+
+from __future__ import annotations
+
+import runpy
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from simulated import EVERY, LinearGradients
+
+from training.algorithms.registry import METHODS
+from training.settings import TrainSettings
+from training.simulation.cluster import ClusterSettings
+
+TESTS = Path(__file__).resolve().parents[2]
+SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1, "scale_learning_rate": False}
+JITTER = ClusterSettings.sleeping(1e-3, jitter=0.3, latency_seconds=1e-5)
+TOGETHER = {"algorithm": "ar-sgd"}
+PLAIN_LOCAL = {"algorithm": "local-sgd", "local_steps": 3}
+ALONE = {"algorithm": "sgd", "workers": 1}
+#: Of each method, settings with which it is another one, and that one; `workers` is 4 where nothing else is said.
+SPECIAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "sgd": (ALONE, TOGETHER | {"workers": 1}),
+    "ar-sgd": (TOGETHER, {"algorithm": "local-sgd", "local_steps": 1}),
+    "local-sgd": (PLAIN_LOCAL, {"algorithm": "diloco", "local_steps": 3, "outer_rate": 1.0, "outer_momentum": 0.0}),
+    "diloco": ({"algorithm": "diloco", "local_steps": 1, "outer_rate": 1.0, "outer_momentum": 0.0}, TOGETHER),
+    "d-psgd": ({"algorithm": "d-psgd", "workers": 1}, ALONE),
+    "qg-dsgdm": ({"algorithm": "qg-dsgdm", "beta": 0.0, "topology": "complete"}, TOGETHER),
+    "choco-sgd": ({"algorithm": "choco-sgd", "compression": "none", "gamma": 1.0, "topology": "complete"}, TOGETHER),
+    "ad-psgd": ({"algorithm": "ad-psgd", "workers": 1}, ALONE),
+    "swarm-sgd": ({"algorithm": "swarm-sgd", "local_steps": 1, "workers": 1}, ALONE),
+    "mpca": (
+        {
+            "algorithm": "mpca", "form": "replacement", "overlap": "inline", "shards": 1, "beta": 1.0, "gamma": 0.0,
+            "cycle_steps": 3,
+        },
+        PLAIN_LOCAL,
+    ),
+    "downpour": ({"algorithm": "downpour", "workers": 1}, ALONE),
+    "dynsgd": ({"algorithm": "dynsgd", "workers": 1}, ALONE),
+    "agn": ({"algorithm": "agn", "local_steps": 1}, {"algorithm": "downpour"}),
+    "adag": ({"algorithm": "adag", "local_steps": 3, "gamma": 1e12}, {"algorithm": "agn", "local_steps": 3}),
+    "easgd": ({"algorithm": "easgd", "alpha": 1e-15, "workers": 1}, ALONE),
+    "eamsgd": ({"algorithm": "eamsgd", "delta": 0.0}, {"algorithm": "easgd"}),
+    "sharded": ({"algorithm": "sharded", "shards": 1}, {"algorithm": "downpour"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_another_one_in_a_special_case(name: str) -> None:
+    one, other = SPECIAL[name]
+    assert one["algorithm"] == name != other["algorithm"]
+
+    def driven(chosen: dict[str, Any]) -> NDArray[np.float64]:
+        problem = LinearGradients(workers=chosen.get("workers", 4), steps=12, seed=5)
+        return problem.drive(cluster=JITTER, **SGD | chosen)
+
+    # Methods that average after several steps are the same after each of them.
+    steps = slice(2, None, 3) if "local_steps" in one or "cycle_steps" in one else slice(None)
+    np.testing.assert_allclose(driven(one)[steps], driven(other)[steps], atol=1e-9)
+
+
+def named(path: str, *lists: str) -> set[str]:
+    """The methods in some lists of a test module: sections `train`, or mappings of them."""
+    module = runpy.run_path(str(TESTS / path))
+    found = [module[name] for name in lists]
+    sections = [each for one in found for each in (one.values() if isinstance(one, dict) else one)]
+    return {section["algorithm"] for section in sections}
+
+
+def test_every_method_is_in_the_tests_of_all_methods() -> None:
+    # Of golden trajectories, checkpoints, and gradients and models that are not finite; `sgd` is the optimiser alone.
+    assert {chosen["algorithm"] for chosen in EVERY.values()} == set(METHODS) - {"sgd"}
+
+
+def test_every_method_runs_on_mpi_as_in_the_simulator_where_its_order_is_fixed() -> None:
+    together = named("distributed/test_methods.py", "SYNCHRONOUS")
+    in_turn = named("distributed/test_servers.py", "FIXED")
+    pairs = named("distributed/test_methods.py", "GOSSIP")
+    for name, method in METHODS.items():
+        if method.traits.single_worker:
+            continue
+        expected = pairs if method.traits.pairs else in_turn if method.traits.server else together
+        assert name in expected, name
+
+
+def test_a_rank_is_lost_with_every_kind_of_method() -> None:
+    def kind(name: str) -> tuple[bool, ...]:
+        traits = TrainSettings.model_validate({"algorithm": name, "optimizer": "sgd"}).traits
+        return traits.synchronous, traits.pairs, traits.server, traits.joint_model
+
+    module = runpy.run_path(str(TESTS / "distributed" / "test_faults.py"))
+    several = [name for name, method in METHODS.items() if not method.traits.single_worker]
+    assert {kind(name) for name in module["KILLED"]} == {kind(name) for name in several}
+    assert all(METHODS[name].traits.can_shrink for name in module["SHRUNK"])
+
+
+def test_the_file_of_a_method_is_short() -> None:
+    folder = TESTS.parent / "training" / "algorithms"
+    lines = [len((folder / f"{name.replace('-', '_')}.py").read_text().splitlines()) for name in METHODS]
+    assert statistics.median(lines) < 80
