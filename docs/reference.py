@@ -81,7 +81,16 @@ def features_page() -> str:
     ]
     parts.append(_table(("column", "type", "unit", "meaning"), rows))
     for name, column in INPUT_COLUMNS.items():
-        numbered = [[str(i), _code(f.name), f.unit, f.meaning, f.scaling] for i, f in enumerate(column.features)]
+        numbered = [
+            [
+                str(i),
+                _code(f.name),
+                f.unit,
+                f.meaning,
+                f.scaling + (f", log above {f.log_above:g}" if f.log_above else ""),
+            ]
+            for i, f in enumerate(column.features)
+        ]
         parts += [f"## {name}", "", _table(("", "feature", "unit", "meaning", "scaling"), numbered)]
     fields = SCALARS | {f"{group}.{name}": f for group, inner in COLLECTIONS.items() for name, f in inner.items()}
     rows = [

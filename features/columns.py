@@ -14,11 +14,16 @@ from typing import Any, Final, NamedTuple
 
 
 class Scaling(StrEnum):
-    """How a network scales a feature before its first layer."""
+    """How a network scales a feature x in its first layer, to at most SCALED_LIMIT in size (`features.scaling`)."""
 
     STANDARD = "standard"
-    """(x - mean) / standard deviation, both of the training split without padding (`features.scaling`)."""
+    """(y - mean) / standard deviation, both of the training split without padding; y is x, or, with `Feature.log_above`
+    u, asinh(x / u): linear below u, the logarithm of 2 |x| / u with the sign of x above."""
     NONE = "none"
+
+
+#: Largest size of a scaled value. Only rare values reach it, such as the flags of the one lepton among 700 particles.
+SCALED_LIMIT: Final = 10.0
 
 
 class Binning(NamedTuple):
@@ -41,6 +46,8 @@ class Feature(NamedTuple):
     binning: Binning | None = None
     """Bins of the histogram on the dataset card; None for no histogram."""
     scaling: Scaling = Scaling.STANDARD
+    log_above: float = 0.0
+    """For a heavy tail: size above which networks see the logarithm, in the feature's unit; 0 for a linear feature."""
 
 
 _AZIMUTH: Final = Binning(16, -math.pi, math.pi)
@@ -49,19 +56,41 @@ _ISOLATION: Final = Binning(50, 0, 50, log=True)
 
 #: Features of an event. Jets count above a pT and within an |eta| (`features.min_jet_pt`, `features.max_jet_abs_eta`).
 HIGH_LEVEL: Final = (
-    Feature("ht", "GeV", "sum of pT of the jets", Binning(30, 0, 1200)),
-    Feature("met", "GeV", "missing transverse energy", Binning(30, 0, 300)),
+    Feature("ht", "GeV", "sum of pT of the jets", Binning(30, 0, 1200), log_above=100),
+    Feature("met", "GeV", "missing transverse energy", Binning(30, 0, 300), log_above=20),
     Feature("met_phi", "rad", "azimuth of the missing transverse energy", _AZIMUTH),
-    Feature("mt", "GeV", "transverse mass of lepton and MET: sqrt(2 pT MET (1 - cos Δφ))", Binning(30, 0, 240)),
+    Feature(
+        "mt",
+        "GeV",
+        "transverse mass of lepton and MET: sqrt(2 pT MET (1 - cos Δφ))",
+        Binning(30, 0, 240),
+        log_above=50,
+    ),
     Feature("num_jets", "1", "number of jets", Binning(12, -0.5, 11.5)),
     Feature("num_bjets", "1", "number of jets with a b-tag", Binning(6, -0.5, 5.5)),
-    Feature("lepton_pt", "GeV", "pT of the selected lepton", Binning(30, 0, 240)),
+    Feature("lepton_pt", "GeV", "pT of the selected lepton", Binning(30, 0, 240), log_above=20),
     Feature("lepton_eta", "1", "pseudorapidity of the lepton", Binning(20, -4, 4)),
     Feature("lepton_phi", "rad", "azimuth of the lepton", _AZIMUTH),
-    Feature("lepton_iso_charged", "1", "isolation of the lepton from tracks, relative to its pT", _LEPTON_ISOLATION),
-    Feature("lepton_iso_photon", "1", "isolation of the lepton from photons", _LEPTON_ISOLATION._replace(log=True)),
     Feature(
-        "lepton_iso_neutral", "1", "isolation of the lepton from neutral hadrons", _LEPTON_ISOLATION._replace(log=True)
+        "lepton_iso_charged",
+        "1",
+        "isolation of the lepton from tracks, relative to its pT",
+        _LEPTON_ISOLATION,
+        log_above=0.05,
+    ),
+    Feature(
+        "lepton_iso_photon",
+        "1",
+        "isolation of the lepton from photons",
+        _LEPTON_ISOLATION._replace(log=True),
+        log_above=0.05,
+    ),
+    Feature(
+        "lepton_iso_neutral",
+        "1",
+        "isolation of the lepton from neutral hadrons",
+        _LEPTON_ISOLATION._replace(log=True),
+        log_above=0.05,
     ),
     Feature("lepton_charge", "e", "charge of the lepton: -1 or 1", Binning(3, -1.5, 1.5)),
     Feature("lepton_is_electron", "1", "1 for an electron, 0 for a muon", Binning(2, -0.5, 1.5)),
@@ -71,19 +100,25 @@ NUM_HLF: Final = len(HIGH_LEVEL)
 
 #: Features of a particle; the selected lepton is the first particle.
 PARTICLE: Final = (
-    Feature("energy", "GeV", "energy as a massless particle: pT cosh η", Binning(50, 0, 200, log=True)),
-    Feature("px", "GeV", "momentum along x"),
-    Feature("py", "GeV", "momentum along y"),
-    Feature("pz", "GeV", "momentum along the beam"),
-    Feature("pt", "GeV", "transverse momentum; for photons and neutral hadrons ET", Binning(50, 0, 50, log=True)),
+    Feature("energy", "GeV", "energy as a massless particle: pT cosh η", Binning(50, 0, 200, log=True), log_above=1),
+    Feature("px", "GeV", "momentum along x", log_above=1),
+    Feature("py", "GeV", "momentum along y", log_above=1),
+    Feature("pz", "GeV", "momentum along the beam", log_above=1),
+    Feature(
+        "pt",
+        "GeV",
+        "transverse momentum; for photons and neutral hadrons ET",
+        Binning(50, 0, 50, log=True),
+        log_above=0.5,
+    ),
     Feature("eta", "1", "pseudorapidity", Binning(50, -5, 5)),
     Feature("phi", "rad", "azimuth", Binning(32, -math.pi, math.pi)),
-    Feature("vertex_x", "mm", "x of a track's vertex; 0 for all others, the lepton included"),
-    Feature("vertex_y", "mm", "y of a track's vertex; else 0"),
-    Feature("vertex_z", "mm", "z of a track's vertex; else 0", Binning(50, -200, 200, log=True)),
-    Feature("iso_charged", "1", "isolation from tracks, relative to the particle's pT", _ISOLATION),
-    Feature("iso_photon", "1", "isolation from photons", _ISOLATION),
-    Feature("iso_neutral", "1", "isolation from neutral hadrons", _ISOLATION),
+    Feature("vertex_x", "mm", "x of a track's vertex; 0 for all others, the lepton included", log_above=0.1),
+    Feature("vertex_y", "mm", "y of a track's vertex; else 0", log_above=0.1),
+    Feature("vertex_z", "mm", "z of a track's vertex; else 0", Binning(50, -200, 200, log=True), log_above=50),
+    Feature("iso_charged", "1", "isolation from tracks, relative to the particle's pT", _ISOLATION, log_above=1),
+    Feature("iso_photon", "1", "isolation from photons", _ISOLATION, log_above=1),
+    Feature("iso_neutral", "1", "isolation from neutral hadrons", _ISOLATION, log_above=1),
     Feature("is_charged_hadron", "1", "1 for a track, else 0; exactly one of the five flags is 1"),
     Feature("is_neutral_hadron", "1", "1 for a neutral hadron, else 0"),
     Feature("is_photon", "1", "1 for a photon, else 0"),
@@ -97,7 +132,7 @@ NUM_PARTICLE_FEATURES: Final = len(PARTICLE)
 MAX_TRACKS: Final = 450
 MAX_PHOTONS: Final = 150
 MAX_NEUTRAL_HADRONS: Final = 200
-#: The lepton and the capped candidates: 801 rows.
+#: The lepton and the capped candidates, unless `features.max_tracks` and its like are set: 801 rows.
 MAX_PARTICLES: Final = 1 + MAX_TRACKS + MAX_PHOTONS + MAX_NEUTRAL_HADRONS
 
 
@@ -166,7 +201,7 @@ class ModelInput(NamedTuple):
     features: tuple[Feature, ...]
     """Features along the last axis of `shape`, or the one feature of a scalar."""
     shape: tuple[int, ...] = ()
-    """Shape of one event. Networks also take shorter particle lists, cut after the longest event."""
+    """Shape of one event. Networks also take particle lists of other lengths, cut after the longest event."""
     columns: tuple[str, ...] = ()
     """Columns of the features Parquet that it is made from."""
 
@@ -179,6 +214,11 @@ class ModelInput(NamedTuple):
     def is_scaled(self) -> bool:
         """Whether networks scale it."""
         return any(feature.scaling is not Scaling.NONE for feature in self.features)
+
+    @property
+    def log_above(self) -> tuple[float, ...]:
+        """`Feature.log_above` of each feature."""
+        return tuple(feature.log_above for feature in self.features)
 
     def to_json(self) -> dict[str, Any]:
         """The shape, and the names and units of the features."""

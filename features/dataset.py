@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from features.columns import HLF_NAMES, MAX_PARTICLES, PARTICLE_FEATURE_NAMES
+from features.columns import HLF_NAMES, MAX_NEUTRAL_HADRONS, MAX_PHOTONS, MAX_TRACKS, PARTICLE_FEATURE_NAMES
 from features.errors import DatasetError
 from features.schema import SPLITS
 
@@ -92,7 +92,7 @@ class FeatureDataset(NamedTuple):
             "classes": self.classes,
             "class_weights": self.class_weights,
             "hlf": list(HLF_NAMES),
-            "particles": {"rows": MAX_PARTICLES, "features": list(PARTICLE_FEATURE_NAMES)},
+            "particles": {"rows": self.most_particles, "features": list(PARTICLE_FEATURE_NAMES)},
             "counts": self.counts,
             "load_test": self.load_test,
             "definitions": self.definitions,
@@ -106,6 +106,12 @@ class FeatureDataset(NamedTuple):
         """Content of `scaler.json`: `rows`, `mean` and `std` of `hlf` and `particles`."""
         content: dict[str, Any] = json.loads((self.folder / "scaler.json").read_text(encoding="utf-8"))
         return content
+
+    @property
+    def most_particles(self) -> int:
+        """Rows of a particle matrix: the lepton, and the caps on the particle list."""
+        caps = {"max_tracks": MAX_TRACKS, "max_photons": MAX_PHOTONS, "max_neutral_hadrons": MAX_NEUTRAL_HADRONS}
+        return 1 + sum(int(self.definitions.get(name, default)) for name, default in caps.items())
 
     def files(self, split: str) -> list[Path]:
         """Paths of a split's row groups, in order."""

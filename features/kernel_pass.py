@@ -23,7 +23,7 @@ from features.columns import NUM_CORE, NUM_HLF
 from features.kernels import OUTCOMES, FeatureBlock, build_features
 from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
-from ingestion.schema import carried_fields
+from ingestion.schema import WEIGHT_PREFIX, carried_fields
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
 AFTER_KERNELS: Final = frozenset({"split", "balance", "integrated_luminosity", "rows_per_group", "feed_workers"})
@@ -129,13 +129,15 @@ def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
 
     Args:
         path: The file; its weights are `Event.Weight`.
-        factor: Physics factor of the file's sample, by which the weights are multiplied.
+        factor: Physics factor of the file's sample, by which all weights are multiplied.
     """
     # The arrays keep the memory mapped; the closed file is none of the open ones, whose number is limited.
     with pa.memory_map(str(path)) as file:
         rows = pa.ipc.open_file(file).read_all()
-    place = rows.schema.get_field_index("weight")
-    return rows.set_column(place, "weight", pc.multiply(rows["weight"], factor))
+    for place, name in enumerate(rows.schema.names):
+        if name == "weight" or name.startswith(WEIGHT_PREFIX):
+            rows = rows.set_column(place, name, pc.multiply(rows[name], factor))
+    return rows
 
 
 def unmixed_schema(carried: Sequence[pa.Field] = ()) -> pa.Schema:

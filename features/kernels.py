@@ -10,29 +10,44 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices, events_from_arrow
-from features.columns import MAX_PARTICLES, NUM_CORE
+from features.columns import HLF_NAMES, NUM_CORE, numbers_of
 from features.compiling import compiled
 from features.high_level import JetCuts, SelectedEvents, counted_jets, high_level_features
 from features.kinematics import energy
-from features.leptons import LeptonCuts, SelectedLeptons, lacks_own_track, select_lepton
+from features.leptons import LeptonCuts, SelectedLeptons, lacks_own_track, num_all_leptons, num_leptons, select_lepton
 from features.low_level import (
     CORE,
     ORDER_DECREASING,
     ORDER_FILE,
     ORDER_INCREASING,
+    Caps,
     candidates_of,
     particle_list,
 )
 from features.matrices import features_of, of_columns
-from features.settings import Convention, FeatureSettings, Ordering
+from features.settings import Convention, FeatureSettings, LeptonFlavour, Ordering
 
 #: Outcomes of an event, in the order of the checks.
 SELECTED: Final = 0
 LACKS_A_KIND: Final = 1
-NO_ISOLATED_LEPTON: Final = 2
-NONFINITE_FEATURES: Final = 3
+NO_LEPTON: Final = 2
+NO_ISOLATED_LEPTON: Final = 3
+OTHER_NUMBER_OF_LEPTONS: Final = 4
+FEW_JETS: Final = 5
+FEW_BJETS: Final = 6
+NONFINITE_FEATURES: Final = 7
 #: Names of the counters, by outcome.
-OUTCOMES: Final = ("selected", "rejected_lacks_a_kind", "rejected_no_isolated_lepton", "rejected_nonfinite_features")
+OUTCOMES: Final = (
+    "selected",
+    "rejected_lacks_a_kind",
+    "rejected_no_lepton_in_acceptance",
+    "rejected_no_isolated_lepton",
+    "rejected_number_of_leptons",
+    "rejected_few_jets",
+    "rejected_few_bjets",
+    "rejected_nonfinite_features",
+)
+HLF: Final = numbers_of(HLF_NAMES)
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 
 _ORDERINGS: Final = {
@@ -64,12 +79,25 @@ class FeatureBlock(NamedTuple):
         return features_of(of_columns(self.core.T))
 
 
-def build_features(events: pa.Table, settings: FeatureSettings) -> FeatureBlock:
+class EnergyScales(NamedTuple):
+    """Factors of the energies, 1 for no shift."""
+
+    jets: float = 1.0
+    """Of the pT of all jets."""
+    met: float = 1.0
+    """Of the missing transverse energy."""
+
+
+_UNSHIFTED: Final = EnergyScales()
+
+
+def build_features(events: pa.Table, settings: FeatureSettings, *, scales: EnergyScales = _UNSHIFTED) -> FeatureBlock:
     """Select events and compute their features.
 
     Args:
         events: A table in the schema `ingestion.schema.events_schema()`.
         settings: Selection and definitions.
+        scales: Factors of the energies of jets and of the missing energy.
 
     Returns:
         Features of the events that have an isolated lepton and whose numbers are in the range of float32.
@@ -77,11 +105,17 @@ def build_features(events: pa.Table, settings: FeatureSettings) -> FeatureBlock:
     as_published = settings.convention is Convention.SPARKDLTRIGGER
     lepton_cuts = LeptonCuts(
         settings.min_lepton_pt,
+        math.inf if settings.max_lepton_abs_eta is None else settings.max_lepton_abs_eta,
         settings.max_lepton_isolation,
         settings.isolation_cone,
         settings.own_track_dr,
         as_published,
+        *(flavour in settings.lepton_flavours for flavour in (LeptonFlavour.ELECTRON, LeptonFlavour.MUON)),
     )
+    most_leptons = np.iinfo(np.int64).max if settings.max_leptons is None else settings.max_leptons
+    caps = Caps(settings.max_tracks, settings.max_photons, settings.max_neutral_hadrons)
+    if not settings.particles:
+        caps = Caps(0, 0, 0)
     jet_cuts = JetCuts(
         settings.min_jet_pt,
         settings.max_jet_abs_eta,
@@ -89,8 +123,11 @@ def build_features(events: pa.Table, settings: FeatureSettings) -> FeatureBlock:
         settings.btag_mask,
     )
     arrays = events_from_arrow(events)
+    if scales != _UNSHIFTED:
+        scaled = arrays.jets._replace(pt=arrays.jets.pt * scales.jets)
+        arrays = arrays._replace(jets=scaled, met=arrays.met * scales.met)
     outcome, lone, found, offsets, core = particles_of(
-        arrays, events.num_rows, lepton_cuts, _ORDERINGS[settings.ordering]
+        arrays, events.num_rows, lepton_cuts, (settings.min_leptons, most_leptons), caps, _ORDERINGS[settings.ordering]
     )
     selected = np.flatnonzero(outcome == SELECTED)
     leptons = SelectedLeptons(*found.T)
@@ -98,20 +135,38 @@ def build_features(events: pa.Table, settings: FeatureSettings) -> FeatureBlock:
     hlf = high_level_features(
         SelectedEvents(leptons, arrays.met[selected], arrays.met_phi[selected], jets, squared_mt=as_published)
     )
-    finite = np.isfinite(hlf).all(axis=1)
-    if not finite.all():
-        outcome[selected[~finite]] = NONFINITE_FEATURES
+    if not settings.particles:
+        offsets, core, lone = np.zeros_like(offsets), core[:0], np.zeros_like(lone)
+    reasons = np.full(len(hlf), SELECTED, dtype=np.int8)
+    # Of several reasons the earliest cut counts.
+    for reason, is_met in (
+        (NONFINITE_FEATURES, ~np.isfinite(hlf).all(axis=1)),
+        (FEW_BJETS, hlf[:, HLF.num_bjets] < settings.min_bjets),
+        (FEW_JETS, hlf[:, HLF.num_jets] < settings.min_jets),
+    ):
+        reasons[is_met] = reason
+    kept = reasons == SELECTED
+    if not kept.all():
+        outcome[selected] = reasons
         lengths = np.diff(offsets)
-        selected, hlf, core = selected[finite], hlf[finite], core[np.repeat(finite, lengths)]
-        offsets = np.concatenate([[0], np.cumsum(lengths[finite])])
+        selected, hlf, core = selected[kept], hlf[kept], core[np.repeat(kept, lengths)]
+        offsets = np.concatenate([[0], np.cumsum(lengths[kept])])
     return FeatureBlock(selected, hlf, offsets, core, outcome, lone)
 
 
 @compiled
 def particles_of(
-    events: EventArrays, num_events: int, cuts: LeptonCuts, ordering: int
+    events: EventArrays, num_events: int, cuts: LeptonCuts, numbers: tuple[int, int], caps: Caps, ordering: int
 ) -> tuple[NDArray[np.int8], NDArray[np.bool_], Floats, Indices, NDArray[np.float32]]:
     """The compiled loop over events.
+
+    Args:
+        events: The events.
+        num_events: Their number.
+        cuts: Which leptons pass.
+        numbers: Lowest and highest number of leptons that pass.
+        caps: Highest numbers of particles.
+        ordering: As in `particle_list`.
 
     Returns:
         Outcome (num_events,); whether the hardest lepton lacks its track (num_events,); leptons of the selected events
@@ -122,8 +177,9 @@ def particles_of(
     leptons = np.empty((num_events, 8))
     offsets = np.zeros(num_events + 1, dtype=np.int64)
     num_candidates = events.tracks.pt.size + events.photons.pt.size + events.neutral_hadrons.pt.size
-    # Room for one event more than needed, so that every event has 801 rows to write to.
-    most_rows = min(num_candidates + num_events, num_events * MAX_PARTICLES) + MAX_PARTICLES
+    # Room for one event more than needed, so that every event has all rows to write to.
+    longest = 1 + caps.tracks + caps.photons + caps.neutral_hadrons
+    most_rows = min(num_candidates + num_events, num_events * longest) + longest
     core = np.empty((most_rows, NUM_CORE), np.float32)
     count = 0
     for event in range(num_events):
@@ -134,10 +190,15 @@ def particles_of(
             continue
         lepton = select_lepton(events, event, candidates, cuts)
         if lepton.pt == 0.0:
-            outcome[event] = NO_ISOLATED_LEPTON
+            outcome[event] = NO_ISOLATED_LEPTON if num_leptons(events, event, candidates, cuts)[0] else NO_LEPTON
             continue
+        if numbers[0] > 1 or numbers[1] < num_all_leptons(events, event):
+            count_isolated = num_leptons(events, event, candidates, cuts)[1]
+            if not numbers[0] <= count_isolated <= numbers[1]:
+                outcome[event] = OTHER_NUMBER_OF_LEPTONS
+                continue
         rows = core[offsets[count] :]
-        num_rows = particle_list(events, event, candidates, lepton, cuts, ordering, rows)
+        num_rows = particle_list(events, event, candidates, lepton, cuts, caps, ordering, rows)
         if not fits_float32(rows[:num_rows]):
             outcome[event] = NONFINITE_FEATURES
             continue

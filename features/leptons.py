@@ -14,11 +14,15 @@ class LeptonCuts(NamedTuple):
     """The cuts on a lepton, and the definition of its isolation."""
 
     min_pt: float
+    max_abs_eta: float
     max_isolation: float
     cone: float
     own_track_dr: float
     as_published: bool
     """Whether the convention is `sparkdltrigger`."""
+    electrons: bool = True
+    """Whether electrons count."""
+    muons: bool = True
 
 
 class Lepton(NamedTuple):
@@ -77,7 +81,7 @@ def best_of(
     """
     best = Lepton(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     for index in range(first, last):
-        if leptons.pt[index] > max(cuts.min_pt, best.pt):
+        if leptons.pt[index] > max(cuts.min_pt, best.pt) and abs(leptons.eta[index]) < cuts.max_abs_eta:
             lepton = isolated(candidates, leptons, index, is_electron, cuts)
             if passes(lepton, cuts):
                 best = lepton
@@ -87,15 +91,46 @@ def best_of(
 
 
 @compiled
+def range_of(events: EventArrays, event: int, is_electron: bool, cuts: LeptonCuts) -> tuple[int, int]:
+    """First and last (exclusive) lepton of a kind in an event; none if the kind does not count."""
+    at = events.electrons.offsets if is_electron else events.muons.offsets
+    counts = cuts.electrons if is_electron else cuts.muons
+    return at[event], at[event + 1] if counts else at[event]
+
+
+@compiled
+def num_all_leptons(events: EventArrays, event: int) -> int:
+    """Number of all electrons and muons of an event."""
+    electrons, muons = events.electrons.offsets, events.muons.offsets
+    return int(electrons[event + 1] - electrons[event] + muons[event + 1] - muons[event])
+
+
+@compiled
+def num_leptons(events: EventArrays, event: int, candidates: Candidates, cuts: LeptonCuts) -> tuple[int, int]:
+    """Number of leptons that pass the cuts on kind, pT and eta, and of those that are isolated too."""
+    found, num_isolated = 0, 0
+    for is_electron in (True, False):
+        leptons = events.electrons if is_electron else events.muons
+        first, last = range_of(events, event, is_electron, cuts)
+        for index in range(first, last):
+            if leptons.pt[index] > cuts.min_pt and abs(leptons.eta[index]) < cuts.max_abs_eta:
+                found += 1
+                num_isolated += passes(isolated(candidates, leptons, index, 0.0, cuts), cuts)
+    return found, num_isolated
+
+
+@compiled
 def lacks_own_track(events: EventArrays, event: int, candidates: Candidates, cuts: LeptonCuts) -> bool:
     """Whether the lepton of highest pT above threshold has no own track; False for an event without such a lepton.
 
     Another track of the same particle, a little farther away, would count in the isolation: it would be above 1.
     """
     pt, eta, phi = cuts.min_pt, 0.0, 0.0
-    for leptons in (events.electrons, events.muons):
-        for index in range(leptons.offsets[event], leptons.offsets[event + 1]):
-            if leptons.pt[index] > pt:
+    for is_electron in (True, False):
+        leptons = events.electrons if is_electron else events.muons
+        first, last = range_of(events, event, is_electron, cuts)
+        for index in range(first, last):
+            if leptons.pt[index] > pt and abs(leptons.eta[index]) < cuts.max_abs_eta:
                 pt, eta, phi = leptons.pt[index], leptons.eta[index], leptons.phi[index]
     if pt == cuts.min_pt:
         return False
@@ -118,10 +153,10 @@ def select_lepton(events: EventArrays, event: int, candidates: Candidates, cuts:
     Returns:
         The lepton; its pT is 0 if none passes.
     """
-    at = events.electrons.offsets
-    electron = best_of(candidates, events.electrons, at[event], at[event + 1], 1.0, cuts)
-    at = events.muons.offsets
-    muon = best_of(candidates, events.muons, at[event], at[event + 1], 0.0, cuts)
+    first, last = range_of(events, event, True, cuts)
+    electron = best_of(candidates, events.electrons, first, last, 1.0, cuts)
+    first, last = range_of(events, event, False, cuts)
+    muon = best_of(candidates, events.muons, first, last, 0.0, cuts)
     if cuts.as_published and electron.pt > 0.0 and muon.pt > 0.0:
         return electron if electron.eta > muon.eta else muon
     return muon if muon.pt > electron.pt else electron

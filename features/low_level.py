@@ -7,16 +7,13 @@ computes the 19 features from them when the features Parquet is read.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices
 from features.columns import (
-    MAX_NEUTRAL_HADRONS,
-    MAX_PHOTONS,
-    MAX_TRACKS,
     PARTICLE_CORE,
     PARTICLE_KINDS,
     numbers_of,
@@ -38,6 +35,14 @@ MUON: Final = PARTICLE_KINDS.index("muon")
 
 #: Column numbers.
 CORE: Final = numbers_of(tuple(PARTICLE_CORE))
+
+
+class Caps(NamedTuple):
+    """Highest numbers of particles of each kind in the list."""
+
+    tracks: int
+    photons: int
+    neutral_hadrons: int
 
 
 @compiled
@@ -132,6 +137,8 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
     """
     if eligible.size <= cap:
         return eligible
+    if cap == 0:
+        return eligible[:0]
     pt = candidates.pt[eligible]
     threshold = np.partition(pt, pt.size - cap)[pt.size - cap]
     above = eligible[pt > threshold]
@@ -141,7 +148,7 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
 
 
 @compiled
-def chosen_candidates(candidates: Candidates, lepton: Lepton, cuts: LeptonCuts) -> Indices:
+def chosen_candidates(candidates: Candidates, lepton: Lepton, cuts: LeptonCuts, caps: Caps) -> Indices:
     """Candidates that get a row: the hardest of each kind (as published, the first), without the lepton's own track."""
     eligible = np.empty(candidates.pt.size, dtype=np.int64)
     ends = np.zeros(3, dtype=np.int64)
@@ -158,16 +165,16 @@ def chosen_candidates(candidates: Candidates, lepton: Lepton, cuts: LeptonCuts) 
     if cuts.as_published:
         return np.concatenate(
             (
-                eligible[: min(t, MAX_TRACKS)],
-                eligible[t : min(p, t + MAX_PHOTONS)],
-                eligible[p : min(count, p + MAX_NEUTRAL_HADRONS)],
+                eligible[: min(t, caps.tracks)],
+                eligible[t : min(p, t + caps.photons)],
+                eligible[p : min(count, p + caps.neutral_hadrons)],
             )
         )
     return np.concatenate(
         (
-            highest_pt(eligible[:t], MAX_TRACKS, candidates),
-            highest_pt(eligible[t:p], MAX_PHOTONS, candidates),
-            highest_pt(eligible[p:count], MAX_NEUTRAL_HADRONS, candidates),
+            highest_pt(eligible[:t], caps.tracks, candidates),
+            highest_pt(eligible[t:p], caps.photons, candidates),
+            highest_pt(eligible[p:count], caps.neutral_hadrons, candidates),
         )
     )
 
@@ -179,10 +186,11 @@ def particle_list(
     candidates: Candidates,
     lepton: Lepton,
     cuts: LeptonCuts,
+    caps: Caps,
     ordering: int,
     out: NDArray[np.float32],
 ) -> int:
-    """Fill `out`, (at least 801, 11), with the particles of one event: the lepton first, the rest ordered.
+    """Fill `out`, (at least the rows of the longest list, 11), with the particles of one event: the lepton, the others.
 
     Args:
         events: The events.
@@ -190,13 +198,14 @@ def particle_list(
         candidates: Candidates of the event.
         lepton: Selected lepton of the event.
         cuts: Cone, own tracks, convention.
+        caps: Highest numbers of particles.
         ordering: ORDER_INCREASING, ORDER_DECREASING (in Delta R from the lepton) or ORDER_FILE.
         out: Receives the rows, with the columns `PARTICLE_CORE`.
 
     Returns:
         Number of rows filled.
     """
-    chosen = chosen_candidates(candidates, lepton, cuts)
+    chosen = chosen_candidates(candidates, lepton, cuts, caps)
     if ordering != ORDER_FILE:
         distance2 = np.empty(chosen.size)
         for row, index in enumerate(chosen):
@@ -209,6 +218,8 @@ def particle_list(
     out[0, CORE.iso_charged] = lepton.iso_charged
     out[0, CORE.iso_photon] = lepton.iso_photon
     out[0, CORE.iso_neutral] = lepton.iso_neutral
+    if chosen.size == 0:
+        return 1
     relative = relative_isolations(candidates, cuts.cone, cuts.as_published)
     tracks, first_track = events.tracks, events.tracks.offsets[event]
     for row, index in enumerate(chosen, 1):

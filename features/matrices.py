@@ -49,19 +49,23 @@ class Particles(NamedTuple):
     iso_neutral: NDArray[np.float32]
 
 
-def model_inputs(table: pa.Table | pa.RecordBatch, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+def model_inputs(
+    table: pa.Table | pa.RecordBatch, names: Iterable[str], *, most_particles: int | None = MAX_PARTICLES
+) -> dict[str, NDArray[Any]]:
     """Inputs of networks, from events of the features Parquet.
 
     Args:
         table: Events, with the columns of `columns_of(names)`.
         names: `hlf`, `particles` and `num_particles`; of other names the numbers of the column.
+        most_particles: Rows of the matrices, a `features.dataset.FeatureDataset.most_particles`; None for the number of
+            particles of the longest event.
 
     Returns:
         By name: `hlf` (num_events, 14) and `particles` (num_events, 801, 19), zero padded, float32, unscaled, with the
         features of `features.columns.INPUT_COLUMNS` along the last axis; others (num_events,).
 
     Raises:
-        DatasetError: A column is missing or has nulls, or the lists of an event have different lengths.
+        DatasetError: A column is missing or has nulls, or the lists of an event have different or too large lengths.
 
     Examples:
         >>> from features.schema import features_schema
@@ -73,7 +77,7 @@ def model_inputs(table: pa.Table | pa.RecordBatch, names: Iterable[str]) -> dict
         if name == "hlf":
             made[name] = high_level_in(table)
         elif name == "particles":
-            made[name] = matrices_of(*particles_in(table))
+            made[name] = matrices_of(*particles_in(table), most_particles)
         else:
             made[name] = _column(table, name).to_numpy()
     return made
@@ -99,10 +103,9 @@ def particles_in(table: pa.Table | pa.RecordBatch) -> tuple[NDArray[np.int64], P
     """The particles of events, and the (num_events + 1,) offsets of each event's."""
     lists = [_column(table, name) for name in PARTICLE_COLUMNS]
     lengths = _column(table, NUM_PARTICLES.name).to_numpy()
-    if lengths.max(initial=0) > MAX_PARTICLES or any((np.diff(each.offsets) != lengths).any() for each in lists):
+    if any((np.diff(each.offsets) != lengths).any() for each in lists):
         raise DatasetError(
-            f"the particle lists of an event differ from {NUM_PARTICLES.name} in length, or have more than "
-            f"{MAX_PARTICLES} particles. Make the features again."
+            f"the particle lists of an event differ from {NUM_PARTICLES.name} in length. Make the features again."
         )
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     # flatten(), unlike .values, honours slices.
@@ -112,9 +115,19 @@ def particles_in(table: pa.Table | pa.RecordBatch) -> tuple[NDArray[np.int64], P
     )
 
 
-def matrices_of(offsets: NDArray[np.int64], particles: Particles) -> NDArray[np.float32]:
-    """The particles of each event as a zero-padded matrix, (num_events, 801, 19)."""
-    out = np.empty((len(offsets) - 1, MAX_PARTICLES, NUM_PARTICLE_FEATURES), dtype=np.float32)
+def matrices_of(
+    offsets: NDArray[np.int64], particles: Particles, most_particles: int | None = MAX_PARTICLES
+) -> NDArray[np.float32]:
+    """The particles of each event as a zero-padded matrix, (num_events, most_particles, 19); None for the longest.
+
+    Raises:
+        DatasetError: An event has more particles.
+    """
+    longest = int(np.diff(offsets).max(initial=1))
+    rows = longest if most_particles is None else most_particles
+    if longest > rows:
+        raise DatasetError(f"an event has {longest} particles, more than {rows}. Make the features again.")
+    out = np.empty((len(offsets) - 1, rows, NUM_PARTICLE_FEATURES), dtype=np.float32)
     fill_matrices(particles, offsets, out)
     return out
 

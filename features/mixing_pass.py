@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from features.columns import HLF_NAMES, NUM_CORE
+from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_CORE
 from features.compiling import compiled
 from features.distributions import EVENTS_FOR_PARTICLES, Histograms, add, fill
 from features.kernel_pass import read_unmixed, unmixed_schema
@@ -163,8 +163,8 @@ def write_group(
         split,
         group,
         table.num_rows,
-        ColumnStatistics.of(hlf[:fitted]),
-        ColumnStatistics.of(features_of(particles, fitted)),
+        ColumnStatistics.of(hlf[:fitted], INPUT_COLUMNS["hlf"].log_above),
+        ColumnStatistics.of(features_of(particles, fitted), INPUT_COLUMNS["particles"].log_above),
     )
     few = features_of(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
     num_particles, labels, weights = (table[name].to_numpy() for name in ("num_particles", "label", "weight"))

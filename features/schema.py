@@ -8,8 +8,11 @@ from typing import Final
 import pyarrow as pa
 
 from features.columns import COLUMNS
+from ingestion.schema import WEIGHT_PREFIX
 
 SPLITS: Final = ("train", "val", "test")
+#: Begin of the names of the columns with other weights of the generator.
+OTHER_WEIGHTS: Final = WEIGHT_PREFIX
 #: Number of the training split.
 TRAIN: Final = 0
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from features.columns import MAX_NEUTRAL_HADRONS, MAX_PHOTONS, MAX_TRACKS
 
 
 class Ordering(StrEnum):
@@ -37,6 +39,13 @@ class Balance(StrEnum):
     """Drop training events of the larger classes, chosen by a hash of their identity."""
 
 
+class LeptonFlavour(StrEnum):
+    """Kinds of leptons that select an event."""
+
+    ELECTRON = "electron"
+    MUON = "muon"
+
+
 class SplitSettings(BaseModel):
     """Shares of the three splits."""
 
@@ -64,10 +73,21 @@ class FeatureSettings(BaseModel):
 
     convention: Convention = Convention.CORRECT
     """Definitions of the features: `correct`, or `sparkdltrigger` as in CERN's notebooks (needs `ordering: file`)."""
+    particles: bool = True
+    """Whether the dataset has particle lists. Without them, inputs need no tracks, photons and neutral hadrons: the
+    isolations of leptons are then 0 and cut nothing."""
+    lepton_flavours: list[LeptonFlavour] = Field(default=list(LeptonFlavour), min_length=1)
+    """Kinds of leptons that count: `electron`, `muon` or both."""
     min_lepton_pt: float = Field(default=23.0, ge=0)
     """The pT of the selected lepton is above this threshold [GeV]."""
+    max_lepton_abs_eta: float | None = Field(default=None, gt=0)
+    """The |eta| of the selected lepton is below this limit; null for none."""
     max_lepton_isolation: float = Field(default=0.45, gt=0)
     """The isolation of the selected lepton, summed over all kinds and relative to its pT, is below this threshold."""
+    min_leptons: int = Field(default=1, ge=1)
+    """Lowest number of leptons that pass these cuts; that of highest pT is the selected lepton."""
+    max_leptons: int | None = Field(default=None, ge=1)
+    """Highest number of leptons that pass these cuts; null for no limit."""
     isolation_cone: float = Field(default=0.3, ge=0.001, le=3)
     """Radius of the isolation cone in Delta R, 0.001 to 3."""
     own_track_dr: float = Field(default=1e-4, ge=0)
@@ -79,8 +99,18 @@ class FeatureSettings(BaseModel):
     jet_lepton_cleaning_dr: float | None = Field(default=None, ge=0)
     """Jets closer to the selected lepton than this Delta R do not count: most are the lepton itself. 0 keeps all jets;
     null is 0.4 with convention `correct` and 0 with `sparkdltrigger`, as published."""
+    min_jets: int = Field(default=0, ge=0)
+    """Lowest number of jets that count."""
+    min_bjets: int = Field(default=0, ge=0)
+    """Lowest number of b-jets among them."""
     btag_mask: int = Field(default=0xFFFFFFFF, ge=0, le=0xFFFFFFFF)
     """Bit mask of b-tags: a jet is a b-jet if its BTag has one of these bits (Delphes: 1 loose, 2 medium, 4 tight)."""
+    max_tracks: int = Field(default=MAX_TRACKS, ge=0, le=100_000)
+    """Highest number of tracks in the particle list: those of highest pT are kept."""
+    max_photons: int = Field(default=MAX_PHOTONS, ge=0, le=100_000)
+    """Highest number of photons in the particle list."""
+    max_neutral_hadrons: int = Field(default=MAX_NEUTRAL_HADRONS, ge=0, le=100_000)
+    """Highest number of neutral hadrons in the particle list."""
     ordering: Ordering = Ordering.INCREASING
     """Order of the particle rows after the lepton: `increasing` or `decreasing` in Delta R from it, or as in `file`."""
     split: SplitSettings = SplitSettings()
@@ -103,10 +133,26 @@ class FeatureSettings(BaseModel):
             return self.jet_lepton_cleaning_dr
         return 0.0 if self.convention is Convention.SPARKDLTRIGGER else 0.4
 
+    @field_validator("lepton_flavours")
+    @classmethod
+    def _flavours_in_order(cls, value: list[LeptonFlavour]) -> list[LeptonFlavour]:
+        # Of all spellings of a set one, so that they mean the same to `plan`.
+        return [flavour for flavour in LeptonFlavour if flavour in value]
+
+    @model_validator(mode="after")
+    def _some_number_of_leptons(self) -> Self:
+        if self.max_leptons is not None and self.max_leptons < self.min_leptons:
+            raise ValueError(f"max_leptons {self.max_leptons} is below min_leptons {self.min_leptons}: no event passes")
+        return self
+
     @model_validator(mode="after")
     def _published_order(self) -> Self:
         if self.convention is Convention.SPARKDLTRIGGER and self.ordering is not Ordering.FILE:
             raise ValueError(
                 f"convention sparkdltrigger keeps particles in file order; set ordering: file (now {self.ordering})"
+            )
+        if self.convention is Convention.SPARKDLTRIGGER and not self.particles:
+            raise ValueError(
+                "convention sparkdltrigger needs particles: it rejects events without; set particles: true"
             )
         return self

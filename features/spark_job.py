@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from pyspark import Accumulator, SparkContext
 
-from features.columns import MAX_PARTICLES, NUM_CORE, NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import INPUT_COLUMNS, MAX_PARTICLES, NUM_CORE, NUM_HLF, NUM_PARTICLE_FEATURES
 from features.dataset import FeatureDataset, RowGroup
 from features.distributions import Histograms, add
 from features.errors import EmptySelectionError
@@ -32,7 +32,7 @@ from features.memory import keep_freed_memory
 from features.mixing import MixingPlan, RowGroupPlan, plan_mixing
 from features.mixing_pass import GroupWritten, KernelFile, TaskWritten, group_file, write_groups
 from features.normalisation import GeneratedSample, physics_factors
-from features.scaling import ColumnStatistics
+from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS
 from features.settings import FeatureSettings
 
@@ -206,4 +206,5 @@ def _scaler(written: Sequence[GroupWritten]) -> dict[str, Any]:
     particles = ColumnStatistics.of(np.zeros((0, NUM_PARTICLE_FEATURES)))
     for each in sorted(written, key=lambda group: (group.split, group.group)):
         hlf, particles = hlf.merge(each.hlf), particles.merge(each.particles)
-    return {"hlf": hlf.to_json(), "particles": particles.to_json()}
+    found = {"hlf": hlf, "particles": particles}
+    return {name: scaler_json(statistics, INPUT_COLUMNS[name]) for name, statistics in found.items()}

@@ -285,7 +285,8 @@ class MissingBranchError(IngestionError):
         return cls(
             f"{path}: tree '{tree}' lacks {len(missing)} needed branch{'es' if len(missing) > 1 else ''}:\n"
             + "\n".join(lines)
-            + "\nIf they have other names in your files, set these in ingest.branch_map (for example `muons: Muon`)."
+            + "\nIf they have other names in your files, set these in ingest.branch_map (for example `muons: Muon`). "
+            "Files without particle candidates give a dataset of high-level features: features.particles: false."
         )
 
 
@@ -314,6 +315,18 @@ class MixedWeightsError(IngestionError):
         return cls(
             f"{present} has the branch '{branch}', {absent} has not: events of weight 1 would stand beside those with "
             f"weights of the generator. Add the branch, or take one of the two kinds out of the samples of this class."
+        )
+
+
+class MixedParticlesError(IngestionError):
+    """Some files have particles, others have none."""
+
+    @classmethod
+    def at(cls, present: str, absent: str) -> Self:
+        """Name one file of each kind as `sample 'x': path`."""
+        return cls(
+            f"{present} has tracks, photons and neutral hadrons, {absent} has none: isolations of its leptons would "
+            f"all be 0, which tells the files apart. Take one of the two kinds out of the samples."
         )
 
 

@@ -22,6 +22,7 @@ from ingestion.errors import (
     IngestionError,
     MissingBranchError,
     MissingTreeError,
+    MixedParticlesError,
     MixedWeightsError,
     NoFilesError,
     TruncatedFileError,
@@ -32,7 +33,7 @@ from ingestion.errors import (
     remote_error,
 )
 from ingestion.retrying import patiently
-from ingestion.schema import OPTIONAL_SCALARS, ORIGIN_BRANCHES
+from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import file_system, has_wildcards, is_url, matching, size_and_time
 from ingestion.waiting import Cause, Waiting, arrived_late, is_recent, why_nothing_is_read
@@ -82,7 +83,7 @@ class FileInfo(NamedTuple):
     edges: tuple[int, ...]
     """Entries at which the file is cut into pieces, one events part each: between baskets, from 0 to `entries`."""
     carried: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
-    """Type of each branch of `ingest.carry`: int64 or float64."""
+    """Type of each column that is carried along (`IngestSettings.carried`): int64 or float64."""
     digest: str = ""
     """Digest of the content of a local file; empty until the file is read."""
     revision: str = ""
@@ -93,6 +94,11 @@ class FileInfo(NamedTuple):
         """From a manifest."""
         lists = {name: tuple(content[name]) for name in ("missing_optional", "edges")}
         return cls(**{**content, **lists})
+
+    @property
+    def lacks_particles(self) -> bool:
+        """Whether the file has no tracks, photons and neutral hadrons."""
+        return any(field.startswith(PARTICLE_COLLECTIONS) for field in self.missing_optional)
 
     @property
     def place(self) -> str:
@@ -157,6 +163,7 @@ def inventory(
     *,
     known: Mapping[str, FileInfo | BadFile] | None = None,
     on_file: Callable[[int, int], None] | None = None,
+    needs_particles: bool = True,
 ) -> Inventory:
     """Check every file: ROOT header, tree, needed branches, number of entries, no file twice.
 
@@ -166,16 +173,18 @@ def inventory(
         known: Results of an earlier call by path. A file with the same size and modification time is not opened again,
             unless it failed these checks (a fix may change neither size nor time).
         on_file: Called with (files done, files in all).
+        needs_particles: Whether files must have tracks, photons and neutral hadrons.
 
     Raises:
         IngestionError: One file is bad; several, or more than may be skipped, raise BadFilesError.
         DuplicateFileError: Two files have the same UUID.
         MixedWeightsError: Of one class, some files have weights and others have none.
+        MixedParticlesError: Some files have particles and others have none.
     """
     known = known or {}
 
     def check(source: SourceFile) -> FileInfo | BadFile | Waiting | IngestionError:
-        return _check(source, settings, known.get(source.path))
+        return _check(source, settings, known.get(source.path), needs_particles)
 
     results = []
     with ThreadPoolExecutor(_INSPECTORS) as pool:
@@ -194,18 +203,19 @@ def inventory(
     refuse_too_many(found.bad, settings)
     _refuse_duplicates(found.infos)
     _refuse_mixed_weights(found.infos, settings)
+    _refuse_mixed_particles(found.infos)
     _refuse_mixed_types(found.infos)
     return found
 
 
 def _check(
-    source: SourceFile, settings: IngestSettings, before: FileInfo | BadFile | None
+    source: SourceFile, settings: IngestSettings, before: FileInfo | BadFile | None, needs_particles: bool
 ) -> FileInfo | BadFile | Waiting | IngestionError:
     """Check one file; an error of the file is a result."""
     size, modified = -1, ""
     try:
         size, modified = patiently(size_and_time, source.path)
-        return _look(source, settings, before, size, modified)
+        return _look(source, settings, before, size, modified, needs_particles)
     except IngestionError as problem:
         if is_recent(modified, settings.settle_seconds):
             return _waiting(source, Cause.UNFINISHED, f"it may still be being written: {problem}")
@@ -215,7 +225,12 @@ def _check(
 
 
 def _look(
-    source: SourceFile, settings: IngestSettings, before: FileInfo | BadFile | None, size: int, modified: str
+    source: SourceFile,
+    settings: IngestSettings,
+    before: FileInfo | BadFile | None,
+    size: int,
+    modified: str,
+    needs_particles: bool,
 ) -> FileInfo | BadFile | Waiting:
     """Check one file; reuse the earlier result if the file is unchanged.
 
@@ -230,7 +245,7 @@ def _look(
             return before._replace(sample=source.sample, label=source.label)
         if settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
             return before._replace(sample=source.sample)
-    info = patiently(inspect, source, settings, size=size, modified=modified)
+    info = patiently(inspect, source, settings, size=size, modified=modified, needs_particles=needs_particles)
     if settings.settle_seconds and patiently(size_and_time, source.path) != (size, modified):
         return _waiting(source, Cause.UNFINISHED, "it changed while it was checked")
     return info
@@ -267,7 +282,9 @@ def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:
         raise BadFilesError.over_budget([each.message for each in bad], budget=settings.max_bad_files)
 
 
-def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified: str) -> FileInfo:
+def inspect(
+    source: SourceFile, settings: IngestSettings, *, size: int, modified: str, needs_particles: bool = True
+) -> FileInfo:
     """Open one ROOT file and check that it holds everything needed.
 
     Raises:
@@ -288,7 +305,11 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
             is_ntuple = kinds.get(settings.tree) == _RNTUPLE
             branches = set() if tree is None else set(tree.keys(full_paths=is_ntuple))
             needed = set(field_branches(settings.branch_map).values()) & branches
-            carried = {name: _kind_of(tree[name]) for name in settings.carry if name in branches}
+            carried = {
+                name: "float64" if name.startswith(WEIGHT_PREFIX) else _kind_of(tree[branch])
+                for name, branch in settings.carried.items()
+                if branch in branches
+            }
             boundaries = basket_boundaries(tree[name] for name in needed) if needed else []
     except Exception as cause:
         # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
@@ -296,11 +317,18 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
     if tree is None:
         raise MissingTreeError.at(source.path, settings.tree, kinds)
     missing = {field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches}
+    particles = {field for field in missing if field.split(".")[0] in PARTICLE_COLLECTIONS}
+    may_be_missing = set(OPTIONAL_SCALARS)
+    if not needs_particles and len(particles) == sum(len(COLLECTIONS[name]) for name in PARTICLE_COLLECTIONS):
+        may_be_missing |= particles
     # A branch that the user maps must exist.
-    may_be_missing = set(OPTIONAL_SCALARS) - set(settings.branch_map)
+    may_be_missing -= set(settings.branch_map)
     optional = tuple(sorted(set(missing) & may_be_missing))
     absent = {field: branch for field, branch in missing.items() if field not in may_be_missing}
-    absent |= {f"ingest.carry: {name}": name for name in settings.carry if name not in branches}
+    for name, branch in settings.carried.items():
+        if branch not in branches:
+            key = "ingest.weights" if name.startswith(WEIGHT_PREFIX) else "ingest.carry"
+            absent[f"{key}: {name.removeprefix(WEIGHT_PREFIX)}"] = branch
     if absent:
         raise MissingBranchError.at(source.path, settings.tree, absent, branches)
     load_test = set(ORIGIN_BRANCHES) <= branches
@@ -337,6 +365,14 @@ def _refuse_mixed_weights(infos: Iterable[FileInfo], settings: IngestSettings) -
         present, absent = (first.get((info.label, is_missing)) for is_missing in (False, True))
         if present and absent:
             raise MixedWeightsError.at(field_branches(settings.branch_map)["weight"], present.place, absent.place)
+
+
+def _refuse_mixed_particles(infos: Iterable[FileInfo]) -> None:
+    first: dict[bool, FileInfo] = {}
+    for info in infos:
+        first.setdefault(info.lacks_particles, info)
+    if len(first) > 1:
+        raise MixedParticlesError.at(first[False].place, first[True].place)
 
 
 def _kind_of(branch: Any) -> str:

@@ -20,7 +20,16 @@ from ingestion.baskets import basket_boundaries, chunk_edges, entries_at_once
 from ingestion.copies import UInt64s, event_keys, particle_bits
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, read_error
 from ingestion.files import FileInfo
-from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, SCALARS, events_schema, struct_type
+from ingestion.schema import (
+    COLLECTIONS,
+    OPTIONAL_SCALARS,
+    ORIGIN_BRANCHES,
+    PARTICLE_COLLECTIONS,
+    SCALARS,
+    WEIGHT_PREFIX,
+    events_schema,
+    struct_type,
+)
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.storage import limit_waiting, protocol_of
 from ingestion.thresholds import (
@@ -89,7 +98,7 @@ def read_events(
     names = field_branches(settings.branch_map)
     for absent in info.missing_optional:
         del names[absent]
-    names |= {name: name for name in info.carried}
+    names |= settings.carried
     with _reading(info, f"entries {start} to {stop - 1}"):
         limit_waiting(protocol_of(info.path))
         tree = uproot.open({info.path: settings.tree})
@@ -105,7 +114,7 @@ def read_events(
                 arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}
                 origins = [branch.array(entry_start=first, entry_stop=last, library="np") for branch in origin]
             _refuse_missing_entries(info, [*arrays.values(), *origins], first, last)
-            raw = _raw_events(arrays, names, info, first, last)
+            raw = _raw_events(arrays, names, info, settings, first, last)
             yield raw._replace(origin=_origin(*origins)) if origins else raw
 
 
@@ -141,7 +150,9 @@ def _origin(
     return [str(UUID(int=(upper << 64) + lower)) for upper, lower in halves], entries
 
 
-def _raw_events(arrays: dict[str, ak.Array], names: dict[str, str], info: FileInfo, start: int, stop: int) -> RawEvents:
+def _raw_events(
+    arrays: dict[str, ak.Array], names: dict[str, str], info: FileInfo, settings: IngestSettings, start: int, stop: int
+) -> RawEvents:
     """Flat arrays of the fields of one piece; `names` gives the branch of each field."""
     path = info.path
     scalars = {name: np.full(stop - start, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
@@ -152,18 +163,26 @@ def _raw_events(arrays: dict[str, ak.Array], names: dict[str, str], info: FileIn
     }
     collections = {}
     for name, fields in COLLECTIONS.items():
+        if info.lacks_particles and name in PARTICLE_COLLECTIONS:
+            none = {field: np.empty(0, spec.dtype) for field, spec in fields.items()}
+            collections[name] = Jagged(np.zeros(stop - start + 1, np.int64), none)
+            continue
         columns = {
             field: _jagged(
                 arrays[f"{name}.{field}"],
                 place=f"{path}: branch '{names[f'{name}.{field}']}'",
-                dtype=spec.dtype,
+                dtype="float64" if settings.min_btag is not None and field == "btag" else spec.dtype,
             )
             for field, spec in fields.items()
         }
+        if settings.min_btag is not None and name == "jets":
+            offsets, discriminants = columns["btag"]
+            columns["btag"] = offsets, (discriminants > settings.min_btag).astype(fields["btag"].dtype)
         offsets = _common_offsets({field: column[0] for field, column in columns.items()}, path, name)
         collections[name] = Jagged(offsets, {field: column[1] for field, column in columns.items()})
     carried = {
-        name: _scalar(arrays[name], place=f"{path}: branch '{name}'", dtype=kind) for name, kind in info.carried.items()
+        name: _scalar(arrays[name], place=f"{path}: branch '{names[name]}'", dtype=kind)
+        for name, kind in info.carried.items()
     }
     return RawEvents(start, scalars, collections, carried)
 
@@ -190,7 +209,8 @@ def select_events(
         The events in the schema `ingestion.schema.events_schema()`, and the counters of `ingestion.spark_job.STEPS`.
     """
     raw, turned = _in_range(raw, info)
-    bad = nonfinite(raw.scalars.values(), raw.num_events)
+    weights = [values for name, values in raw.carried.items() if name.startswith(WEIGHT_PREFIX)]
+    bad = nonfinite([*raw.scalars.values(), *weights], raw.num_events)
     for jagged in raw.collections.values():
         flags = nonfinite(jagged.fields.values(), int(jagged.offsets[-1]))
         bad |= any_per_event(jagged.offsets, flags)

@@ -66,6 +66,9 @@ COLLECTIONS: Final[dict[str, dict[str, Field]]] = {
     },
 }
 
+#: Collections of particle candidates, which an input without particle lists (`features.particles: false`) may lack.
+PARTICLE_COLLECTIONS: Final = ("tracks", "photons", "neutral_hadrons")
+
 #: One number per event.
 SCALARS: Final[dict[str, Field]] = {
     "met": Field("MissingET.MET", "float32", "GeV"),
@@ -75,6 +78,9 @@ SCALARS: Final[dict[str, Field]] = {
 
 #: Scalars that a file may lack, with the value used instead.
 OPTIONAL_SCALARS: Final[dict[str, float]] = {"weight": 1.0}
+
+#: Begin of the names of columns with other weights of the generator (`ingest.weights`).
+WEIGHT_PREFIX: Final = "weight_"
 
 #: Branches of a load-test sample that identify the origin of an event: upper and lower half of the UUID, and entry.
 ORIGIN_BRANCHES: Final = ("LoadTest_origin_uuid_high", "LoadTest_origin_uuid_low", "LoadTest_origin_entry")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
-from ingestion.schema import COLLECTIONS, SCALARS
+from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX
 
 
 class SampleSettings(BaseModel):
@@ -56,9 +56,16 @@ class IngestSettings(BaseModel):
     """Name of the tree in the ROOT files; of several cycles the highest is read."""
     branch_map: dict[str, str] = {}
     """Branch names that differ from Delphes' own: of a collection (`muons: Muon`) or a field (`muons.pt: Muon_pt`)."""
+    min_btag: float | None = None
+    """A jet has a b-tag (bit 1) if the number in its branch, a discriminant, is above this threshold; null if the
+    branch holds bits, as in Delphes."""
     carry: list[str] = []
     """Further branches with one number per event, such as `Event.Number`, kept as columns of this name up to the
     predictions."""
+    weights: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$")], str] = {}
+    """Branches with other weights of the generator by name, such as `scale_up: Weight_scale_up`: one number per event,
+    in the scale of Event.Weight. They are the columns `weight_<name>` up to the predictions, and `evaluate` shows what
+    the metrics are with each."""
     min_track_pt: float = Field(default=0.5, ge=0)
     """Tracks with a pT above this threshold are kept [GeV]."""
     min_photon_et: float = Field(default=1.0, ge=0)
@@ -81,6 +88,20 @@ class IngestSettings(BaseModel):
     """Time from which on modified local files are left for a later run, with time zone; null for no limit."""
     entries_per_task: int = Field(default=4000, ge=1, le=1_000_000)
     """Approximate number of entries per Spark task: larger files are cut into pieces, with one output file each."""
+
+    @field_validator("carry")
+    @classmethod
+    def _weights_have_a_key(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if name.startswith(WEIGHT_PREFIX):
+                raise ValueError(f"'{name}': columns that begin with '{WEIGHT_PREFIX}' are those of ingest.weights")
+        return value
+
+    @property
+    def carried(self) -> dict[str, str]:
+        """Branch of each column that is carried along to the predictions."""
+        weights = {f"{WEIGHT_PREFIX}{name}": branch for name, branch in self.weights.items()}
+        return {name: name for name in self.carry} | weights
 
     @field_validator("branch_map")
     @classmethod

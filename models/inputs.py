@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from features.columns import INPUT_COLUMNS, MAX_PARTICLES
+from features.columns import INPUT_COLUMNS
 from models.errors import InputError
 
 
@@ -20,7 +21,7 @@ def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, 
     Particle lists are cut to the longest event, since the time of a recurrent network grows with the list.
 
     Args:
-        columns: Columns of B events: `hlf` (B, NUM_HLF), `particles` (B, 801, 19), `num_particles` (B,); others are
+        columns: Columns of B events: `hlf` (B, NUM_HLF), `particles` (B, rows, 19), `num_particles` (B,); others are
             ignored.
         names: The network's `inputs`.
         dtype: Floating point type of the network.
@@ -40,7 +41,7 @@ def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, 
             tensors.append(torch.from_numpy(values.astype(np.int64)))
             continue
         if name == "particles":
-            values = values[:, : _longest(columns["num_particles"])]
+            values = values[:, : _longest(columns["num_particles"], values.shape[1])]
         # A copy, since arrays from Arrow are read-only, which torch does not support.
         tensors.append(torch.from_numpy(np.array(values)).to(dtype))
     return tensors
@@ -49,20 +50,24 @@ def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, 
 def _shaped(name: str, values: NDArray[Any]) -> NDArray[Any]:
     """The rows of a column, each with the shape of an event."""
     shape = INPUT_COLUMNS[name].shape
+    if name == "particles":
+        # Any number of rows.
+        shape = (math.prod(values.shape[1:]) // shape[1], shape[1])
     try:
         return values.reshape(len(values), *shape)
     except ValueError as cause:
         raise InputError(
-            f"column {name} has events of shape {values.shape[1:]}; networks take {shape}. Make the features again."
+            f"column {name} has events of shape {values.shape[1:]}; networks take {INPUT_COLUMNS[name].shape}. "
+            f"Make the features again."
         ) from cause
 
 
-def _longest(num_particles: NDArray[Any]) -> int:
+def _longest(num_particles: NDArray[Any], rows: int) -> int:
     """Number of rows for the longest event, at least 1."""
     fewest, most = num_particles.min(initial=0), int(num_particles.max(initial=1))
-    if fewest < 0 or most > MAX_PARTICLES:
+    if fewest < 0 or most > max(rows, 1):
         raise InputError(
-            f"column num_particles goes from {fewest} to {most}, but a particle list has 0 to {MAX_PARTICLES} rows. "
+            f"column num_particles goes from {fewest} to {most}, but a particle list has 0 to {rows} rows. "
             f"Make the features again."
         )
     return most

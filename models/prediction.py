@@ -36,6 +36,7 @@ def predict(
     also: Sequence[str] = (),
     at_most: int | None = None,
     on_events: Callable[[int], None] | None = None,
+    instead: Mapping[str, NDArray[Any]] | None = None,
 ) -> pa.Table:
     """Class probabilities of all rows of some features files.
 
@@ -46,6 +47,7 @@ def predict(
         also: Inputs to keep, such as `hlf`.
         at_most: Highest number of events; the first events are a random sample, since rows are mixed.
         on_events: Called with the number of each batch.
+        instead: Inputs that replace those of the files, one row for each row of all files.
 
     Returns:
         Columns `file_uuid`, `entry`, `sample`, `label`, `weight` (the physics weight), those of `also`, those
@@ -57,7 +59,7 @@ def predict(
     """
     kept = [*IDENTITY_COLUMNS, "sample", "label", "weight"]
     parts: list[pa.Table] = []
-    left = at_most
+    left, start = at_most, 0
     for file in files:
         if left == 0:
             break
@@ -72,8 +74,10 @@ def predict(
                 chosen = batch if left is None else batch.slice(0, left)
                 if chosen.num_rows == 0:
                     break
-                inputs = model_inputs(chosen, {*model.inputs, *also})
-                scores = model.probabilities({name: inputs[name] for name in model.inputs})
+                inputs = model_inputs(chosen, {*model.inputs, *also}, most_particles=None)
+                replaced = {name: rows[start : start + chosen.num_rows] for name, rows in (instead or {}).items()}
+                start += chosen.num_rows
+                scores = model.probabilities({name: inputs[name] for name in model.inputs} | replaced)
                 part = pa.Table.from_batches([chosen.select([*kept, *carried])])
                 for name, rows in {**{name: inputs[name] for name in also}, "probability": scores}.items():
                     part = part.append_column(name, pa.array(list(rows)))

@@ -44,7 +44,7 @@ class Dataset(Protocol):
         """Definitions of the dataset's features."""
 
     def scaler(self) -> dict[str, Any]:
-        """`mean` and `std` of each column on the training split, one number per feature."""
+        """A `Scaler` of each column as JSON, from the training split."""
 
 
 def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
@@ -62,7 +62,7 @@ def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
     missing = [name for name in scaled if name not in content]
     if missing:
         raise InputError(f"the dataset has no scaler for {missing}. Make the features again.")
-    scalers = {name: Scaler(content[name]["mean"], content[name]["std"]) for name in scaled}
+    scalers = {name: Scaler.of(content[name]) for name in scaled}
     return ModelSpec(settings, list(dataset.classes), scalers, dataset.definitions)
 
 
@@ -145,9 +145,15 @@ def inputs_json(settings: NetworkSettings) -> dict[str, Any]:
 
 def _check_scaler(name: str, scalers: Mapping[str, Scaler]) -> None:
     width = len(INPUT_COLUMNS[name].names)
-    mean, std = scalers.get(name, Scaler([], []))
-    if not (len(mean) == len(std) == width and all(map(math.isfinite, [*mean, *std])) and min(std) > 0):
+    mean, std, log_above, limit = scalers.get(name, Scaler([], []))
+    units = log_above or [0.0] * width
+    is_complete = len(mean) == len(std) == len(units) == width
+    if not (is_complete and all(map(math.isfinite, [*mean, *std, *units])) and min(std) > 0 <= min(units)):
         raise InputError(
-            f"column {name} needs a scaler of {width} finite means and {width} standard deviations above 0, not "
-            f"mean {mean}, std {std}. Make the features again."
+            f"column {name} needs a scaler of {width} finite means, {width} standard deviations above 0, and {width} "
+            f"or no sizes log_above from 0, not mean {mean}, std {std}, log_above {log_above}. Make the features again."
+        )
+    if limit is not None and not limit > 0:
+        raise InputError(
+            f"column {name} has a scaler with the limit {limit}; it must be above 0. Make the features again."
         )

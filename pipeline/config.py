@@ -65,6 +65,18 @@ class SparkSettings(BaseModel):
         return {name: guarded(name, text) for name, text in value.items()} if isinstance(value, dict) else value
 
 
+class SystematicsSettings(BaseModel):
+    """Relative uncertainties; each is shifted up and down, and 0 leaves it out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    jet_scale: float = Field(default=0.0, ge=0, lt=1)
+    """Uncertainty of the pT of all jets, such as 0.02: HT and the numbers of jets are computed anew from the events.
+    Neither the missing energy nor the particle list follow."""
+    met_scale: float = Field(default=0.0, ge=0, lt=1)
+    """Uncertainty of the missing transverse energy, such as 0.05: MET and MT follow."""
+
+
 class EvaluateSettings(BaseModel):
     """The evaluation on the test split."""
 
@@ -84,6 +96,8 @@ class EvaluateSettings(BaseModel):
     """Whether to evaluate gradient-boosted trees on the high-level features as a reference for the networks."""
     train_events: PositiveInt = 20_000
     """Highest number of training events in the comparison of training and test scores, at least 1."""
+    systematics: SystematicsSettings = SystematicsSettings()
+    """Systematic uncertainties: the shift of the efficiencies at the working points is reported."""
 
 
 class PromoteSettings(BaseModel):
@@ -233,6 +247,13 @@ class Config(BaseModel):
                 f"features.min_lepton_pt ({self.features.min_lepton_pt:g}) is below ingest.min_lepton_pt "
                 f"({self.ingest.min_lepton_pt:g}): ingest has already dropped the events in between; lower the latter"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _networks_find_their_inputs(self) -> Self:
+        lacking = [name for name in self.model.names if "particles" in self.model.of(name).inputs]
+        if lacking and not self.features.particles:
+            raise ValueError(f"model.names: {', '.join(lacking)} needs particle lists, but features.particles is false")
         return self
 
     @field_validator("train_by_network")

@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from features.matrices import columns_of, model_inputs
+from features.schema import OTHER_WEIGHTS
 from models.evaluation import figures as plots
 from models.evaluation.boosted_trees import BoostedTrees
 from models.evaluation.bootstrap import Replicas, estimate
@@ -31,7 +33,8 @@ from models.evaluation.measurements import (
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import PlotLabels, save_figure
-from models.prediction import Predictor, predict
+from models.evaluation.variations import variations, with_scores, with_weights
+from models.prediction import Predictor, predict, rows_of
 from models.prediction_files import write_root
 
 #: Highest number of events for the feature importance, which shuffles and predicts them 70 times.
@@ -88,6 +91,7 @@ def evaluate(
     *,
     train_events: int,
     on_progress: Callable[[int, int, str], None] | None = None,
+    shifted: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> dict[str, Any]:
     """Evaluate models side by side.
 
@@ -102,6 +106,8 @@ def evaluate(
         out_dir: An existing folder.
         train_events: Highest number of training events to predict.
         on_progress: Called with the events predicted so far, their total, and what is predicted.
+        shifted: By name of a systematic uncertainty, the shifted high-level features of all test events, (num_events,
+            NUM_HLF), NaN for an event that the selection then rejects.
 
     Returns:
         The content of `metrics.json`.
@@ -137,6 +143,7 @@ def evaluate(
         replicas = replicas or _replicas(test, task)
         found = Predicted(candidate, test, train, measure(test, train, replicas, question))
         _add_importance(found, task)
+        _add_variations(found, predictions, shifted or {}, test_files, question)
         show(f"drawing {candidate.name}")
         _plot(found, task, folder / "plots")
         predicted.append(found)
@@ -207,6 +214,34 @@ def boosted_trees(
     weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
     hlf = model_inputs(table, ["hlf"])["hlf"]
     return Candidate("boosted-trees", BoostedTrees.fit(hlf, labels, weights, classes=list(classes), seed=seed))
+
+
+def _add_variations(
+    found: Predicted,
+    predictions: pa.Table,
+    shifted: Mapping[str, NDArray[np.float32]],
+    files: Sequence[Path],
+    question: Question,
+) -> None:
+    """Add the numbers with the other weights of the generator and with shifted features."""
+    test, numbers = found.test, found.measured.numbers
+    thresholds = [point["threshold"] for point in numbers["working_points"]]
+    names = [name for name in predictions.column_names if name.startswith(OTHER_WEIGHTS)]
+    weights = {
+        name.removeprefix(OTHER_WEIGHTS): with_weights(test, predictions[name].to_numpy().astype(np.float64))
+        for name in names
+    }
+    scores = {}
+    for name, hlf in shifted.items():
+        probabilities = test.probabilities
+        is_selected = ~np.isnan(hlf[:, 0])
+        if "hlf" in found.candidate.model.inputs:
+            instead = {"hlf": np.where(is_selected[:, None], hlf, test.hlf)}
+            table = predict(found.candidate.model, files, instead=instead)
+            probabilities = rows_of(table, "probability").astype(np.float64)
+        scores[name] = with_scores(test, probabilities, is_selected)
+    numbers["weights"] = variations(test, weights, question, thresholds)
+    numbers["systematics"] = variations(test, scores, question, thresholds)
 
 
 def _add_importance(found: Predicted, task: EvaluationTask) -> None:

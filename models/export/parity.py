@@ -66,9 +66,9 @@ def _difference(model: Classifier, exported: OnnxClassifier, columns: Columns, b
 def _with_particles(columns: Columns, count: int) -> dict[str, NDArray[Any]]:
     """The events with `count` particles each, cut or repeated from their own; events without any get zeros."""
     num_events = len(columns["num_particles"])
-    particles = columns["particles"].reshape(num_events, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+    particles = columns["particles"].reshape(num_events, -1, NUM_PARTICLE_FEATURES)
     available = np.maximum(columns["num_particles"], 1)
     rows = np.arange(count) % available[:, None]
-    padded = np.zeros_like(particles)
+    padded = np.zeros((num_events, max(count, particles.shape[1]), NUM_PARTICLE_FEATURES), particles.dtype)
     padded[:, :count] = np.take_along_axis(particles, rows[..., None], axis=1)
     return {**columns, "particles": padded, "num_particles": np.full(num_events, count)}

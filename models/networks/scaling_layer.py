@@ -2,39 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 
 class Scaler(NamedTuple):
-    """Parameters of `Standardize`: one mean and std per column, in the column's unit, from the training split."""
+    """Parameters of `Standardize`, one number per column, from the training split."""
 
     mean: list[float]
     std: list[float]
     """Standard deviations, greater than 0; 1 for constant columns."""
+    log_above: list[float] = []  # noqa: RUF012 - nobody changes it
+    """Sizes in the column's unit above which it is scaled as its logarithm, 0 for a linear column; empty if all are
+    linear, as in models of earlier versions."""
+    limit: float | None = None
+    """Largest size of a scaled value."""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Self:
+        """From JSON, such as a column of `scaler.json` (`features.scaling.scaler_json`)."""
+        return cls(**{name: content[name] for name in cls._fields if name in content})
 
 
 class Standardize(nn.Module):
-    """(x - mean) / std per column; mean and std are constants of the model, computed on the training split.
+    """(y - mean) / std per column, where y is x, or asinh(x / log_above) for a column with a heavy tail.
+
+    All numbers are constants of the model, computed on the training split.
 
     Examples:
         >>> Standardize([10.0], [2.0])(torch.tensor([[14.0]]))
         tensor([[2.]])
+        >>> Standardize([0.0], [1.0], [0.1], 10.0)(torch.tensor([[-1.0], [1e9]]))
+        tensor([[-2.9982],
+                [10.0000]])
     """
 
     mean: Tensor
     inverse_std: Tensor
+    unit: Tensor
+    """`Scaler.log_above`, 1 for a linear column."""
+    is_logarithmic: Tensor
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(
+        self,
+        mean: Sequence[float],
+        std: Sequence[float],
+        log_above: Sequence[float] = (),
+        limit: float | None = None,
+    ) -> None:
         super().__init__()
         # Double precision first, so that float32 and float64 models scale by the same numbers.
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64).to(torch.get_default_dtype()))
         inverse = 1.0 / torch.tensor(std, dtype=torch.float64)
         self.register_buffer("inverse_std", inverse.to(torch.get_default_dtype()))
+        # Not among the weights on disk, so that those of earlier versions fit.
+        self.register_buffer("unit", torch.tensor([each or 1.0 for each in log_above]), persistent=False)
+        self.register_buffer("is_logarithmic", torch.tensor([each > 0 for each in log_above]), persistent=False)
+        self.has_units = len(log_above) > 0
+        self.limit = limit
 
     def forward(self, columns: Tensor) -> Tensor:
         """Scale (..., num_columns) raw features."""
-        return (columns - self.mean) * self.inverse_std
+        if self.has_units:
+            columns = torch.where(self.is_logarithmic, torch.asinh(columns / self.unit), columns)
+        scaled = (columns - self.mean) * self.inverse_std
+        return scaled if self.limit is None else scaled.clamp(-self.limit, self.limit)

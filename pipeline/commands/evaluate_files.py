@@ -160,7 +160,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     for each in (events_dir, features_dir):
         each.mkdir()
     with Bar(run_folder.console, "checking files", "files") as bar:
-        checked = inventory(expand(samples), config.ingest, on_file=bar)
+        checked = inventory(expand(samples), config.ingest, on_file=bar, needs_particles=config.features.particles)
     refuse_waiting(checked, config.ingest)
     for words in _notes(config, checked, has_truth="=" in inputs[0]):
         run_folder.say(f"  note: {words}")

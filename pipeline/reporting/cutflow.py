@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from features.settings import Convention, FeatureSettings, LeptonFlavour
 from models.evaluation.intervals import Efficiency, WeightSums, share
 
 Weights = dict[str, list[float]]
@@ -213,16 +214,31 @@ def _unweighted(each: Yield) -> Yield:
     return Yield(each.events, float(each.events), float(each.events))
 
 
+def _cuts(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Counter of the rejected events, and words, of each cut of the features that can reject some."""
+    loose, cuts = config["ingest"]["min_lepton_pt"], FeatureSettings.model_validate(config["features"])
+    found = []
+    if cuts.convention is Convention.SPARKDLTRIGGER:
+        found.append(("rejected_lacks_a_kind", "a track, a photon and a neutral hadron"))
+    if set(cuts.lepton_flavours) != set(LeptonFlavour) or cuts.min_lepton_pt != loose or cuts.max_lepton_abs_eta:
+        kinds = " or ".join({"electron": "e", "muon": "mu"}[flavour] for flavour in cuts.lepton_flavours)
+        eta = f", |eta| < {cuts.max_lepton_abs_eta:g}" if cuts.max_lepton_abs_eta else ""
+        found.append(("rejected_no_lepton_in_acceptance", f"... {kinds} with pT > {cuts.min_lepton_pt:g} GeV{eta}"))
+    found.append(("rejected_no_isolated_lepton", f"... with isolation < {cuts.max_lepton_isolation:g}"))
+    if cuts.min_leptons > 1 or cuts.max_leptons is not None:
+        upper = "or more" if cuts.max_leptons is None else f"to {cuts.max_leptons}"
+        found.append(("rejected_number_of_leptons", f"{cuts.min_leptons} {upper} of these leptons"))
+    if cuts.min_jets:
+        jets = f"jets with pT > {cuts.min_jet_pt:g} GeV, |eta| < {cuts.max_jet_abs_eta:g}"
+        found.append(("rejected_few_jets", f"{cuts.min_jets} or more {jets}"))
+    if cuts.min_bjets:
+        found.append(("rejected_few_bjets", f"{cuts.min_bjets} or more of them b-jets"))
+    return [*found, ("rejected_nonfinite_features", "all features finite: selected")]
+
+
 def _step_names(config: Mapping[str, Any]) -> list[str]:
-    loose, tight = config["ingest"]["min_lepton_pt"], config["features"]
-    names = ["in the files", "all kinematics finite", f"an e or mu with pT > {loose:g} GeV"]
-    if tight["convention"] == "sparkdltrigger":
-        names.append("a track, a photon and a neutral hadron")
-    return [
-        *names,
-        f"... with pT > {tight['min_lepton_pt']:g} GeV, isolation < {tight['max_lepton_isolation']:g}",
-        "all features finite: selected",
-    ]
+    lepton = f"an e or mu with pT > {config['ingest']['min_lepton_pt']:g} GeV"
+    return ["in the files", "all kinematics finite", lepton, *(words for _, words in _cuts(config))]
 
 
 def _yields(
@@ -238,15 +254,13 @@ def _yields(
         return scaled(Yield(counters["samples"][sample][step], *counters["weights"][sample][step]), factor)
 
     steps = [of(selected, "selected")]
-    steps.append(steps[-1].plus(of(selected, "rejected_nonfinite_features")))
-    if config["features"]["convention"] == "sparkdltrigger":
-        steps.append(steps[-1].plus(of(selected, "rejected_no_isolated_lepton")))
+    for counter, _ in reversed(_cuts(config)[1:]):
+        steps.append(steps[-1].plus(of(selected, counter)))
     loose = of(ingested, "events")
     finite = loose.plus(of(ingested, "rejected_no_lepton"))
     return [
         of(ingested, "entries").minus(of(ingested, "rejected_copy")),
         finite,
         loose,
-        *reversed(steps[1:]),
-        steps[0],
+        *reversed(steps),
     ]

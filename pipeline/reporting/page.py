@@ -14,7 +14,7 @@ from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting.card import CAPTIONS
 from pipeline.reporting.cutflow import as_json, cutflow, missing_weights, uncertain_mixtures
-from pipeline.reporting.summary import answer, purity, rate, share, unmeasurable
+from pipeline.reporting.summary import answer, purity, rate, share, shift, unmeasurable
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
 
@@ -66,6 +66,7 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     environment.filters["rate"] = rate
     environment.filters["thousands"] = "{:,}".format
     environment.filters["purity"] = purity
+    environment.filters["shift"] = shift
     environment.filters["estimate"] = lambda each: f"{each['value']:.3f} ± {each['error']:.3f}"
     return environment.get_template("report.html").render(
         **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS), curves=_curves(versions)

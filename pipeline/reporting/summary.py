@@ -95,3 +95,8 @@ def unmeasurable(metrics: Mapping[str, Any]) -> str:
         f"Not measurable on these events: {wanted} of {metrics['signal']}. There, {failing} effective events of it are "
         f"expected to fail, and 10 are needed."
     )
+
+
+def shift(found: Mapping[str, float] | None) -> str:
+    """A shift in percentage points with its error."""
+    return "-" if found is None else f"{100 * found['shift']:+.2f} ± {100 * found['error']:.2f}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from features.dataset import FeatureDataset
+from features.settings import FeatureSettings
 from models.errors import ModelError
 from models.evaluation.evaluation import Candidate
 from models.export.onnx_classifier import OnnxClassifier
@@ -73,11 +74,13 @@ def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str
     Raises:
         ModelError: A model has other definitions; the message names the settings that differ.
     """
+    # What a model of an earlier version does not state is as it was then: the defaults of later settings.
+    defaults = FeatureSettings().model_dump(mode="json")
     for each in models:
         differing = [
             f"{key} {each.definitions.get(key, 'not set')} instead of {definitions.get(key, 'not set')}"
             for key in sorted({*each.definitions, *definitions})
-            if each.definitions.get(key) != definitions.get(key)
+            if each.definitions.get(key, defaults.get(key)) != definitions.get(key, defaults.get(key))
         ]
         if differing:
             raise ModelError(

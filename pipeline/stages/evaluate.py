@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from features.settings import FeatureSettings
 from pipeline.config import Config, flat_items
 from pipeline.reporting.cutflow import cutflow
 from pipeline.runs.outputs import COUNTERS
@@ -13,6 +14,10 @@ from pipeline.stages.base import Check, Context, Result, Stage
 from pipeline.terminal.tables import evaluation_tables
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from features.dataset import FeatureDataset
     from models.evaluation.rates import Rates
 
 #: Conversion from [1/(cm2 s)] to [1/(pb s)].
@@ -24,7 +29,7 @@ class Evaluate(Stage):
 
     name: ClassVar[str] = "evaluate"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "ingest": (COUNTERS,),
+        "ingest": (COUNTERS, "events/*"),
         "features": ("dataset.json", "scaler.json", "train/*", "test/*", COUNTERS),
         "train": ("*/model/*", "*/metrics/rank-0.jsonl"),
     }
@@ -70,6 +75,7 @@ class Evaluate(Stage):
                 context.out_dir,
                 train_events=config.evaluate.train_events,
                 on_progress=bar,
+                shifted=_shifted(context, dataset),
             )
         for table in evaluation_tables(metrics):
             context.console.print(table)
@@ -90,6 +96,31 @@ class Evaluate(Stage):
                 for name, each in metrics["runs"].items()
             ],
         )
+
+
+def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.float32]]:
+    """The shifted high-level features of the test events by name of the shift; empty without systematics."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from features.kernels import EnergyScales
+    from features.schema import IDENTITY_COLUMNS
+    from features.shifts import shifted_features
+
+    shifts = {}
+    for name, key in (("jet scale", "jets"), ("MET scale", "met")):
+        size = getattr(context.config.evaluate.systematics, "jet_scale" if key == "jets" else "met_scale")
+        for sign in (1, -1) if size else ():
+            shifts[f"{name} {100 * sign * size:+g} %"] = EnergyScales(**{key: 1 + sign * size})
+    if not shifts:
+        return {}
+    ingested = context.upstream["ingest"]
+    parts = [
+        ingested.folder / "events" / part["name"] for part in ingested.manifest["counters"]["parts"] if part["name"]
+    ]
+    rows = pa.concat_tables([pq.read_table(path, columns=list(IDENTITY_COLUMNS)) for path in dataset.files("test")])
+    settings = FeatureSettings.model_validate(context.upstream["features"].manifest["config"]["features"])
+    return dict(zip(shifts, shifted_features(parts, rows, settings, list(shifts.values())), strict=True))
 
 
 def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:

@@ -83,7 +83,7 @@ def _export(context: Context, network: str, run_id: str) -> dict[str, Any]:
     export_program(model, spec, folder / "model.pt2")
     with pq.ParquetFile(dataset.files("test")[0]) as parquet:
         batch = next(parquet.iter_batches(_EVENTS, columns=columns_of(model.inputs)))
-    columns = model_inputs(batch, model.inputs)
+    columns = model_inputs(batch, model.inputs, most_particles=None)
     exported = OnnxClassifier.load(folder / "model.onnx")
     return {
         "bytes": (folder / "model.onnx").stat().st_size,

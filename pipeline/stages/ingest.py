@@ -37,7 +37,8 @@ class Ingest(Stage):
     def config_items(self, config: Config) -> dict[str, Any]:
         """Thresholds, names, and the label of each sample."""
         labels = {f"samples.{sample.name}.label": sample.label for sample in config.samples}
-        return {**flat_items(config.ingest, "ingest"), **labels}
+        particles = {"features.particles": config.features.particles}
+        return {**flat_items(config.ingest, "ingest"), **labels, **particles}
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:
         """The ROOT files, by UUID: moving a file changes nothing. Details: an `ingestion.files.Inventory`."""
@@ -57,7 +58,9 @@ class Ingest(Stage):
                 known |= {each.path: each for each in bad}
         with Bar(console, "checking files", "files") as bar:
             sources = expand(config.samples, on_unmatched=note)
-            found = inventory(sources, config.ingest, known=known, on_file=bar)
+            found = inventory(
+                sources, config.ingest, known=known, on_file=bar, needs_particles=config.features.particles
+            )
         for each in found.waiting:
             console.print(f"  left for another run: {each.path}: {each.reason}", highlight=False, markup=False)
         refuse_waiting(found, config.ingest)
@@ -102,6 +105,9 @@ class Ingest(Stage):
                 earlier=earlier,
                 bad=bad,
             )
+        if any(info.lacks_particles for info in infos):
+            words = "The files have no particles: the isolations of leptons are 0, and no lepton fails their cut."
+            context.console.print(f"  note: {words}", highlight=False, markup=False)
         for words in missing_weights(info._asdict() for info in infos):
             context.console.print(f"  note: {words}", highlight=False, markup=False)
         for each in result.bad:
@@ -137,7 +143,8 @@ def _same_settings(config: Config, current: Version) -> bool:
     """Whether a version was made with these trees, branches and thresholds."""
     before = current.made_from["config"]
     same_pieces = current.manifest["config"]["ingest"].get("entries_per_task") == config.ingest.entries_per_task
-    return same_pieces and all(before.get(key) == value for key, value in flat_items(config.ingest, "ingest").items())
+    now = {**flat_items(config.ingest, "ingest"), "features.particles": config.features.particles}
+    return same_pieces and all(before.get(key) == value for key, value in now.items())
 
 
 def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFile]]:

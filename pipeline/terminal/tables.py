@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.reporting.summary import shift
 from pipeline.terminal.grid import Grid
 from training.settings import TrainSettings
 
@@ -130,7 +131,27 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
             if metrics["rates_before"] is not None:
                 purity = "not defined" if point["purity"] is None else f"{point['purity']['value']:.3f}"
                 rates.add_row(name, kept, *(_interval(point["rates"][each]) for each in classes), purity)
-    return [summary, points, *([rates] if len(rates.rows) > 1 else [])]
+    varied = [table for kind in ("weights", "systematics") if (table := _variations_table(metrics, kind))]
+    return [summary, points, *([rates] if len(rates.rows) > 1 else []), *varied]
+
+
+def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:
+    """Shifts of accuracy and efficiencies with other weights or shifted inputs; None if there are none."""
+    if not any(run.get(kind) for run in metrics["runs"].values()):
+        return None
+    words = {"weights": "with other weights of the generator", "systematics": "after a shift of the energy scale"}[kind]
+    table = Grid(
+        *("model", kind, "kept", "accuracy", *metrics["classes"]),
+        keys=3,
+        title=f"shift [%] of the accuracy, and of the efficiencies at the same threshold, {words}",
+    )
+    for name, run in metrics["runs"].items():
+        for variation, found in run.get(kind, {}).items():
+            for point, nominal in zip(found["working_points"], run["working_points"], strict=True):
+                if nominal["measurable"]:
+                    cells = [found["accuracy"], *point["efficiencies"].values()]
+                    table.add_row(name, variation, f"{100 * point['wanted']:g}%", *map(shift, cells))
+    return table
 
 
 def _words(estimate: Mapping[str, float]) -> str:

@@ -58,6 +58,8 @@ def test_names_differ_and_every_row_is_filled_in(features: tuple) -> None:
     for feature in features:
         assert feature.unit in {"GeV", "rad", "mm", "e", "1"}
         assert feature.scaling is Scaling.STANDARD
+        assert feature.log_above >= 0
+        assert (feature.log_above > 0) == (feature.unit in {"GeV", "mm"} or "iso_" in feature.name)
 
 
 def test_every_high_level_feature_has_a_histogram_that_its_flags_and_counts_fit() -> None:

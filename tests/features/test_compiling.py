@@ -122,6 +122,7 @@ njit, vectorize = numba.njit, numba.vectorize
 numba.njit = lambda *given, **options: njit(*given, **{**options, "cache": False})
 numba.vectorize = lambda *given, **options: vectorize(*given)
 import numpy as np
+from features.columns import INPUT_COLUMNS
 from features.compiling import compiled
 from features.kernels import build_features
 from features.matrices import features_of, matrices_of, of_columns
@@ -147,9 +148,8 @@ events = select_events(raw, info, settings).table
 for options in ({}, {"ordering": "decreasing"}, {"convention": "sparkdltrigger", "ordering": "file"}):
     block = build_features(events, FeatureSettings(**options))
     particles = of_columns(block.core.T)
-    padded = matrices_of(block.particle_offsets, particles)
-    ColumnStatistics.of_padded(padded, np.diff(block.particle_offsets))
-    ColumnStatistics.of(features_of(particles))
+    matrices_of(block.particle_offsets, particles)
+    ColumnStatistics.of(features_of(particles), INPUT_COLUMNS["particles"].log_above)
 copy_runs(block.core, np.array([0, 5]), np.array([5, 3]), np.zeros((11, 8), np.float32), np.array([0, 5]))
 build_features(events.slice(0, 0), FeatureSettings())
 print(len(block.selected) > 5)

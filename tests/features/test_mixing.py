@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,11 +17,13 @@ from features.mixing import (
     RowGroupPlan,
     class_weights,
     group_size,
+    kept_by_balancing,
     kept_fractions,
     plan_mixing,
     refuse_empty_classes,
 )
 from features.settings import FeatureSettings
+from features.splitting import BALANCE_STREAM, event_hash, uniform
 
 
 @given(st.integers(1, 5000), st.integers(1, 600), st.integers(1, 16))
@@ -71,6 +76,30 @@ def test_a_task_has_consecutive_groups_up_to_its_limit_and_at_least_one() -> Non
 def test_downsampling_brings_all_classes_to_the_smallest() -> None:
     labels = np.repeat([0, 1, 2], [1000, 100, 400])
     np.testing.assert_allclose(kept_fractions(labels, 3), [0.1, 1.0, 0.25])
+
+
+def test_downsampling_keeps_a_part_of_what_it_kept_before_as_the_larger_class_grows() -> None:
+    """The kept sets are nested: with more data of a class, each of its kept events was kept before or is new."""
+    rng = np.random.default_rng(6)
+    uuids = [str(uuid.UUID(int=int(number))) for number in rng.integers(1, 2**62, 4)]
+
+    def keys(num_files: int) -> EventKeys:
+        names = np.repeat(uuids[:num_files], 500)
+        entries = np.tile(np.arange(500), num_files)
+        label = (names == uuids[0]).astype(np.int8)
+        balance = uniform(event_hash(names.tolist(), entries, stream=BALANCE_STREAM))
+        zeros = np.zeros(len(names), np.int8)
+        return EventKeys(zeros, np.arange(len(names), dtype=np.uint64), balance, label, np.ones(len(names)))
+
+    kept = []
+    for num_files in (2, 3, 4):
+        found = keys(num_files)
+        kept.append(kept_by_balancing(found, kept_fractions(found.label, 2)))
+    assert [int(each[:500].sum()) for each in kept] == [500] * 3, "the smallest class stays whole"
+    for fewer, more in pairwise(reversed(kept)):
+        assert (more[: len(more)] | ~fewer[: len(more)]).all()
+    shares = [each[500:1000].mean() for each in kept]
+    np.testing.assert_allclose(shares, [1, 1 / 2, 1 / 3], atol=0.07)
 
 
 def test_class_weights_make_classes_count_alike_and_average_one() -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from features.columns import HLF_NAMES, NUM_HLF, PARTICLE_CORE, PARTICLE_KINDS
+from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_HLF, PARTICLE_CORE, PARTICLE_KINDS
 from features.dataset import FeatureDataset, RowGroup
 from features.matrices import features_of, list_columns, matrices_of, of_columns
-from features.scaling import ColumnStatistics
+from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS, features_schema
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
@@ -56,8 +56,8 @@ def write_dataset(
     hlf, core = (np.concatenate([group[name] for group in train]) for name in ("hlf", "core"))
     dataset.save(
         columns={
-            "hlf": ColumnStatistics.of(hlf).to_json(),
-            "particles": ColumnStatistics.of(features_of(of_columns(core.T))).to_json(),
+            name: scaler_json(ColumnStatistics.of(rows, INPUT_COLUMNS[name].log_above), INPUT_COLUMNS[name])
+            for name, rows in {"hlf": hlf, "particles": features_of(of_columns(core.T))}.items()
         }
     )
     return dataset

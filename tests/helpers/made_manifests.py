@@ -115,6 +115,7 @@ def _selected(samples: tuple[str, str]) -> dict[str, Any]:
     counts = {
         "rejected_lacks_a_kind": 0,
         "events": 7,
+        "rejected_no_lepton_in_acceptance": 0,
         "rejected_no_isolated_lepton": 3,
         "rejected_nonfinite_features": 0,
         "leptons_without_own_track": 0,

@@ -10,7 +10,7 @@ import torch
 from feature_datasets import CLASSES
 from torch import Tensor
 
-from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES, SCALED_LIMIT
 from models.networks.classifier import Classifier
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler
@@ -22,6 +22,13 @@ SCALERS = {
     "particles": Scaler(
         np.linspace(-5, 20, NUM_PARTICLE_FEATURES).tolist(), np.linspace(0.1, 30, NUM_PARTICLE_FEATURES).tolist()
     ),
+}
+#: The same, with every third column logarithmic above a size of its own, and the limit of the features.
+ROBUST_SCALERS = {
+    name: scaler._replace(
+        log_above=[0.0 if place % 3 else 0.1 + place for place in range(len(scaler.mean))], limit=SCALED_LIMIT
+    )
+    for name, scaler in SCALERS.items()
 }
 
 
@@ -55,8 +62,8 @@ def random_events(
     rng = np.random.default_rng(seed)
     rows = max(1, *lengths) if rows is None else rows
     events = {
-        "hlf": rng.normal(*SCALERS["hlf"], (len(lengths), NUM_HLF)),
-        "particles": rng.normal(*SCALERS["particles"], (len(lengths), rows, NUM_PARTICLE_FEATURES)),
+        "hlf": rng.normal(*SCALERS["hlf"][:2], (len(lengths), NUM_HLF)),
+        "particles": rng.normal(*SCALERS["particles"][:2], (len(lengths), rows, NUM_PARTICLE_FEATURES)),
     }
     tensors = {name: torch.from_numpy(values).to(dtype) for name, values in events.items()}
     return tensors | {"num_particles": torch.tensor(lengths, dtype=torch.int64)}

@@ -20,7 +20,9 @@ MAX_TRACKS = 450
 MAX_PHOTONS = 150
 MAX_NEUTRAL_HADRONS = 200
 
-Outcome = Literal["selected", "rejected_lacks_a_kind", "rejected_no_isolated_lepton"]
+Outcome = Literal[
+    "selected", "rejected_lacks_a_kind", "rejected_no_lepton_in_acceptance", "rejected_no_isolated_lepton"
+]
 
 
 class Direction(NamedTuple):
@@ -75,7 +77,8 @@ def published_event(event: dict[str, Any]) -> Published:
         return Published("rejected_lacks_a_kind", {}, [])
     lepton = selected_lepton(event, maps)
     if lepton is None:
-        return Published("rejected_no_isolated_lepton", {}, [])
+        some = any(row["pt"] > MIN_LEPTON_PT for row in (*event["electrons"], *event["muons"]))
+        return Published("rejected_no_isolated_lepton" if some else "rejected_no_lepton_in_acceptance", {}, [])
     return Published("selected", high_level(event, lepton), particle_rows(event, lepton, maps))
 
 

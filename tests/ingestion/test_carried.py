@@ -13,6 +13,7 @@ import uproot
 from delphes_files import write_delphes
 from made_events import distinct, lepton, made_event
 from networks import made_network
+from pydantic import ValidationError
 from spark_in_process import Here
 
 from features.kernel_pass import EventsFile
@@ -63,10 +64,36 @@ def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
     assert pq.read_schema(features.files[0]).names[-2:] == ["Event.Number", "ScalarHT.HT"]
 
 
+def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_path: Path) -> None:
+    settings = IngestSettings(weights={"scale_up": "ScalarHT.HT"})
+    infos = inventory([SourceFile("a", 1, str(written(tmp_path / "a.root")))], settings).infos
+    assert infos[0].carried == {"weight_scale_up": "float64"}
+    here: Any = Here()
+    for name in ("events", "features"):
+        (tmp_path / name).mkdir()
+    samples = [SampleSettings(name="a", label=1, files=["-"])]
+    made = ingest(here, infos, samples, settings, tmp_path / "events", done=here, num_tasks=int)
+    parts = [EventsFile(part.name, "a", "", str(tmp_path / "events" / part.name)) for part in made.parts]
+    features = make_unsplit(
+        here, parts, {"a": GeneratedSample(1, None, 6, 3.0)}, FeatureSettings(), ["QCD", "ttbar", "W+jets"],
+        tmp_path / "features", done=here, num_tasks=int,
+    )  # fmt: skip
+    found = predict(made_network("hlf"), features.files)
+    assert found["weight"].to_pylist() == [2.0] * 3
+    assert found["weight_scale_up"].to_pylist() == [0.5, 1.5, 2.5]
+
+
+def test_a_column_of_the_user_is_no_weight_by_its_name() -> None:
+    with pytest.raises(ValidationError, match="'weight_up': columns that begin with 'weight_' are those of"):
+        IngestSettings(carry=["weight_up"])
+
+
 def test_a_branch_that_is_not_there_and_files_of_different_types_are_named(tmp_path: Path) -> None:
     first = written(tmp_path / "a.root")
     with pytest.raises(MissingBranchError, match=r"'Event\.Numbr' \(for ingest\.carry: .*Nearest: Event\.Number"):
         inventory([SourceFile("a", 0, str(first))], IngestSettings(carry=["Event.Numbr"]))
+    with pytest.raises(MissingBranchError, match=r"'Weight\.Up' \(for ingest\.weights: up"):
+        inventory([SourceFile("a", 0, str(first))], IngestSettings(weights={"up": "Weight.Up"}))
     sources = [SourceFile("a", 0, str(path)) for path in (first, written(tmp_path / "b.root", numbers=np.float64))]
     with pytest.raises(WrongBranchTypeError, match=r"b\.root has .*'float64'.*a\.root has .*'int64'"):
         inventory(sources, CARRY)

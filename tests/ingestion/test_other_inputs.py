@@ -20,9 +20,12 @@ from delphes_files import write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 from pydantic import ValidationError
 
+from features.columns import HLF_NAMES
+from features.kernels import build_features
+from features.settings import FeatureSettings
 from ingestion.baskets import entries_at_once
-from ingestion.errors import IngestionError, MissingBranchError, MissingTreeError
-from ingestion.files import Inventory, expand, inventory
+from ingestion.errors import IngestionError, MissingBranchError, MissingTreeError, MixedParticlesError
+from ingestion.files import Inventory, SourceFile, expand, inventory
 from ingestion.reader import Selection, read_events, select_events
 from ingestion.schema import COLLECTIONS
 from ingestion.settings import IngestSettings, SampleSettings
@@ -42,6 +45,8 @@ STEMS: Final = {
     "muons": "Muon",
     "jets": "Jet",
 }
+#: Stems of the candidates that NanoAOD lacks.
+CANDIDATES: Final = ("Track_", "Photon_", "NeutralHadron_")
 FLAT_MAP: Final = {
     **{f"{name}.{field}": f"{STEMS[name]}_{field}" for name, fields in COLLECTIONS.items() for field in fields},
     "met": "MET",
@@ -50,8 +55,12 @@ FLAT_MAP: Final = {
 }
 
 
+def sources_of(path: Path) -> list[SourceFile]:
+    return expand([SampleSettings(name="other", label=0, files=[str(path)])])
+
+
 def inventory_of(path: Path, settings: IngestSettings) -> Inventory:
-    return inventory(expand([SampleSettings(name="other", label=0, files=[str(path)])]), settings)
+    return inventory(sources_of(path), settings)
 
 
 def select(path: Path, settings: IngestSettings) -> Selection:
@@ -174,6 +183,71 @@ def nano_branches() -> list[tuple[str, str, str]]:
     ]
     jet_fields = [("jets", field, f"Jet_{field}") for field in ("pt", "eta", "phi")]
     return [*lepton_fields, *jet_fields, ("jets", "btag", "Jet_jetId")]
+
+
+NANO_MAP: Final = {
+    **{f"{name}.{field}": branch for name, field, branch in nano_branches()},
+    "jets.btag": "Jet_btagCSVV2",
+    "met": "MET_pt",
+    "met_phi": "MET_phi",
+    "weight": "genWeight",
+}
+
+
+def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candidates() -> None:
+    settings = IngestSettings(tree="Events", branch_map=NANO_MAP, min_btag=0.8)
+    (info,) = inventory(sources_of(NANO), settings, needs_particles=False).infos
+    assert info.lacks_particles
+    (raw,) = read_events(info, settings, start=0, stop=info.entries)
+    events = select_events(raw, info, settings).table
+    block = build_features(events, FeatureSettings(particles=False, jet_lepton_cleaning_dr=0.0))
+    hlf = dict(zip(HLF_NAMES, block.hlf.T, strict=True))
+    assert len(block.core) == 0
+    assert not block.particle_offsets.any()
+    with uproot.open({NANO: "Events"}) as tree:
+        nano = tree.arrays([*NANO_MAP.values()])[events["entry"].to_numpy()[block.selected]]
+    jets = (nano["Jet_pt"] > 30) & (abs(nano["Jet_eta"]) < 2.6)
+    lepton_pt = ak.max(ak.concatenate([nano["Electron_pt"], nano["Muon_pt"]], axis=1), axis=1)
+    is_b = nano["Jet_btagCSVV2"] > 0.8
+    for name, expected in {
+        "ht": ak.sum(nano["Jet_pt"][jets], axis=1),
+        "met": nano["MET_pt"],
+        "num_jets": ak.sum(jets, axis=1),
+        "num_bjets": ak.sum(jets & is_b, axis=1),
+        "lepton_pt": lepton_pt,
+        **{f"lepton_iso_{kind}": np.zeros(len(nano)) for kind in ("charged", "photon", "neutral")},
+    }.items():
+        np.testing.assert_allclose(hlf[name], ak.to_numpy(expected), rtol=1e-6, err_msg=name)
+    assert len(nano) == ak.sum(lepton_pt > 23) > 50
+    assert 0 < hlf["num_bjets"].mean() < hlf["num_jets"].mean()
+    assert not block.lacks_own_track.any()
+
+
+def test_a_file_with_a_part_of_the_candidates_is_refused_also_without_particle_lists() -> None:
+    settings = IngestSettings(tree="Events", branch_map={**NANO_MAP, "photons.et": "Photon_pt"}, min_btag=0.8)
+    with pytest.raises(IngestionError, match=r"for tracks\.pt"):
+        inventory(sources_of(NANO), settings, needs_particles=False)
+
+
+def test_files_with_and_without_candidates_do_not_mix(tmp_path: Path) -> None:
+    events = some_events()
+    whole = write_flat(tmp_path / "whole.root", events)
+    with uproot.open({whole: "ntuple"}) as tree:
+        branches = {name: tree[name].array() for name in tree.keys() if not name.startswith(("n", *CANDIDATES))}  # noqa: SIM118
+    bare = tmp_path / "bare.root"
+    with uproot.recreate(bare) as file:
+        kinds = {name: v.type.content for name, v in branches.items()}
+        file.mktree("ntuple", kinds).extend(branches)
+    settings = IngestSettings(
+        tree="ntuple", branch_map={k: v for k, v in FLAT_MAP.items() if not v.startswith(CANDIDATES)}
+    )
+    (info,) = inventory(sources_of(bare), settings, needs_particles=False).infos
+    assert info.lacks_particles
+    found = inventory_of(whole, IngestSettings(tree="ntuple", branch_map=FLAT_MAP)).infos[0]
+    assert not found.lacks_particles
+    known = {str(whole): found}
+    with pytest.raises(MixedParticlesError, match=r"whole\.root has tracks.*bare\.root has none"):
+        inventory([*sources_of(whole), *sources_of(bare)], settings, known=known, needs_particles=False)
 
 
 def some_events() -> list[Row]:

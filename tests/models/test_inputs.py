@@ -68,7 +68,7 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int]) -> None:
         ({"num_particles": np.array([802, 1])}, "num_particles goes from 0 to 802"),
         ({"num_particles": np.array([3, -1])}, "num_particles goes from -1 to 3"),
         ({"hlf": np.zeros((2, 1), np.float32)}, rf"hlf has events of shape \(1,\); networks take \({NUM_HLF},\)"),
-        ({"particles": np.zeros((2, 800 * 19), np.float32)}, r"shape \(15200,\); networks take \(801, 19\)"),
+        ({"particles": np.zeros((2, 801 * 19 - 1), np.float32)}, r"shape \(15218,\); networks take \(801, 19\)"),
     ],
 )
 def test_columns_of_another_shape_are_refused(change: Columns, message: str) -> None:

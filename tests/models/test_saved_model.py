@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from feature_datasets import CLASSES, write_dataset
-from networks import NAMES, made_network, made_spec, random_events, run
+from networks import NAMES, SCALERS, made_network, made_spec, random_events, run
 
-from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES, SCALED_LIMIT
 from models.errors import InputError, SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from models.networks.registry import NETWORKS, ModelName
@@ -72,8 +72,21 @@ def test_a_spec_takes_the_scalers_of_its_inputs_from_the_dataset(tmp_path: Path,
     assert set(spec.scalers) == set(NETWORKS[name].inputs) - {"num_particles"}
     for column, scaler in spec.scalers.items():
         stored = dataset.scaler()[column]
-        assert scaler == Scaler(stored["mean"], stored["std"])
+        assert scaler == Scaler(stored["mean"], stored["std"], stored["log_above"], SCALED_LIMIT)
     assert build(spec).inputs == NETWORKS[name].inputs
+
+
+def test_a_model_of_an_earlier_version_keeps_its_linear_scaling(folder: Path) -> None:
+    scalers = json.loads((folder / "model.json").read_text())["scalers"]
+    change(folder, scalers={name: {key: each[key] for key in ("mean", "std")} for name, each in scalers.items()})
+    _, spec = load_model(folder)
+    assert spec.scalers == {name: Scaler(each["mean"], each["std"]) for name, each in scalers.items()}
+
+
+def test_a_limit_that_would_spoil_the_network_is_refused() -> None:
+    scalers = {"hlf": SCALERS["hlf"]._replace(limit=0.0)}
+    with pytest.raises(InputError, match=r"the limit 0\.0; it must be above 0"):
+        build(made_spec("hlf")._replace(scalers=scalers))
 
 
 def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
@@ -94,6 +107,8 @@ def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
         Scaler([0.0] * 19, [0.0] * 19),
         Scaler([math.nan] * 19, [1.0] * 19),
         Scaler([0.0] * 19, [math.inf] * 19),
+        Scaler([0.0] * 19, [1.0] * 19, [1.0] * 18),
+        Scaler([0.0] * 19, [1.0] * 19, [-1.0] * 19),
     ],
 )
 def test_a_scaler_that_would_spoil_the_network_is_refused(scaler: Scaler) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from training.compiled.kernel import unscaled
 from training.compiled.optimizer import Constants, is_finite, update
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_epoch, perceptron_gradients, perceptron_sums
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
@@ -16,7 +17,7 @@ from training.transports import socket_kernels
 def compile_all(real: type[np.floating] = np.float32) -> None:
     """Call every kernel once, in a precision."""
     order, bounds, sums = np.arange(2), np.array([0, 2]), np.zeros((1, 4))
-    network = Perceptron(np.array([2, 2]), np.zeros(2, real), np.ones(2, real))
+    network = Perceptron(np.array([2, 2]), unscaled(2, real))
     events = RowArrays(np.ones((2, 2), real), np.zeros(2, np.int64), np.ones(2, real))
     parameters, gradient, first, second = np.zeros((4, 1, 6), real)
     step, adam = np.zeros(1, np.float32), Constants(True, 0.0)
@@ -27,8 +28,8 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
     update(parameters[0], gradient[0], first[0], second[0], step, 0.1, adam)
     is_finite(gradient[0])
     perceptron_sums(parameters[0], network, events, order, sums[0])
-    none, ones = np.empty(0, real), np.ones(2, np.int64)
-    recurrent = Recurrent(1, np.zeros(2, real), np.ones(2, real), True, Perceptron(np.array([1, 2]), none, none))
+    ones = np.ones(2, np.int64)
+    recurrent = Recurrent(1, unscaled(2, real), True, Perceptron(np.array([1, 2]), unscaled(0, real)))
     lists = ParticleEvents(np.empty((2, 0), real), np.ones((2, 1, 2), real), ones, events.labels, events.weights)
     parameters, gradient = np.zeros((2, 19), real)
     recurrent_gradient(parameters, gradient, recurrent, lists, steps_of(order, ones), np.empty(14, real), sums[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from models.networks.classifier import Classifier, ListEncoder
 from models.networks.scaling_layer import Standardize
-from training.compiled.kernel import Array, Integers
+from training.compiled.kernel import Array, ColumnScaling, Integers, unscaled
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
 
@@ -69,9 +70,7 @@ class PerceptronEngine(Engine):
         widths = np.array([linear[0].in_features, *(layer.out_features for layer in linear)])
         real = linear[0].weight.detach().numpy().dtype
         scaling = layers[0] if isinstance(layers[0], Standardize) else None
-        mean: Array = scaling.mean.numpy() if scaling else np.zeros(widths[0], real)
-        inverse_std: Array = scaling.inverse_std.numpy() if scaling else np.ones(widths[0], real)
-        self.network = Perceptron(widths, mean, inverse_std)
+        self.network = Perceptron(widths, column_scaling(scaling) if scaling else unscaled(widths[0], real))
 
     def gradients(
         self,
@@ -85,8 +84,8 @@ class PerceptronEngine(Engine):
     ) -> None:
         """See `Engine`."""
         events = events_of(rows)
-        if events.inputs.shape[1] != len(self.network.mean):
-            raise ValueError(f"the network takes {len(self.network.mean)} features, not {events.inputs.shape[1]}")
+        if events.inputs.shape[1] != self.network.widths[0]:
+            raise ValueError(f"the network takes {self.network.widths[0]} features, not {events.inputs.shape[1]}")
         perceptron_gradients(parameters, gradients, members, self.network, events, order, bounds, sums)
 
 
@@ -101,16 +100,13 @@ class RecurrentEngine(Engine):
 
     def __init__(self, encoder: ListEncoder, further: Standardize | None, layers: Sequence[nn.Module]) -> None:
         head = PerceptronEngine(layers).network
-        mean: Array = encoder.scaling.mean.numpy()
-        joined = (mean[:0], mean[:0]) if further is None else (further.mean.numpy(), further.inverse_std.numpy())
+        scaling = column_scaling(encoder.scaling)
+        real = scaling.mean.dtype
+        joined = unscaled(0, real) if further is None else column_scaling(further)
         self._network = Recurrent(
-            encoder.gru.hidden_size,
-            mean,
-            encoder.scaling.inverse_std.numpy(),
-            encoder.reads_from_end,
-            Perceptron(head.widths, *joined),
+            encoder.gru.hidden_size, scaling, encoder.reads_from_end, Perceptron(head.widths, joined)
         )
-        self._work = mean[:0]
+        self._work = np.empty(0, real)
 
     def gradients(
         self,
@@ -132,7 +128,7 @@ class RecurrentEngine(Engine):
             if longest > particles.shape[1]:
                 raise IndexError(f"an event has {longest} particles in an array for {particles.shape[1]}")
             steps = steps_of(batch, numbers[batch])
-            work = self._room(steps.num_particles * (5 * self._network.width + len(self._network.mean)))
+            work = self._room(steps.num_particles * (5 * self._network.width + len(self._network.scaling.mean)))
             recurrent_gradient(parameters[member], gradients[member], self._network, events, steps, work, sums[member])
 
     def _room(self, size: int) -> Array:
@@ -140,6 +136,16 @@ class RecurrentEngine(Engine):
         if len(self._work) < size:
             self._work = np.empty(size, self._work.dtype)
         return self._work
+
+
+def column_scaling(scaling: Standardize) -> ColumnScaling:
+    """The constants of a layer for kernels."""
+    mean: Array = scaling.mean.numpy()
+    log_above = np.zeros_like(mean)
+    if len(scaling.unit):
+        np.copyto(log_above, scaling.unit.numpy(), where=scaling.is_logarithmic.numpy())
+    limit = math.inf if scaling.limit is None else scaling.limit
+    return ColumnScaling(mean, scaling.inverse_std.numpy(), log_above, limit)
 
 
 def events_of(rows: EventTensors) -> RowArrays:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
 from numba.extending import overload
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from features.asinh import asinh
 from features.compiling import compiled
 
 Array = NDArray[Any]
@@ -18,6 +20,35 @@ Integers = NDArray[np.int64]
 
 #: Sums may be reordered, which vectors need; NaN and infinity keep their meaning. Other threads run beside a kernel.
 kernel = partial(compiled, error_model="numpy", nogil=True, fastmath=frozenset({"reassoc", "contract", "arcp", "nsz"}))
+
+
+class ColumnScaling(NamedTuple):
+    """The constants of a `models.networks.scaling_layer.Standardize`, one number per column."""
+
+    mean: Array
+    inverse_std: Array
+    log_above: Array
+    """Size above which a column is logarithmic; 0 for a linear column."""
+    limit: float
+    """Largest size of a scaled value; infinite for none."""
+
+
+@kernel
+def scale(values: Array, scaling: ColumnScaling, column: int) -> None:
+    """Scale the numbers of one column, (n,) one after the other in memory, in place."""
+    unit, mean, factor = scaling.log_above[column], scaling.mean[column], scaling.inverse_std[column]
+    limit = values.dtype.type(scaling.limit)
+    if unit > 0:
+        for i in range(len(values)):
+            values[i] = asinh(values[i] / unit)
+    for i in range(len(values)):
+        # NaN stays NaN.
+        values[i] = max(min((values[i] - mean) * factor, limit), -limit)
+
+
+def unscaled(width: int, real: DTypeLike) -> ColumnScaling:
+    """Constants that leave columns as they are."""
+    return ColumnScaling(np.zeros(width, real), np.ones(width, real), np.zeros(width, real), math.inf)
 
 
 def exponential(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from training.compiled.dense import add_losses, dense_backward, dense_forward
-from training.compiled.kernel import Array, Integers, kernel
+from training.compiled.kernel import Array, ColumnScaling, Integers, kernel, scale
 from training.compiled.optimizer import Constants, update
 
 
@@ -16,10 +16,8 @@ class Perceptron(NamedTuple):
 
     widths: Integers
     """Widths of all layers: inputs, hidden layers, classes."""
-    mean: Array
-    """(num_inputs,) of the scaling."""
-    inverse_std: Array
-    """(num_inputs,) of the scaling."""
+    scaling: ColumnScaling
+    """Of the inputs."""
 
 
 class RowArrays(NamedTuple):
@@ -120,5 +118,7 @@ def _scaled(network: Perceptron, inputs: Array, rows: Integers) -> Array:
     values = np.empty(network.widths.sum() * num_rows, inputs.dtype)
     for i in range(num_rows):
         for j in range(num_inputs):
-            values[j * num_rows + i] = (inputs[rows[i], j] - network.mean[j]) * network.inverse_std[j]
+            values[j * num_rows + i] = inputs[rows[i], j]
+    for j in range(num_inputs):
+        scale(values[j * num_rows : (j + 1) * num_rows], network.scaling, j)
     return values

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from training.compiled.dense import add_losses, dense_backward, dense_forward, sum_over_events
-from training.compiled.kernel import Array, Integers, exponential, kernel
+from training.compiled.kernel import Array, ColumnScaling, Integers, exponential, kernel, scale
 from training.compiled.perceptron import Perceptron
 
 #: Number of particles, over steps and events, in one product of matrices; they fit into the cache.
@@ -24,10 +24,8 @@ class Recurrent(NamedTuple):
 
     width: int
     """Width of the GRU."""
-    mean: Array
-    """(num_features,) of the scaling of particles."""
-    inverse_std: Array
-    """(num_features,) of the scaling of particles."""
+    scaling: ColumnScaling
+    """Of the particles."""
     from_end: bool
     """Whether the last valid particle of an event is read first."""
     head: Perceptron
@@ -109,16 +107,17 @@ def recurrent_gradient(
         sums: (4,) loss, weight, correct, samples; those of the batch are added.
     """
     width, head, num_rows = network.width, network.head, len(steps.rows)
-    size = 3 * width * (len(network.mean) + width + 2)
+    size = 3 * width * (len(network.scaling.mean) + width + 2)
     split = 5 * width * steps.starts[-1]
     kept, scaled_particles = work[:split], work[split:]
     values = np.empty(head.widths.sum() * num_rows, parameters.dtype)
     states = values[: width * num_rows].reshape(width, num_rows)
     _forward(parameters, network, events, steps, kept, scaled_particles, states)
-    for i in range(num_rows):
-        for j in range(len(head.mean)):
-            scaled = (events.further[steps.rows[i], j] - head.mean[j]) * head.inverse_std[j]
-            values[(width + j) * num_rows + i] = scaled
+    for j in range(len(head.scaling.mean)):
+        further = values[(width + j) * num_rows : (width + j + 1) * num_rows]
+        for i in range(num_rows):
+            further[i] = events.further[steps.rows[i], j]
+        scale(further, head.scaling, j)
     logits = dense_forward(parameters[size:], head.widths, values, num_rows)
     add_losses(logits, events.labels[steps.rows], events.weights[steps.rows], sums)
     dense_backward(parameters[size:], gradient[size:], head.widths, values, num_rows, True)
@@ -146,17 +145,21 @@ def _of_block(scaled: Array, steps: Steps, num_features: int, first: int, last: 
 @kernel
 def _scale(network: Recurrent, events: ParticleEvents, steps: Steps, first: int, last: int, block: Array) -> None:
     """Scale the particles of a block of steps; padding is 0."""
-    num_features, start = len(network.mean), steps.starts[first]
+    num_features, start = len(network.scaling.mean), steps.starts[first]
     for step in range(first, last):
         place = steps.starts[step] - start
         for i in range(steps.counts[step]):
             row = steps.rows[i]
-            is_valid = step < events.numbers[row]
             # Where this is below 0, it is the padding of an event without particles.
             particle = events.numbers[row] - 1 - step if network.from_end else step
             for j in range(num_features):
-                value = (events.particles[row, particle, j] - network.mean[j]) * network.inverse_std[j]
-                block[j, place + i] = value if is_valid else 0
+                block[j, place + i] = events.particles[row, particle, j]
+    for j in range(num_features):
+        scale(block[j], network.scaling, j)
+    if first == 0:
+        for i in range(steps.counts[0]):
+            if events.numbers[steps.rows[i]] == 0:
+                block[:, i] = 0
 
 
 @kernel
@@ -170,7 +173,7 @@ def _forward(
     states: Array,
 ) -> None:
     """Run the GRU; `states` (width, num_rows) gets the state of each event after its last particle."""
-    width, num_features = network.width, len(network.mean)
+    width, num_features = network.width, len(network.scaling.mean)
     of_inputs = 3 * width * num_features
     of_both = of_inputs + 3 * width * width
     weights_inputs = parameters[:of_inputs].reshape(3 * width, num_features)
@@ -222,7 +225,7 @@ def _backward(
     parameters: Array, gradient: Array, network: Recurrent, steps: Steps, kept: Array, scaled: Array, from_head: Array
 ) -> None:
     """Overwrite the GRU's gradient, from the derivatives by the last states, (width, num_rows)."""
-    width, num_features = network.width, len(network.mean)
+    width, num_features = network.width, len(network.scaling.mean)
     of_inputs = 3 * width * num_features
     of_both = of_inputs + 3 * width * width
     weights_states = parameters[of_inputs:of_both].reshape(3 * width, width)

@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple, Self
 
 import torch
 
+from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.mixing import class_weights
-from features.scaling import ColumnStatistics
+from features.scaling import ColumnStatistics, scaler_json
 from models.networks.hlf import HlfClassifier
 from models.networks.scaling_layer import Scaler
 from training.compiled.optimizer import constants_of
@@ -139,8 +140,9 @@ def _train(search: Search, job: SearchJob, epochs: int) -> tuple[int, list[Curve
 
 def fitted_scaler(rows: Rows, fold: Fold) -> Scaler:
     """Means and standard deviations of the high-level features over the fold's rows for training."""
-    fitted = ColumnStatistics.of(rows.inputs[0].numpy()[fold.train])
-    return Scaler(fitted.mean.tolist(), fitted.std.tolist())
+    column = INPUT_COLUMNS["hlf"]
+    fitted = ColumnStatistics.of(rows.inputs[0].numpy()[fold.train], column.log_above)
+    return Scaler.of(scaler_json(fitted, column))
 
 
 def balanced(rows: Rows, fold: Fold, classes: list[str]) -> Rows:

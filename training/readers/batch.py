@@ -49,7 +49,7 @@ class Rows(NamedTuple):
     """
 
     inputs: tuple[Tensor, ...]
-    """The model's input columns as in `Batch`, with `particles` of shape (num_rows, 801, 19)."""
+    """The model's input columns as in `Batch`, with `particles` of shape (num_rows, most particles, 19)."""
     labels: Tensor
     """(num_rows,) int64."""
     weights: Tensor
@@ -97,7 +97,8 @@ class Rows(NamedTuple):
 
     def copy(self, rows: NDArray[np.int64]) -> Rows:
         """A copy of some rows, with all their padding."""
-        picked = self._take(torch.from_numpy(rows).to(self.labels.device), MAX_PARTICLES)
+        rows_of_lists = max((column.shape[1] for column in self.inputs if column.dim() == 3), default=1)
+        picked = self._take(torch.from_numpy(rows).to(self.labels.device), rows_of_lists)
         return Rows(*picked, None if self.lengths is None else self.lengths[rows])
 
     def write(self, start: int, part: Rows) -> None:
@@ -140,6 +141,8 @@ class BatchLayout:
     class_weights: tuple[float, ...]
     dtype: torch.dtype
     device: torch.device
+    most_particles: int = MAX_PARTICLES
+    """Rows of a particle matrix."""
 
     @classmethod
     def of(
@@ -148,7 +151,7 @@ class BatchLayout:
         """The layout for some arguments of `training.readers.opening.open_reader`."""
         if unknown := set(inputs) - set(INPUT_COLUMNS):
             raise ValueError(f"the features have no model inputs {sorted(unknown)}; they have {list(INPUT_COLUMNS)}")
-        return cls(tuple(inputs), tuple(dataset.class_weights), dtype, torch.device(device))
+        return cls(tuple(inputs), tuple(dataset.class_weights), dtype, torch.device(device), dataset.most_particles)
 
     @property
     def fields(self) -> list[str]:
@@ -179,14 +182,19 @@ class BatchLayout:
     def unfilled(self, num_rows: int) -> Rows:
         """Unwritten memory for `num_rows` rows; in host memory the system allocates a page at its first write."""
         return Rows(
-            tuple(self._room((num_rows, *INPUT_COLUMNS[name].shape), self._type_of(name)) for name in self.inputs),
+            tuple(self._room((num_rows, *self._shape(name)), self._type_of(name)) for name in self.inputs),
             self._room((num_rows,), torch.int64),
             self._room((num_rows,), self.dtype),
             np.empty(num_rows, dtype=np.int64) if "particles" in self.inputs else None,
         )
 
     def _input(self, name: str, values: NDArray[Any]) -> Tensor:
-        return self._tensor(values, self._type_of(name)).view(-1, *INPUT_COLUMNS[name].shape)
+        return self._tensor(values, self._type_of(name)).view(-1, *self._shape(name))
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """Shape of one event of an input."""
+        shape = INPUT_COLUMNS[name].shape
+        return (self.most_particles, shape[1]) if name == "particles" else shape
 
     def _type_of(self, name: str) -> torch.dtype:
         return torch.int64 if name == "num_particles" else self.dtype

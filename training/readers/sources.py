@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from features.columns import COLUMNS, INPUT_COLUMNS
+from features.columns import COLUMNS, INPUT_COLUMNS, NUM_PARTICLE_FEATURES
 from features.dataset import FeatureDataset
 from features.errors import DatasetError
 from features.matrices import columns_of, model_inputs
@@ -89,6 +89,7 @@ class PetastormSource(Source):
     def __init__(self, dataset: FeatureDataset, fields: Sequence[str]) -> None:
         self._dataset = dataset
         self._fields = list(fields)
+        self._most = dataset.most_particles
 
     @override
     def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
@@ -116,7 +117,7 @@ class PetastormSource(Source):
             with make_batch_reader(
                 [f"file://{files[group].absolute()}" for group in groups],
                 schema_fields=columns_of(self._fields),
-                transform_spec=transform_spec(self._fields),
+                transform_spec=transform_spec(self._fields, self._most),
                 reader_pool_type="thread",
                 workers_count=1,
                 results_queue_size=1,
@@ -140,7 +141,7 @@ class PetastormSource(Source):
             rows = len(columns[name]) if columns else 0
             if rows != num_rows:
                 raise ValueError(f"it has {rows} rows, dataset.json says {num_rows}")
-        return {name: values.reshape(num_rows, *_shape(name)) for name, values in columns.items()}
+        return {name: values.reshape(num_rows, *_shape(name, self._most)) for name, values in columns.items()}
 
 
 class ArrowSource(Source):
@@ -154,6 +155,7 @@ class ArrowSource(Source):
     def __init__(self, dataset: FeatureDataset, fields: Sequence[str]) -> None:
         self._dataset = dataset
         self._fields = list(fields)
+        self._most = dataset.most_particles
 
     @override
     def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
@@ -172,7 +174,7 @@ class ArrowSource(Source):
                     tables.append(file.read(columns=columns_of(self._fields), use_threads=False))
             for group, table in zip(some, tables, strict=True):
                 with self._reporting(split, group):
-                    columns = model_inputs(table, self._fields)
+                    columns = model_inputs(table, self._fields, most_particles=self._most)
                 yield columns
 
     def _in_parts(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
@@ -183,9 +185,11 @@ class ArrowSource(Source):
         rows = [group.rows for group in self._dataset.splits[split]]
         most = max((rows[group] for group in groups), default=0)
         arrays = [
-            {name: np.empty((most, *_shape(name)), dtype=_dtype(name)) for name in self._fields} for _ in range(2)
+            {name: np.empty((most, *_shape(name, self._most)), dtype=_dtype(name)) for name in self._fields}
+            for _ in range(2)
         ]
-        at_once = max(1, _DECODED_BYTES // (math.prod(_shape("particles")) * np.dtype(_dtype("particles")).itemsize))
+        itemsize = np.dtype(_dtype("particles")).itemsize
+        at_once = max(1, _DECODED_BYTES // (math.prod(_shape("particles", self._most)) * itemsize))
 
         def read(number: int) -> Columns:
             group = groups[number]
@@ -194,7 +198,7 @@ class ArrowSource(Source):
                 start = 0
                 for part in file.iter_batches(at_once, columns=columns_of(self._fields), use_threads=False):
                     stop = start + part.num_rows
-                    for name, values in model_inputs(part, self._fields).items():
+                    for name, values in model_inputs(part, self._fields, most_particles=self._most).items():
                         columns[name][start:stop] = values
                     start = stop
             return columns
@@ -251,7 +255,7 @@ def damaged(dataset: FeatureDataset, split: str, why: str) -> DamagedDatasetErro
     )
 
 
-def transform_spec(fields: Sequence[str]) -> Any:
+def transform_spec(fields: Sequence[str], most_particles: int) -> Any:
     """Petastorm's description of `features.matrices.model_inputs`, which it calls for every row group.
 
     Matrices are lists of equal length in it, since petastorm would copy each event of a column of more dimensions.
@@ -261,13 +265,14 @@ def transform_spec(fields: Sequence[str]) -> Any:
     schema = pa.schema([given.field(name) for name in columns])
 
     def made(frame: pd.DataFrame) -> pd.DataFrame:
-        inputs = model_inputs(pa.Table.from_pandas(frame, schema=schema, preserve_index=False), fields)
+        table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+        inputs = model_inputs(table, fields, most_particles=most_particles)
         return pd.DataFrame({name: _series(values) for name, values in inputs.items()})
 
-    matrices = [name for name in fields if _shape(name)]
+    shapes = {name: shape for name in fields if (shape := _shape(name, most_particles))}
     return TransformSpec(
         made,
-        edit_fields=[(name, np.dtype(_dtype(name)).type, (math.prod(_shape(name)),), False) for name in matrices],
+        edit_fields=[(name, np.dtype(_dtype(name)).type, (math.prod(shape),), False) for name, shape in shapes.items()],
         removed_fields=[name for name in columns if name not in fields],
     )
 
@@ -282,8 +287,10 @@ def _series(values: NDArray[Any]) -> pd.Series[Any]:
     return pd.Series(lists, dtype=pd.ArrowDtype(lists.type))
 
 
-def _shape(name: str) -> tuple[int, ...]:
+def _shape(name: str, most_particles: int) -> tuple[int, ...]:
     """Shape of one event of an input or column."""
+    if name == "particles":
+        return most_particles, NUM_PARTICLE_FEATURES
     return INPUT_COLUMNS[name].shape if name in INPUT_COLUMNS else ()
 
 

@@ -313,6 +313,21 @@ def test_curves_are_against_all_backgrounds_and_against_each_and_are_written(don
     assert found["signal_efficiency"] == GRID.tolist()
 
 
+def test_shifted_features_change_the_models_that_take_them(done: Done, unsaved: list[str], tmp_path: Path) -> None:
+    hlf = np.concatenate([high_level_in(pq.read_table(file)) for file in done.dataset.files("test")])
+    shifted = {"none": hlf, "all": hlf[::-1].copy()}
+    files = done.dataset.files("test")
+    metrics = evaluate(done.candidates[:1], files, [], TASK, tmp_path, train_events=5, shifted=shifted)
+    run = metrics["runs"]["hlf"]
+    assert run["systematics"]["none"]["accuracy"]["shift"] == 0
+    labels, _, weights = predictions_of(done, "hlf")
+    wrong = done.candidates[0].model.probabilities({"hlf": hlf[::-1]}).argmax(axis=1)
+    shares = [np.average(wrong[labels == label] == label, weights=weights[labels == label]) for label in range(3)]
+    assert run["systematics"]["all"]["accuracy"]["value"] == pytest.approx(np.mean(shares))
+    assert run["weights"] == {}
+    assert [point["wanted"] for point in run["systematics"]["all"]["working_points"]] == list(TASK.working_points)
+
+
 @pytest.mark.slow
 def test_without_training_files_points_or_rates_the_evaluation_goes_without(
     done: Done, unsaved: list[str], tmp_path: Path

@@ -22,7 +22,7 @@ lengths_of_events = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 def by_hand(model: Classifier, event: np.ndarray) -> np.ndarray:
     """Logits of one event, (num_particles, 19) raw, one particle after the other (equations of Cho et al. 2014)."""
     p = {name: value.detach().numpy() for name, value in model.named_parameters()}
-    mean, std = np.array(SCALERS["particles"])
+    mean, std = np.array(SCALERS["particles"][:2])
     w_r, w_z, w_n = np.split(p["encoder.gru.weight_ih_l0"], 3)
     u_r, u_z, u_n = np.split(p["encoder.gru.weight_hh_l0"], 3)
     b_r, b_z, b_n = np.split(p["encoder.gru.bias_ih_l0"], 3)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from features.kernels import OUTCOMES
 from pipeline.reporting.cutflow import Yield, as_json, as_text, cutflow, efficiency, missing_weights, uncertain_mixtures
 
 CONFIG: dict[str, Any] = {
@@ -18,7 +19,7 @@ CONFIG: dict[str, Any] = {
     ],
     "classes": ["QCD", "ttbar"],
     "ingest": {"min_lepton_pt": 23.0},
-    "features": {"min_lepton_pt": 25.0, "max_lepton_isolation": 0.45, "convention": "correct"},
+    "features": {"max_lepton_isolation": 0.45},
 }
 
 
@@ -29,7 +30,7 @@ def counters(weights: dict[str, list[float]]) -> tuple[dict[str, Any], dict[str,
         chosen = [weight for step in steps for weight in weights.get(step, [])]
         return len(chosen), [math.fsum(chosen), math.fsum(weight**2 for weight in chosen)]
 
-    late = ("rejected_lacks_a_kind", "rejected_no_isolated_lepton", "rejected_nonfinite_features", "selected")
+    late = OUTCOMES
     early = ("rejected_copy", "rejected_nonfinite", "rejected_no_lepton")
     made = {step: summed(step) for step in (*early, *late)}
     made |= {"entries": summed(*early, *late), "events": summed(*late)}
@@ -80,7 +81,7 @@ def test_samples_without_event_weights_are_named_once() -> None:
 
 
 def test_the_published_convention_has_a_step_more() -> None:
-    config = {**CONFIG, "features": {**CONFIG["features"], "convention": "sparkdltrigger"}}
+    config = {**CONFIG, "features": {**CONFIG["features"], "convention": "sparkdltrigger", "ordering": "file"}}
     ingested, selected = counters({"rejected_lacks_a_kind": [1.0], "selected": [1.0]})
     assert [step.yields["a"].events for step in cutflow(ingested, selected, config)] == [2, 2, 2, 1, 1, 1]
 
@@ -124,3 +125,33 @@ def test_intervals_of_weighted_samples_cover_what_they_promise() -> None:
         assert share is not None
         covered.append(share.low <= 0.9 / 1.6 <= share.high)
     assert np.mean(covered) == pytest.approx(0.683, abs=0.02)
+
+
+def test_every_cut_that_is_set_is_a_line_and_no_other() -> None:
+    features = {
+        "lepton_flavours": ["muon"],
+        "max_lepton_abs_eta": 2.4,
+        "max_leptons": 1,
+        "min_jets": 4,
+        "min_bjets": 1,
+        "convention": "sparkdltrigger",
+        "ordering": "file",
+    }
+    weights = {outcome: [1.0] * (2**place) for place, outcome in enumerate(OUTCOMES)}
+    steps = cutflow(*counters(weights), CONFIG | {"features": features})
+    assert {step.name: step.yields["a"].events for step in steps} == {
+        "in the files": 255,
+        "all kinematics finite": 255,
+        "an e or mu with pT > 23 GeV": 255,
+        "a track, a photon and a neutral hadron": 253,
+        "... mu with pT > 23 GeV, |eta| < 2.4": 249,
+        "... with isolation < 0.45": 241,
+        "1 to 1 of these leptons": 225,
+        "4 or more jets with pT > 30 GeV, |eta| < 2.6": 193,
+        "1 or more of them b-jets": 129,
+        "all features finite: selected": 1,
+    }
+    assert [step.name for step in cutflow(*counters(weights), CONFIG)][3:] == [
+        "... with isolation < 0.45",
+        "all features finite: selected",
+    ]

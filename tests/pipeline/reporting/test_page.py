@@ -15,6 +15,7 @@ from made_manifests import REPORT, Page, made_versions
 from pipeline.reporting.page import numbers, render, warnings
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
+from pipeline.terminal.tables import evaluation_tables
 
 #: Ends an attribute and a tag, then tries to run.
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}{% endif %}]]>"
@@ -185,10 +186,32 @@ def test_the_cutflow_is_on_the_page_and_in_the_numbers(tmp_path: Path) -> None:
     made = made_versions(tmp_path)
     page, content = render(made, REPORT, tmp_path / "card"), json.loads(numbers(made, REPORT))
     for name in ("qcd", "tt&bar"):
-        assert [row["columns"][name]["events"] for row in content["cutflow"]] == [10, 9, 7, 4, 4]
-    assert "pT &gt; 25 GeV, isolation &lt; 0.45" in page
+        assert [row["columns"][name]["events"] for row in content["cutflow"]] == [10, 9, 7, 7, 4, 4]
+    assert "... e or mu with pT &gt; 25 GeV" in page
+    assert "... with isolation &lt; 0.45" in page
     assert "4 · 40 % (+20 −18)" in page  # noqa: RUF001 - a minus
     assert "(the weights within a sample are alike)" in page
+
+
+def test_shifts_by_weights_and_scales_stand_under_the_working_points(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    assert "percentage points" not in render(made, REPORT, tmp_path / "card")
+    metrics = made["evaluate"].manifest["counters"]
+    name, run = next(iter(metrics["runs"].items()))
+    number = {"value": 0.5, "shift": -0.0123, "error": 0.001}
+    points = [
+        {"wanted": point["wanted"], "efficiencies": dict.fromkeys(metrics["classes"], number)}
+        for point in run["working_points"]
+    ]
+    run["systematics"] = {"jet scale +2 %": {"accuracy": None, "working_points": points}}
+    page = render(made, REPORT, tmp_path / "card")
+    assert page.count("Shifts after a shift of the energy scale") == 1
+    assert "Shifts with other weights" not in page
+    assert "jet scale +2 %" in page
+    assert "-1.23 ± 0.10" in page
+    (table,) = [each for each in evaluation_tables(metrics) if each.rows[0][1] == "systematics"]
+    assert len(table.rows) > 1
+    assert [row[:2] for row in table.rows[1:]] == [(name, "jet scale +2 %") for _ in table.rows[1:]]
 
 
 def test_weights_stand_in_the_cutflow_where_they_are_not_one(tmp_path: Path) -> None:
@@ -236,7 +259,7 @@ def _few(made: Versions) -> None:
 
 
 def _published(made: Versions) -> None:
-    made["features"].manifest["config"]["features"]["convention"] = "sparkdltrigger"
+    made["features"].manifest["config"]["features"] |= {"convention": "sparkdltrigger", "ordering": "file"}
 
 
 def _negative(made: Versions) -> None:

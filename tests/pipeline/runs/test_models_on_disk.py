@@ -202,6 +202,13 @@ def test_other_features_are_refused_with_the_settings_that_differ(version: Path)
     assert "min_jet_pt" not in str(caught.value)
 
 
+def test_a_model_from_before_a_setting_has_its_default(version: Path) -> None:
+    found = find_models([str(version / "hlf")], CLASSES)
+    refuse_other_features(found, DEFINITIONS | {"lepton_flavours": ["electron", "muon"], "max_tracks": 450})
+    with pytest.raises(ModelError, match="max_tracks not set instead of 100"):
+        refuse_other_features(found, DEFINITIONS | {"max_tracks": 100})
+
+
 def found_model(path: Path) -> list[FoundModel]:
     return find_models([str(path)], CLASSES)
 

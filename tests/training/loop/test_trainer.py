@@ -105,5 +105,5 @@ def test_the_saved_model_takes_raw_features(dataset: FeatureDataset, tmp_path: P
     run(dataset, tmp_path / "out")
     model, spec = load_model(tmp_path / "out" / "model")
     scaler = dataset.scaler()["hlf"]
-    assert spec.scalers["hlf"] == Scaler(scaler["mean"], scaler["std"])
+    assert spec.scalers["hlf"] == Scaler.of(scaler)
     torch.testing.assert_close(model.scaling.mean, torch.tensor(scaler["mean"]))

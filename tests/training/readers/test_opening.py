@@ -17,7 +17,7 @@ from particle_datasets import write_particle_dataset
 from features.columns import HLF_NAMES, NUM_HLF
 from features.dataset import FeatureDataset, RowGroup
 from features.matrices import model_inputs
-from training.errors import CacheError, HostileDatasetError
+from training.errors import CacheError, DamagedDatasetError, HostileDatasetError
 from training.readers import batch
 from training.readers.batch import Batch
 from training.readers.opening import open_reader
@@ -127,6 +127,22 @@ def test_a_resumed_epoch_does_not_read_row_groups_that_are_used_up(tmp_path: Pat
         small.files("train")[used_up].unlink()
     assert [len(b) for b in reader.train_batches(share_of(plan, [8, 8, 8], rank=0, epoch=0, first_step=4))] == [4, 4]
     assert list(reader.train_batches(share_of(plan, [8, 8, 8], rank=0, epoch=0, first_step=6))) == []
+
+
+@each_reader
+def test_other_caps_on_the_particle_list_give_matrices_of_another_size(tmp_path: Path, kind: str, cache: str) -> None:
+    made = write_dataset(tmp_path / "data", rows={"train": [8], "val": [8], "test": [3]}, most_particles=12)
+    names = ["particles", "num_particles"]
+    found = []
+    for definitions in ({}, {"max_tracks": 8, "max_photons": 2, "max_neutral_hadrons": 2}, {"max_tracks": 5000}):
+        reader = open_reader(made._replace(definitions=definitions), names, kind=kind, cache=cache, seed=1)
+        found.append([batch.inputs for batch in reader.val_batches(rank=0, world_size=1)])
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    small = made._replace(definitions={"max_tracks": 3, "max_photons": 0, "max_neutral_hadrons": 0})
+    with pytest.raises(DamagedDatasetError, match=r"particles, more than 4"):
+        list(open_reader(small, names, kind=kind, cache=cache, seed=1).val_batches(rank=0, world_size=1))
 
 
 @each_reader

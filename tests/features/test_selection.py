@@ -1,0 +1,81 @@
+"""Each cut of the selection, on events with a known answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from made_events import Row, events_table, jet, lepton, made_event, tower, track
+from pydantic import ValidationError
+
+from features.columns import HLF_NAMES
+from features.kernels import OUTCOMES, build_features
+from features.settings import FeatureSettings
+
+SOFT_AROUND = [track(30.0, 1.0, 1.1)]
+ELECTRON, MUON = lepton(40.0, 0.5, -1.0), lepton(50.0, 1.0, 1.0)
+
+
+def outcomes(events: list[Row], **settings: Any) -> list[str]:
+    block = build_features(events_table(events), FeatureSettings(**settings))
+    return [OUTCOMES[code].removeprefix("rejected_") for code in block.outcome]
+
+
+@pytest.mark.parametrize(
+    ("event", "settings", "expected"),
+    [
+        ({"electrons": [ELECTRON]}, {"lepton_flavours": ["electron"]}, "selected"),
+        ({"muons": [MUON]}, {"lepton_flavours": ["electron"]}, "no_lepton_in_acceptance"),
+        ({"muons": [MUON]}, {"min_lepton_pt": 50.0}, "no_lepton_in_acceptance"),
+        ({"muons": [MUON]}, {"max_lepton_abs_eta": 1.0}, "no_lepton_in_acceptance"),
+        ({"muons": [MUON]}, {"max_lepton_abs_eta": 1.01}, "selected"),
+        ({"muons": [lepton(50.0, -2.5, 1.0)]}, {"max_lepton_abs_eta": 2.4}, "no_lepton_in_acceptance"),
+        ({"muons": [MUON], "tracks": SOFT_AROUND}, {}, "no_isolated_lepton"),
+        ({"muons": [MUON], "tracks": SOFT_AROUND}, {"max_lepton_isolation": 0.7}, "selected"),
+        ({"muons": [MUON], "electrons": [ELECTRON]}, {"max_leptons": 1}, "number_of_leptons"),
+        ({"muons": [MUON], "electrons": [ELECTRON]}, {"max_leptons": 2}, "selected"),
+        ({"muons": [MUON], "electrons": [ELECTRON]}, {"min_leptons": 2}, "selected"),
+        ({"muons": [MUON], "electrons": [ELECTRON]}, {"max_leptons": 1, "lepton_flavours": ["muon"]}, "selected"),
+        ({"muons": [MUON], "electrons": [ELECTRON]}, {"max_leptons": 1, "min_lepton_pt": 45.0}, "selected"),
+        ({"muons": [MUON], "electrons": [ELECTRON], "tracks": SOFT_AROUND}, {"max_leptons": 1}, "selected"),
+        ({"muons": [MUON, MUON]}, {"min_leptons": 3}, "number_of_leptons"),
+        ({"muons": [MUON], "jets": [jet(31.0, 0.0, 3.0)]}, {"min_jets": 1}, "selected"),
+        ({"muons": [MUON], "jets": [jet(29.0, 0.0, 3.0)]}, {"min_jets": 1}, "few_jets"),
+        ({"muons": [MUON], "jets": [jet(31.0, 2.7, 3.0)]}, {"min_jets": 1}, "few_jets"),
+        ({"muons": [MUON], "jets": [jet(31.0, 0.0, 3.0)]}, {"min_jets": 1, "min_bjets": 1}, "few_bjets"),
+        ({"muons": [MUON], "jets": [jet(31.0, 0.0, 3.0, btag=1)]}, {"min_bjets": 1}, "selected"),
+    ],
+)
+def test_a_cut_rejects_what_it_says(event: dict[str, Any], settings: dict[str, Any], expected: str) -> None:
+    assert outcomes([made_event(**event)], **settings) == [expected]
+
+
+def test_of_two_leptons_only_one_within_eta_is_selected() -> None:
+    forward = lepton(60.0, 2.9, 0.0)
+    table = events_table([made_event(electrons=[forward, ELECTRON])])
+    block = build_features(table, FeatureSettings(max_lepton_abs_eta=2.5))
+    assert block.hlf[0, HLF_NAMES.index("lepton_pt")] == 40.0
+
+
+def test_the_caps_keep_the_hardest_of_each_kind() -> None:
+    event = made_event(
+        muons=[MUON],
+        tracks=[track(pt, -2.0, pt) for pt in (1.0, 3.0, 2.0)],
+        photons=[tower(pt, 2.0, pt) for pt in (5.0, 1.5)],
+        neutral_hadrons=[tower(pt, -1.0, pt) for pt in (1.5, 2.5)],
+    )
+    caps = {"max_tracks": 2, "max_photons": 1, "max_neutral_hadrons": 0}
+    block = build_features(events_table([event, event]), FeatureSettings(**caps))
+    assert np.diff(block.particle_offsets).tolist() == [4, 4]
+    kinds_and_pt = sorted((int(row[0]), float(row[2])) for row in block.core[:4])
+    assert kinds_and_pt == [(0, 2.0), (0, 3.0), (1, 5.0), (4, 50.0)]
+
+
+def test_limits_that_no_event_passes_are_refused() -> None:
+    with pytest.raises(ValidationError, match="max_leptons 1 is below min_leptons 2: no event passes"):
+        FeatureSettings(min_leptons=2, max_leptons=1)
+
+
+def test_the_order_of_the_flavours_means_nothing() -> None:
+    assert FeatureSettings(lepton_flavours=["muon", "electron"]) == FeatureSettings()
