@@ -22,7 +22,7 @@ from features.kernel_pass import EventKeys, unmixed_schema
 from features.low_level import NUM_CORE, padded_features
 from features.mixing import RowGroupLayout
 from features.scaling import ColumnStatistics
-from features.schema import SPLITS, TRAIN, features_schema
+from features.schema import SPLITS, TRAIN, described, features_schema
 
 #: Approximate number of events in a task's memory: 30 kB each during the move, 61 kB each in one padded row group.
 EVENTS_PER_TASK: Final = 8192
@@ -196,7 +196,7 @@ def write_group(
         **{name: _one_chunk(table[name]) for name in ("label", "weight", "sample", "file_uuid", "entry")},
         **{field.name: _one_chunk(table[field.name]) for field in carried},
     }
-    schema = features_schema(carried)
+    schema = described(features_schema(carried), classes)
     arrays = [columns[field.name].cast(field.type) for field in schema]
     write_features(pa.Table.from_arrays(arrays, schema=schema), out_dir / group_file(split, group))
     labels, weights = table["label"].to_numpy(), table["weight"].to_numpy()

@@ -34,6 +34,7 @@ from models.evaluation.style import PlotLabels, save_figure
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
 from models.prediction import predict, rows_of
+from models.prediction_files import probability_branches
 
 HISTORY = [{"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5} for epoch in range(5)]
 RATES = {"QCD": 4000.0, "ttbar": 10.0, "W+jets": 300.0}
@@ -137,7 +138,8 @@ def predictions_of(done: Done, name: str) -> tuple[np.ndarray, np.ndarray, np.nd
     """Labels and probabilities as they were written, and weights within classes."""
     table = pq.read_table(done.folder / name / "predictions.parquet")
     labels = table["label"].to_numpy()
-    return labels, rows_of(table, "probability").astype(float), within_classes(labels, table["weight"].to_numpy())
+    scores = np.stack([table[name].to_numpy() for name in probability_branches(CLASSES)], axis=1)
+    return labels, scores.astype(float), within_classes(labels, table["weight"].to_numpy())
 
 
 def refuse_constant(word: str) -> None:
@@ -146,7 +148,7 @@ def refuse_constant(word: str) -> None:
 
 @pytest.mark.slow
 def test_all_files_are_written_and_learning_curves_where_there_is_a_history(done: Done) -> None:
-    expected = {"metrics.json", "curves.json"}
+    expected = {"metrics.json", "curves.json", "working_points.json"}
     for name in ("background_efficiency", "rejection", "importance"):
         expected |= {f"plots/{name}.png", f"plots/{name}.pdf"}
     for candidate in done.candidates:
@@ -172,7 +174,10 @@ def test_all_models_predict_the_same_events_in_the_order_of_the_files(done: Done
     rows = pa.concat_tables([pq.read_table(file) for file in done.dataset.files("test")])
     for name in done.metrics["runs"]:
         table = pq.read_table(done.folder / name / "predictions.parquet")
-        assert table.column_names == ["file_uuid", "entry", "sample", "label", "weight", "probability"]
+        assert table.column_names == [
+            "file_uuid", "entry", "sample", "label", "weight",
+            "predicted", "probability_QCD", "probability_ttbar", "probability_Wjets",
+        ]  # fmt: skip
         for column in ("file_uuid", "entry", "sample", "label", "weight"):
             assert table[column].to_pylist() == rows[column].to_pylist()
 
@@ -362,9 +367,12 @@ def test_a_class_without_training_events_is_named(done: Done, unsaved: list[str]
 
 
 def test_predictions_without_truth_have_no_label(tmp_path: Path) -> None:
-    table = pa.table({"file_uuid": ["u"], "entry": [1], "sample": ["s"], "label": [0], "weight": [1.0], "hlf": [[1.0]]})
-    table = table.append_column("probability", [[[0.5, 0.5]]])
+    uuid = ["12345678-1234-5678-1234-567812345678"]
+    table = pa.table({"file_uuid": uuid, "entry": [1], "sample": ["s"], "label": [0], "weight": [1.0], "hlf": [[1.0]]})
+    table = table.append_column("probability", [[[0.25, 0.75]]])
     write_predictions(table, ["a", "b"], tmp_path, has_truth=False)
-    names = pq.read_schema(tmp_path / "predictions.parquet").names
-    assert names == ["file_uuid", "entry", "sample", "weight", "probability"]
+    found = pq.read_table(tmp_path / "predictions.parquet")
+    assert found.drop_columns(["file_uuid"]).to_pylist() == [
+        {"entry": 1, "sample": "s", "weight": 1.0, "predicted": 1, "probability_a": 0.25, "probability_b": 0.75}
+    ]
     assert (tmp_path / "predictions.root").exists()
