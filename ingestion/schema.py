@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -109,7 +109,7 @@ def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
         for name in COLLECTIONS
     ]
     others = [pa.field(name, pa.type_for_alias(kind), nullable=False) for name, kind in (carried or {}).items()]
-    columns = {name: _described(field) for name, field in SCALARS.items()}
+    columns: dict[str, Any] = {name: _described(field) for name, field in SCALARS.items()}
     columns |= {
         collection: {name: _described(field) for name, field in fields.items()}
         for collection, fields in COLLECTIONS.items()

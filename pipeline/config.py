@@ -86,6 +86,17 @@ class EvaluateSettings(BaseModel):
     """Highest number of training events in the comparison of training and test scores, at least 1."""
 
 
+class ExportSettings(BaseModel):
+    """The networks as files for a trigger."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    hls4ml: bool = False
+    """Whether to write firmware of the perceptron for FPGAs, simulated bit by bit (needs the extra `hls` and g++)."""
+    hls4ml_bits: list[Annotated[int, Field(ge=4, le=64)]] = Field(default=[8, 12, 16, 24], min_length=1)
+    """Widths of the numbers in the firmware, each 4 to 64 bits; all are compiled and compared with the network."""
+
+
 class PromoteSettings(BaseModel):
     """The condition under which `promote` replaces the model in use."""
 
@@ -155,6 +166,7 @@ class Config(BaseModel):
     compare: dict[str, Any] = {}
     """Values of the study of `compare` that differ from its file, for example `{seeds: 3, train: {epochs: 5}}`."""
     evaluate: EvaluateSettings = EvaluateSettings()
+    export: ExportSettings = ExportSettings()
     promote: PromoteSettings = PromoteSettings()
     mlflow: MlflowSettings = MlflowSettings()
     allow_load_test: bool = False

@@ -76,7 +76,7 @@ def export_onnx(model: Classifier, spec: ModelSpec, path: Path, provenance: Prov
     network = ProbabilityNetwork(single_precision(model))
     axes = {**{name: DYNAMIC_AXES[name] for name in model.inputs}, OUTPUT: {0: "batch"}}
     examples = dict(zip(model.inputs, example_inputs(model.inputs), strict=True))
-    _write(network, examples, axes, metadata(spec, model.inputs, provenance), path)
+    write_onnx(network, examples, axes, metadata(spec, model.inputs, provenance), path)
 
 
 def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance: Provenance = UNKNOWN) -> None:
@@ -96,17 +96,28 @@ def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance:
     """
     network = OneEventNetwork(single_precision(model)).eval().requires_grad_(False)
     examples = {name: torch.zeros(1, *INPUT_COLUMNS[name].shape) for name in network.inputs}
-    _write(network, examples, {}, metadata(spec, network.inputs, provenance), path)
+    write_onnx(network, examples, {}, metadata(spec, network.inputs, provenance), path)
 
 
-def _write(
+def write_onnx(
     network: nn.Module,
     examples: Mapping[str, Tensor],
     axes: Mapping[str, Mapping[int, str]],
     properties: dict[str, str],
     path: Path,
+    *,
+    output: str = OUTPUT,
 ) -> None:
-    """Write a network with metadata to a file, all or nothing."""
+    """Write a module as an ONNX file, all or nothing.
+
+    Args:
+        network: The module, from tensors to one tensor.
+        examples: Inputs by name.
+        axes: Names of the axes with any length, by name of the input or output and number of the axis.
+        properties: Metadata of the file.
+        path: The file; its folder exists.
+        output: Name of the output.
+    """
     temporary = path.with_name(f".{path.name}")
     try:
         with _without_exporter_warnings():
@@ -116,7 +127,7 @@ def _write(
                 tuple(examples.values()),
                 temporary,
                 input_names=list(examples),
-                output_names=[OUTPUT],
+                output_names=[output],
                 dynamic_axes=axes,
                 opset_version=OPSET,
                 dynamo=False,

@@ -5,20 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pipeline.config import Config
+from pipeline.config import Config, flat_items
 from pipeline.runs.outputs import digest_of
 from pipeline.runs.provenance import code_version
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage
-from pipeline.terminal.tables import export_table
+from pipeline.terminal.tables import export_table, firmware_table
 
 if TYPE_CHECKING:
+    from features.dataset import FeatureDataset
     from models.export.metadata import Provenance
+    from models.networks.classifier import Classifier
 
 #: Number of events of the test split for parity and latency.
 _EVENTS: Final = 64
+#: Firmware with at least this number of bits has to agree with its network; in narrower one rounding is part of the result.
+_WIDE: Final = 20
+_FIRMWARE_TOLERANCE: Final = 0.01
+#: Highest number of events for the ranges of the firmware's numbers, and for its simulation.
+_SIMULATED: Final = 2000
 _WORKING_POINTS: Final = "working_points.json"
 
 
@@ -37,9 +45,9 @@ class Export(Stage):
         """Also the networks."""
         return (f"pipeline.stages.{self.name}", *(f"models.networks.{network}" for network in config.model.names))
 
-    def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
-        """None: the result depends on the networks only."""
-        return {}
+    def config_items(self, config: Config) -> dict[str, Any]:
+        """The section `export`; of the firmware only where it is wanted."""
+        return flat_items(config.export, "export") if config.export.hls4ml else {}
 
     def run(self, context: Context) -> Result:
         """Write `export.json`, and for each network `model.onnx`, `one_event.onnx`, `model.pt2` and `config.pbtxt`."""
@@ -54,6 +62,8 @@ class Export(Stage):
                 found[network] = _export(context, network)
         (context.out_dir / "export.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
         context.console.print(export_table(found))
+        if any(each["firmware"] for each in found.values()):
+            context.console.print(firmware_table(found))
         return Result(
             summary=", ".join(
                 f"{network}: {each['bytes'] / 1000:,.0f} kB, {each['latency_us']['p50']:,.0f} us an event"
@@ -68,6 +78,16 @@ class Export(Stage):
                 )
                 for network, each in found.items()
                 for file, difference in each["differences"].items()
+            ]
+            + [
+                Check(
+                    f"{network}: firmware with {one['bits']} bits agrees with torch",
+                    one["largest_difference"] <= _FIRMWARE_TOLERANCE,
+                    f"largest difference of probabilities {one['largest_difference']:.1e} <= {_FIRMWARE_TOLERANCE:g}",
+                )
+                for network, each in found.items()
+                for one in each["firmware"]
+                if one["bits"] >= _WIDE
             ],
         )
 
@@ -103,6 +123,7 @@ def _export(context: Context, network: str) -> dict[str, Any]:
         export_one_event(model, spec, folder / "one_event.onnx", provenance)
         one = OneEventClassifier(folder / "one_event.onnx")
         differences["one_event.onnx"] = largest_difference(model, one, columns, batch_sizes=(_EVENTS,))
+    firmware = _firmware(context, model, dataset, folder) if context.config.export.hls4ml else []
     (folder / "config.pbtxt").write_text(triton_config(spec.settings, len(spec.classes)), encoding="utf-8")
     return {
         "bytes": (folder / "model.onnx").stat().st_size,
@@ -111,10 +132,29 @@ def _export(context: Context, network: str) -> dict[str, Any]:
         "tolerance": PARITY_TOLERANCE,
         "largest_difference": differences["model.onnx"],
         "differences": differences,
+        "firmware": firmware,
         "latency_us": measure_latency(exported, columns, calls=1000 if "particles" in columns else 10_000)._asdict(),
         "events_per_second": measure_throughput(exported, columns),
         "mean_particles": float(columns["num_particles"].mean()) if "particles" in columns else None,
     }
+
+
+def _firmware(context: Context, model: Classifier, dataset: FeatureDataset, folder: Path) -> list[dict[str, Any]]:
+    """Write the firmware of a perceptron below `hls4ml/`; returns how each width differs; empty for other networks."""
+    import pyarrow.parquet as pq
+
+    from models.export.hls4ml_export import convertible, export_firmware
+    from models.prediction import rows_of
+
+    if not convertible(model):
+        return []
+    (folder / "hls4ml").mkdir()
+    train, test = (
+        rows_of(pq.read_table(dataset.files(split)[0], columns=["hlf"]).slice(0, _SIMULATED), "hlf")
+        for split in ("train", "test")
+    )
+    found = export_firmware(model, train, test, folder / "hls4ml", bits=context.config.export.hls4ml_bits)
+    return [each._asdict() for each in found]
 
 
 def _provenance(context: Context, network: str) -> Provenance:
