@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Number of events of the test split for parity and latency.
 _EVENTS: Final = 64
-#: Firmware with at least this number of bits has to agree with its network; in narrower one rounding is part of the result.
+#: Firmware with at least this number of bits has to agree with its network; narrower firmware rounds more.
 _WIDE: Final = 20
 _FIRMWARE_TOLERANCE: Final = 0.01
 #: Highest number of events for the ranges of the firmware's numbers, and for its simulation.
