@@ -163,7 +163,8 @@ def _provenance(context: Context, network: str) -> Provenance:
 
     trained, features = context.upstream["train"], context.upstream["features"]
     evaluated, points = context.upstream.get("evaluate"), None
-    if evaluated is not None:
+    # Evaluations of earlier code have no such file.
+    if evaluated is not None and (evaluated.folder / _WORKING_POINTS).is_file():
         points = json.loads((evaluated.folder / _WORKING_POINTS).read_text(encoding="utf-8")).get(network)
     # The records of a training hold its times, so no other training has the same files.
     return Provenance(
