@@ -170,6 +170,22 @@ def test_what_is_returned_is_what_the_file_says_in_strict_json(done: Done) -> No
     }
 
 
+def test_working_points_decide_about_the_predictions_as_the_metrics_say(done: Done) -> None:
+    """As docs/trigger.md says: with the thresholds and fractions, and the columns of the predictions."""
+    content = json.loads((done.folder / "working_points.json").read_text(encoding="utf-8"))
+    assert list(content) == list(done.metrics["runs"])
+    for name, found in content.items():
+        labels, scores, weights = predictions_of(done, name)
+        signal = scores[:, CLASSES.index(found["signal"])]
+        background = sum(part * scores[:, CLASSES.index(each)] for each, part in found["fractions"].items())
+        is_signal = labels == CLASSES.index(found["signal"])
+        for point, measured in zip(found["points"], done.metrics["runs"][name]["working_points"], strict=True):
+            passes = (signal / (signal + background) >= point["threshold"]) & is_signal
+            kept = weights[passes].sum() / weights[is_signal].sum()
+            assert kept == pytest.approx(measured["signal"]["value"])
+            assert kept >= point["signal_efficiency"] - 1e-9
+
+
 def test_all_models_predict_the_same_events_in_the_order_of_the_files(done: Done) -> None:
     rows = pa.concat_tables([pq.read_table(file) for file in done.dataset.files("test")])
     for name in done.metrics["runs"]:
