@@ -62,7 +62,7 @@ def fill(
     filled = {}
     for name, (feature, binning) in HISTOGRAMMED.items():
         columns, of_class, weight = filled_with[name.split(".")[0]]
-        filled[name] = _histogram(binning, classes).fill(columns[feature.name], of_class, weight=weight)
+        filled[name] = _histogram(feature, binning, classes).fill(columns[feature.name], of_class, weight=weight)
     return filled
 
 
@@ -80,9 +80,11 @@ def save(histograms: Histograms, path: Path) -> None:
     path.write_text(json.dumps(histograms, default=uhi.io.json.default), encoding="utf-8")
 
 
-def _histogram(binning: Binning, classes: list[str]) -> Any:
-    return bh.Histogram(
-        bh.axis.Regular(binning.bins, binning.low, binning.high),
-        bh.axis.Integer(0, len(classes), underflow=False, overflow=False),
-        storage=bh.storage.Weight(),
-    )
+def _histogram(feature: Feature, binning: Binning, classes: list[str]) -> Any:
+    """An empty histogram whose axes have names and labels, which hist shows."""
+    of_feature = bh.axis.Regular(binning.bins, binning.low, binning.high)
+    of_class = bh.axis.Integer(0, len(classes), underflow=False, overflow=False)
+    unit = "" if feature.unit == "1" else f" [{feature.unit}]"
+    of_feature.__dict__.update(name=feature.name, label=f"{feature.name}{unit}")
+    of_class.__dict__.update(name="class", label=", ".join(classes))
+    return bh.Histogram(of_feature, of_class, storage=bh.storage.Weight())

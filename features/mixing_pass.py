@@ -23,7 +23,7 @@ from features.kernel_pass import read_unmixed, unmixed_schema
 from features.matrices import features_of, list_columns, of_columns, particles_in
 from features.mixing import RowGroupPlan
 from features.scaling import ColumnStatistics
-from features.schema import SPLITS, TRAIN, features_schema
+from features.schema import SPLITS, TRAIN, described, features_schema
 
 #: Columns with minimum and maximum in the footer; for the features they would cost time and be of no use.
 _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "entry"]
@@ -149,7 +149,7 @@ def write_group(
     hlf = np.asarray(_one_chunk(rows["hlf"]).flatten()).reshape(rows.num_rows, -1)
     columns = dict(zip(HLF_NAMES, np.ascontiguousarray(hlf.T), strict=True))
     own = {*unmixed_schema().names, *features_schema().names}
-    schema = features_schema([field for field in rows.schema if field.name not in own])
+    schema = described(features_schema([field for field in rows.schema if field.name not in own]), classes)
     arrays = [
         pa.array(columns[field.name]) if field.name in columns else _one_chunk(rows[field.name]).cast(field.type)
         for field in schema

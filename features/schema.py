@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -36,3 +37,25 @@ def features_schema(carried: Sequence[pa.Field] = ()) -> pa.Schema:
             kind = pa.list_(pa.field("element", kind, nullable=False))
         fields.append(pa.field(column.name, kind, nullable=False))
     return pa.schema([*fields, *carried])
+
+
+def described(schema: pa.Schema, classes: Sequence[str]) -> pa.Schema:
+    """A schema with metadata that every reader of Parquet shows: the classes, and the meaning of all columns.
+
+    `classes` is the JSON list of the classes in the order of the labels; `columns` is JSON: unit and definition of each
+    column, from the column table.
+
+    Args:
+        schema: A schema with columns of the features Parquet.
+        classes: Names of the classes, by label.
+
+    Examples:
+        >>> json.loads(described(features_schema(), ["a", "b"]).metadata[b"columns"])["met"]["unit"]
+        'GeV'
+    """
+    columns = {
+        name: {"unit": column.unit, "definition": column.meaning}
+        for name, column in COLUMNS.items()
+        if name in schema.names
+    }
+    return schema.with_metadata({"classes": json.dumps(list(classes)), "columns": json.dumps(columns)})

@@ -5,8 +5,9 @@ Of the ingestion package, everything downstream (features, awkward, pandas, Spar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -89,6 +90,9 @@ ORIGIN_BRANCHES: Final = ("LoadTest_origin_uuid_high", "LoadTest_origin_uuid_low
 def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
     """Arrow schema of the events Parquet; nothing in it is nullable.
 
+    Its metadata, which every reader of Parquet shows, have `columns`: JSON with unit and Delphes branch of each field.
+    A label is the number of a class in the config; files of the same events serve configs with other names of classes.
+
     Args:
         carried: Type of each column that the user carries along (`ingest.carry`).
 
@@ -111,7 +115,17 @@ def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
         for name in COLLECTIONS
     ]
     others = [pa.field(name, pa.type_for_alias(kind), nullable=False) for name, kind in (carried or {}).items()]
-    return pa.schema([*identity, *scalars, *lists, *others], metadata={"schema_version": str(SCHEMA_VERSION)})
+    columns: dict[str, Any] = {name: _described(field) for name, field in SCALARS.items()}
+    columns |= {
+        collection: {name: _described(field) for name, field in fields.items()}
+        for collection, fields in COLLECTIONS.items()
+    }
+    metadata = {"schema_version": str(SCHEMA_VERSION), "columns": json.dumps(columns)}
+    return pa.schema([*identity, *scalars, *lists, *others], metadata=metadata)
+
+
+def _described(field: Field) -> dict[str, str]:
+    return {"unit": field.unit or "1", "branch": field.branch}
 
 
 def carried_fields(schema: pa.Schema) -> list[pa.Field]:

@@ -1,4 +1,4 @@
-"""Predictions as ROOT files, for analyses that do not read Parquet."""
+"""Predictions as files: Parquet, and ROOT for analyses that do not read Parquet."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import awkward as ak
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import uproot
+from numpy.typing import NDArray
 
 from models.errors import InputError, ModelError
 
@@ -22,14 +25,47 @@ CHUNK_ROWS: Final = 100_000
 _TEXT: Final = ("file_uuid", "sample")
 _NO_NUMBER: Final = (*_TEXT, "probability")
 _PLAIN_TYPES: Final = {"entry": "int64", "label": "int64", "weight": "float64"}
+#: The UUID as two numbers: its first and its last 8 bytes, the most significant byte first.
+_UUID_HALVES: Final = ("file_uuid_high", "file_uuid_low")
+
+
+def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> None:
+    """Write predictions as Parquet, with `predicted` and one column per class, named as in `write_root`.
+
+    The metadata of the file have the form of those of the features Parquet (`features.schema.described`): classes, and
+    what the columns are.
+
+    Args:
+        predictions: Predictions from `models.prediction.predict`; without `label` if true classes are unknown.
+        classes: Names of the classes, in the order of the labels.
+        path: The file; an existing file is replaced.
+
+    Raises:
+        ModelError: Two classes would have the same column name, or a column name would be empty.
+        InputError: The number of probabilities of an event differs from the number of classes.
+    """
+    names = probability_branches(classes)
+    table = predictions.drop_columns(["probability"])
+    scores = _scores(predictions, len(names))
+    table = table.append_column("predicted", pa.array(scores.argmax(axis=1)))
+    for index, name in enumerate(names):
+        table = table.append_column(name, pa.array(np.ascontiguousarray(scores[:, index])))
+    columns = {
+        "predicted": "label of the most probable class",
+        **{name: f"probability of {of}, for classes in equal parts" for name, of in zip(names, classes, strict=True)},
+    }
+    described = {name: {"unit": "1", "definition": words} for name, words in columns.items()}
+    metadata = {"classes": json.dumps(list(classes)), "columns": json.dumps(described)}
+    pq.write_table(table.replace_schema_metadata(metadata), path, compression="zstd")
 
 
 def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chunk_rows: int = CHUNK_ROWS) -> None:
     """Write predictions as a TTree named `predictions`, atomically.
 
-    Branches, one entry per event: `file_uuid` (text, a TLeafC) and `entry` identify the event, `sample` (text) is its
-    sample, `label` its true class, `predicted` its most probable class, `weight` its physics weight, and
-    `probability_<class>` are the class probabilities. The title of the tree is the JSON list of the classes, in the
+    Branches, one entry per event: `file_uuid` (text, a TLeafC) and `entry` identify the event; `file_uuid_high` and
+    `file_uuid_low` are the same UUID as two unsigned numbers of 64 bits. `sample` (text) is its sample, `label` its
+    true class, `predicted` its most probable class, `weight` its physics weight, and `probability_<class>` are the
+    class probabilities. The title of the tree is the JSON list of the classes, in the
     order of the labels. To join the predictions with their events in Python::
 
         events = uproot.open("ttbar_0.root")
@@ -37,8 +73,8 @@ def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chu
         rows = rows[rows.file_uuid == str(events.file.uuid)]
         pt = events["Delphes/Jet/Jet.PT"].array()[rows.entry]
 
-    In ROOT `file_uuid` is a `char[37]`, to compare with `TFile::GetUUID().AsString()`; in an RDataFrame it is
-    `std::string(file_uuid.begin(), file_uuid.begin() + 36)`.
+    An RDataFrame compares the numbers (docs/results.md): to it, the text is an array of characters, which equals no
+    string.
 
     Args:
         predictions: Predictions from `models.prediction.predict`; without `label` if true classes are unknown.
@@ -52,7 +88,8 @@ def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chu
     """
     branches = probability_branches(classes)
     plain = _plain_types(predictions.schema)
-    types = {**dict.fromkeys(_TEXT, "string"), **plain, "predicted": "int64", **dict.fromkeys(branches, "float32")}
+    types = {**dict.fromkeys(_TEXT, "string"), **dict.fromkeys(_UUID_HALVES, "uint64"), **plain}
+    types |= {"predicted": "int64", **dict.fromkeys(branches, "float32")}
     unfinished = path.with_name(f".{path.name}")
     with uproot.recreate(unfinished) as file:
         tree = file.mktree(TREE_NAME, types, title=json.dumps(list(classes)))
@@ -89,7 +126,7 @@ def read_root(path: Path) -> pa.Table:
     try:
         with uproot.open({path: TREE_NAME}) as tree:
             branches = probability_branches(json.loads(tree.title))
-            plain = [name for name in tree.keys() if name not in {*_TEXT, "predicted", *branches}]  # noqa: SIM118
+            plain = [name for name in tree.keys() if name not in {*_TEXT, *_UUID_HALVES, "predicted", *branches}]  # noqa: SIM118
             columns = tree.arrays([*_TEXT, *plain, *branches], library="np")
     except (OSError, ValueError, KeyError) as cause:
         raise InputError(f"{path} holds no readable predictions ({cause}). Write it again.") from cause
@@ -112,12 +149,10 @@ def _plain_types(schema: pa.Schema) -> dict[str, str]:
 
 def _columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str, Any]:
     """Branches of a batch of predictions."""
-    lists = batch.column("probability")
-    if lists.value_lengths().unique().to_pylist() != [len(branches)]:
-        raise InputError(f"an event needs {len(branches)} probabilities, one per class. Predict again.")
-    scores = lists.flatten().to_numpy().reshape(batch.num_rows, len(branches))
+    scores = _scores(batch, len(branches))
     return {
         **{name: ak.Array(batch.column(name).to_pylist()) for name in _TEXT},
+        **dict(zip(_UUID_HALVES, _uuid_halves(batch.column("file_uuid")), strict=True)),
         **{
             name: batch.column(name).to_numpy().astype(kind, copy=False)
             for name, kind in _plain_types(batch.schema).items()
@@ -125,3 +160,23 @@ def _columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str, Any
         "predicted": scores.argmax(axis=1),
         **{name: scores[:, index] for index, name in enumerate(branches)},
     }
+
+
+def _scores(predictions: pa.Table | pa.RecordBatch, num_classes: int) -> NDArray[np.float32]:
+    """(num_events, num_classes) probabilities."""
+    if predictions.num_rows == 0:
+        return np.empty((0, num_classes), dtype=np.float32)
+    lists = predictions.column("probability")
+    if isinstance(lists, pa.ChunkedArray):
+        lists = pa.concat_arrays(lists.chunks)
+    if lists.value_lengths().unique().to_pylist() != [num_classes]:
+        raise InputError(f"an event needs {num_classes} probabilities, one per class. Predict again.")
+    return np.asarray(lists.flatten().to_numpy()).reshape(predictions.num_rows, num_classes)
+
+
+def _uuid_halves(texts: pa.StringArray) -> NDArray[np.uint64]:
+    """(2, num_events) numbers of UUIDs; each different text is read once."""
+    encoded = texts.dictionary_encode()
+    halves = [divmod(UUID(text).int, 1 << 64) for text in encoded.dictionary.to_pylist()]
+    numbers = np.array(halves, dtype=np.uint64).reshape(-1, 2)
+    return np.asarray(numbers[encoded.indices.to_numpy()].T)

@@ -100,6 +100,17 @@ class EvaluateSettings(BaseModel):
     """Systematic uncertainties: the shift of the efficiencies at the working points is reported."""
 
 
+class ExportSettings(BaseModel):
+    """The networks as files for a trigger."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    hls4ml: bool = False
+    """Whether to write firmware of the perceptron for FPGAs, simulated bit by bit (needs the extra `hls` and g++)."""
+    hls4ml_bits: list[Annotated[int, Field(ge=4, le=64)]] = Field(default=[8, 12, 16, 24], min_length=1)
+    """Widths of the numbers in the firmware, each 4 to 64 bits; all are compiled and compared with the network."""
+
+
 class PromoteSettings(BaseModel):
     """The condition under which `promote` replaces the model in use."""
 
@@ -169,6 +180,7 @@ class Config(BaseModel):
     compare: dict[str, Any] = {}
     """Values of the study of `compare` that differ from its file, for example `{seeds: 3, train: {epochs: 5}}`."""
     evaluate: EvaluateSettings = EvaluateSettings()
+    export: ExportSettings = ExportSettings()
     promote: PromoteSettings = PromoteSettings()
     mlflow: MlflowSettings = MlflowSettings()
     allow_load_test: bool = False
@@ -211,9 +223,9 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _carried_columns_are_new(self) -> Self:
-        taken = {*COLUMNS, *events_schema().names, "probability", "predicted"}
+        taken = {*COLUMNS, *events_schema().names, "predicted", "file_uuid_high", "file_uuid_low"}
         for name in self.ingest.carry:
-            if name in taken or self.ingest.carry.count(name) > 1:
+            if name in taken or name.startswith("probability") or self.ingest.carry.count(name) > 1:
                 raise ValueError(f"ingest.carry: there is a column '{name}' already; name another branch, each once")
         return self
 

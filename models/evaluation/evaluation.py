@@ -35,7 +35,7 @@ from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import PlotLabels, save_figure
 from models.evaluation.variations import variations, with_scores, with_weights
 from models.prediction import Predictor, predict, rows_of
-from models.prediction_files import write_root
+from models.prediction_files import write_parquet, write_root
 
 #: Highest number of events for the feature importance, which shuffles and predicts them 70 times.
 _IMPORTANCE_EVENTS: Final = 20_000
@@ -95,8 +95,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate models side by side.
 
-    Writes `metrics.json`, `plots/*.png, *.pdf`, and in a folder of each model's name `predictions.parquet`,
-    `predictions.root` and `plots/`.
+    Writes `metrics.json`, `curves.json`, `working_points.json`, `plots/*.png, *.pdf`, and in a folder of each model's
+    name `predictions.parquet`, `predictions.root` and `plots/`.
 
     Args:
         candidates: The models, in the order of the report.
@@ -150,6 +150,7 @@ def evaluate(
     metrics = _metrics(predicted, task)
     (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     (out_dir / "curves.json").write_text(json.dumps(_curves(predicted)), encoding="utf-8")
+    (out_dir / "working_points.json").write_text(json.dumps(_decisions(metrics), indent=1), encoding="utf-8")
     show("drawing all")
     _plot_side_by_side(predicted, metrics, task, out_dir / "plots")
     return metrics
@@ -194,6 +195,21 @@ def _curves(predicted: Sequence[Predicted]) -> dict[str, Any]:
     }
 
 
+def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """By model: how a trigger decides at each working point, with the score of `models.evaluation.discriminant`."""
+    of_all = {"signal": metrics["signal"], "fractions": metrics["mixture"]["fractions"]}
+    return {
+        name: {
+            **of_all,
+            "points": [
+                {"signal_efficiency": each["wanted"], "threshold": each["threshold"], "measurable": each["measurable"]}
+                for each in numbers["working_points"]
+            ],
+        }
+        for name, numbers in metrics["runs"].items()
+    }
+
+
 def _num_rows(files: Sequence[Path]) -> int:
     return sum(pq.read_metadata(file).num_rows for file in files)
 
@@ -201,7 +217,7 @@ def _num_rows(files: Sequence[Path]) -> int:
 def write_predictions(predictions: pa.Table, classes: Sequence[str], folder: Path, *, has_truth: bool = True) -> None:
     """Write `predictions.parquet` and `predictions.root`, without the label if true classes are unknown."""
     kept = predictions.drop_columns(["hlf"] if has_truth else ["hlf", "label"])
-    pq.write_table(kept, folder / "predictions.parquet", compression="zstd")
+    write_parquet(kept, classes, folder / "predictions.parquet")
     write_root(kept, classes, folder / "predictions.root")
 
 

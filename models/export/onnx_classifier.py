@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from models.errors import SavedModelError
-from models.export.onnx_export import FORMAT_VERSION, OUTPUT
+from models.export.metadata import FORMAT_VERSION
+from models.export.onnx_export import OUTPUT
 from models.inputs import input_tensors
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
@@ -62,7 +63,7 @@ class OnnxClassifier:
             SavedModelError: The file is missing, no ONNX file, damaged, of another version, or its network takes other
                 features than this code computes.
         """
-        session = _session(path, threads)
+        session = open_session(path, threads=threads)
         found = session.get_modelmeta().custom_metadata_map
         version = found.get("format_version")
         if version is None:
@@ -70,6 +71,10 @@ class OnnxClassifier:
         if version != str(FORMAT_VERSION):
             raise SavedModelError(
                 f"{path}: export format version {version}; this code reads {FORMAT_VERSION}. Export the model again."
+            )
+        if any(isinstance(axis, int) for each in session.get_inputs() for axis in each.shape[:1]):
+            raise SavedModelError(
+                f"{path} takes one event a call. Give `model.onnx` beside it, which takes any number."
             )
         try:
             classes, inputs, definitions = (json.loads(found[key]) for key in ("classes", "inputs", "definitions"))
@@ -115,8 +120,36 @@ class OnnxClassifier:
         return self.run(self.prepare(columns))
 
 
-def _session(path: Path, threads: int) -> Any:
-    """An onnxruntime session of the file, on the CPU."""
+class OneEventClassifier:
+    """A file of `models.export.onnx_export.export_one_event`: a call for each event, with all rows of its particles.
+
+    Args:
+        path: The file.
+
+    Raises:
+        SavedModelError: The file is missing, no ONNX file, or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._session = open_session(path, threads=1)
+        self._shapes = {each.name: tuple(each.shape) for each in self._session.get_inputs()}
+
+    def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Probabilities, (num_events, num_classes), for columns of the features Parquet, padded with zeros."""
+        num_events = len(next(iter(columns.values())))
+        events = [
+            {name: columns[name][event].reshape(shape) for name, shape in self._shapes.items()}
+            for event in range(num_events)
+        ]
+        return np.concatenate([self._session.run([OUTPUT], each)[0] for each in events])
+
+
+def open_session(path: Path, *, threads: int) -> Any:
+    """An onnxruntime session of a file, on the CPU.
+
+    Raises:
+        SavedModelError: The file is missing, no ONNX file, or damaged.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

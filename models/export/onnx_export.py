@@ -1,11 +1,10 @@
-"""Export of a network to an ONNX file, from raw features to class probabilities."""
+"""Export of a network to ONNX files, from raw features to class probabilities."""
 
 from __future__ import annotations
 
 import copy
-import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -15,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from features.columns import INPUT_COLUMNS
+from models.export.metadata import UNKNOWN, Provenance, metadata
+from models.export.one_event_network import OneEventNetwork
 from models.networks.classifier import Classifier
-from models.saved_model import ModelSpec, inputs_json
+from models.saved_model import ModelSpec
 
-#: Version of the file's metadata, inputs and output.
-FORMAT_VERSION: Final = 1
 #: Name of the output, (batch, num_classes).
 OUTPUT: Final = "probability"
-#: From 2022: runtimes of today and of some years ago read it.
-OPSET: Final = 17
+#: From 2021: onnxruntime 1.10 and later read it.
+OPSET: Final = 15
 #: Axes of the inputs with any length.
 DYNAMIC_AXES: Final = {
     name: {0: "batch", 1: "num_rows"} if len(column.shape) == 2 else {0: "batch"}
@@ -43,9 +42,9 @@ class ProbabilityNetwork(nn.Module):
         return torch.softmax(self.network(*columns), dim=1)
 
 
-def exportable(model: Classifier) -> ProbabilityNetwork:
-    """A copy that gives probabilities: on the CPU, in single precision and evaluation mode, without gradients."""
-    return ProbabilityNetwork(copy.deepcopy(model).cpu().float()).eval().requires_grad_(False)
+def single_precision(model: Classifier) -> Classifier:
+    """A copy on the CPU, in single precision and evaluation mode, without gradients."""
+    return copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
 
 
 def example_inputs(names: Sequence[str]) -> tuple[Tensor, ...]:
@@ -60,19 +59,7 @@ def example_inputs(names: Sequence[str]) -> tuple[Tensor, ...]:
     )
 
 
-def metadata(spec: ModelSpec, run_id: str) -> dict[str, str]:
-    """Metadata of an exported file; lists and dictionaries are JSON."""
-    return {
-        "format_version": str(FORMAT_VERSION),
-        "run_id": run_id,
-        "classes": json.dumps(spec.classes),
-        "inputs": json.dumps(inputs_json(spec.settings)),
-        "settings": json.dumps(spec.settings.to_json()),
-        "definitions": json.dumps(spec.definitions),
-    }
-
-
-def export_onnx(model: Classifier, spec: ModelSpec, path: Path, *, run_id: str = "") -> None:
+def export_onnx(model: Classifier, spec: ModelSpec, path: Path, provenance: Provenance = UNKNOWN) -> None:
     """Write an ONNX file atomically; the same model gives the same bytes.
 
     Inputs are the network's columns: `hlf` (batch, NUM_HLF) float32, `particles` (batch, num_rows, 19) float32,
@@ -84,25 +71,69 @@ def export_onnx(model: Classifier, spec: ModelSpec, path: Path, *, run_id: str =
         model: The network; it stays unchanged.
         spec: Specification of the network.
         path: The file; its folder exists.
-        run_id: The run that the model comes from.
+        provenance: Where the network comes from.
+    """
+    network = ProbabilityNetwork(single_precision(model))
+    axes = {**{name: DYNAMIC_AXES[name] for name in model.inputs}, OUTPUT: {0: "batch"}}
+    examples = dict(zip(model.inputs, example_inputs(model.inputs), strict=True))
+    write_onnx(network, examples, axes, metadata(spec, model.inputs, provenance), path)
+
+
+def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance: Provenance = UNKNOWN) -> None:
+    """Write an ONNX file for one event a call atomically, with fixed shapes and few operators.
+
+    Inputs are `hlf` (1, NUM_HLF) and `particles` (1, 801, 19), as far as the network takes them. The rows behind the
+    last particle are 0, and an event has at least one, its lepton. The output `probability` is (1, num_classes).
+
+    Args:
+        model: The network; it stays unchanged.
+        spec: Specification of the network.
+        path: The file; its folder exists.
+        provenance: Where the network comes from.
+
+    Raises:
+        ValueError: The network has no form for one event.
+    """
+    network = OneEventNetwork(single_precision(model)).eval().requires_grad_(False)
+    examples = {name: torch.zeros(1, *INPUT_COLUMNS[name].shape) for name in network.inputs}
+    write_onnx(network, examples, {}, metadata(spec, network.inputs, provenance), path)
+
+
+def write_onnx(
+    network: nn.Module,
+    examples: Mapping[str, Tensor],
+    axes: Mapping[str, Mapping[int, str]],
+    properties: dict[str, str],
+    path: Path,
+    *,
+    output: str = OUTPUT,
+) -> None:
+    """Write a module as an ONNX file, all or nothing.
+
+    Args:
+        network: The module, from tensors to one tensor.
+        examples: Inputs by name.
+        axes: Names of the axes with any length, by name of the input or output and number of the axis.
+        properties: Metadata of the file.
+        path: The file; its folder exists.
+        output: Name of the output.
     """
     temporary = path.with_name(f".{path.name}")
-    axes = {name: DYNAMIC_AXES[name] for name in model.inputs}
     try:
         with _without_exporter_warnings():
             # The newer exporter (dynamo) would make the length of the example's particle lists a constant.
             torch.onnx.export(
-                exportable(model),
-                example_inputs(model.inputs),
+                network,
+                tuple(examples.values()),
                 temporary,
-                input_names=list(model.inputs),
-                output_names=[OUTPUT],
-                dynamic_axes={**axes, OUTPUT: {0: "batch"}},
+                input_names=list(examples),
+                output_names=[output],
+                dynamic_axes=axes,
                 opset_version=OPSET,
                 dynamo=False,
             )
         exported = onnx.load(temporary)
-        onnx.helper.set_model_props(exported, metadata(spec, run_id))
+        onnx.helper.set_model_props(exported, properties)
         onnx.checker.check_model(exported, full_check=True)
         onnx.save(exported, temporary)
         temporary.replace(path)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.errors import InputError
-from models.export.onnx_classifier import OnnxClassifier
 from models.networks.classifier import Classifier
 
 #: Largest difference of a probability that rounding in single precision explains.
@@ -19,9 +18,16 @@ PARITY_TOLERANCE: Final = 1e-5
 Columns = Mapping[str, NDArray[Any]]
 
 
+class Exported(Protocol):
+    """A network from an exported file."""
+
+    def probabilities(self, columns: Columns) -> NDArray[np.float32]:
+        """Class probabilities, (num_events, num_classes), for columns as for `models.inputs.input_tensors`."""
+
+
 def largest_difference(
     model: Classifier,
-    exported: OnnxClassifier,
+    exported: Exported,
     columns: Columns,
     *,
     batch_sizes: Sequence[int] = (1, 2, 7, 64, 512),
@@ -56,7 +62,7 @@ def largest_difference(
     return float(np.max([_difference(model, exported, events, size) for events in variants for size in batch_sizes]))
 
 
-def _difference(model: Classifier, exported: OnnxClassifier, columns: Columns, batch_size: int) -> float:
+def _difference(model: Classifier, exported: Exported, columns: Columns, batch_size: int) -> float:
     """The largest difference of a probability in one batch."""
     order = np.arange(batch_size) % len(columns[model.inputs[0]])
     batch = {name: values[order] for name, values in columns.items()}

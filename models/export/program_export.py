@@ -1,21 +1,26 @@
-"""Export of a network to a torch program, for users of torch without this project."""
+"""A network as a torch program, for users of torch without this project."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 # A private function of torch, but the only way to a GRU over lists of any length: without it torch.export unrolls the
 # GRU over the particles of the example. Only the export needs it; the file holds torch's own GRU.
 from torch.export._patches import register_gru_while_loop_decomposition
 
-from models.export.onnx_export import DYNAMIC_AXES, ProbabilityNetwork, example_inputs, exportable, metadata
+from models.export.metadata import UNKNOWN, Provenance, metadata
+from models.export.onnx_export import DYNAMIC_AXES, ProbabilityNetwork, example_inputs, single_precision
+from models.inputs import input_tensors
 from models.networks.classifier import Classifier
 from models.saved_model import ModelSpec
 
@@ -23,7 +28,29 @@ from models.saved_model import ModelSpec
 METADATA_FILE: Final = "metadata.json"
 
 
-def export_program(model: Classifier, spec: ModelSpec, path: Path, *, run_id: str = "") -> None:
+class ProgramClassifier:
+    """A file of `export_program`, run by torch.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        files = {METADATA_FILE: ""}
+        with path.open("rb") as stream:
+            self._program = torch.export.load(stream, extra_files=files).module()
+        self.metadata: dict[str, str] = json.loads(files[METADATA_FILE])
+        """The metadata of the ONNX file."""
+        self.inputs = tuple(json.loads(self.metadata["inputs"]))
+
+    def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Probabilities, (num_events, num_classes), for columns as for `models.inputs.input_tensors`."""
+        with torch.inference_mode():
+            found: Tensor = self._program(*input_tensors(columns, self.inputs, dtype=torch.float32))
+        return np.asarray(found.numpy(), dtype=np.float32)
+
+
+def export_program(model: Classifier, spec: ModelSpec, path: Path, provenance: Provenance = UNKNOWN) -> None:
     """Write a program for `torch.export.load` atomically.
 
     The program takes the network's raw columns by position, as in `export_onnx`, and gives the class probabilities
@@ -34,14 +61,15 @@ def export_program(model: Classifier, spec: ModelSpec, path: Path, *, run_id: st
         model: The network; it stays unchanged.
         spec: Specification of the network.
         path: The file, usually `*.pt2`; its folder exists.
-        run_id: The run that the model comes from.
+        provenance: Where the network comes from.
     """
-    program = _program(exportable(model), model.inputs)
+    program = _program(ProbabilityNetwork(single_precision(model)), model.inputs)
+    content = metadata(spec, model.inputs, provenance)
     temporary = path.with_name(f".{path.name}")
     try:
         # A stream, since torch demands file names that end in .pt2.
         with temporary.open("wb") as stream:
-            torch.export.save(program, stream, extra_files={METADATA_FILE: json.dumps(metadata(spec, run_id))})
+            torch.export.save(program, stream, extra_files={METADATA_FILE: json.dumps(content)})
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -20,7 +20,16 @@ from pipeline.runs.seen_events import count_seen, dataset_of, identities
 _NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
 #: Other names in the folder of an evaluation: its own files, and its reference model.
 _TAKEN: Final = frozenset(
-    {"plots", "events", "features", "boosted-trees", "metrics.json", "curves.json", "evaluation.json"}
+    {
+        "plots",
+        "events",
+        "features",
+        "boosted-trees",
+        "metrics.json",
+        "curves.json",
+        "working_points.json",
+        "evaluation.json",
+    }
 )
 
 

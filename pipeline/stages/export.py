@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pipeline.config import Config
+from pipeline.config import Config, flat_items
+from pipeline.runs.outputs import digest_of
+from pipeline.runs.provenance import code_version
+from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage
-from pipeline.terminal.tables import export_table
+from pipeline.terminal.tables import export_table, firmware_table
+
+if TYPE_CHECKING:
+    from features.dataset import FeatureDataset
+    from models.export.metadata import Provenance
+    from models.networks.classifier import Classifier
 
 #: Number of events of the test split for parity and latency.
 _EVENTS: Final = 64
+#: Firmware with at least this number of bits has to agree with its network; narrower firmware rounds more.
+_WIDE: Final = 20
+_FIRMWARE_TOLERANCE: Final = 0.01
+#: Highest number of events for the ranges of the firmware's numbers, and for its simulation.
+_SIMULATED: Final = 2000
+_WORKING_POINTS: Final = "working_points.json"
 
 
 class Export(Stage):
@@ -21,30 +37,33 @@ class Export(Stage):
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "features": ("dataset.json", "test/*"),
         "train": ("*/model/*",),
+        "evaluate": (_WORKING_POINTS,),
     }
+    optional_upstream: ClassVar[tuple[str, ...]] = ("evaluate",)
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks."""
         return (f"pipeline.stages.{self.name}", *(f"models.networks.{network}" for network in config.model.names))
 
-    def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
-        """None: the result depends on the networks only."""
-        return {}
+    def config_items(self, config: Config) -> dict[str, Any]:
+        """The section `export`; of the firmware only where it is wanted."""
+        return flat_items(config.export, "export") if config.export.hls4ml else {}
 
     def run(self, context: Context) -> Result:
-        """Write `<network>/model.onnx`, `<network>/model.pt2` and `export.json`."""
+        """Write `export.json`, and for each network `model.onnx`, `one_event.onnx`, `model.pt2` and `config.pbtxt`."""
         from training.threads import use_threads
 
         use_threads(context.config.train.threads)
-        trained = context.upstream["train"]
-        networks = list(trained.manifest["counters"]["networks"])
+        networks = list(context.upstream["train"].manifest["counters"]["networks"])
         found = {}
         with context.bar("export", "networks") as bar:
             for number, network in enumerate(networks):
                 bar(number, len(networks), network)
-                found[network] = _export(context, network, f"train {trained.name}")
+                found[network] = _export(context, network)
         (context.out_dir / "export.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
         context.console.print(export_table(found))
+        if any(each["firmware"] for each in found.values()):
+            context.console.print(firmware_table(found))
         return Result(
             summary=", ".join(
                 f"{network}: {each['bytes'] / 1000:,.0f} kB, {each['latency_us']['p50']:,.0f} us an event"
@@ -53,45 +72,114 @@ class Export(Stage):
             counters={"networks": found},
             checks=[
                 Check(
-                    f"{network}: ONNX agrees with torch",
-                    each["largest_difference"] <= each["tolerance"],
-                    f"largest difference of probabilities {each['largest_difference']:.1e} <= {each['tolerance']:g}",
+                    f"{network}: {file} agrees with torch",
+                    difference <= each["tolerance"],
+                    f"largest difference of probabilities {difference:.1e} <= {each['tolerance']:g}",
                 )
                 for network, each in found.items()
+                for file, difference in each["differences"].items()
+            ]
+            + [
+                Check(
+                    f"{network}: firmware with {one['bits']} bits agrees with torch",
+                    one["largest_difference"] <= _FIRMWARE_TOLERANCE,
+                    f"largest difference of probabilities {one['largest_difference']:.1e} <= {_FIRMWARE_TOLERANCE:g}",
+                )
+                for network, each in found.items()
+                for one in each["firmware"]
+                if one["bits"] >= _WIDE
             ],
         )
 
 
-def _export(context: Context, network: str, run_id: str) -> dict[str, Any]:
+def _export(context: Context, network: str) -> dict[str, Any]:
     """Export one network; returns the measurements."""
     import pyarrow.parquet as pq
 
     from features.dataset import FeatureDataset
     from features.matrices import columns_of, model_inputs
     from models.export.latency import measure_latency, measure_throughput
-    from models.export.onnx_classifier import OnnxClassifier
-    from models.export.onnx_export import export_onnx
+    from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
+    from models.export.onnx_export import export_one_event, export_onnx
     from models.export.parity import PARITY_TOLERANCE, largest_difference
-    from models.export.program_export import export_program
+    from models.export.program_export import ProgramClassifier, export_program
+    from models.export.triton import triton_config
     from models.saved_model import load_model
 
     dataset = FeatureDataset.load(context.upstream["features"].folder)
     model, spec = load_model(context.upstream["train"].folder / network / "model")
-    folder = context.out_dir / network
+    folder, provenance = context.out_dir / network, _provenance(context, network)
     folder.mkdir()
-    export_onnx(model, spec, folder / "model.onnx", run_id=run_id)
-    export_program(model, spec, folder / "model.pt2")
     with pq.ParquetFile(dataset.files("test")[0]) as parquet:
         batch = next(parquet.iter_batches(_EVENTS, columns=columns_of(model.inputs)))
     columns = model_inputs(batch, model.inputs, most_particles=None)
+    export_onnx(model, spec, folder / "model.onnx", provenance)
     exported = OnnxClassifier.load(folder / "model.onnx")
+    differences = {"model.onnx": largest_difference(model, exported, columns)}
+    export_program(model, spec, folder / "model.pt2", provenance)
+    program = ProgramClassifier(folder / "model.pt2")
+    differences["model.pt2"] = largest_difference(model, program, columns, batch_sizes=(1, 2, _EVENTS))
+    if model.parts() is not None:
+        export_one_event(model, spec, folder / "one_event.onnx", provenance)
+        one = OneEventClassifier(folder / "one_event.onnx")
+        differences["one_event.onnx"] = largest_difference(model, one, columns, batch_sizes=(_EVENTS,))
+    firmware = _firmware(context, model, dataset, folder) if context.config.export.hls4ml else []
+    (folder / "config.pbtxt").write_text(triton_config(spec.settings, len(spec.classes)), encoding="utf-8")
     return {
         "bytes": (folder / "model.onnx").stat().st_size,
         "inputs": list(exported.inputs),
         "classes": exported.classes,
         "tolerance": PARITY_TOLERANCE,
-        "largest_difference": largest_difference(model, exported, columns),
+        "largest_difference": differences["model.onnx"],
+        "differences": differences,
+        "firmware": firmware,
         "latency_us": measure_latency(exported, columns, calls=1000 if "particles" in columns else 10_000)._asdict(),
         "events_per_second": measure_throughput(exported, columns),
         "mean_particles": float(columns["num_particles"].mean()) if "particles" in columns else None,
     }
+
+
+def _firmware(context: Context, model: Classifier, dataset: FeatureDataset, folder: Path) -> list[dict[str, Any]]:
+    """Write the firmware of a perceptron below `hls4ml/`; returns how each width differs; empty for other networks."""
+    import pyarrow.parquet as pq
+
+    from features.matrices import columns_of, model_inputs
+    from models.export.hls4ml_export import convertible, export_firmware
+
+    if not convertible(model):
+        return []
+    (folder / "hls4ml").mkdir()
+    train, test = (
+        model_inputs(pq.read_table(dataset.files(split)[0], columns=columns_of(["hlf"])).slice(0, _SIMULATED), ["hlf"])[
+            "hlf"
+        ]
+        for split in ("train", "test")
+    )
+    found = export_firmware(model, train, test, folder / "hls4ml", bits=context.config.export.hls4ml_bits)
+    return [each._asdict() for each in found]
+
+
+def _provenance(context: Context, network: str) -> Provenance:
+    """Where a network comes from, and its thresholds if it is evaluated."""
+    from models.export.metadata import Provenance
+
+    trained, features = context.upstream["train"], context.upstream["features"]
+    evaluated, points = context.upstream.get("evaluate"), None
+    # Evaluations of earlier code have no such file.
+    if evaluated is not None and (evaluated.folder / _WORKING_POINTS).is_file():
+        points = json.loads((evaluated.folder / _WORKING_POINTS).read_text(encoding="utf-8")).get(network)
+    # The records of a training hold its times, so no other training has the same files.
+    return Provenance(
+        run_id=f"train {trained.name} {_digest(trained, f'{network}/*', of='digest')[:16]}",
+        code={"train": trained.manifest["code_version"], "export": code_version()},
+        digests={
+            "features": _digest(features, "train/*", of="content"),
+            "network": _digest(trained, f"{network}/model/*", of="content"),
+        },
+        working_points=points,
+    )
+
+
+def _digest(version: Version, pattern: str, *, of: str) -> str:
+    """One digest of the files of a version that match a pattern: of their bytes (`digest`) or their `content`."""
+    return digest_of({each.path: getattr(each, of) for each in version.files if fnmatchcase(each.path, pattern)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,10 @@ def test_files_are_those_of_a_test_split_and_nothing_else_is_left(made: Made) ->
     left = {path.relative_to(made.folder) for path in made.folder.rglob("*") if path.is_file()}
     assert left == {file.relative_to(made.folder) for file in made.result.files}
     assert [path.name for path in made.folder.iterdir()] == ["test"]
-    assert pq.read_schema(made.result.files[0]).equals(features_schema())
+    schema = pq.read_schema(made.result.files[0])
+    assert schema.equals(features_schema())
+    assert json.loads(schema.metadata[b"classes"]) == CLASSES
+    assert json.loads(schema.metadata[b"columns"])["particle_vertex_z"]["unit"] == "mm"
 
 
 def test_counters_add_up(made: Made) -> None:

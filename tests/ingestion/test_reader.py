@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ def test_the_table_has_the_schema_and_the_identity(tmp_path: Path) -> None:
     path = write_delphes(tmp_path / "a.root", [made_event(electrons=[ELECTRON], weight=-2.0)])
     table = select(path).table
     assert table.schema.equals(events_schema())
+    columns = json.loads(table.schema.metadata[b"columns"])
+    assert columns["tracks"]["x"] == {"unit": "mm", "branch": "EFlowTrack.X"}
+    assert columns["met"]["unit"] == "GeV"
     (row,) = table.select(["file_uuid", "entry", "sample", "label", "weight"]).to_pylist()
     assert row == {"file_uuid": info_of(path).uuid, "entry": 0, "sample": "made", "label": 2, "weight": -2.0}
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pyarrow.parquet as pq
 import pytest
 from command_line import SAMPLES, STAGES, small_config, version_folders, versions
@@ -100,6 +102,28 @@ def test_predictions_are_keyed_by_events_of_the_test_split(finished: Finished) -
         for row in pq.read_table(part, columns=["file_uuid", "entry"]).to_pylist()
     }
     assert predicted == test
+
+
+def test_exported_files_say_where_they_come_from_and_how_a_trigger_decides(finished: Finished) -> None:
+    (folder,) = finished.run_dir.glob("export/*/hlf")
+    assert {path.name for path in folder.iterdir()} == {"model.onnx", "one_event.onnx", "model.pt2", "config.pbtxt"}
+    every, one = (
+        {each.key: each.value for each in onnx.load(folder / name).metadata_props}
+        for name in ("model.onnx", "one_event.onnx")
+    )
+    assert every == one
+    (evaluated,) = finished.run_dir.glob("evaluate/*/metrics.json")
+    metrics = json.loads(evaluated.read_text())
+    points = json.loads(every["working_points"])
+    assert points["signal"] == metrics["signal"] == "ttbar"
+    assert points["fractions"] == metrics["mixture"]["fractions"]
+    assert [(each["signal_efficiency"], each["threshold"]) for each in points["points"]] == [
+        (each["wanted"], each["threshold"]) for each in metrics["runs"]["hlf"]["working_points"]
+    ]
+    current = versions(finished.run_dir)
+    assert re.fullmatch(rf"train {current['train']} [0-9a-f]{{16}}", every["run_id"])
+    assert json.loads(every["code"]).keys() == {"train", "export"}
+    assert len(set(json.loads(every["digests"]).values())) == 2
 
 
 def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:

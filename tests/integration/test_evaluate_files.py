@@ -134,7 +134,7 @@ def scores_of(folder: Path, features: dict[Keys, NDArray[np.float32]], keys: lis
 
 
 def probabilities(table: pa.Table) -> NDArray[np.float32]:
-    return np.stack(table["probability"].to_numpy())
+    return np.stack([table[f"probability_{name}"].to_numpy() for name in ("QCD", "ttbar", "Wjets")], axis=1)
 
 
 def strict(path: Path) -> Any:
@@ -173,7 +173,8 @@ def test_what_is_not_known_is_not_written(predicted: Path) -> None:
     for name in ("hlf", "boosted-trees"):
         assert {path.name for path in (predicted / name).iterdir()} == {"predictions.parquet", "predictions.root"}
         assert pq.read_schema(predicted / name / "predictions.parquet").names == [
-            "file_uuid", "entry", "sample", "weight", "probability"
+            "file_uuid", "entry", "sample", "weight",
+            "predicted", "probability_QCD", "probability_ttbar", "probability_Wjets",
         ]  # fmt: skip
     assert strict(predicted / "evaluation.json")["events"] == str(NEW["ttbar"])
 
@@ -186,6 +187,7 @@ def test_the_root_file_says_the_same_and_joins_to_the_input(predicted: Path) -> 
     assert list(zip(found["file_uuid"], found["entry"].tolist(), strict=True)) == keys_of(table)
     scores = np.stack([found[f"probability_{name}"] for name in ("QCD", "ttbar", "Wjets")], axis=1)
     np.testing.assert_array_equal(scores, probabilities(table))
+    np.testing.assert_array_equal(table["predicted"].to_numpy(), scores.argmax(axis=1))
     np.testing.assert_array_equal(found["predicted"], scores.argmax(axis=1))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from uuid import UUID
 
@@ -13,7 +14,7 @@ import pytest
 import uproot
 
 from models.errors import InputError, ModelError
-from models.prediction_files import probability_branches, read_root, write_root
+from models.prediction_files import probability_branches, read_root, write_parquet, write_root
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 CLASSES = ["QCD", "ttbar", "W+jets"]
@@ -60,6 +61,7 @@ def test_the_tree_says_all_of_each_event(tmp_path: Path, predictions: pa.Table) 
         assert tree.title == '["QCD", "ttbar", "W+jets"]'
         assert tree.typenames() == {
             **dict.fromkeys(["file_uuid", "sample"], "char*"),
+            **dict.fromkeys(["file_uuid_high", "file_uuid_low"], "uint64_t"),
             **dict.fromkeys(["entry", "label"], "int64_t"),
             "weight": "double",
             "predicted": "int64_t",
@@ -79,7 +81,7 @@ def test_it_joins_to_the_parquet_predictions_and_to_the_root_files_of_the_events
         with uproot.open(source) as file:
             uuids.append(str(file.file.uuid))
     predictions = pa.concat_tables([made([uuid] * 50, seed=seed) for seed, uuid in enumerate(uuids)])
-    pq.write_table(predictions, tmp_path / "p.parquet")
+    write_parquet(predictions, CLASSES, tmp_path / "p.parquet")
     write_root(predictions, CLASSES, tmp_path / "p.root", chunk_rows=70)
     with uproot.open(tmp_path / "p.root") as file:
         rows = file["predictions"].arrays()
@@ -87,8 +89,9 @@ def test_it_joins_to_the_parquet_predictions_and_to_the_root_files_of_the_events
     assert len(parquet) == len(rows) == 150
     for row in rows.to_list():
         match = parquet[row["file_uuid"], row["entry"]]
-        assert [row[name] for name in probability_branches(CLASSES)] == match["probability"]
-        assert (row["label"], row["weight"]) == (match["label"], match["weight"])
+        same = [*probability_branches(CLASSES), "predicted", "label", "weight", "sample"]
+        assert {name: row[name] for name in same} == {name: match[name] for name in same}
+        assert (row["file_uuid_high"] << 64) + row["file_uuid_low"] == UUID(row["file_uuid"]).int
     # As the documentation of `write_root` joins.
     for source in sources:
         with uproot.open(source) as events:
@@ -96,6 +99,25 @@ def test_it_joins_to_the_parquet_predictions_and_to_the_root_files_of_the_events
             assert sorted(chosen.entry.to_list()) == list(range(50))
             met = events["Delphes/MissingET/MissingET.MET"].array()[chosen.entry]
             assert ak.num(met).to_list() == [1] * 50
+
+
+def test_parquet_says_in_its_metadata_what_its_columns_are(tmp_path: Path, predictions: pa.Table) -> None:
+    write_parquet(predictions, CLASSES, tmp_path / "a.parquet")
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table.column_names == [
+        "file_uuid", "sample", "entry", "label", "weight", "predicted", *probability_branches(CLASSES)
+    ]  # fmt: skip
+    np.testing.assert_array_equal(
+        np.stack([table[name].to_numpy() for name in probability_branches(CLASSES)], axis=1),
+        np.stack(predictions["probability"].to_numpy()),
+    )
+    metadata = pq.read_metadata(tmp_path / "a.parquet").metadata
+    assert json.loads(metadata[b"classes"]) == CLASSES
+    found = json.loads(metadata[b"columns"])
+    assert list(found) == ["predicted", *probability_branches(CLASSES)]
+    assert found["probability_Wjets"]["definition"].startswith("probability of W+jets")
+    write_parquet(predictions.slice(0, 0), CLASSES, tmp_path / "none.parquet")
+    assert pq.read_schema(tmp_path / "none.parquet").equals(table.schema)
 
 
 def test_a_file_without_events_is_a_file(tmp_path: Path, predictions: pa.Table) -> None:

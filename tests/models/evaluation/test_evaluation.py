@@ -35,6 +35,7 @@ from models.evaluation.style import PlotLabels, save_figure
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
 from models.prediction import predict, rows_of
+from models.prediction_files import probability_branches
 
 HISTORY = [{"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5} for epoch in range(5)]
 RATES = {"QCD": 4000.0, "ttbar": 10.0, "W+jets": 300.0}
@@ -136,7 +137,8 @@ def predictions_of(done: Done, name: str) -> tuple[np.ndarray, np.ndarray, np.nd
     """Labels and probabilities as they were written, and weights within classes."""
     table = pq.read_table(done.folder / name / "predictions.parquet")
     labels = table["label"].to_numpy()
-    return labels, rows_of(table, "probability").astype(float), within_classes(labels, table["weight"].to_numpy())
+    scores = np.stack([table[name].to_numpy() for name in probability_branches(CLASSES)], axis=1)
+    return labels, scores.astype(float), within_classes(labels, table["weight"].to_numpy())
 
 
 def refuse_constant(word: str) -> None:
@@ -145,7 +147,7 @@ def refuse_constant(word: str) -> None:
 
 @pytest.mark.slow
 def test_all_files_are_written_and_learning_curves_where_there_is_a_history(done: Done) -> None:
-    expected = {"metrics.json", "curves.json"}
+    expected = {"metrics.json", "curves.json", "working_points.json"}
     for name in ("background_efficiency", "rejection", "importance"):
         expected |= {f"plots/{name}.png", f"plots/{name}.pdf"}
     for candidate in done.candidates:
@@ -167,11 +169,30 @@ def test_what_is_returned_is_what_the_file_says_in_strict_json(done: Done) -> No
     }
 
 
+def test_working_points_decide_about_the_predictions_as_the_metrics_say(done: Done) -> None:
+    """As docs/trigger.md says: with the thresholds and fractions, and the columns of the predictions."""
+    content = json.loads((done.folder / "working_points.json").read_text(encoding="utf-8"))
+    assert list(content) == list(done.metrics["runs"])
+    for name, found in content.items():
+        labels, scores, weights = predictions_of(done, name)
+        signal = scores[:, CLASSES.index(found["signal"])]
+        background = sum(part * scores[:, CLASSES.index(each)] for each, part in found["fractions"].items())
+        is_signal = labels == CLASSES.index(found["signal"])
+        for point, measured in zip(found["points"], done.metrics["runs"][name]["working_points"], strict=True):
+            passes = (signal / (signal + background) >= point["threshold"]) & is_signal
+            kept = weights[passes].sum() / weights[is_signal].sum()
+            assert kept == pytest.approx(measured["signal"]["value"])
+            assert kept >= point["signal_efficiency"] - 1e-9
+
+
 def test_all_models_predict_the_same_events_in_the_order_of_the_files(done: Done) -> None:
     rows = pa.concat_tables([pq.read_table(file) for file in done.dataset.files("test")])
     for name in done.metrics["runs"]:
         table = pq.read_table(done.folder / name / "predictions.parquet")
-        assert table.column_names == ["file_uuid", "entry", "sample", "label", "weight", "probability"]
+        assert table.column_names == [
+            "file_uuid", "entry", "sample", "label", "weight",
+            "predicted", "probability_QCD", "probability_ttbar", "probability_Wjets",
+        ]  # fmt: skip
         for column in ("file_uuid", "entry", "sample", "label", "weight"):
             assert table[column].to_pylist() == rows[column].to_pylist()
 
@@ -376,9 +397,12 @@ def test_a_class_without_training_events_is_named(done: Done, unsaved: list[str]
 
 
 def test_predictions_without_truth_have_no_label(tmp_path: Path) -> None:
-    table = pa.table({"file_uuid": ["u"], "entry": [1], "sample": ["s"], "label": [0], "weight": [1.0], "hlf": [[1.0]]})
-    table = table.append_column("probability", [[[0.5, 0.5]]])
+    uuid = ["12345678-1234-5678-1234-567812345678"]
+    table = pa.table({"file_uuid": uuid, "entry": [1], "sample": ["s"], "label": [0], "weight": [1.0], "hlf": [[1.0]]})
+    table = table.append_column("probability", [[[0.25, 0.75]]])
     write_predictions(table, ["a", "b"], tmp_path, has_truth=False)
-    names = pq.read_schema(tmp_path / "predictions.parquet").names
-    assert names == ["file_uuid", "entry", "sample", "weight", "probability"]
+    found = pq.read_table(tmp_path / "predictions.parquet")
+    assert found.drop_columns(["file_uuid"]).to_pylist() == [
+        {"entry": 1, "sample": "s", "weight": 1.0, "predicted": 1, "probability_a": 0.25, "probability_b": 0.75}
+    ]
     assert (tmp_path / "predictions.root").exists()

@@ -15,8 +15,9 @@ from networks import NAMES, made_network, made_spec
 
 from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
 from models.errors import InputError, SavedModelError
+from models.export.metadata import FORMAT_VERSION
 from models.export.onnx_classifier import OnnxClassifier
-from models.export.onnx_export import FORMAT_VERSION, export_onnx
+from models.export.onnx_export import export_one_event, export_onnx
 from models.networks.registry import NETWORKS, ModelName
 
 Columns = dict[str, np.ndarray[Any, Any]]
@@ -166,3 +167,10 @@ def test_classes_that_do_not_fit_the_output_are_refused(path: Path, classes: Any
     change_metadata(path, classes=json.dumps(classes))
     with pytest.raises(SavedModelError, match="with the classes"):
         OnnxClassifier.load(path)
+
+
+@every_network
+def test_a_file_for_one_event_is_refused_where_batches_are_needed(tmp_path: Path, name: ModelName) -> None:
+    export_one_event(made_network(name), made_spec(name), tmp_path / "one_event.onnx")
+    with pytest.raises(SavedModelError, match=r"one_event\.onnx takes one event a call\. Give `model\.onnx`"):
+        OnnxClassifier.load(tmp_path / "one_event.onnx")

@@ -16,10 +16,17 @@ from networks import NAMES, SCALERS, made_network, made_spec, random_events, run
 from torch import Tensor
 
 from features.columns import HLF_NAMES, NUM_HLF, PARTICLE_FEATURE_NAMES
-from models.export.onnx_export import FORMAT_VERSION, export_onnx
+from models.export.metadata import FORMAT_VERSION, Provenance
+from models.export.onnx_export import OPSET, export_onnx
 from models.networks.registry import NETWORKS, ModelName
 from models.saved_model import inputs_json
 
+PROVENANCE = Provenance(
+    "train 0001-abcdef01 0123456789abcdef",
+    {"train": "commit 1", "export": "commit 2"},
+    {"features": "aa", "network": "bb"},
+    {"signal": "ttbar", "fractions": {"QCD": 0.9, "W+jets": 0.1}, "points": [{"threshold": 0.25}]},
+)
 every_network = pytest.mark.parametrize("name", NAMES)
 with_particles = pytest.mark.parametrize("name", ["particles", "inclusive"])
 
@@ -94,16 +101,19 @@ def test_more_particles_than_rows_are_an_error(tmp_path: Path, name: ModelName) 
 @every_network
 def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: ModelName) -> None:
     spec = made_spec(name)._replace(definitions={"jet_min_pt": 30.0})
-    export_onnx(made_network(spec), spec, tmp_path / "model.onnx", run_id="20260101-120000-abcdef")
+    export_onnx(made_network(spec), spec, tmp_path / "model.onnx", PROVENANCE)
     properties = {each.key: each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props}
     assert properties.pop("format_version") == str(FORMAT_VERSION)
-    assert properties.pop("run_id") == "20260101-120000-abcdef"
+    assert properties.pop("run_id") == "train 0001-abcdef01 0123456789abcdef"
     content = {key: json.loads(value) for key, value in properties.items()}
     assert content == {
         "classes": CLASSES,
         "inputs": inputs_json(NETWORKS[name]()),
         "settings": spec.settings.to_json(),
         "definitions": {"jet_min_pt": 30.0},
+        "code": {"train": "commit 1", "export": "commit 2"},
+        "digests": {"features": "aa", "network": "bb"},
+        "working_points": PROVENANCE.working_points,
     }
     assert list(content["inputs"]) == list(NETWORKS[name].inputs)
     names = {"hlf": list(HLF_NAMES), "particles": list(PARTICLE_FEATURE_NAMES), "num_particles": ["num_particles"]}
@@ -140,6 +150,15 @@ def test_the_model_is_left_as_it_is_and_double_precision_becomes_single(tmp_path
     expected = torch.softmax(run(model.eval(), events), dim=1).detach().numpy()
     single = {column: value.float() if value.is_floating_point() else value for column, value in events.items()}
     np.testing.assert_allclose(output(session, single), expected, rtol=0, atol=1e-5)
+
+
+@every_network
+def test_the_file_has_the_operators_and_the_format_of_onnxruntime_1_10(tmp_path: Path, name: ModelName) -> None:
+    """That release reads operators up to opset 15 and files up to IR version 8."""
+    exported(name, tmp_path / "model.onnx")
+    model = onnx.load(tmp_path / "model.onnx")
+    assert [(each.domain, each.version) for each in model.opset_import] == [("", OPSET)]
+    assert (OPSET, model.ir_version) <= (15, 8)
 
 
 def test_the_number_of_classes_and_layers_are_those_of_the_network(tmp_path: Path) -> None:

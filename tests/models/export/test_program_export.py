@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from feature_datasets import CLASSES
+from feature_datasets import made_particles
 from networks import NAMES, made_network, made_spec, random_events, run
 
-from models.export.program_export import METADATA_FILE, export_program
+from features.columns import NUM_HLF
+from models.export.metadata import Provenance, metadata
+from models.export.program_export import ProgramClassifier, export_program
 from models.networks.classifier import Classifier
-from models.networks.registry import NETWORKS, ModelName
-from models.saved_model import inputs_json
+from models.networks.registry import ModelName
 
 every_network = pytest.mark.parametrize("name", NAMES)
 
@@ -31,6 +32,17 @@ torch.save(probability.detach(), outputs)
 
 def expected_of(model: Classifier, events: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.softmax(run(model, events), dim=1).detach()
+
+
+def events_of(lengths: list[int]) -> dict[str, np.ndarray]:
+    """Events as they lie in the features Parquet."""
+    rng = np.random.default_rng(1)
+    particles = made_particles(rng, np.zeros(len(lengths), dtype=int), np.array(lengths))
+    return {
+        "hlf": rng.normal(100, 50, (len(lengths), NUM_HLF)).astype(np.float32),
+        "particles": particles.reshape(len(lengths), -1),
+        "num_particles": np.array(lengths, dtype=np.int32),
+    }
 
 
 @every_network
@@ -83,14 +95,16 @@ def test_a_program_does_not_say_where_it_was_made(tmp_path: Path, name: ModelNam
 
 
 @every_network
-def test_the_metadata_are_in_the_archive(tmp_path: Path, name: ModelName) -> None:
-    export_program(made_network(name), made_spec(name), tmp_path / "model.pt2", run_id="some run")
-    files = {METADATA_FILE: ""}
-    torch.export.load(tmp_path / "model.pt2", extra_files=files)
-    content = json.loads(files[METADATA_FILE])
-    assert content["run_id"] == "some run"
-    assert json.loads(content["classes"]) == CLASSES
-    assert json.loads(content["inputs"]) == inputs_json(NETWORKS[name]())
+def test_a_program_that_is_loaded_has_the_metadata_and_the_networks_probabilities(
+    tmp_path: Path, name: ModelName
+) -> None:
+    model, spec, provenance = made_network(name, dtype=torch.float32), made_spec(name), Provenance("some run")
+    export_program(model, spec, tmp_path / "model.pt2", provenance)
+    found = ProgramClassifier(tmp_path / "model.pt2")
+    assert found.metadata == metadata(spec, model.inputs, provenance)
+    assert found.metadata["run_id"] == "some run"
+    columns = events_of([3, 0, 801])
+    np.testing.assert_allclose(found.probabilities(columns), model.probabilities(columns), rtol=0, atol=1e-6)
 
 
 def test_an_export_that_fails_leaves_the_file_of_before_and_nothing_else(

@@ -13,7 +13,8 @@ import torch
 from networks import made_network, made_spec, random_events, run
 
 from features.columns import INPUT_COLUMNS, NUM_HLF
-from models.export.onnx_export import FORMAT_VERSION, OPSET, export_onnx, metadata
+from models.export.metadata import FORMAT_VERSION, Provenance, metadata
+from models.export.onnx_export import OPSET, export_onnx
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "trigger.md").read_text(encoding="utf-8")
 
@@ -66,7 +67,9 @@ def test_the_tables_list_the_features_in_order_with_their_units_and_meanings(col
 
 def test_the_page_names_the_metadata_the_opset_and_the_version() -> None:
     section = TEXT.split("## Metadata")[1].split("\n#")[0]
-    assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == list(metadata(made_spec("hlf"), ""))
+    assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == list(
+        metadata(made_spec("hlf"), ["hlf"], Provenance())
+    )
     assert f"`format_version` | `{FORMAT_VERSION}`" in section
     assert f"opset {OPSET}" in TEXT
 

@@ -14,7 +14,7 @@ from models.evaluation.intervals import Efficiency
 from pipeline.reporting.cutflow import Step, Yield, as_text
 from pipeline.terminal.exit_codes import SafeConsole
 from pipeline.terminal.grid import Grid
-from pipeline.terminal.tables import evaluation_tables, export_table, rank_table, search_table
+from pipeline.terminal.tables import evaluation_tables, export_table, firmware_table, rank_table, search_table
 from training.gridsearch.results import Cost, Score
 from training.gridsearch.trials import Trial
 
@@ -57,7 +57,8 @@ def exported() -> list[Grid]:
         "bytes": 12_345_678, "largest_difference": 1.2e-7, "events_per_second": 1_234_567.0,
         "latency_us": {"p50": 1234.5, "p99": 12345.6, "p99_9": None},
     }  # fmt: skip
-    return [export_table({"particles": found})]
+    firmware = [{"bits": bits, "largest_difference": 1.234e-5, "same_class": 0.998} for bits in (8, 16)]
+    return [export_table({"particles": found}), firmware_table({"hlf": {"firmware": firmware}})]
 
 
 @pytest.mark.parametrize("make", [searched, ranks, evaluated, exported])

@@ -1,0 +1,142 @@
+"""A perceptron as firmware for FPGAs by hls4ml (the extra `hls`), simulated bit by bit.
+
+The firmware takes scaled features, since a fixed-point number that holds 1,000 GeV resolves no isolation.
+`scaling.onnx` makes them of raw features.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.errors import ExtraMissingError, SimulationError
+from models.export.onnx_export import single_precision, write_onnx
+from models.networks.classifier import Classifier
+
+#: What hls4ml writes the firmware for; Vitis HLS makes a circuit of it.
+BACKEND: Final = "Vitis"
+Floats = NDArray[np.float32]
+
+
+class FirmwareDifference(NamedTuple):
+    """How firmware with numbers of some bits differs from the network, on the same events."""
+
+    bits: int
+    largest_difference: float
+    """Of a probability."""
+    same_class: float
+    """Share of the events that have the same most probable class."""
+
+
+def convertible(model: Classifier) -> bool:
+    """Whether a network is a perceptron on the high-level features."""
+    parts = model.parts()
+    return parts is not None and parts.encoder is None and parts.scaling is not None
+
+
+def export_firmware(
+    model: Classifier, calibration: Floats, events: Floats, folder: Path, *, bits: Sequence[int]
+) -> list[FirmwareDifference]:
+    """Write firmware of several widths, compile its simulation, and compare that with the network.
+
+    Writes `scaling.onnx`, from raw features `hlf` (batch, NUM_HLF) to `scaled`, and for each width a project of hls4ml
+    in the folder `<bits>-bits`. All numbers between the layers, and all weights, have that many bits; as many of them
+    are before the point as the largest number of the layer needs, so that nothing overflows. The result are logits.
+
+    Args:
+        model: A network that is `convertible`; it stays unchanged.
+        calibration: (num_events, NUM_HLF) raw features of training events, for the ranges of the layers.
+        events: (num_events, NUM_HLF) raw features of the events of the comparison.
+        folder: An empty folder.
+        bits: Widths.
+
+    Raises:
+        ExtraMissingError: hls4ml is not installed.
+        SimulationError: The simulation could not be compiled, for example without g++.
+        ValueError: The network is not convertible.
+    """
+    parts = single_precision(model).parts()
+    if parts is None or parts.scaling is None:
+        raise ValueError(f"{type(model).__name__} is no perceptron; ask `convertible` first")
+    scaling, layers = parts.scaling, nn.Sequential(*parts.layers)
+    example = torch.zeros(2, calibration.shape[1])
+    axes = {name: {0: "batch"} for name in ("hlf", "scaled")}
+    write_onnx(scaling, {"hlf": example}, axes, {}, folder / "scaling.onnx", output="scaled")
+    with torch.inference_mode():
+        ranges = _ranges(layers, scaling(torch.tensor(calibration)))
+        scaled = scaling(torch.tensor(events))
+        expected = torch.softmax(layers(scaled), dim=1).numpy()
+    found = []
+    for width in bits:
+        logits = _simulate(layers, ranges, scaled.numpy(), folder / f"{width}-bits", width)
+        probabilities = torch.softmax(torch.from_numpy(logits), dim=1).numpy()
+        same = probabilities.argmax(axis=1) == expected.argmax(axis=1)
+        found.append(FirmwareDifference(width, float(np.abs(probabilities - expected).max()), float(same.mean())))
+    return found
+
+
+def _ranges(layers: nn.Sequential, scaled: Tensor) -> list[dict[str, float]]:
+    """Largest absolute number of the input, then of each layer's result, weight and bias."""
+    found = [{"result": float(scaled.abs().max())}]
+    for layer in layers:
+        scaled = layer(scaled)
+        tensors = {"result": scaled, **dict(layer.named_parameters())}
+        found.append({name: float(tensor.abs().max()) for name, tensor in tensors.items()})
+    return found
+
+
+def _fixed(width: int, largest: float) -> str:
+    """hls4ml's word for rounded, saturating numbers of some bits with a sign that hold the largest one.
+
+    Examples:
+        >>> _fixed(16, 5.5)
+        'fixed<16,4,RND,SAT>'
+    """
+    before_point = math.floor(math.log2(largest)) + 2 if largest > 0 else 1
+    return f"fixed<{width},{max(1, before_point)},RND,SAT>"
+
+
+def _simulate(
+    layers: nn.Sequential, ranges: list[dict[str, float]], scaled: Floats, folder: Path, width: int
+) -> Floats:
+    """Logits of the simulated firmware, (num_events, num_classes)."""
+    try:
+        import hls4ml  # noqa: PLC0415 - an optional package
+    except ImportError as cause:
+        raise ExtraMissingError(
+            "export.hls4ml needs the package hls4ml: `pip install -e '.[hls]'`, or set it to false."
+        ) from cause
+    with _silent():
+        options = hls4ml.utils.config_from_pytorch_model(
+            layers, (scaled.shape[1],), granularity="name", backend=BACKEND, default_precision=_fixed(width, 1.0)
+        )
+        # One entry for the input and for each layer, in order.
+        for layer, largest in zip(options["LayerName"].values(), ranges, strict=True):
+            layer["Precision"].update({name: _fixed(width, each) for name, each in largest.items()})
+        firmware: Any = hls4ml.converters.convert_from_pytorch_model(
+            layers, hls_config=options, output_dir=str(folder), backend=BACKEND, project_name="network"
+        )
+        try:
+            firmware.compile()
+        except Exception as cause:  # hls4ml's errors have no common class.
+            raise SimulationError(f"the simulation in {folder} was not compiled ({cause}). Install g++.") from cause
+    logits = np.asarray(firmware.predict(np.ascontiguousarray(scaled)), dtype=np.float32)
+    for library in folder.glob("firmware/*.so"):
+        library.unlink()
+    return logits.reshape(len(scaled), -1)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Hide what hls4ml prints about each layer."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield

@@ -1,0 +1,91 @@
+"""A network for one event a call, with fixed shapes and few operators, for runtimes without dynamic axes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from features.columns import PARTICLE_FEATURE_NAMES
+from models.networks.classifier import Classifier, ListEncoder
+
+#: Exactly one of these features of a particle is 1; all of them are 0 in a row of padding.
+_KINDS: Final = [number for number, name in enumerate(PARTICLE_FEATURE_NAMES) if name.startswith("is_")]
+#: Input of an update gate that a state survives unchanged: its sigmoid is 1 in single precision.
+_HOLD: Final = 64.0
+
+
+class HoldingEncoder(nn.Module):
+    """A list encoder whose GRU holds its state while it reads padding, so that its last state is the result.
+
+    The GRU gets one more input, 1 in rows of padding, which opens its update gates entirely. So nothing is gathered,
+    and the number of particles is not needed.
+
+    Args:
+        encoder: The encoder; its weights are copied.
+    """
+
+    kinds: Tensor
+    start: Tensor
+
+    def __init__(self, encoder: ListEncoder) -> None:
+        super().__init__()
+        old = encoder.gru
+        width, num_features = old.hidden_size, old.input_size
+        self.scaling = encoder.scaling
+        self.reads_from_end = encoder.reads_from_end
+        self.gru = nn.GRU(num_features + 1, width, batch_first=True)
+        holds = torch.zeros(3 * width, 1)
+        holds[width : 2 * width] = _HOLD  # torch keeps the gates in the order reset, update, new.
+        state = {**old.state_dict(), "weight_ih_l0": torch.cat([old.get_parameter("weight_ih_l0"), holds], dim=1)}
+        self.gru.load_state_dict(state)
+        kinds = torch.zeros(num_features, 1)
+        kinds[_KINDS] = 1.0
+        self.register_buffer("kinds", kinds)
+        # Given, since torch's own start has the batch size of the input, which takes six operators.
+        self.register_buffer("start", torch.zeros(1, 1, width))
+
+    def forward(self, particles: Tensor) -> Tensor:
+        """State (1, width) of raw particles (1, rows, 19); the rows behind the last particle are 0."""
+        is_valid = particles @ self.kinds
+        is_padding = 1.0 - is_valid
+        # Scaling may have no value at 0, such as a logarithm: it gets rows of 1 instead.
+        rows = torch.cat([self.scaling(particles + is_padding) * is_valid, is_padding], dim=2)
+        if self.reads_from_end:
+            rows = rows.flip(1)
+        _, last = self.gru(rows, self.start)
+        found: Tensor = last.squeeze(0)
+        return found
+
+
+class OneEventNetwork(nn.Module):
+    """A network of the common form from the raw columns of one event to (1, num_classes) probabilities.
+
+    Args:
+        model: The network, in single precision.
+
+    Raises:
+        ValueError: Its `parts` are None.
+    """
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__()
+        parts = model.parts()
+        if parts is None:
+            raise ValueError(f"{type(model).__name__} has no form for one event")
+        self.encoder = None if parts.encoder is None else HoldingEncoder(parts.encoder)
+        self.scaling = parts.scaling
+        self.layers = nn.Sequential(*parts.layers)
+        self.inputs = tuple(name for name in model.inputs if name != "num_particles")
+
+    def forward(self, *columns: Tensor) -> Tensor:
+        """Probabilities of the classes, for the columns `inputs`."""
+        given = dict(zip(self.inputs, columns, strict=True))
+        joined = []
+        if self.encoder is not None:
+            joined.append(self.encoder(given["particles"]))
+        if self.scaling is not None:
+            joined.append(self.scaling(given["hlf"]))
+        found = torch.cat(joined, dim=1) if len(joined) > 1 else joined[0]
+        return torch.softmax(self.layers(found), dim=1)

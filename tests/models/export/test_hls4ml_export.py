@@ -1,0 +1,83 @@
+"""Firmware of the perceptron by hls4ml, simulated bit by bit."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from networks import NAMES, SCALERS, made_network
+
+from features.columns import NUM_HLF
+from models.errors import ExtraMissingError
+from models.export.hls4ml_export import convertible, export_firmware
+from models.networks.classifier import Classifier
+
+Events = np.ndarray
+
+
+@pytest.fixture
+def events() -> Events:
+    rng = np.random.default_rng(1)
+    return rng.normal(*SCALERS["hlf"], (200, NUM_HLF)).astype(np.float32)
+
+
+@pytest.fixture
+def model() -> Classifier:
+    """With larger weights, so that it is surer of its classes than a fresh one."""
+    made = made_network("hlf", dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.mul_(3.0)
+    return made
+
+
+def test_only_perceptrons_are_converted() -> None:
+    assert [name for name in NAMES if convertible(made_network(name))] == ["hlf"]
+
+
+def test_without_the_extra_the_error_says_what_to_install(
+    tmp_path: Path, model: Classifier, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "hls4ml", None)
+    with pytest.raises(ExtraMissingError, match=r"needs the package hls4ml: `pip install -e '\.\[hls\]'`"):
+        export_firmware(model, events, events, tmp_path, bits=[16])
+
+
+def test_the_scaling_beside_the_firmware_makes_what_it_takes(
+    tmp_path: Path, model: Classifier, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def simulate(layers: object, ranges: object, scaled: Events, folder: Path, width: int) -> Events:
+        seen.append((scaled, folder, width))
+        return np.zeros((len(scaled), 3), np.float32)
+
+    monkeypatch.setattr("models.export.hls4ml_export._simulate", simulate)
+    export_firmware(model, events, events, tmp_path, bits=[8])
+    ((scaled, folder, width),) = seen
+    assert (folder, width) == (tmp_path / "8-bits", 8)
+    session = onnxruntime.InferenceSession(tmp_path / "scaling.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(["scaled"], {"hlf": events})[0], scaled, rtol=1e-5, atol=1e-6)
+    assert np.abs(scaled).max() < 10
+
+
+@pytest.mark.slow
+def test_more_bits_come_closer_to_the_network_and_none_overflows(
+    tmp_path: Path, model: Classifier, events: Events
+) -> None:
+    pytest.importorskip("hls4ml", reason="needs the extra: `pip install -e '.[hls]'`")
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++ for the simulation")
+    # Events beyond the ranges of the calibration saturate instead of wrapping around.
+    narrow, wide = export_firmware(model, events, np.concatenate([events, events[:5] * 20]), tmp_path, bits=[10, 26])
+    assert (narrow.bits, wide.bits) == (10, 26)
+    assert wide.largest_difference < 1e-2
+    assert narrow.largest_difference > 3 * wide.largest_difference
+    assert wide.same_class >= 0.99
+    assert (tmp_path / "26-bits" / "firmware" / "network.cpp").exists()
+    assert not list(tmp_path.rglob("*.so"))

@@ -1,0 +1,118 @@
+"""Networks for one event a call: fixed shapes, few operators, the same probabilities."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from networks import NAMES, SCALERS, made_network, made_spec
+from torch import nn
+
+from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from models.export.one_event_network import HoldingEncoder, OneEventNetwork
+from models.export.onnx_classifier import OneEventClassifier
+from models.export.onnx_export import OPSET, export_one_event
+from models.export.parity import PARITY_TOLERANCE, largest_difference
+from models.networks.classifier import Classifier
+from models.networks.network_settings import ReadFrom
+from models.networks.particles import ParticlesClassifier
+from models.networks.registry import NETWORKS, ModelName
+from models.networks.scaling_layer import Scaler
+
+every_network = pytest.mark.parametrize("name", NAMES)
+LENGTHS = [1, 2, 40, 801]
+#: Operators that runtimes of fixed shapes know; no Clip, no GatherElements, and nothing about shapes.
+PLAIN = {
+    *("Add", "Concat", "Constant", "GRU", "Gemm", "MatMul", "Mul", "Relu"),
+    *("Slice", "Softmax", "Squeeze", "Sub", "Transpose"),
+}
+
+
+@pytest.fixture(scope="module")
+def columns() -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(1)
+    lengths = np.array(LENGTHS)
+    shape = (len(lengths), MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+    particles = rng.normal(*SCALERS["particles"], shape)
+    flags = [PARTICLE_FEATURE_NAMES.index(name) for name in PARTICLE_FEATURE_NAMES if name.startswith("is_")]
+    particles[..., flags] = np.eye(len(flags))[rng.integers(0, len(flags), shape[:2])]
+    particles[np.arange(MAX_PARTICLES) >= lengths[:, None]] = 0.0
+    return {
+        "hlf": rng.normal(*SCALERS["hlf"], (len(lengths), NUM_HLF)).astype(np.float32),
+        "particles": particles.reshape(len(lengths), -1).astype(np.float32),
+        "num_particles": lengths.astype(np.int32),
+    }
+
+
+def exported(model: Classifier, name: ModelName, folder: Path) -> OneEventClassifier:
+    export_one_event(model, made_spec(name), folder / "one_event.onnx")
+    return OneEventClassifier(folder / "one_event.onnx")
+
+
+@every_network
+def test_it_gives_the_networks_probabilities(
+    tmp_path: Path, columns: dict[str, np.ndarray[Any, Any]], name: ModelName
+) -> None:
+    model = made_network(name, dtype=torch.float32)
+    found = exported(model, name, tmp_path)
+    np.testing.assert_allclose(found.probabilities(columns), model.probabilities(columns), rtol=0, atol=2e-6)
+    assert largest_difference(model, found, columns, batch_sizes=(4,)) <= PARITY_TOLERANCE
+
+
+@pytest.mark.parametrize("read_from", ReadFrom)
+def test_lists_are_read_from_the_networks_end(
+    tmp_path: Path, columns: dict[str, np.ndarray[Any, Any]], read_from: ReadFrom
+) -> None:
+    model = made_network("particles", dtype=torch.float32, read_from=read_from)
+    found = exported(model, "particles", tmp_path).probabilities(columns)
+    np.testing.assert_allclose(found, model.probabilities(columns), rtol=0, atol=2e-6)
+    (other,) = set(ReadFrom) - {read_from}
+    differing = made_network("particles", dtype=torch.float32, read_from=other).probabilities(columns)
+    assert np.abs(found - differing).max() > 1e-3
+
+
+@every_network
+def test_all_shapes_are_fixed_and_all_operators_plain(tmp_path: Path, name: ModelName) -> None:
+    model = made_network(name)
+    exported(model, name, tmp_path)
+    content = onnx.load(tmp_path / "one_event.onnx")
+    shapes = {
+        each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim]
+        for each in [*content.graph.input, *content.graph.output]
+    }
+    expected = {"hlf": [1, NUM_HLF], "particles": [1, MAX_PARTICLES, NUM_PARTICLE_FEATURES]}
+    given = [each for each in NETWORKS[name].inputs if each != "num_particles"]
+    assert shapes == {**{each: expected[each] for each in given}, "probability": [1, 3]}
+    assert {node.op_type for node in content.graph.node} <= PLAIN
+    assert content.opset_import[0].version == OPSET
+    properties = {each.key: each.value for each in content.metadata_props}
+    assert list(json.loads(properties["inputs"])) == given
+
+
+def test_a_scaling_without_a_value_at_0_leaves_padding_without_effect() -> None:
+    """As a logarithm of pT."""
+
+    class Logarithm(nn.Module):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return torch.log(values.abs())
+
+    torch.manual_seed(1)
+    scalers = {"particles": Scaler([0.0] * NUM_PARTICLE_FEATURES, [1.0] * NUM_PARTICLE_FEATURES)}
+    encoder = ParticlesClassifier(5, ReadFrom.END, scalers, num_classes=3).encoder
+    encoder.scaling = Logarithm()  # type: ignore[assignment]
+    rows = torch.rand(1, 4, NUM_PARTICLE_FEATURES) + 0.5
+    rows[..., 13:18] = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]).clamp(min=1e-30)
+    padded = torch.cat([rows, torch.zeros(1, 3, NUM_PARTICLE_FEATURES)], dim=1)
+    expected = encoder(rows, torch.tensor([4]))
+    torch.testing.assert_close(HoldingEncoder(encoder)(padded), expected)
+
+
+def test_a_network_of_another_form_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ParticlesClassifier, "parts", Classifier.parts)
+    with pytest.raises(ValueError, match="ParticlesClassifier has no form for one event"):
+        OneEventNetwork(made_network("particles"))

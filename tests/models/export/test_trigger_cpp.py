@@ -1,0 +1,75 @@
+"""docs/trigger.md: its C++ compiles as it stands against onnxruntime, and gives the network's probabilities."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from networks import made_network, made_spec, random_events, run
+
+from models.export.onnx_export import export_onnx
+
+TEXT = (Path(__file__).resolve().parents[3] / "docs" / "trigger.md").read_text(encoding="utf-8")
+HEADER = "onnxruntime_cxx_api.h"
+#: Where Debian's `libonnxruntime-dev` and unpacked releases put headers.
+PLACES = ("/usr/include/onnxruntime", "/usr/local/include/onnxruntime", "/usr/local/include")
+#: Around the page's lines: reads the features of one event from a file, and prints classes and probabilities.
+PROGRAM = """
+#include <cstdio>
+#include <fstream>
+#include <vector>
+{includes}
+int main() {{
+  std::ifstream file("values.bin", std::ios::binary);
+  std::vector<float> values({n} * 19);
+  file.read(reinterpret_cast<char*>(values.data()), values.size() * sizeof(float));
+  const int64_t n = {n};
+  {body}
+  std::printf("%s\\n%.9g %.9g %.9g\\n", classes.get(), probability[0], probability[1], probability[2]);
+}}
+"""
+
+
+def found() -> tuple[Path, Path, str]:
+    """Folder of the headers, library, and compiler; skips without them."""
+    places = [os.environ.get("ONNXRUNTIME_INCLUDE", ""), *PLACES]
+    headers = next((Path(place) for place in places if place and (Path(place) / HEADER).exists()), None)
+    libraries = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
+    compiler = shutil.which("g++")
+    if headers is None:
+        pytest.skip(
+            f"no {HEADER}: install libonnxruntime-dev (Debian 13 and later), or set ONNXRUNTIME_INCLUDE to the folder "
+            f"of the headers of a release"
+        )
+    if compiler is None or not libraries:
+        pytest.skip("needs g++, and an onnxruntime for Python that is a shared library (those for Linux are)")
+    return headers, libraries[0], compiler
+
+
+@pytest.mark.slow
+def test_the_cpp_of_the_page_gives_the_networks_probabilities(tmp_path: Path) -> None:
+    headers, library, compiler = found()
+    (code,) = re.findall(r"```cpp\n(.*?)```", TEXT, flags=re.DOTALL)
+    includes = "\n".join(line for line in code.splitlines() if line.startswith("#include"))
+    body = "\n".join(line for line in code.splitlines() if not line.startswith("#include"))
+    (tmp_path / "trigger.cpp").write_text(PROGRAM.format(includes=includes, body=body, n=7), encoding="utf-8")
+    # Its own name in the package is longer than the one that programs look for.
+    (tmp_path / "libonnxruntime.so.1").symlink_to(library)
+    command = [compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-isystem{headers}", "trigger.cpp", str(library)]
+    subprocess.run([*command, f"-Wl,-rpath,{tmp_path}", "-o", "trigger"], cwd=tmp_path, check=True, timeout=240)
+    model, spec = made_network("particles", dtype=torch.float32), made_spec("particles")
+    export_onnx(model, spec, tmp_path / "model.onnx")
+    events = random_events([7], dtype=torch.float32)
+    events["particles"].numpy().tofile(tmp_path / "values.bin")
+    done = subprocess.run(["./trigger"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60)
+    classes, numbers = done.stdout.splitlines()
+    assert classes == '["QCD", "ttbar", "W+jets"]'
+    expected = torch.softmax(run(model, events), dim=1).detach().numpy()[0]
+    np.testing.assert_allclose([float(each) for each in numbers.split()], expected, rtol=0, atol=1e-6)
