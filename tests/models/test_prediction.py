@@ -102,7 +102,7 @@ def test_no_events_are_an_error(tmp_path: Path) -> None:
     ("column", "values", "message"),
     [
         ("mt", pa.array([1.0, None], pa.float32()), "column 'mt' of the features has 1 empty values"),
-        ("num_particles", pa.array([1, 802], pa.int32()), "or have more than 801 particles"),
+        ("num_particles", pa.array([1, 802], pa.int32()), "differ from num_particles in length"),
         ("particle_pt", pa.array([[1.0] * 802, [1.0]], pa.list_(pa.float32())), "differ from num_particles in length"),
     ],
 )
