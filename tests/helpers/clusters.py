@@ -73,19 +73,20 @@ class Ssh:
 
 
 class Standalone:
-    """A standalone Spark: the master on the first host, a worker with one core on each other host.
+    """A standalone Spark: the master on the first host, a worker with one core on each of the next.
 
     Args:
         hosts: The hosts.
         folder: Its files.
+        workers: Number of workers.
     """
 
-    def __init__(self, hosts: Network, folder: Path) -> None:
+    def __init__(self, hosts: Network, folder: Path, *, workers: int) -> None:
         self._hosts, self._folder = hosts, folder
         folder.mkdir()
         self.master = f"spark://{hosts.names[0]}:7077"
         self._start(0, "master.Master", "--host", hosts.names[0], "--port", "7077", "--webui-port", "8080")
-        for number in range(1, len(hosts.names)):
+        for number in range(1, workers + 1):
             self.start_worker(number)
 
     def start_worker(self, number: int) -> None:
@@ -115,6 +116,8 @@ SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
+SlurmdParameters=config_overrides
+TmpFS={folder}/tmp.%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -136,18 +139,23 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=
 
 
 class Slurm:
-    """A SLURM whose nodes are all hosts; `slurmctld` is on the first.
+    """A SLURM whose nodes are the first hosts; `slurmctld` is on the very first.
 
     Args:
         hosts: The hosts.
         folder: Its files.
+        nodes: Number of nodes.
     """
 
-    def __init__(self, hosts: Network, folder: Path) -> None:
+    def __init__(self, hosts: Network, folder: Path, *, nodes: int) -> None:
         self._hosts, self._folder = hosts, folder
         (folder / "state").mkdir(parents=True)
         conf = folder / "slurm.conf"
-        conf.write_text(_SLURM.format(head=hosts.names[0], folder=folder, nodes=",".join(hosts.names)))
+        conf.write_text(_SLURM.format(head=hosts.names[0], folder=folder, nodes=",".join(hosts.names[:nodes])))
+        for name in hosts.names[:nodes]:
+            (folder / f"tmp.{name}").mkdir()
+        # The hosts have no control groups of their own; nothing here needs them.
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         key = folder / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         for path, mode in ((folder, 0o755), (key, 0o600)):
@@ -159,11 +167,11 @@ class Slurm:
         self._start(0, "/usr/sbin/munged", "--foreground", "--force", *munge)
         wait_until((folder / "munge.socket").exists, what="munged is up", seconds=10)
         self._start(0, "/usr/sbin/slurmctld", "-D")
-        for number, name in enumerate(hosts.names):
+        for number, name in enumerate(hosts.names[:nodes]):
             self._start(number, "/usr/sbin/slurmd", "-D", "-N", name)
         idle = ["sinfo", "--noheader", "--states=idle", "--Node", "--format=%N"]
         wait_until(
-            lambda: len(set(self.run(*idle, check=False).split())) == len(hosts.names),
+            lambda: len(set(self.run(*idle, check=False).split())) == nodes,
             what="nodes are idle",
             seconds=60,
         )

@@ -92,7 +92,7 @@ def refuse_impossible(spark: SparkContext, workers: int) -> None:
             "Workers in executors need a fixed number of executors, but spark.dynamicAllocation.enabled is true. "
             "Set it to false in spark.conf, or use the launcher mpirun or srun."
         )
-    is_local = spark.master.startswith("local[")
+    is_local = str(spark.master).startswith("local[")
     deadline = time.monotonic() + (0.0 if is_local else _REGISTER_SECONDS)
     while (slots := _num_slots(spark)) < workers:
         if time.monotonic() >= deadline:
