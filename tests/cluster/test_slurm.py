@@ -76,7 +76,9 @@ def test_a_killed_rank_under_srun(hosts: Network, slurm: Slurm, local: Local, tm
     assert "a rank was lost (srun: error: host2: task 1: Killed" in " ".join(said(script).split())
     here = runs.version("train") / "hlf"
     np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
-    tried(CLUSTER, "train, launcher: srun, ar-sgd; kill -9 of a rank", "continued from the checkpoint; the same weights")
+    tried(
+        CLUSTER, "train, launcher: srun, ar-sgd; kill -9 of a rank", "continued from the checkpoint; the same weights"
+    )
 
 
 def test_a_night(hosts: Network, slurm: Slurm, local: Local, tmp_path: Path, tried: Tried) -> None:

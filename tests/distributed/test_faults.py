@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -75,6 +76,7 @@ def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
     with signal_to_a_rank(run, signal.SIGKILL) as hit:
         launch(run, on_progress=lambda _: None, on_loss=losses.append)
     assert len(hit) == len(losses) == 1
+    assert re.match(r"a rank was lost \(rank \d on \S+ ended by signal 9 \(Killed\)\); all start again", losses[0])
     for rank in records(run.out_dir):
         assert [record["epoch"] for record in rank] == list(range(60))
     assert summary(run.out_dir)["samples"] == 60 * sum(ROWS["train"])

@@ -134,6 +134,7 @@ def network(count: int, folder: Path, *, delay: float = 0.0, rate: float = 0.0) 
     folder.mkdir(parents=True, exist_ok=True)
     lines = ["127.0.0.1 localhost", *map(" ".join, zip(addresses, names, strict=True))]
     (folder / "hosts").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _remove_remains()
     with ExitStack() as stack:
         for space in (prefix, *spaces):
             _run("ip", "netns", "add", space)
@@ -174,6 +175,16 @@ def _boot(folder: Path, name: str, space: str) -> None:
     # A process that nobody has to wait for.
     _run("setsid", "--fork", *command, name, str(folder))
     wait_until(pid.exists, what=f"{name} is up", seconds=10)
+
+
+def _remove_remains() -> None:
+    """Remove hosts whose process was killed."""
+    for space in _run("ip", "netns", "list").split():
+        owner = re.fullmatch(r"h(\d+)(-\d+)?", space)
+        if owner and not psutil.pid_exists(int(owner[1])):
+            # Another process of tests may do the same.
+            with suppress(AssertionError):
+                _remove(space)
 
 
 def _remove(space: str) -> None:
