@@ -87,7 +87,7 @@ class Victim:
     [
         ("rank", "a rank was lost (rank 1 on host2 ended by signal 9 (Killed)); all start again"),
         ("daemon", "a rank was lost (mpirun lost its daemon on host2"),
-        ("host", "a rank was lost (mpirun lost its daemon on host2"),
+        ("host", "a rank was lost (Timeout, server host2 not responding.)"),
     ],
 )
 def test_a_lost_rank_daemon_or_host(
@@ -116,3 +116,17 @@ def test_a_lost_rank_daemon_or_host(
         f"train, ar-sgd; kill -9 of a {what}" if what != "host" else "train, ar-sgd; a host without power",
         f"{how}; the same weights",
     )
+
+
+def test_a_run_folder_that_a_host_does_not_see(
+    hosts: Network, ssh: Ssh, local: Local, tmp_path: Path, tried: Tried
+) -> None:
+    runs = on_hosts(hosts, tmp_path, local)
+    hosts.run_on_host(1, "mount", "-t", "tmpfs", "tmpfs", str(runs.run_dir))
+    try:
+        words = " ".join(runs.run("train", fails=True).split())
+    finally:
+        hosts.run_on_host(1, "umount", str(runs.run_dir))
+    assert f"host2 does not see {runs.run_dir}" in words
+    assert "storage that all hosts share" in words
+    tried("ssh, 2 hosts", "train; run_dir is not on shared storage", "refused at the start; names the host")
