@@ -15,7 +15,7 @@ from training_runs import flat_weights
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(
         bool(missing("slurmctld", "slurmd", "sbatch", "munged")),
         reason="no SLURM here (Debian: slurm-wlm)",
@@ -50,8 +50,7 @@ def test_a_cancelled_job_continues(
     local.lend(runs.run_dir, "ingest", "features")
     script = script_of(tmp_path, runs.command("train", sets=LONG))
     job = slurm.submit(script)
-    checkpoints = runs.run_dir / "train"
-    wait_until(lambda: bool(list(checkpoints.glob("*/hlf/checkpoints/*/complete.json"))), what="a checkpoint")
+    runs.await_checkpoint()
     assert [len(hosts.processes(node, "rank_process")) > 0 for node in (0, 1)] == [True, True], said(script)
     slurm.run("scancel", job)
     assert slurm.wait(job) == "CANCELLED"
@@ -69,8 +68,7 @@ def test_a_killed_rank_under_srun(hosts: Network, slurm: Slurm, local: Local, tm
     local.lend(runs.run_dir, "ingest", "features")
     script = script_of(tmp_path, runs.command("train", sets=LONG))
     job = slurm.submit(script)
-    checkpoints = runs.run_dir / "train"
-    wait_until(lambda: bool(list(checkpoints.glob("*/hlf/checkpoints/*/complete.json"))), what="a checkpoint")
+    runs.await_checkpoint()
     next(each for each in hosts.processes(1, "rank_process") if "python" in each.name()).kill()
     assert slurm.wait(job) == "COMPLETED", said(script)
     assert "a rank was lost (srun: error: host2: task 1: Killed" in " ".join(said(script).split())

@@ -9,12 +9,11 @@ import pytest
 from cluster_runs import LONG, Local, OnHost, Tried, said, summary_of
 from clusters import Ssh, missing
 from network_hosts import Network
-from ranks import wait_until
 from training_runs import flat_weights, records
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(bool(missing("sshd", "ssh", "ssh-keygen")), reason="no sshd here (Debian: openssh-server)"),
 ]
 
@@ -95,8 +94,7 @@ def test_a_lost_rank_daemon_or_host(
 ) -> None:
     runs = on_hosts(hosts, tmp_path, local)
     process = runs.start("train", sets=LONG)
-    train = runs.run_dir / "train"
-    wait_until(lambda: bool(list(train.glob("*/hlf/checkpoints/*/complete.json"))), what="a checkpoint")
+    runs.await_checkpoint()
     getattr(Victim(hosts, runs), what)()
     words = " ".join(said(process, fails=what == "host").split())
     assert told in words

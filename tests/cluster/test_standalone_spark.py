@@ -13,7 +13,7 @@ from ranks import wait_until
 from training_runs import flat_weights
 from undisturbed_run import assert_same
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 CLUSTER = "standalone Spark, 2 workers"
 
@@ -46,7 +46,7 @@ def test_a_worker_killed_within_features(
     local.lend(runs.run_dir, "ingest")
     process = runs.start("features")
     kernels = runs.run_dir / "features"
-    wait_until(lambda: bool(list(kernels.glob("*/kernels/*.arrow"))), what="a first part")
+    wait_until(lambda: bool(list(kernels.glob("*/kernels/*.arrow"))), what="a first part", seconds=400)
     assert process.poll() is None
     for each in hosts.processes(2, "org.apache.spark"):
         each.kill()
@@ -60,8 +60,7 @@ def test_ranks_in_executors(hosts: Network, spark: Standalone, local: Local, tmp
     runs = on_cluster(hosts, tmp_path, spark, launcher="spark")
     local.lend(runs.run_dir, "ingest", "features")
     process = runs.start("train", sets=LONG)
-    checkpoints = runs.run_dir / "train"
-    wait_until(lambda: bool(list(checkpoints.glob("*/hlf/checkpoints/*/complete.json"))), what="a checkpoint")
+    runs.await_checkpoint()
     ranks = [hosts.processes(number, "rank_process") for number in (0, 1, 2)]
     assert [bool(each) for each in ranks] == [False, True, True]
     executor = next(each for each in hosts.processes(1, "CoarseGrainedExecutorBackend") if each.name() == "java")

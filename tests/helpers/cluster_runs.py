@@ -14,6 +14,7 @@ from typing import Any, Final
 from command_line import SAMPLES, small_config
 from lent_spark import command
 from network_hosts import Network
+from ranks import wait_until
 from undisturbed_run import version_of
 
 from pipeline.config import load_config
@@ -123,12 +124,19 @@ class OnHost:
         """Run a command to its end; returns what it said."""
         return said(self.start(*words, sets=sets), fails=fails)
 
+    def await_checkpoint(self) -> None:
+        """Wait until a training has left its first checkpoint."""
+        train = self.run_dir / "train"
+        wait_until(
+            lambda: bool(list(train.glob("*/hlf/checkpoints/*/complete.json"))), what="a checkpoint", seconds=400
+        )
+
     def version(self, stage: str) -> Path:
         """The output of a stage."""
         return version_of(self.run_dir, stage)
 
 
-def said(process: subprocess.Popen[str], *, fails: bool = False, seconds: float = 300) -> str:
+def said(process: subprocess.Popen[str], *, fails: bool = False, seconds: float = 600) -> str:
     """What a command said until its end; it must fail or not."""
     words, _ = process.communicate(timeout=seconds)
     assert bool(process.returncode) == fails, words

@@ -94,7 +94,7 @@ class Standalone:
         before = self._registered()
         words = ["--cores", "1", "--memory", "1200m", "--work-dir", str(self._folder / "work"), self.master]
         self._start(number, "worker.Worker", "--host", self._hosts.names[number], *words)
-        wait_until(lambda: self._registered() > before, what="the worker is registered", seconds=60)
+        wait_until(lambda: self._registered() > before, what="the worker is registered", seconds=120)
 
     def _start(self, number: int, service: str, *words: str) -> None:
         log = self._folder / f"{service.rpartition('.')[2].lower()}-{number}.log"
@@ -173,7 +173,7 @@ class Slurm:
         wait_until(
             lambda: len(set(self.run(*idle, check=False).split())) == nodes,
             what="nodes are idle",
-            seconds=60,
+            seconds=120,
         )
 
     def _start(self, number: int, *command: str) -> None:
@@ -197,7 +197,7 @@ class Slurm:
         words = self.run("scontrol", "--oneliner", "show", "job", job)
         return words.split("JobState=")[1].split()[0]
 
-    def wait(self, job: str, *, seconds: float = 300) -> str:
+    def wait(self, job: str, *, seconds: float = 600) -> str:
         """Wait for the end of a job; returns its state."""
         over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
         wait_until(lambda: self.state(job) in over, what=f"job {job} is over", seconds=seconds)
