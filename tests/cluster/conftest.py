@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from pipeline.machine.spark_session import SparkProvider
 
 TABLE: Final = Path(__file__).resolve().parents[2] / "docs" / "clusters" / "tried.md"
 _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
+_HEAD: Final = ("cluster", "what ran", "compared with the undisturbed run on one machine")
 _ROWS: Final = pytest.StashKey[list[tuple[str, str, str]]]()
 
 
@@ -25,17 +26,22 @@ def tried(request: pytest.FixtureRequest) -> Tried:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the table; with --update-golden, write it into the docs if nothing was left out."""
-    rows = sorted(config.stash.get(_ROWS, []))
-    if not rows:
+    """Print the table; with --update-golden, write it into the docs, where rows of tests that did not run stay."""
+    found = {row[:2]: row for row in config.stash.get(_ROWS, [])}
+    if not found:
         return
-    head = ("cluster", "what ran", "compared with the undisturbed run on one machine")
-    table = "".join(f"| {' | '.join(row)} |\n" for row in (head, ("---",) * 3, *rows))
     terminalreporter.section("tried on clusters")
-    terminalreporter.write(table)
+    terminalreporter.write(_table(found))
     if config.getoption("--update-golden"):
         before, _, rest = TABLE.read_text(encoding="utf-8").partition(_BEGIN)
-        TABLE.write_text(before + _BEGIN + table + _END + rest.partition(_END)[2], encoding="utf-8")
+        written, _, after = rest.partition(_END)
+        cells = [tuple(line.strip("| \n").split(" | ")) for line in written.splitlines()[2:]]
+        earlier = {row[:2]: row for row in cells if len(row) == len(_HEAD)}
+        TABLE.write_text(before + _BEGIN + _table({**earlier, **found}) + _END + after, encoding="utf-8")
+
+
+def _table(rows: Mapping[tuple[str, str], tuple[str, str, str]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in (_HEAD, ("---",) * 3, *sorted(rows.values())))
 
 
 @pytest.fixture(scope="session")

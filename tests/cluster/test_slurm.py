@@ -30,6 +30,13 @@ def slurm(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Slurm:
     return Slurm(hosts, tmp_path_factory.mktemp("slurm") / "files", nodes=2)
 
 
+@pytest.fixture
+def pmix(slurm: Slurm) -> None:
+    """Skips what needs PMIx if this srun has none."""
+    if "ready" not in slurm.run("srun", "--mpi=pmix", "echo", "ready", check=False):
+        pytest.skip("this srun has no PMIx (Debian: libpmix-dev, whose libpmix.so its plugin opens)")
+
+
 def script_of(folder: Path, *commands: list[str]) -> Path:
     """A batch script, as the documentation has it."""
     lines = ["#!/bin/bash", "#SBATCH --nodes=2 --ntasks-per-node=1 --cpus-per-task=1", "set -e"]
@@ -44,8 +51,16 @@ def said(script: Path) -> str:
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 def test_a_cancelled_job_continues(
-    hosts: Network, slurm: Slurm, local: Local, tmp_path: Path, tried: Tried, launcher: str
+    hosts: Network,
+    slurm: Slurm,
+    local: Local,
+    tmp_path: Path,
+    tried: Tried,
+    launcher: str,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if launcher == "srun":
+        request.getfixturevalue("pmix")
     runs = OnHost(hosts, tmp_path, train={"launcher": launcher})
     local.lend(runs.run_dir, "ingest", "features")
     script = script_of(tmp_path, runs.command("train", sets=LONG))
@@ -63,6 +78,7 @@ def test_a_cancelled_job_continues(
     tried(CLUSTER, f"train, launcher: {launcher}, ar-sgd; scancel, then sbatch again", "continued; the same weights")
 
 
+@pytest.mark.usefixtures("pmix")
 def test_a_killed_rank_under_srun(hosts: Network, slurm: Slurm, local: Local, tmp_path: Path, tried: Tried) -> None:
     runs = OnHost(hosts, tmp_path, train={"launcher": "srun"})
     local.lend(runs.run_dir, "ingest", "features")
@@ -79,6 +95,7 @@ def test_a_killed_rank_under_srun(hosts: Network, slurm: Slurm, local: Local, tm
     )
 
 
+@pytest.mark.usefixtures("pmix")
 def test_a_night(hosts: Network, slurm: Slurm, local: Local, tmp_path: Path, tried: Tried) -> None:
     runs = OnHost(hosts, tmp_path, train={"launcher": "srun"})
     local.lend(runs.run_dir, "ingest", "features")
