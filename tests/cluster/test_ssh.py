@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -86,9 +87,10 @@ class Victim:
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("rank", "a rank was lost (rank 1 on host2 ended by signal 9 (Killed)); all start again"),
-        ("daemon", "a rank was lost (mpirun lost its daemon on host2"),
-        ("host", "a rank was lost (Timeout, server host2 not responding.)"),
+        # The survivors may end before mpirun has said anything.
+        ("rank", r"a rank was lost \((rank 1 on host2 ended by signal 9|a rank on host2 broke off)"),
+        ("daemon", r"a rank was lost \((mpirun lost its daemon|a rank) on host2"),
+        ("host", r"a rank was lost \(.*host2 not responding"),
     ],
 )
 def test_a_lost_rank_daemon_or_host(
@@ -99,7 +101,7 @@ def test_a_lost_rank_daemon_or_host(
     runs.await_checkpoint()
     getattr(Victim(hosts, runs), what)()
     words = " ".join(said(process, fails=what == "host").split())
-    assert told in words
+    assert re.search(told, words), words
     if what == "host":
         # Nothing can start there until the host is back.
         assert "and then the ranks did not start" in words

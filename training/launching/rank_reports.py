@@ -12,6 +12,7 @@ from typing import Any, Final
 _RULE: Final = re.compile(r"^-{20,}\n", re.MULTILINE)
 _KILLED_RANK: Final = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+(signal \d+ \([^)]*\))")
 _LOST_DAEMON: Final = re.compile(r"daemon.*?Remote host:\s+(\S+)", re.DOTALL)
+_LOST_PEER: Final = re.compile(r"peer process has unexpectedly disconnected.*?Peer host:\s+(\S+)", re.DOTALL)
 _LONGEST: Final = 300
 
 
@@ -30,6 +31,8 @@ def told_of_loss(log: str) -> str:
         return f"rank {rank} on {host} ended by {how}"
     if daemon := _LOST_DAEMON.search(log):
         return f"mpirun lost its daemon on {daemon[1]}: the host is down, or the daemon or the ssh to it was ended"
+    if peer := _LOST_PEER.search(log):
+        return f"a rank on {peer[1]} broke off its connections"
     blocks = [part for part in _RULE.split(log)[1::2] if part.strip()]
     lines = (blocks[0] if blocks else log).strip().splitlines()
     if not blocks:

@@ -25,6 +25,16 @@ required supporting libraries.
 
 ------------------------------------------------------------
 """
+PEER = f"""{RULE}
+An MPI communication peer process has unexpectedly disconnected.  This
+usually indicates a failure in the peer process (e.g., a crash or
+otherwise exiting without calling MPI_FINALIZE first).
+
+  Local host: host1
+  Local PID:  17312
+  Peer host:  host2
+{RULE}
+"""
 ABORT = f"""some words of a rank
 {RULE}
 MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
@@ -38,6 +48,7 @@ with errorcode 1.
     [
         (KILLED, "rank 1 on host2 ended by signal 9 (Killed)"),
         (DAEMON, "mpirun lost its daemon on host2: the host is down, or the daemon or the ssh to it was ended"),
+        (PEER, "a rank on host2 broke off its connections"),
         (ABORT, "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD with errorcode 1."),
         ("", ""),
     ],
