@@ -5,13 +5,14 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends make git openjdk-17-jre-headless openssh-client \
     && rm -rf /var/lib/apt/lists/*
 
-WORKDIR /hep-pipeline
-COPY . .
-RUN UV_COMPILE_BYTECODE=1 make setup
-
-# MPI refuses root; runs go to a volume that this user owns.
-RUN useradd --create-home physics && mkdir /runs && chown -R physics /runs /hep-pipeline
+# MPI refuses root. The environment belongs to this user from the beginning: a later chown would store all of it twice.
+RUN useradd --create-home physics && mkdir /runs /hep-pipeline && chown physics /runs /hep-pipeline
 USER physics
+WORKDIR /hep-pipeline
+COPY --chown=physics . .
+RUN UV_COMPILE_BYTECODE=1 make setup && rm -rf ~/.cache
+
+# Runs go to a volume.
 VOLUME /runs
 ENTRYPOINT ["/hep-pipeline/.venv/bin/python", "-m", "pipeline"]
 CMD ["--help"]

@@ -34,7 +34,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfil
 .DELETE_ON_ERROR:
 # Goals depend on each other: also with -j, make keeps the order of the command line.
 .NOTPARALLEL:
-.PHONY: help setup airflow-setup test-airflow torture mutants java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference browser lint format
+.PHONY: help setup airflow-setup test-airflow test-cluster torture mutants java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference browser lint format
 
 help: ## List the goals
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
@@ -112,14 +112,17 @@ doctor: setup ## Check this machine
 browser:
 	@sh tests/ensure_browser.sh
 
-test: setup browser ## Run all tests except those of Airflow
-	$(PYTEST) -m "not airflow"
+test: setup browser ## Run all tests except those of Airflow and clusters
+	$(PYTEST) -m "not airflow and not cluster"
 
 test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (minutes)
 	$(BIN)/python -m pytest -m airflow
 
+test-cluster: setup ## Run on clusters of hosts in network namespaces: ssh, SLURM, standalone Spark (as root; a quarter of an hour)
+	$(BIN)/python -m pytest -m cluster tests/cluster $(CLUSTER)
+
 test-fast: setup ## Run the tests without JVM, MPI and command line, and the examples in docstrings
-	$(PYTEST) -m "not slow and not spark and not distributed and not end_to_end and not airflow"
+	$(PYTEST) -m "not slow and not spark and not distributed and not end_to_end and not airflow and not cluster"
 
 torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TORTURE='--kills 3 --fuzz 100' is quicker)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/torture.py $(TORTURE)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from ingestion.secrets import redact_all
+from pipeline.errors import MachineError
 from pipeline.machine.doctor import Finding, Need, Severity, render
 from pipeline.run_folder import RunFolder
-from training.settings import TrainSettings
 
 
 class Diagnosis(NamedTuple):
@@ -44,14 +45,16 @@ def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
     """
     found = Diagnosis(run_folder.examine(list(Need)))
     say(render(found.findings))
-    return _try(found, run_folder.config.train, say) if found.is_well else found
+    return _try(found, run_folder, say) if found.is_well else found
 
 
-def _try(found: Diagnosis, settings: TrainSettings, say: Callable[[str], None]) -> Diagnosis:
+def _try(found: Diagnosis, run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
     from ingestion.decompression import ZLIB_LIBRARY
     from training.errors import LaunchError
+    from training.launching.launcher import no_hosts
     from training.launching.probing import describe_devices, probe_mpi
 
+    settings = run_folder.config.train
     threads = f"threads: {settings.threads} in each of {settings.workers} worker(s) (train.threads)"
     zlib = f"ZLIB of ROOT files: {ZLIB_LIBRARY}"
     if ZLIB_LIBRARY != "isal":
@@ -60,11 +63,18 @@ def _try(found: Diagnosis, settings: TrainSettings, say: Callable[[str], None]) 
     say(zlib)
     say(threads)
     say(str(found.devices))
-    if settings.workers == 1:
+    if settings.workers == 1 or settings.launcher == "spark-agents":
         return found
+    hosts = no_hosts
     try:
-        found = found._replace(ranks=probe_mpi(settings))
-    except LaunchError as error:
+        if settings.launcher == "spark":
+            from training.launching.spark_job import spark_hosts
+
+            hosts = partial(spark_hosts, run_folder.spark.context())
+        found = found._replace(ranks=probe_mpi(settings, hosts))
+    except (LaunchError, MachineError) as error:
         found = found._replace(error=str(error))
+    finally:
+        run_folder.spark.stop()
     say(found.ranks or f"error: {found.error}")
     return found

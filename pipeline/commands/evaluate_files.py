@@ -167,7 +167,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     config.refuse_load_test(any(info.is_load_test for info in checked.infos))
     with Bar(run_folder.console, "Spark", "") as bar:
         bar(0, 0, "starting")
-        spark = run_folder.spark.context()
+        spark = run_folder.spark.context(folder=folder, inputs=(info.path for info in checked.infos))
     total = sum(info.entries for info in checked.infos)
     with Bar(run_folder.console, "ingest", "events") as bar, counted(spark, bar, total) as done:
         read = ingest(

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from pydantic import SecretStr
 
 from pipeline.config import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
+from pipeline.machine.shared_storage import refuse_unshared
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.space import says_out_of_room
 
@@ -47,18 +48,29 @@ class SparkProvider:
         self._context: SparkContext | None = None
         self._code: tempfile.TemporaryDirectory[str] | None = None
 
-    def context(self) -> SparkContext:
+    @property
+    def is_cluster(self) -> bool:
+        """Whether executors are processes of their own, perhaps on other hosts."""
+        return self._settings.master.startswith("local-cluster") or not self._settings.master.startswith("local")
+
+    def context(self, *, folder: Path | None = None, inputs: Iterable[str] = ()) -> SparkContext:
         """The running context.
 
+        Args:
+            folder: A folder for the output of tasks.
+            inputs: Paths that tasks will read.
+
         Raises:
-            MachineError: Spark does not start.
+            MachineError: Spark does not start, or executors do not see the folder or the inputs.
         """
         if self._context is None:
             self._context = _start(self._settings)
-            if self._settings.master.startswith("local-cluster") or not self._settings.master.startswith("local"):
+            if self.is_cluster:
                 # Executors fetch the code from here at their start, so the folder lives as long as the context.
                 self._code = tempfile.TemporaryDirectory(prefix="hep-pipeline-code-")
                 self._context.addPyFile(str(zip_code(Path(self._code.name))))
+        if folder is not None and self.is_cluster:
+            refuse_unshared(self._context, folder, inputs)
         return self._context
 
     def num_tasks(self, work_items: int) -> int:
@@ -115,6 +127,8 @@ def _advice(cause: str) -> str:
     """The fix for a failure of Spark."""
     if says_out_of_room(cause):
         return "Check space and permissions of the run folder, and of spark.local.dir, where Spark keeps shuffled data."
+    if cause.startswith("FileNotFoundError"):
+        return "All executors need the run folder and the inputs under the same path as the driver: check their mounts."
     return "If executors were lost, check their memory and logs; --debug shows all messages of Spark."
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -79,11 +79,18 @@ class Context:
         """See `Config.refuse_load_test`."""
         self.config.refuse_load_test(self.upstream["features"].manifest["counters"]["load_test"])
 
-    def start_spark(self) -> SparkContext:
-        """The running context; a progress bar shows its start, which takes seconds."""
+    def start_spark(self, inputs: Iterable[str] = ()) -> SparkContext:
+        """The running context, whose executors see the new version folder; a progress bar shows its start.
+
+        Args:
+            inputs: Paths that tasks will read, besides the output of other stages.
+
+        Raises:
+            MachineError: Spark does not start, or executors do not share the storage.
+        """
         with self.bar("Spark", "") as bar:
             bar(0, 0, "starting")
-            return self.spark.context()
+            return self.spark.context(folder=self.out_dir, inputs=inputs)
 
     def bar(self, label: str, unit: str) -> Bar:
         """A progress bar."""

@@ -91,7 +91,7 @@ class Ingest(Stage):
         earlier = self._earlier_parts(context, infos)
         events_dir = context.out_dir / "events"
         events_dir.mkdir()
-        spark = context.start_spark()
+        spark = context.start_spark(info.path for info in infos)
         to_read = sum(info.entries for info in infos if not earlier or info.uuid not in earlier.parts)
         with context.bar("ingest", "events") as bar, counted(spark, bar, to_read) as done:
             result = ingest(

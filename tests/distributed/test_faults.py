@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -24,6 +26,7 @@ from features.dataset import FeatureDataset
 from training.errors import LaunchError, StalledError
 from training.launching.launcher import launch, launch_all, rank_command, rank_environment
 from training.launching.rank import RunSpec
+from training.settings import TrainSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
@@ -93,6 +96,7 @@ def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
     with signal_to_a_rank(run, signal.SIGKILL) as hit:
         launch(run, on_progress=lambda _: None, on_loss=losses.append)
     assert len(hit) == len(losses) == 1
+    assert re.match(r"a rank was lost \(rank \d on \S+ ended by signal 9 \(Killed\)\); all start again", losses[0])
     for rank in records(run.out_dir):
         assert [record["epoch"] for record in rank] == list(range(60))
     assert summary(run.out_dir)["samples"] == 60 * sum(ROWS["train"])
@@ -146,6 +150,17 @@ def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: Fea
     )
     assert list((run.out_dir / "stalls").glob("rank-*.json"))
     wait_until(lambda: not processes_of(run.out_dir), what="all ranks are gone")
+
+
+def test_a_host_that_does_not_see_the_run_folder_says_so(tmp_path: Path) -> None:
+    command = rank_command(TrainSettings(workers=2, algorithm="ar-sgd"), tmp_path / "nowhere" / "run.json")
+    done = subprocess.run(
+        [word for word in command if word != "--launched"],
+        env=rank_environment(), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert f"{socket.gethostname()} does not see {tmp_path}/nowhere/run.json: the run folder must be on" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from itertools import product
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from rank_programs import IMPLEMENTATIONS, Case, Cases, Mpi, results_of, run_ranks
 
 from training.errors import LaunchError
-from training.launching.probing import measure_messages
+from training.launching.probing import measure_messages, probe_mpi
 from training.settings import TrainSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
@@ -99,6 +100,14 @@ def test_the_start_up_test_finds_nothing_and_measures(mpi: Mpi, cases: Cases) ->
     assert first["seconds"] > 0
     if not mpi.reaches_sleepers:
         assert first["target_must_help"]
+
+
+def test_doctor_did_not_say_what_averages_cost() -> None:
+    words = probe_mpi(TrainSettings(workers=2, algorithm="ad-psgd"))
+    found = re.search(r"takes ([\d,]+) us in MPI's windows and ([\d,]+) us through sockets; (.*)$", words)
+    assert found is not None, words
+    assert all(int(number.replace(",", "")) > 0 for number in found.groups()[:2])
+    assert found[3] == "train with ad-psgd uses windows (locked): the workers share memory"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Hosts of a network on this machine: network namespaces with a delay and a rate between them.
+"""Hosts of a network on this machine: namespaces with a delay and a rate between them.
 
-Each host has an address and a host name of its own, so that MPI takes them for different machines. A bridge connects
-them. Delay and rate come from `tc netem`; a kernel without it gets a switch in user space: every host has a TAP device,
-whose frames a process forwards after the delay (see `frame_switch.py`).
+Each host has an address, a host name, a hosts file and a /dev/shm of its own, so that MPI, Spark and SLURM take them
+for different machines; all other folders are shared storage. A bridge connects them. Delay and rate come from `tc
+netem`; a kernel without it gets a switch in user space: every host has a TAP device, whose frames a process forwards
+after the delay (see `frame_switch.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
+from ranks import processes_of, wait_until
 
 #: Frames as large as in a cluster's network: a model of 2,013 parameters fills one.
 _FRAME_BYTES = 9000
@@ -27,15 +32,45 @@ _SWITCH = Path(__file__).with_name("frame_switch.py")
 class Network(NamedTuple):
     """Hosts, and the programs that enter them."""
 
+    names: list[str]
+    """Host names: `host1` and so on."""
     addresses: list[str]
     agent: Path
-    """A program that runs a command on a host as ssh does: `agent ADDRESS COMMAND ...`."""
+    """A program that runs a command on a host as ssh does: `agent ADDRESS-OR-NAME COMMAND ...`."""
     how: str
     """Origin of the delay."""
+    spaces: list[str]
+    """The network namespaces."""
 
     def on_host(self, number: int, *command: str) -> list[str]:
         """The command on a host."""
         return [str(self.agent), self.addresses[number], shlex.join(command)]
+
+    def run_on_host(self, number: int, *command: str) -> str:
+        """Run a command on a host to its good end; returns what it printed."""
+        return _run(*self.on_host(number, *command))
+
+    def serve(self, number: int, log: Path, *command: str, env: Mapping[str, str] | None = None) -> None:
+        """Start a service on a host; it ends with the host."""
+        with log.open("ab") as output:
+            words = ["setsid", "--fork", *self.on_host(number, *command)]
+            subprocess.run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True, env=env)
+
+    def processes(self, number: int, word: str) -> list[psutil.Process]:
+        """The processes of a host with a word in their command lines."""
+        own = set(map(int, _run("ip", "netns", "pids", self.spaces[number]).split()))
+        return [each for each in processes_of(word) if each.pid in own]
+
+    def switch_off(self, number: int) -> None:
+        """End a host as a power cut does: the others hear nothing, and no process is left."""
+        _run("ip", "-n", self.spaces[number], "link", "set", "net0", "down")
+        for process in _run("ip", "netns", "pids", self.spaces[number]).split():
+            os.kill(int(process), signal.SIGKILL)
+
+    def switch_on(self, number: int) -> None:
+        """Start a host that was switched off, without any service."""
+        _boot(self.agent.parent, self.names[number], self.spaces[number])
+        _run("ip", "-n", self.spaces[number], "link", "set", "net0", "up")
 
     @property
     def launcher_args(self) -> list[str]:
@@ -93,26 +128,71 @@ def why_not() -> str:
 def network(count: int, folder: Path, *, delay: float = 0.0, rate: float = 0.0) -> Iterator[Network]:
     """Hosts, each with a delay [s] and a rate [bits/s] of what it sends; 0: none."""
     prefix = f"h{os.getpid()}"
-    names = [f"{prefix}-{number}" for number in range(count)]
+    spaces = [f"{prefix}-{number}" for number in range(count)]
+    names = [f"host{number + 1}" for number in range(count)]
     addresses = [f"10.77.0.{number + 1}" for number in range(count)]
     folder.mkdir(parents=True, exist_ok=True)
+    lines = ["127.0.0.1 localhost", *map(" ".join, zip(addresses, names, strict=True))]
+    (folder / "hosts").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _remove_remains()
     with ExitStack() as stack:
-        for name in (prefix, *names):
-            _run("ip", "netns", "add", name)
-            stack.callback(_run, "ip", "netns", "del", name)
-        for name in names:
-            _run("ip", "-n", name, "link", "set", "lo", "up")
-        _connect_by_bridge(prefix, names)
+        for space in (prefix, *spaces):
+            _run("ip", "netns", "add", space)
+            stack.callback(_remove, space)
+        for space in spaces:
+            _run("ip", "-n", space, "link", "set", "lo", "up")
+        _connect_by_bridge(prefix, spaces)
         how = "bridge"
         if delay or rate:
             how = "tc netem"
-            if not all(_has_netem(name, delay, rate) for name in names):
+            if not all(_has_netem(space, delay, rate) for space in spaces):
                 how = "switch in user space"
-                stack.enter_context(_switch(names, delay, rate))
-        for name, address in zip(names, addresses, strict=True):
-            _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "net0")
-            _run("ip", "-n", name, "link", "set", "net0", "mtu", str(_FRAME_BYTES), "up")
-        yield Network(addresses, _agent(folder, prefix), how)
+                stack.enter_context(_switch(spaces, delay, rate))
+        for space, address in zip(spaces, addresses, strict=True):
+            _run("ip", "-n", space, "addr", "add", f"{address}/24", "dev", "net0")
+            _run("ip", "-n", space, "link", "set", "net0", "mtu", str(_FRAME_BYTES), "up")
+        for name, space in zip(names, spaces, strict=True):
+            _boot(folder, name, space)
+        yield Network(names, addresses, _agent(folder), how, spaces)
+
+
+#: What makes a host of a network namespace; the process lives as long as the host.
+_BOOT = """
+hostname "$0"
+mount --make-rprivate /
+mount --bind "$1/hosts" /etc/hosts
+mount -t tmpfs tmpfs /dev/shm
+echo $$ > "$1/$0.new" && mv "$1/$0.new" "$1/$0.pid"
+exec sleep infinity < /dev/null > /dev/null 2>&1
+"""
+
+
+def _boot(folder: Path, name: str, space: str) -> None:
+    """Start a host."""
+    pid = folder / f"{name}.pid"
+    pid.unlink(missing_ok=True)
+    command = ["ip", "netns", "exec", space, "unshare", "--uts", "--ipc", "--mount", "sh", "-ec", _BOOT]
+    # A process that nobody has to wait for.
+    _run("setsid", "--fork", *command, name, str(folder))
+    wait_until(pid.exists, what=f"{name} is up", seconds=10)
+
+
+def _remove_remains() -> None:
+    """Remove hosts whose process was killed."""
+    for space in _run("ip", "netns", "list").split():
+        owner = re.fullmatch(r"h(\d+)(-\d+)?", space)
+        if owner and not psutil.pid_exists(int(owner[1])):
+            # Another process of tests may do the same.
+            with suppress(AssertionError):
+                _remove(space)
+
+
+def _remove(space: str) -> None:
+    """End all processes of a host, and its namespace."""
+    for process in _run("ip", "netns", "pids", space).split():
+        with suppress(ProcessLookupError):
+            os.kill(int(process), signal.SIGKILL)
+    _run("ip", "netns", "del", space)
 
 
 def _connect_by_bridge(bridge: str, names: list[str]) -> None:
@@ -148,21 +228,21 @@ def _switch(names: list[str], delay: float, rate: float) -> Iterator[None]:
             switch.kill()
 
 
-def _agent(folder: Path, prefix: str) -> Path:
+def _agent(folder: Path) -> Path:
     path = folder / "agent"
     path.write_text(
         "#!/bin/sh\n"
         "# Runs a command on a host: as ssh does, it joins the words, and a shell there takes them apart.\n"
-        "address=$1; shift\n"
-        f"exec nsenter --net=/run/netns/{prefix}-$((${{address##*.}} - 1)) unshare --uts --ipc "
-        """sh -c 'hostname "host${0##*.}"; exec sh -c "$1"' "$address" "$*"\n""",
+        "host=${1##*.}; shift\n"
+        f'exec nsenter --target "$(cat {shlex.quote(str(folder))}/host"${{host#host}}".pid)" '
+        """--net --uts --ipc --mount --wdns="$PWD" sh -c "$*"\n""",
         encoding="utf-8",
     )
     path.chmod(0o755)
     return path
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     for _ in range(50):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if not re.search("busy", done.stderr, re.IGNORECASE):
@@ -170,3 +250,4 @@ def _run(*command: str) -> None:
         time.sleep(0.1)
     if done.returncode:
         raise AssertionError(f"{' '.join(command)}: {done.stderr}")
+    return done.stdout

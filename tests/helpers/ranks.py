@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 
 
-def processes_of(marker: Path) -> list[psutil.Process]:
-    """All processes with the given path in their command line."""
+def processes_of(marker: Path | str) -> list[psutil.Process]:
+    """All processes with the given path or word in their command line."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         words = process.info["cmdline"] or []

@@ -43,7 +43,7 @@ class Provider:
     def __init__(self, settings: object) -> None:
         pass
 
-    def context(self) -> Here:
+    def context(self, **_: object) -> Here:
         return Here()
 
     def num_tasks(self, work_items: int) -> int:

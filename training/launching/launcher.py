@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from training.errors import LaunchError, StalledError
 from training.launching.rank import RunSpec, train
-from training.launching.rank_reports import LaunchFiles
+from training.launching.rank_reports import LaunchFiles, told_of_loss
 from training.loop.trainer import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
@@ -26,6 +26,8 @@ from training.transports.transport import SingleTransport
 
 _GRACE_SECONDS: Final = 10
 _LAST_WORDS: Final = 2000
+#: mpirun itself waits forever for a host without power; with these, ssh ends after a minute, and mpirun with it.
+_SSH_OPTIONS: Final = "-o ConnectTimeout=20 -o ServerAliveInterval=15 -o ServerAliveCountMax=4"
 #: Message of mpirun when a killed mpirun with the same process id left its files; it then removes them.
 _FILES_OF_ANOTHER: Final = "PMIx server's listener thread failed to start"
 
@@ -217,7 +219,9 @@ def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
     if is_done and (status == 0 or job.settings.on_rank_loss == "shrink"):
         return True
     _raise_what_failed(job.settings, files, log_path, status)
-    files.note_loss(_last_words(log_path, 200).replace("\n", " ") or f"status {status}")
+    files.note_loss(
+        told_of_loss(log_path.read_text(errors="replace")) or f"{job.settings.launcher} ended with {status}"
+    )
     return False
 
 
@@ -232,7 +236,7 @@ def _run_ranks(job: _Job, log_path: Path, on_progress: _Tell) -> int:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=rank_environment(threads=job.settings.threads),
+            env=rank_environment(threads=job.settings.threads) | _ssh_options([*where, *job.settings.launcher_args]),
         ) as process,
     ):
         try:
@@ -307,6 +311,13 @@ def rank_environment(*, threads: int = 1) -> dict[str, str]:
     return {"OMPI_MCA_osc": "^ucx", **os.environ, **thread_variables(threads), "PYTHONPATH": path}
 
 
+def _ssh_options(words: Sequence[str]) -> dict[str, str]:
+    """Variables with which mpirun notices a host that falls silent, as far as ssh starts its daemons."""
+    has_other_agent = any(word.endswith(("ssh_agent", "rsh_agent")) for word in (*words, *os.environ))
+    names = {"PRTE_MCA_plm_ssh_args", "OMPI_MCA_plm_rsh_args"} - os.environ.keys()
+    return {} if has_other_agent else dict.fromkeys(names, _SSH_OPTIONS)
+
+
 def _follow(process: subprocess.Popen[str], on_progress: _Tell) -> None:
     if process.stdout is None:
         raise AssertionError("the ranks were started without a pipe for their output")
@@ -359,12 +370,10 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Pa
         )
     if not files.has_started:
         how = f"ended by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"status {status}"
+        losses, log = files.losses(), log_path.read_text(errors="replace").strip()
+        before = f"a rank was lost ({losses[-1]}), and then " if losses else ""
         raise LaunchError(
-            f"the ranks did not start: {how}; the last output:\n{_last_words(log_path, _LAST_WORDS)}\n"
+            f"{before}the ranks did not start: {how}; the last output:\n{log[-_LAST_WORDS:]}\n"
             f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, or train "
             f"with --workers 1 to see whether MPI is the cause."
         )
-
-
-def _last_words(log_path: Path, length: int) -> str:
-    return log_path.read_text(errors="replace").strip()[-length:]

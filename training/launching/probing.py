@@ -12,24 +12,31 @@ from typing import Any, Final
 import torch
 
 from training.errors import LaunchError
-from training.launching.launcher import rank_command, rank_environment
+from training.launching.launcher import Hosts, no_hosts, rank_command, rank_environment
 from training.settings import TrainSettings
 from training.simulation.probe import Measurement
+from training.transports.exchange_test import PARAMETERS
 
 _TIMEOUT: Final = 120
 _LAST_WORDS: Final = 600
 
 
-def probe_mpi(settings: TrainSettings) -> str:
-    """Start the ranks and try windows, locks and accumulation between neighbours.
+def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
+    """Start the ranks; try windows, locks and accumulation between neighbours, and averages in both ways.
+
+    Args:
+        settings: The run.
+        hosts: As in `training.launching.launcher.launch`.
 
     Returns:
-        A sentence about the library and its speed.
+        Sentences about the library and its speed.
 
     Raises:
         LaunchError: The ranks do not start, or a part of MPI does not work.
     """
-    return describe(_answer(settings, "a short test of MPI", "training.transports.self_test"), settings.workers)
+    sharing = settings.algorithm.sharing
+    words = ("training.transports.exchange_test", sharing.overlap, sharing.network or "")
+    return describe(_answer(settings, "a short test of MPI", *words, hosts=hosts), settings)
 
 
 def measure_messages(settings: TrainSettings, sizes: Sequence[int]) -> list[Measurement]:
@@ -47,24 +54,27 @@ def measure_messages(settings: TrainSettings, sizes: Sequence[int]) -> list[Meas
     return [Measurement(**each) for each in _answer(settings, "the measurement of messages", *words)["measured"]]
 
 
-def _answer(settings: TrainSettings, what: str, module: str, *arguments: str) -> dict[str, Any]:
+def _answer(
+    settings: TrainSettings, what: str, module: str, *arguments: str, hosts: Hosts = no_hosts
+) -> dict[str, Any]:
     """The JSON that rank 0 of a program prints.
 
     Raises:
         LaunchError: The ranks do not start or fail.
     """
-    command = rank_command(settings, Path())
-    launcher = command[: command.index(sys.executable)]
     try:
-        done = subprocess.run(
-            [*launcher, sys.executable, "-m", module, *arguments],
-            env=rank_environment(threads=settings.threads),
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=_TIMEOUT,
-        )
+        with hosts(settings.workers) as where:
+            command = rank_command(settings, Path(), where)
+            launcher = command[: command.index(sys.executable)]
+            done = subprocess.run(
+                [*launcher, sys.executable, "-m", module, *arguments],
+                env=rank_environment(threads=settings.threads),
+                capture_output=True,
+                text=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                timeout=_TIMEOUT,
+            )
     except subprocess.TimeoutExpired as cause:
         raise LaunchError(f"{settings.workers} ranks did not finish {what} in {_TIMEOUT} s.") from cause
     line = next((line for line in done.stdout.splitlines() if line.startswith("{")), "{}")
@@ -75,19 +85,42 @@ def _answer(settings: TrainSettings, what: str, module: str, *arguments: str) ->
     return found
 
 
-def describe(result: dict[str, Any], workers: int) -> str:
-    """The result of the test in a sentence.
+def describe(result: dict[str, Any], settings: TrainSettings) -> str:
+    """The result of the test in two sentences.
+
+    Args:
+        result: What `training.transports.exchange_test` prints.
+        settings: The run that the test is for.
 
     Raises:
         LaunchError: A part of MPI does not work.
     """
     if result["problems"]:
         raise LaunchError(f"one-sided communication is wrong: {'; '.join(result['problems'])}")
-    helps = "; averages need the partner to enter MPI" if result["target_must_help"] else ""
+    helps = "; averages there need the partner to enter MPI" if result["target_must_help"] else ""
     return (
-        f"{result['library']}: {workers} ranks reach each other's memory in {result['seconds'] * 1e6:.1f} us "
-        f"(lock, read, write, unlock){helps}"
+        f"{result['library']}: {settings.workers} ranks reach each other's memory in {result['seconds'] * 1e6:.1f} us "
+        f"(lock, read, write, unlock){helps}\n"
+        f"an average of {PARAMETERS:,} parameters with a partner that computes takes "
+        f"{_time(result['averages']['locked'])} in MPI's windows and {_time(result['averages']['sockets'])} through "
+        f"sockets; {_use(result['auto'], settings)}"
     )
+
+
+def _time(average: float | str) -> str:
+    return f"an unknown time ({average})" if isinstance(average, str) else f"{average * 1e6:,.0f} us"
+
+
+def _use(auto: str, settings: TrainSettings) -> str:
+    """Which of the ways `train` will use."""
+    algorithm = settings.algorithm
+    if not (algorithm.traits.pairs or algorithm.traits.server):
+        return f"train uses neither, since {algorithm.name} makes all-reduces or exchanges with neighbours only"
+    way = auto if algorithm.sharing.protocol == "auto" else algorithm.sharing.protocol
+    ways = {"sockets": "sockets", "locked": "windows (locked)", "additive": "windows (additive)"}
+    why = f"the workers {'do not share' if auto == 'sockets' else 'share'} memory"
+    chosen = why if algorithm.sharing.protocol == "auto" else "train.algorithm.exchange"
+    return f"train with {algorithm.name} uses {ways[way]}: {chosen}"
 
 
 def describe_devices() -> str:

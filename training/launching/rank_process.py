@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -75,7 +76,16 @@ class _Run(NamedTuple):
 
 
 def _specs(path: Path) -> list[_Run]:
-    """The spec in a file, or the specs that its list names."""
+    """The spec in a file, or the specs that its list names.
+
+    Raises:
+        LaunchError: This host does not see the file.
+    """
+    if not path.exists():
+        raise LaunchError(
+            f"{socket.gethostname()} does not see {path}: the run folder must be on storage that all hosts share under "
+            f"the same path."
+        )
     content = json.loads(path.read_text(encoding="utf-8"))
     if "runs" not in content:
         return [_Run(RunSpec.load(path), None)]
@@ -148,7 +158,11 @@ def _report(error: BaseException, files: LaunchFiles, rank: int) -> None:
         "message": str(error) or type(error).__name__,
         "traceback": traceback.format_exc(),
     }
-    files.report_error(rank, content)
+    try:
+        files.report_error(rank, content)
+    except OSError:
+        # This host does not see the folder; the launcher quotes what the ranks print.
+        sys.stderr.write(f"{content['message']}\n")
 
 
 def _exit_when_orphaned(parent: int) -> None:

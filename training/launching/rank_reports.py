@@ -3,9 +3,43 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+#: mpirun writes its messages between two such lines.
+_RULE: Final = re.compile(r"^-{20,}\n", re.MULTILINE)
+_KILLED_RANK: Final = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+(signal \d+ \([^)]*\))")
+_LOST_DAEMON: Final = re.compile(r"daemon.*?Remote host:\s+(\S+)", re.DOTALL)
+_LOST_PEER: Final = re.compile(r"peer process has unexpectedly disconnected.*?Peer host:\s+(\S+)", re.DOTALL)
+_LONGEST: Final = 300
+
+
+def told_of_loss(log: str) -> str:
+    """What mpirun or srun says of a lost rank, in one sentence; empty if they say nothing.
+
+    Args:
+        log: All that the launcher and the ranks wrote.
+
+    Examples:
+        >>> told_of_loss("srun: error: host2: task 1: Killed")
+        'srun: error: host2: task 1: Killed'
+    """
+    if killed := _KILLED_RANK.search(log):
+        rank, host, how = killed.groups()
+        return f"rank {rank} on {host} ended by {how}"
+    if daemon := _LOST_DAEMON.search(log):
+        return f"mpirun lost its daemon on {daemon[1]}: the host is down, or the daemon or the ssh to it was ended"
+    if peer := _LOST_PEER.search(log):
+        return f"a rank on {peer[1]} broke off its connections"
+    blocks = [part for part in _RULE.split(log)[1::2] if part.strip()]
+    lines = (blocks[0] if blocks else log).strip().splitlines()
+    if not blocks:
+        # What came last, from the beginning of a line.
+        lines = lines[-3:]
+    words = " ".join(" ".join(lines).split())
+    return words if len(words) <= _LONGEST else words[:_LONGEST].rpartition(" ")[0] + " ..."
 
 
 class LaunchFiles:

@@ -32,6 +32,8 @@ from training.launching import spark_agent
 
 #: Time for all tasks to start [s].
 _START_SECONDS: Final = 120.0
+#: Time for executors to register: those of a new context, or those that replace lost ones [s].
+_REGISTER_SECONDS: Final = 30.0
 #: Time for a command to end after its agent or the driver is gone [s].
 _GRACE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.2
@@ -90,11 +92,22 @@ def refuse_impossible(spark: SparkContext, workers: int) -> None:
             "Workers in executors need a fixed number of executors, but spark.dynamicAllocation.enabled is true. "
             "Set it to false in spark.conf, or use the launcher mpirun or srun."
         )
-    if spark.defaultParallelism < workers:
-        raise LaunchError(
-            f"train.workers is {workers}, but the Spark cluster {spark.master} has {spark.defaultParallelism} slots, "
-            f"and all workers start together. Use at most {spark.defaultParallelism} workers, or more executors."
-        )
+    is_local = str(spark.master).startswith("local[")
+    deadline = time.monotonic() + (0.0 if is_local else _REGISTER_SECONDS)
+    while (slots := _num_slots(spark)) < workers:
+        if time.monotonic() >= deadline:
+            raise LaunchError(
+                f"train.workers is {workers}, but the Spark cluster {spark.master} has {slots} slots, and all workers "
+                f"start together. Use at most {slots} workers, or more executors."
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _num_slots(spark: SparkContext) -> int:
+    """Tasks that the executors of this moment can run together; `defaultParallelism` is never below 2."""
+    context = spark._jsc.sc()
+    slots: int = context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile())
+    return slots
 
 
 def _run_job(spark: SparkContext, workers: int, driver: tuple[str, int], token: str, failures: list[Exception]) -> None:

@@ -1,13 +1,8 @@
-"""A test of the one-sided MPI operations that averages need, on both neighbours, in a tenth of a second.
-
-`mpirun -n 2 python -m training.transports.self_test` prints the result as one line of JSON.
-"""
+"""A test of the one-sided MPI operations that averages need, on both neighbours, in a tenth of a second."""
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -138,15 +133,3 @@ class _Findings:
                 self._window.Flush(rank)
         self._window.Unlock_all()
         return []
-
-
-def main() -> None:
-    """Print the result."""
-    comm = load_mpi().COMM_WORLD
-    result = self_test(comm)
-    if comm.rank == 0:
-        sys.stdout.write(json.dumps(result._asdict()) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -19,11 +19,11 @@ ERROR = Finding("disk", Severity.ERROR, "The disk is full.", "Make room.")
 WARNING = Finding("slots", Severity.WARNING, "Few cores.", "Use fewer workers.")
 
 
-def ranks_start(settings: object) -> str:
+def ranks_start(settings: object, hosts: object) -> str:
     return "2 ranks reach each other"
 
 
-def ranks_do_not_start(settings: object) -> str:
+def ranks_do_not_start(settings: object, hosts: object) -> str:
     raise LaunchError("mpirun is broken")
 
 

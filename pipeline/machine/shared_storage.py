@@ -1,0 +1,66 @@
+"""Checks that the executors of a cluster see the files of the driver, before a job fails at the first one."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pipeline.errors import MachineError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+#: A task takes this long, so that tasks reach all executors [s].
+_TASK_SECONDS: Final = 0.2
+_MOST_NAMED: Final = 3
+
+
+def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = ()) -> None:
+    """Write a file; executors look for it and for one input of each folder, and write beside it.
+
+    Args:
+        spark: The context of a cluster.
+        folder: An existing folder for outputs.
+        inputs: Paths that tasks will read; URLs are passed over.
+
+    Raises:
+        MachineError: Executors do not see the folder or an input, or cannot write there; the message names the hosts.
+    """
+    paths = {path.parent: path for path in (Path(each).absolute() for each in inputs if "://" not in each)}
+    slots = max(spark.defaultParallelism, 2)
+    with tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute()) as probe:
+        # Executors may run as another user.
+        Path(probe).chmod(0o777)
+        Path(probe, "driver").touch()
+        found = spark.parallelize(range(slots), slots).map(_looking(Path(probe, "driver"), list(paths.values())))
+        problems = sorted(set(found.collect()) - {""})
+    if problems:
+        raise MachineError(
+            f"the executors of {spark.master} do not share the storage of the driver, {socket.gethostname()}: "
+            f"{'; '.join(problems[:_MOST_NAMED])}{'; ...' if len(problems) > _MOST_NAMED else ''}. Put run_dir and the "
+            f"inputs on storage that all hosts mount under the same path (NFS, Lustre, CephFS ...), writable by the "
+            f"user of the executors."
+        )
+
+
+def _looking(written: Path, inputs: list[Path]) -> Callable[[int], str]:
+    """What a task does: it returns a problem, or nothing. A closure, since executors have no module of this package."""
+    seconds, folder = _TASK_SECONDS, written.parents[1]
+
+    def look(number: int) -> str:
+        time.sleep(seconds)
+        host = socket.gethostname()
+        if not written.exists():
+            return f"{host} does not see {folder}"
+        try:
+            written.with_name(f"executor-{number}").touch()
+        except OSError as error:
+            return f"{host} cannot write into {folder} ({error.strerror})"
+        hidden = [str(path) for path in inputs if not path.exists()]
+        return f"{host} does not see {hidden[0]}" if hidden else ""
+
+    return look

@@ -1,0 +1,134 @@
+"""Open MPI over hosts that ssh connects; between them is TCP."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cluster_runs import LONG, Local, OnHost, Tried, said, summary_of
+from clusters import Ssh, missing
+from network_hosts import Network
+from training_runs import flat_weights, records
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(bool(missing("sshd", "ssh", "ssh-keygen")), reason="no sshd here (Debian: openssh-server)"),
+]
+
+SLOWMO = "train.slowmo.tau=6"
+METHODS = ("ar-sgd", "ad-psgd", "swarm-sgd")
+#: ssh notices a silent host within seconds instead of a minute.
+QUICK = {"PRTE_MCA_plm_ssh_args": "-o ConnectTimeout=3 -o ServerAliveInterval=1 -o ServerAliveCountMax=3"}
+
+
+@pytest.fixture(scope="module")
+def ssh(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Ssh:
+    return Ssh(hosts, tmp_path_factory.mktemp("ssh") / "files")
+
+
+def on_hosts(hosts: Network, folder: Path, local: Local, *, count: int = 2) -> OnHost:
+    """Trainings over the first hosts, started on the first."""
+    hostfile = folder / "hosts.txt"
+    hostfile.write_text("".join(f"{name} slots=1\n" for name in hosts.names[:count]))
+    train = {"workers": count, "launcher_args": ["--hostfile", str(hostfile)]}
+    runs = OnHost(hosts, folder, env=QUICK, train=train)
+    local.lend(runs.run_dir, "ingest", "features")
+    return runs
+
+
+#: With and without SlowMo.
+CASES = [(f"train.algorithm={name}", *more) for name in METHODS for more in ((), (SLOWMO,))]
+
+
+@pytest.mark.parametrize(
+    ("count", "overrides"), [*((2, case) for case in CASES), *((4, case) for case in CASES[::2])], ids=str
+)
+def test_methods_over_two_and_four_hosts(
+    hosts: Network, ssh: Ssh, local: Local, tmp_path: Path, tried: Tried, count: int, overrides: tuple[str, ...]
+) -> None:
+    runs = on_hosts(hosts, tmp_path, local, count=count)
+    runs.run("train", sets=overrides)
+    workers = f"train.workers={count}"
+    local.train([(*each, workers) for each in CASES])
+    here, there = runs.version("train") / "hlf", local.trained(*overrides, workers)
+    ours, theirs = summary_of(here), summary_of(there)
+    assert ours["samples"] == theirs["samples"]
+    assert [len(each) for each in records(here)] == [3] * count
+    if "ar-sgd" in overrides[0]:
+        # The order of the sums may differ.
+        np.testing.assert_allclose(flat_weights(here), flat_weights(there), rtol=1e-3, atol=1e-4)
+        result = "the same weights within rounding"
+    else:
+        assert ours["best_val_loss"] == pytest.approx(theirs["best_val_loss"], rel=0.15)
+        result = f"validation loss {ours['best_val_loss']:.3f}, there {theirs['best_val_loss']:.3f}"
+    name = overrides[0].partition("=")[2] + (" with SlowMo" if len(overrides) > 1 else "")
+    tried(f"ssh, {count} hosts", f"train, {name}", f"the same number of events; {result}")
+
+
+class Victim:
+    """What is killed on the second host."""
+
+    def __init__(self, hosts: Network, runs: OnHost) -> None:
+        self._hosts, self._runs = hosts, runs
+
+    def rank(self) -> None:
+        next(each for each in self._hosts.processes(1, "rank_process") if each.name() == "python").kill()
+
+    def daemon(self) -> None:
+        next(each for each in self._hosts.processes(1, "prted") if each.name() == "prted").kill()
+
+    def host(self) -> None:
+        self._hosts.switch_off(1)
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        # The survivors may end before mpirun has said anything.
+        ("rank", r"a rank was lost \((rank 1 on host2 ended by signal 9|a rank on host2 broke off)"),
+        ("daemon", r"a rank was lost \((mpirun lost its daemon|a rank) on host2"),
+        ("host", r"a rank was lost \(.*host2 not responding"),
+    ],
+)
+def test_a_lost_rank_daemon_or_host(
+    hosts: Network, ssh: Ssh, local: Local, tmp_path: Path, tried: Tried, what: str, told: str
+) -> None:
+    runs = on_hosts(hosts, tmp_path, local)
+    process = runs.start("train", sets=LONG)
+    runs.await_checkpoint()
+    getattr(Victim(hosts, runs), what)()
+    words = " ".join(said(process, fails=what == "host").split())
+    assert re.search(told, words), words
+    if what == "host":
+        # Nothing can start there until the host is back.
+        assert "and then the ranks did not start" in words
+        assert "host2" in words.partition("did not start")[2]
+        hosts.switch_on(1)
+        ssh.start(1)
+        again = runs.run("train", sets=LONG)
+        assert "training continues from the checkpoint" in again
+    here = runs.version("train") / "hlf"
+    np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
+    how = "the same command continued when the host was back" if what == "host" else "continued from the checkpoint"
+    tried(
+        "ssh, 2 hosts",
+        f"train, ar-sgd; kill -9 of a {what}" if what != "host" else "train, ar-sgd; a host without power",
+        f"{how}; the same weights",
+    )
+
+
+def test_a_run_folder_that_a_host_does_not_see(
+    hosts: Network, ssh: Ssh, local: Local, tmp_path: Path, tried: Tried
+) -> None:
+    runs = on_hosts(hosts, tmp_path, local)
+    hosts.run_on_host(1, "mount", "-t", "tmpfs", "tmpfs", str(runs.run_dir))
+    try:
+        words = " ".join(runs.run("train", fails=True).split())
+    finally:
+        hosts.run_on_host(1, "umount", str(runs.run_dir))
+    assert f"host2 does not see {runs.run_dir}" in words
+    assert "storage that all hosts share" in words
+    tried("ssh, 2 hosts", "train; run_dir is not on shared storage", "refused at the start; names the host")

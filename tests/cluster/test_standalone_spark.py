@@ -1,0 +1,97 @@
+"""A standalone Spark: the master and the driver on one host, two workers on others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cluster_runs import LONG, Local, OnHost, Tried, said
+from clusters import Standalone
+from network_hosts import Network
+from ranks import wait_until
+from training_runs import flat_weights
+from undisturbed_run import assert_same
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+CLUSTER = "standalone Spark, 2 workers"
+
+
+@pytest.fixture(scope="module")
+def spark(hosts: Network, tmp_path_factory: pytest.TempPathFactory) -> Standalone:
+    return Standalone(hosts, tmp_path_factory.mktemp("spark") / "files", workers=2)
+
+
+def on_cluster(hosts: Network, folder: Path, spark: Standalone, **train: object) -> OnHost:
+    """Runs whose driver is on the host of the master."""
+    conf = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
+    return OnHost(hosts, folder, spark={"master": spark.master, "driver_memory": "512m", "conf": conf}, train=train)
+
+
+def test_ingest_features_and_gridsearch(
+    hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried
+) -> None:
+    runs = on_cluster(hosts, tmp_path, spark)
+    for stage, words in (("ingest", "the same events"), ("features", "the same rows"), ("gridsearch", "same scores")):
+        runs.run(stage)
+        assert_same(runs.version(stage), local.version(stage), stage, tests=[])
+        tried(CLUSTER, stage, words)
+
+
+def test_a_worker_killed_within_features(
+    hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried
+) -> None:
+    runs = on_cluster(hosts, tmp_path, spark)
+    local.lend(runs.run_dir, "ingest")
+    process = runs.start("features")
+    kernels = runs.run_dir / "features"
+    wait_until(lambda: bool(list(kernels.glob("*/kernels/*.arrow"))), what="a first part", seconds=400)
+    assert process.poll() is None
+    for each in hosts.processes(2, "org.apache.spark"):
+        each.kill()
+    said(process)
+    spark.start_worker(2)
+    assert_same(runs.version("features"), local.version("features"), "features", tests=[])
+    tried(CLUSTER, "features; kill -9 of a worker and its executor", "the same rows")
+
+
+def test_ranks_in_executors(hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried) -> None:
+    runs = on_cluster(hosts, tmp_path, spark, launcher="spark")
+    local.lend(runs.run_dir, "ingest", "features")
+    process = runs.start("train", sets=LONG)
+    runs.await_checkpoint()
+    # The command line of mpirun on the first host names the ranks' program too.
+    names = [{each.name() for each in hosts.processes(number, "rank_process")} for number in (0, 1, 2)]
+    assert ["python" in each for each in names] == [False, True, True]
+    executor = next(each for each in hosts.processes(1, "CoarseGrainedExecutorBackend") if each.name() == "java")
+    executor.kill()
+    words = " ".join(said(process).split())
+    assert "a rank was lost (" in words
+    assert "all start again from the last checkpoint" in words
+    here = runs.version("train") / "hlf"
+    np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
+    tried(CLUSTER, "train, launcher: spark, ar-sgd; kill -9 of an executor", "continued; the same weights")
+
+
+def test_more_ranks_than_slots(hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried) -> None:
+    runs = on_cluster(hosts, tmp_path, spark, launcher="spark", workers=4)
+    local.lend(runs.run_dir, "ingest", "features")
+    words = " ".join(runs.run("train", fails=True).split())
+    assert "has 2 slots, and all workers start together. Use at most 2 workers" in words
+    tried(CLUSTER, "train, launcher: spark, 4 workers", "refused: 2 slots")
+
+
+def test_a_run_folder_that_an_executor_does_not_see(
+    hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried
+) -> None:
+    runs = on_cluster(hosts, tmp_path, spark)
+    runs.run_dir.mkdir()
+    hosts.run_on_host(2, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path))
+    try:
+        words = " ".join(runs.run("ingest", fails=True).split())
+    finally:
+        hosts.run_on_host(2, "umount", str(tmp_path))
+    assert f"do not share the storage of the driver, host1: host3 does not see {runs.run_dir}/ingest/" in words
+    assert "memory" not in words
+    tried(CLUSTER, "ingest; run_dir is not on shared storage", "refused at the start; names the host")

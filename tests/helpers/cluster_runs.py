@@ -1,0 +1,149 @@
+"""Results of one machine, and runs of the pipeline on a host, which the tests on clusters compare with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from command_line import SAMPLES, small_config
+from lent_spark import command
+from network_hosts import Network
+from ranks import wait_until
+from undisturbed_run import version_of
+
+from pipeline.config import load_config
+from pipeline.machine.spark_session import SparkProvider
+from training.launching.launcher import launch_all
+from training.launching.rank import RunSpec
+from training.workloads.registry import HepSettings
+
+#: Notes a row of the table: the cluster, what ran there, and how it compares with the local result.
+Tried = Callable[[str, str, str], None]
+#: Many small pieces, so that there is work left when a part of the cluster dies.
+CHANGES: Final[dict[str, Any]] = {
+    "ingest": {"entries_per_task": 15},
+    "features": {"feed_workers": 4},
+    "gridsearch": {"hidden": [[4, 8], [6]], "batch_size": [64], "epochs": [2], "folds": 2},
+    "train": {"workers": 2, "epochs": 3, "batch_size": 16},
+}
+#: Overrides of a training that takes long enough to lose a part of the cluster.
+LONG: Final = ("train.epochs=30", "train.batch_size=8", "train.checkpoint_steps=5")
+
+
+class Local:
+    """The undisturbed results of one machine; each is made when a test asks for it.
+
+    Args:
+        provider: A Spark on this machine.
+        folder: Their folder.
+    """
+
+    def __init__(self, provider: SparkProvider, folder: Path) -> None:
+        self._provider, self._folder = provider, folder
+        self.config = small_config(folder, SAMPLES, **CHANGES)
+        self._trained: dict[tuple[str, ...], Path] = {}
+
+    def version(self, stage: str) -> Path:
+        """The output of a stage: `ingest`, `features` or `gridsearch`."""
+        if not (self._folder / "run" / stage / "current.json").exists():
+            if stage != "ingest":
+                self.version("ingest" if stage == "features" else "features")
+            done = command(self._provider, stage, "--config", self.config)
+            assert done.exit_code == 0, done.stderr
+        return version_of(self._folder / "run", stage)
+
+    def train(self, all_overrides: Sequence[tuple[str, ...]]) -> None:
+        """Train with some overrides each, in ranks that start only once."""
+        missing = [each for each in all_overrides if each not in self._trained]
+        specs = []
+        for number, overrides in enumerate(missing, len(self._trained)):
+            config = load_config(str(self.config), list(overrides))
+            out = self._folder / f"trained-{number}"
+            out.mkdir()
+            features = HepSettings(folder=self.version("features"), network=config.model.of("hlf"))
+            specs.append(RunSpec(features, config.training_of("hlf"), out))
+            self._trained[overrides] = out
+        if specs:
+            launch_all(specs, self._folder / f"launch-{len(self._trained)}", on_progress=lambda *_: None)
+
+    def trained(self, *overrides: str) -> Path:
+        """Folder of a training with these overrides."""
+        self.train([overrides])
+        return self._trained[overrides]
+
+    def lend(self, run_dir: Path, *stages: str) -> None:
+        """Give a run folder the output of some stages."""
+        for stage in stages:
+            self.version(stage)
+            shutil.copytree(self._folder / "run" / stage, run_dir / stage)
+
+
+class OnHost:
+    """Runs of the pipeline on the first host, with a config and a run folder of their own.
+
+    Args:
+        hosts: The hosts.
+        folder: Folder of config and run folder, which exists.
+        env: Environment.
+        changes: Changes of the config.
+    """
+
+    def __init__(
+        self, hosts: Network, folder: Path, *, env: Mapping[str, str] | None = None, **changes: Mapping[str, Any]
+    ) -> None:
+        merged = {key: {**CHANGES.get(key, {}), **changes.get(key, {})} for key in {*CHANGES, *changes}}
+        self.config = small_config(folder, SAMPLES, **merged)
+        self.run_dir = folder / "run"
+        self._hosts = hosts
+        self._environment = {**os.environ, **(env or {})}
+
+    def command(self, *words: str, sets: Sequence[str] = ()) -> list[str]:
+        """The command line of a user."""
+        overrides = [part for each in sets for part in ("--set", each)]
+        return [sys.executable, "-m", "pipeline", *words, "--config", str(self.config), *overrides]
+
+    def start(self, *words: str, sets: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start a command."""
+        return subprocess.Popen(
+            self._hosts.on_host(0, *self.command(*words, sets=sets)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment,
+            cwd=self.config.parent,
+        )
+
+    def run(self, *words: str, sets: Sequence[str] = (), fails: bool = False) -> str:
+        """Run a command to its end; returns what it said."""
+        return said(self.start(*words, sets=sets), fails=fails)
+
+    def await_checkpoint(self) -> None:
+        """Wait until a training has left its first checkpoint."""
+        train = self.run_dir / "train"
+        wait_until(
+            lambda: bool(list(train.glob("*/hlf/checkpoints/*/complete.json"))), what="a checkpoint", seconds=400
+        )
+
+    def version(self, stage: str) -> Path:
+        """The output of a stage."""
+        return version_of(self.run_dir, stage)
+
+
+def said(process: subprocess.Popen[str], *, fails: bool = False, seconds: float = 600) -> str:
+    """What a command said until its end; it must fail or not."""
+    words, _ = process.communicate(timeout=seconds)
+    assert bool(process.returncode) == fails, words
+    return words
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    """Summary of a training."""
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found

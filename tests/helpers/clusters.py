@@ -1,0 +1,204 @@
+"""Clusters on the hosts of `network_hosts`: ssh, a standalone Spark, a SLURM, by the commands of docs/clusters.
+
+All folders but /dev/shm are shared by the hosts, as on a cluster with shared storage. The services end with the hosts.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from network_hosts import Network
+from ranks import wait_until
+
+BIN = Path(sys.executable).parent
+
+_SSHD = """
+Port 22
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/user/id_ed25519.pub
+StrictModes no
+UsePAM no
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+PidFile none
+"""
+
+
+def missing(*programs: str) -> str:
+    """Reason why a part is left out; empty if all programs are here."""
+    path = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
+    absent = [name for name in programs if shutil.which(name, path=path) is None]
+    return f"no {', '.join(absent)} here" if absent else ""
+
+
+class Ssh:
+    """An sshd on each host, and a key that opens them all.
+
+    Args:
+        hosts: The hosts.
+        folder: Its files.
+    """
+
+    def __init__(self, hosts: Network, folder: Path) -> None:
+        self._hosts, self._folder = hosts, folder
+        user = folder / "user"
+        user.mkdir(parents=True)
+        for path in (folder / "host_key", user / "id_ed25519"):
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
+            subprocess.run(command, check=True, capture_output=True)
+        public = (folder / "host_key.pub").read_text()
+        known = "".join(f"{name} {public}" for name in hosts.names)
+        (user / "known_hosts").write_text(known)
+        (folder / "sshd_config").write_text(_SSHD.format(folder=folder))
+        for number in range(len(hosts.names)):
+            self.start(number)
+
+    def start(self, number: int) -> None:
+        """Start the sshd of a host; the keys lie where a user has them."""
+        own = Path.home() / ".ssh"
+        self._hosts.run_on_host(number, "mkdir", "-p", str(own), "/run/sshd")
+        self._hosts.run_on_host(number, "mount", "--bind", str(self._folder / "user"), str(own))
+        for name in (".bashrc", ".profile", ".bash_profile"):
+            if (Path.home() / name).exists():
+                # What this user's shell does at its start is no part of the cluster.
+                self._hosts.run_on_host(number, "mount", "--bind", "/dev/null", str(Path.home() / name))
+        # Without -D it goes to the background.
+        log = self._folder / f"sshd-{number}.log"
+        self._hosts.run_on_host(number, "/usr/sbin/sshd", "-f", str(self._folder / "sshd_config"), "-E", str(log))
+
+
+class Standalone:
+    """A standalone Spark: the master on the first host, a worker with one core on each of the next.
+
+    Args:
+        hosts: The hosts.
+        folder: Its files.
+        workers: Number of workers.
+    """
+
+    def __init__(self, hosts: Network, folder: Path, *, workers: int) -> None:
+        self._hosts, self._folder = hosts, folder
+        folder.mkdir()
+        self.master = f"spark://{hosts.names[0]}:7077"
+        self._start(0, "master.Master", "--host", hosts.names[0], "--port", "7077", "--webui-port", "8080")
+        for number in range(1, workers + 1):
+            self.start_worker(number)
+
+    def start_worker(self, number: int) -> None:
+        """Start the worker of a host, and wait until the master knows it."""
+        before = self._registered()
+        words = ["--cores", "1", "--memory", "1200m", "--work-dir", str(self._folder / "work"), self.master]
+        self._start(number, "worker.Worker", "--host", self._hosts.names[number], *words)
+        wait_until(lambda: self._registered() > before, what="the worker is registered", seconds=120)
+
+    def _start(self, number: int, service: str, *words: str) -> None:
+        log = self._folder / f"{service.rpartition('.')[2].lower()}-{number}.log"
+        command = [str(BIN / "spark-class"), f"org.apache.spark.deploy.{service}", *words]
+        environment = {**os.environ, "SPARK_DAEMON_MEMORY": "256m"}
+        self._hosts.serve(number, log, *command, env=environment)
+
+    def _registered(self) -> int:
+        log = self._folder / "master-0.log"
+        return log.read_text(errors="replace").count("Registering worker") if log.exists() else 0
+
+
+_SLURM = """
+ClusterName=test
+SlurmctldHost={head}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmdParameters=config_overrides
+TmpFS={folder}/tmp.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+KillWait=2
+SchedulerParameters=sched_min_interval=200000
+SlurmctldTimeout=30
+SlurmdTimeout=30
+NodeName={nodes} CPUs=1 RealMemory=1000 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES:4
+"""
+
+
+class Slurm:
+    """A SLURM whose nodes are the first hosts; `slurmctld` is on the very first.
+
+    Args:
+        hosts: The hosts.
+        folder: Its files.
+        nodes: Number of nodes.
+    """
+
+    def __init__(self, hosts: Network, folder: Path, *, nodes: int) -> None:
+        self._hosts, self._folder = hosts, folder
+        (folder / "state").mkdir(parents=True)
+        conf = folder / "slurm.conf"
+        conf.write_text(_SLURM.format(head=hosts.names[0], folder=folder, nodes=",".join(hosts.names[:nodes])))
+        for name in hosts.names[:nodes]:
+            (folder / f"tmp.{name}").mkdir()
+        # The hosts have no control groups of their own; nothing here needs them.
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        key = folder / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        for path, mode in ((folder, 0o755), (key, 0o600)):
+            path.chmod(mode)
+        self.environment = {**os.environ, "SLURM_CONF": str(conf)}
+        files = ("socket", "key-file", "pid-file", "log-file", "seed-file")
+        names = ("munge.socket", "munge.key", "munged.pid", "munged.log", "munged.seed")
+        munge = [f"--{file}={folder / name}" for file, name in zip(files, names, strict=True)]
+        self._start(0, "/usr/sbin/munged", "--foreground", "--force", *munge)
+        wait_until((folder / "munge.socket").exists, what="munged is up", seconds=10)
+        self._start(0, "/usr/sbin/slurmctld", "-D")
+        for number, name in enumerate(hosts.names[:nodes]):
+            self._start(number, "/usr/sbin/slurmd", "-D", "-N", name)
+        idle = ["sinfo", "--noheader", "--states=idle", "--Node", "--format=%N"]
+        wait_until(
+            lambda: len(set(self.run(*idle, check=False).split())) == nodes,
+            what="nodes are idle",
+            seconds=120,
+        )
+
+    def _start(self, number: int, *command: str) -> None:
+        log = self._folder / f"{Path(command[0]).name}-{number}.log"
+        self._hosts.serve(number, log, *command, env=self.environment)
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run a command of SLURM on the first host; returns its output."""
+        done = subprocess.run(
+            self._hosts.on_host(0, *command), env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert not check or done.returncode == 0, done.stderr
+        return done.stdout
+
+    def submit(self, script: Path) -> str:
+        """`sbatch`; returns the number of the job, whose output goes to `<script>.out`."""
+        return self.run("sbatch", "--parsable", f"--output={script}.out", str(script)).strip()
+
+    def state(self, job: str) -> str:
+        """The state of a job, such as RUNNING or COMPLETED."""
+        words = self.run("scontrol", "--oneliner", "show", "job", job)
+        return words.split("JobState=")[1].split()[0]
+
+    def wait(self, job: str, *, seconds: float = 600) -> str:
+        """Wait for the end of a job; returns its state."""
+        over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
+        wait_until(lambda: self.state(job) in over, what=f"job {job} is over", seconds=seconds)
+        return self.state(job)
