@@ -51,6 +51,7 @@ TASK = EvaluationTask(
 #: The only feature that labels of the made events depend on.
 TELLING = "met"
 TRAIN_EVENTS = 110
+WITH_HISTORY = ("hlf", "particles")
 ALWAYS = ("calibration", "confusion", "efficiencies", "scores")
 #: Parts of the backgrounds in their rates.
 FRACTIONS = {0: 4000 / 4300, 2: 300 / 4300}
@@ -83,7 +84,7 @@ def made_dataset(folder: Path) -> FeatureDataset:
 def made_candidates(dataset: FeatureDataset, folder: Path) -> list[Candidate]:
     """Every kind of model; only two networks have a history."""
     networks = [Candidate(name, made_network(name, dtype=torch.float32)) for name in NAMES]
-    with_history = [each._replace(history=HISTORY) if each.name != "inclusive" else each for each in networks]
+    with_history = [each._replace(history=HISTORY) if each.name in WITH_HISTORY else each for each in networks]
     trees = boosted_trees(dataset.files("train"), CLASSES, dataset.class_weights, seed=1)
     path = folder / "exported.onnx"
     export_onnx(made_network("hlf", dtype=torch.float32), made_spec("hlf"), path)
@@ -150,7 +151,7 @@ def test_all_files_are_written_and_learning_curves_where_there_is_a_history(done
     for name in ("background_efficiency", "rejection", "importance"):
         expected |= {f"plots/{name}.png", f"plots/{name}.pdf"}
     for candidate in done.candidates:
-        names = [*ALWAYS, *(["learning_curve"] if candidate.name in {"hlf", "particles"} else [])]
+        names = [*ALWAYS, *(["learning_curve"] if candidate.name in WITH_HISTORY else [])]
         expected |= {f"{candidate.name}/plots/{name}.{kind}" for name in names for kind in ("png", "pdf")}
         expected |= {f"{candidate.name}/predictions.parquet", f"{candidate.name}/predictions.root"}
     assert {str(path.relative_to(done.folder)) for path in done.folder.rglob("*") if path.is_file()} == expected
@@ -159,7 +160,7 @@ def test_all_files_are_written_and_learning_curves_where_there_is_a_history(done
 def test_what_is_returned_is_what_the_file_says_in_strict_json(done: Done) -> None:
     text = (done.folder / "metrics.json").read_text(encoding="utf-8")
     assert json.loads(text, parse_constant=refuse_constant) == done.metrics
-    assert list(done.metrics["runs"]) == ["hlf", "particles", "inclusive", "boosted-trees", "exported"]
+    assert list(done.metrics["runs"]) == [*NAMES, "boosted-trees", "exported"]
     assert {key: done.metrics[key] for key in ("classes", "signal", "num_events", "rates_before")} == {
         "classes": CLASSES,
         "signal": "ttbar",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from feature_datasets import CLASSES, made_particles
-from networks import NAMES, made_network
+from networks import NAMES, ON_PARTICLES, made_network
 
 from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
 from models.errors import InputError
@@ -84,7 +84,7 @@ def test_exported_networks_are_the_networks(tmp_path: Path, columns: Columns, na
     assert largest_difference(model, exported(model, spec, tmp_path), columns) <= PARITY_TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["particles", "inclusive"])
+@pytest.mark.parametrize("name", ON_PARTICLES)
 def test_exported_networks_are_the_networks_on_events_as_they_are(
     tmp_path: Path, columns: Columns, name: ModelName
 ) -> None:
@@ -97,8 +97,7 @@ def test_exported_networks_are_the_networks_on_events_as_they_are(
 
 @every_network
 def test_changed_weights_are_noticed(tmp_path: Path, columns: Columns, name: ModelName) -> None:
-    narrow = {"gru_width": 6} if "particles" in NETWORKS[name].inputs else {}
-    spec = spec_for(name, columns, **narrow)
+    spec = spec_for(name, columns)
     model = made_network(spec, dtype=torch.float32)
     other = exported(model, spec, tmp_path)
     with torch.no_grad():
