@@ -15,10 +15,12 @@ from models.networks.hlf_settings import HlfSettings
 from models.networks.inclusive_settings import InclusiveSettings
 from models.networks.network_settings import NetworkSettings
 from models.networks.particles_settings import ParticlesSettings
+from models.networks.transformer_settings import TransformerSettings
 
 #: Settings class of every network by name.
 NETWORKS: Final[dict[str, type[NetworkSettings]]] = {
-    kind.name: kind for kind in (HlfSettings, ParticlesSettings, InclusiveSettings, DeepSetsSettings)
+    kind.name: kind
+    for kind in (HlfSettings, ParticlesSettings, InclusiveSettings, DeepSetsSettings, TransformerSettings)
 }
 
 if TYPE_CHECKING:

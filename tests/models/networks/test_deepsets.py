@@ -39,7 +39,7 @@ def test_the_network_is_dense_layers_around_a_mean_or_sum(pooling: str) -> None:
         np.testing.assert_allclose(logits, by_hand(model, event[:length], pooling), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["deepsets"])
+@pytest.mark.parametrize("name", ["deepsets", "transformer"])
 @given(order=st.permutations(range(9)))
 def test_the_order_of_particles_does_not_matter(name: str, order: list[int]) -> None:
     model, events = made_network(name), random_events([9, 9])
