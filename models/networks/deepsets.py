@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.networks.classifier import Classifier
-from models.networks.deepsets_settings import DeepSetsSettings, Pooling
 from models.networks.padding import scaled_rows
 from models.networks.scaling_layer import Scaler, Standardize
 
@@ -23,26 +22,36 @@ class DeepSetsClassifier(Classifier):
     """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes), whatever the order of the particles.
 
     Args:
-        settings: Widths and pooling.
+        particle_widths: Widths of the layers that each particle goes through.
+        hidden: Widths of the layers after the pooling.
+        takes_mean: Whether the mean over the particles is taken; else the sum, divided by the highest number of them.
         scalers: Scaler of the 19 features, by column.
         num_classes: Width of the output.
 
     Examples:
         >>> scalers = {"particles": Scaler([0.0] * 19, [1.0] * 19)}
-        >>> model = DeepSetsClassifier(DeepSetsSettings(), scalers, num_classes=3)
+        >>> model = DeepSetsClassifier([64, 64], [64], scalers, takes_mean=True, num_classes=3)
         >>> model(torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
         torch.Size([2, 3])
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
 
-    def __init__(self, settings: DeepSetsSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+    def __init__(
+        self,
+        particle_widths: Sequence[int],
+        hidden: Sequence[int],
+        scalers: Mapping[str, Scaler],
+        *,
+        takes_mean: bool,
+        num_classes: int,
+    ) -> None:
         super().__init__()
-        self.takes_mean = settings.pooling is Pooling.MEAN
+        self.takes_mean = takes_mean
         self.scaling = Standardize(*scalers["particles"])
-        self.of_particle = _dense([NUM_PARTICLE_FEATURES, *settings.particle_widths])
-        self.of_event = _dense([settings.particle_widths[-1], *settings.hidden])
-        self.output = nn.Linear(settings.hidden[-1], num_classes)
+        self.of_particle = _dense([NUM_PARTICLE_FEATURES, *particle_widths])
+        self.of_event = _dense([particle_widths[-1], *hidden])
+        self.output = nn.Linear(hidden[-1], num_classes)
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Logits of raw particles."""

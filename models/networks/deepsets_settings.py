@@ -42,4 +42,7 @@ class DeepSetsSettings(NetworkSettings):
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
         from models.networks.deepsets import DeepSetsClassifier
 
-        return DeepSetsClassifier(self, scalers, num_classes)
+        takes_mean = self.pooling is Pooling.MEAN
+        return DeepSetsClassifier(
+            self.particle_widths, self.hidden, scalers, takes_mean=takes_mean, num_classes=num_classes
+        )

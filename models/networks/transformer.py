@@ -19,7 +19,6 @@ from features.columns import NUM_PARTICLE_FEATURES
 from models.networks.classifier import Classifier
 from models.networks.padding import scaled_rows
 from models.networks.scaling_layer import Scaler, Standardize
-from models.networks.transformer_settings import TransformerSettings
 
 
 class AttentionBlock(nn.Module):
@@ -80,25 +79,29 @@ class TransformerClassifier(Classifier):
     """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes), whatever the order of the particles.
 
     Args:
-        settings: Width, heads, blocks and points.
+        width: Width of the vector of each particle.
+        heads: Number of attention heads; a divisor of the width.
+        blocks: Number of blocks.
+        points: Number of inducing points of each block.
         scalers: Scaler of the 19 features, by column.
         num_classes: Width of the output.
 
     Examples:
         >>> scalers = {"particles": Scaler([0.0] * 19, [1.0] * 19)}
-        >>> model = TransformerClassifier(TransformerSettings(), scalers, num_classes=3)
+        >>> model = TransformerClassifier(32, 4, 2, 16, scalers, num_classes=3)
         >>> model(torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
         torch.Size([2, 3])
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
 
-    def __init__(self, settings: TransformerSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+    def __init__(
+        self, width: int, heads: int, blocks: int, points: int, scalers: Mapping[str, Scaler], num_classes: int
+    ) -> None:
         super().__init__()
-        width, heads = settings.width, settings.heads
         self.scaling = Standardize(*scalers["particles"])
         self.embedding = nn.Sequential(nn.Linear(NUM_PARTICLE_FEATURES, width), nn.ReLU(), nn.Linear(width, width))
-        self.blocks = nn.ModuleList(InducedBlock(width, heads, settings.points) for _ in range(settings.blocks))
+        self.blocks = nn.ModuleList(InducedBlock(width, heads, points) for _ in range(blocks))
         self.token = learnt(1, width)
         self.pool = AttentionBlock(width, heads)
         self.output = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, num_classes))

@@ -40,4 +40,4 @@ class TransformerSettings(NetworkSettings):
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
         from models.networks.transformer import TransformerClassifier
 
-        return TransformerClassifier(self, scalers, num_classes)
+        return TransformerClassifier(self.width, self.heads, self.blocks, self.points, scalers, num_classes)
