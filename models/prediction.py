@@ -83,6 +83,29 @@ def predict(
     return pa.concat_tables(parts)
 
 
+def inputs_of(
+    model: Predictor, files: Sequence[Path], rows: NDArray[np.int64], *, batch_size: int = 256
+) -> dict[str, NDArray[Any]]:
+    """Columns that a model takes, of some rows of features files.
+
+    Args:
+        model: The model.
+        files: Features Parquet files.
+        rows: Numbers of the rows, counted through all files, rising.
+        batch_size: Number of rows to read at once.
+    """
+    found: list[dict[str, NDArray[Any]]] = []
+    first = 0
+    for file in files:
+        with pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches(batch_size, columns=list(model.inputs)):
+                inside = rows[(rows >= first) & (rows < first + batch.num_rows)] - first
+                if len(inside):
+                    found.append({name: rows_of(batch, name)[inside] for name in model.inputs})
+                first += batch.num_rows
+    return {name: np.concatenate([each[name] for each in found]) for name in model.inputs}
+
+
 def rows_of(batch: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:
     """A column as an array: (num_rows, width) for lists, (num_rows,) for single numbers.
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,11 @@ from models.evaluation.boosted_trees import BoostedTrees
 from models.evaluation.bootstrap import Replicas, estimate
 from models.evaluation.comparison_figures import plot_background_efficiency, plot_rejection
 from models.evaluation.curves import EfficiencyCurve
+from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.measurements import (
     ALL_BACKGROUNDS,
     Measured,
     Question,
-    importance,
     measure,
     mixture_of,
     refuse_missing,
@@ -30,11 +30,8 @@ from models.evaluation.measurements import (
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import PlotLabels, save_figure
-from models.prediction import Predictor, predict
+from models.prediction import Predictor, inputs_of, predict
 from models.prediction_files import write_root
-
-#: Highest number of events for the feature importance, which shuffles and predicts them 70 times.
-_IMPORTANCE_EVENTS: Final = 20_000
 
 
 class Candidate(NamedTuple):
@@ -110,14 +107,16 @@ def evaluate(
         UndefinedMetricError: A class has no events, or its weights add up to 0 or less.
     """
     predicted: list[Predicted] = []
-    num_each = _num_rows(test_files) + min(train_events, _num_rows(train_files))
+    labels = np.concatenate([pq.read_table(file, columns=["label"])["label"].to_numpy() for file in test_files])
+    num_each = len(labels) + min(train_events, _num_rows(train_files))
+    num_all = sum(num_each + num_predicted(each.model.inputs, labels) for each in candidates)
     num_done = 0
 
     def show(words: str, events: int = 0) -> None:
         nonlocal num_done
         num_done += events
         if on_progress:
-            on_progress(num_done, num_each * len(candidates), words)
+            on_progress(num_done, num_all, words)
 
     question, replicas = task.question, None
     for candidate in candidates:
@@ -135,7 +134,7 @@ def evaluate(
         test = ScoredEvents.of(predictions)
         replicas = replicas or _replicas(test, task)
         found = Predicted(candidate, test, train, measure(test, train, replicas, question))
-        _add_importance(found, task)
+        _add_importance(found, test_files, task, partial(show, f"shuffling inputs of {candidate.name}"))
         show(f"drawing {candidate.name}")
         _plot(found, task, folder / "plots")
         predicted.append(found)
@@ -208,14 +207,18 @@ def boosted_trees(
     return Candidate("boosted-trees", BoostedTrees.fit(hlf, labels, weights, classes=list(classes), seed=seed))
 
 
-def _add_importance(found: Predicted, task: EvaluationTask) -> None:
-    if tuple(found.candidate.model.inputs) == ("hlf",):
-        found.measured.numbers["importance"] = importance(
-            found.candidate.model,
-            found.test.first(_IMPORTANCE_EVENTS),
-            signal=task.signal,
-            generator=np.random.default_rng(task.seed),
-        )
+def _add_importance(
+    found: Predicted, files: Sequence[Path], task: EvaluationTask, on_events: Callable[[int], None]
+) -> None:
+    """Add the importance of features, or of kinds of particles."""
+    model, numbers = found.candidate.model, found.measured.numbers
+    rows = chosen_events(model.inputs, found.test.labels)
+    if not len(rows):
+        return
+    columns, events = inputs_of(model, files, rows), found.test.chosen(rows)
+    important = importance(model, columns, events, signal=task.signal, seed=task.seed, on_events=on_events)
+    name = "importance_of_kinds" if "particles" in model.inputs else "importance"
+    numbers[name] = {part: each._asdict() for part, each in important.items()}
 
 
 def _plot(found: Predicted, task: EvaluationTask, folder: Path) -> None:
