@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from models.evaluation import figures as plots
 from models.evaluation.boosted_trees import BoostedTrees
-from models.evaluation.bootstrap import Replicas, estimate
+from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
 from models.evaluation.comparison_figures import plot_background_efficiency, plot_rejection
 from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.importance import chosen_events, importance, num_predicted
@@ -30,6 +30,7 @@ from models.evaluation.measurements import (
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import PlotLabels, save_figure
+from models.evaluation.trainings import over_trainings
 from models.prediction import Predictor, inputs_of, predict
 from models.prediction_files import write_root
 
@@ -42,6 +43,8 @@ class Candidate(NamedTuple):
     model: Predictor
     history: Sequence[Mapping[str, Any]] = ()
     """Records of its training, one per epoch; empty if there are none."""
+    further: Sequence[Predictor] = ()
+    """The same network from trainings with other seeds: how much they differ is measured."""
 
 
 class EvaluationTask(NamedTuple):
@@ -109,7 +112,9 @@ def evaluate(
     predicted: list[Predicted] = []
     labels = np.concatenate([pq.read_table(file, columns=["label"])["label"].to_numpy() for file in test_files])
     num_each = len(labels) + min(train_events, _num_rows(train_files))
-    num_all = sum(num_each + num_predicted(each.model.inputs, labels) for each in candidates)
+    num_all = sum(
+        num_each + len(each.further) * len(labels) + num_predicted(each.model.inputs, labels) for each in candidates
+    )
     num_done = 0
 
     def show(words: str, events: int = 0) -> None:
@@ -135,6 +140,7 @@ def evaluate(
         replicas = replicas or _replicas(test, task)
         found = Predicted(candidate, test, train, measure(test, train, replicas, question))
         _add_importance(found, test_files, task, partial(show, f"shuffling inputs of {candidate.name}"))
+        _add_trainings(found, test_files, task, partial(show, f"predicting with other trainings of {candidate.name}"))
         show(f"drawing {candidate.name}")
         _plot(found, task, folder / "plots")
         predicted.append(found)
@@ -146,10 +152,10 @@ def evaluate(
     return metrics
 
 
-def _replicas(events: ScoredEvents, task: EvaluationTask) -> Replicas:
+def _replicas(events: ScoredEvents, task: EvaluationTask, num: int = NUM_REPLICAS) -> Replicas:
     refuse_missing(events, task.classes, "test events, or their weights add up to 0 or less. Add files")
     before = {name: each.value for name, each in task.rates.of_samples.items()} if task.rates else None
-    return Replicas(events.labels, events.samples, events.weights, seed=task.seed, before=before)
+    return Replicas(events.labels, events.samples, events.weights, seed=task.seed, num=num, before=before)
 
 
 def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, Any]:
@@ -219,6 +225,19 @@ def _add_importance(
     important = importance(model, columns, events, signal=task.signal, seed=task.seed, on_events=on_events)
     name = "importance_of_kinds" if "particles" in model.inputs else "importance"
     numbers[name] = {part: each._asdict() for part, each in important.items()}
+
+
+def _add_trainings(
+    found: Predicted, files: Sequence[Path], task: EvaluationTask, on_events: Callable[[int], None]
+) -> None:
+    """Add mean and spread over the trainings of a network, if there are several."""
+    runs = [found.measured.numbers]
+    for model in found.candidate.further:
+        events = ScoredEvents.of(predict(model, files, also=["hlf"], on_events=on_events))
+        # Only the values count: the fewest replicas that give errors at all.
+        runs.append(measure(events, None, _replicas(events, task, num=2), task.question).numbers)
+    if len(runs) > 1:
+        found.measured.numbers["trainings"] = over_trainings(runs)
 
 
 def _plot(found: Predicted, task: EvaluationTask, folder: Path) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from pipeline.config import Config
+from pipeline.runs.outputs import content_digest
+from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage
 from pipeline.terminal.tables import export_table
 
@@ -26,6 +28,13 @@ class Export(Stage):
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks."""
         return (f"pipeline.stages.{self.name}", *(f"models.networks.{network}" for network in config.model.names))
+
+    def content_read(self, version: Version) -> str:
+        """Of a training the models that are exported: the first of each network."""
+        if version.manifest["stage"] != "train":
+            return super().content_read(version)
+        networks = version.manifest["counters"]["networks"]
+        return content_digest(version.files, None, [f"{network}/model/*" for network in networks])
 
     def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
         """None: the result depends on the networks only."""

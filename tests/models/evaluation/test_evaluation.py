@@ -357,6 +357,36 @@ def test_points_without_rates_have_neither_rates_nor_purity(done: Done, unsaved:
         }  # fmt: skip
 
 
+def test_further_trainings_are_measured_on_the_same_events(done: Done, unsaved: list[str], tmp_path: Path) -> None:
+    models = [made_network("hlf", dtype=torch.float32, seed=seed) for seed in (1, 2, 3)]
+    candidate = Candidate("hlf", models[0], further=models[1:])
+    told: list[tuple[int, int, str]] = []
+    metrics = evaluate(
+        [candidate],
+        done.dataset.files("test"),
+        [],
+        TASK,
+        tmp_path,
+        train_events=5,
+        on_progress=lambda *n: told.append(n),
+    )
+    assert told[-1][0] == told[-1][1]
+    found = metrics["runs"]["hlf"]["trainings"]
+    accuracies, areas = [], []
+    for model in models:
+        table = predict(model, done.dataset.files("test"))
+        labels, scores = table["label"].to_numpy(), rows_of(table, "probability").astype(float)
+        weights = balanced(labels, table["weight"].to_numpy(), 3)
+        accuracies.append(accuracy(labels, scores, weights))
+        areas.append(area_under_curve(labels == 0, scores[:, 0], weights))
+    assert (found["count"], found["accuracy"]["mean"]) == (3, pytest.approx(np.mean(accuracies)))
+    assert found["accuracy"]["spread"] == pytest.approx(np.std(accuracies, ddof=1))
+    assert found["auc"]["QCD"] == pytest.approx({"mean": np.mean(areas), "spread": np.std(areas, ddof=1)})
+    # What stands for the network is of the first one.
+    assert metrics["runs"]["hlf"]["accuracy"]["value"] == pytest.approx(accuracies[0])
+    assert "trainings" not in done.metrics["runs"]["hlf"]
+
+
 def without(file: Path, label: int, folder: Path) -> Sequence[Path]:
     """The events of a file that are not of a class."""
     table = pq.read_table(file)

@@ -181,6 +181,43 @@ def test_a_page_without_importance_has_no_such_figure(tmp_path: Path) -> None:
     assert "Permutation importance" not in page.words
 
 
+def test_several_trainings_are_shown_with_their_spread_and_which_one_the_rest_is_of(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    assert "Several trainings" not in page_of(made, tmp_path).words
+    spread = {"mean": 0.9012, "spread": 0.0123}
+    points = [{"wanted": 0.9, "mean": 0.123, "spread": 0.0456}, {"wanted": 0.999, **spread}]
+    counters(made, "evaluate")["runs"]["hlf"]["trainings"] = {
+        "count": 5, "accuracy": spread, "auc_against": {"all backgrounds": spread, "QCD": spread},
+        "working_points": points,
+    }  # fmt: skip
+    one = counters(made, "train")["networks"]["hlf"]
+    counters(made, "train")["further"] = {"hlf": {"hlf-seed-2": one | {"best_val_loss": 0.4321}}}
+    page = page_of(made, tmp_path)
+    heads = ["Network", "Trainings", "Accuracy", "top against all backgrounds", "top against QCD"]
+    table = next(each for each in page.tables if each[0][:2] == heads[:2])
+    assert table[0] == [*heads, "Backgrounds left at 90 %"]
+    assert table[1:] == [["hlf", "5", *["0.901 ± 0.012"] * 3, "12.30 ± 4.56 %"]]
+    assert "the model that is promoted are of the first training" in " ".join(page.words.split())
+    further = next(each for each in page.tables if each[0][0] == "Further training")
+    assert further[1] == ["hlf-seed-2", "4", "0.4321", "0.900"]
+
+
+def test_the_importance_of_kinds_of_particles_is_a_table_of_the_networks_on_particles(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    assert "Importance of kinds" not in page_of(made, tmp_path).words
+    runs = counters(made, "evaluate")["runs"]
+    runs["hlf"]["importance_of_kinds"] = {"lepton": {"value": 0.123, "error": 0.004}}
+    other = {"lepton": {"value": 0.2, "error": 0.01}, "high-level features": {"value": 0.3, "error": 0.02}}
+    runs["inclusive"] = runs["boosted-trees"] | {"importance_of_kinds": other}
+    counters(made, "evaluate")["behind_best"]["inclusive"] = {"value": 0.0, "error": 0.0}
+    table = next(each for each in page_of(made, tmp_path).tables if each[0][:2] == ["Network", "lepton"])
+    assert table == [
+        ["Network", "lepton", "high-level features"],
+        ["hlf", "0.123 ± 0.004", NOTHING],
+        ["inclusive", "0.200 ± 0.010", "0.300 ± 0.020"],
+    ]
+
+
 def test_the_cutflow_is_on_the_page_and_in_the_numbers(tmp_path: Path) -> None:
     made = made_versions(tmp_path)
     page, content = render(made, REPORT, tmp_path / "card"), json.loads(numbers(made, REPORT))
