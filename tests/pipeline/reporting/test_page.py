@@ -14,7 +14,7 @@ from made_manifests import REPORT, Page, made_versions
 
 from pipeline.reporting.page import numbers, render, warnings
 from pipeline.runs.code_meaning import ROOT
-from pipeline.runs.store import Version
+from pipeline.runs.store import StageStore, Version
 
 #: Ends an attribute and a tag, then tries to run.
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}{% endif %}]]>"
@@ -179,6 +179,18 @@ def test_a_page_without_importance_has_no_such_figure(tmp_path: Path) -> None:
     page = page_of(made, tmp_path)
     assert sum(each.startswith("data:image/png") for each in page.loaded) == 16
     assert "Permutation importance" not in page.words
+
+
+def test_a_page_is_made_of_manifests_as_they_are_read_from_disk(tmp_path: Path) -> None:
+    """A key that is not there is damage; what a version need not have must not be asked for."""
+    made = made_versions(tmp_path)
+    for version in made.values():
+        folder = tmp_path / "read" / version.manifest["stage"] / version.name
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps(version.manifest), encoding="utf-8")
+        read = StageStore(tmp_path / "read", version.manifest["stage"]).manifest_of(version.name)
+        made[version.manifest["stage"]] = version._replace(manifest=read)
+    assert "Several trainings" not in page_of(made, tmp_path).words
 
 
 def test_several_trainings_are_shown_with_their_spread_and_which_one_the_rest_is_of(tmp_path: Path) -> None:
