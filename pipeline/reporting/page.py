@@ -66,6 +66,7 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     environment.filters["rate"] = rate
     environment.filters["thousands"] = "{:,}".format
     environment.filters["purity"] = purity
+    environment.filters["microseconds"] = lambda each: f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
     environment.filters["spread"] = lambda each: f"{each['mean']:.3f} ± {each['spread']:.3f}"
     environment.filters["estimate"] = lambda each: f"{each['value']:.3f} ± {each['error']:.3f}"
     return environment.get_template("report.html").render(

@@ -205,9 +205,9 @@ def test_several_trainings_are_shown_with_their_spread_and_which_one_the_rest_is
     one = counters(made, "train")["networks"]["hlf"]
     counters(made, "train")["further"] = {"hlf": {"hlf-seed-2": one | {"best_val_loss": 0.4321}}}
     page = page_of(made, tmp_path)
-    heads = ["Network", "Trainings", "Accuracy", "top against all backgrounds", "top against QCD"]
+    heads = ["Network", "Trainings", "Accuracy", "AUC all backgrounds", "AUC QCD"]
     table = next(each for each in page.tables if each[0][:2] == heads[:2])
-    assert table[0] == [*heads, "Backgrounds left at 90 %"]
+    assert table[0] == [*heads, "Left at 90 %"]
     assert table[1:] == [["hlf", "5", *["0.901 ± 0.012"] * 3, "12.30 ± 4.56 %"]]
     assert "the model that is promoted are of the first training" in " ".join(page.words.split())
     further = next(each for each in page.tables if each[0][0] == "Further training")
