@@ -90,6 +90,29 @@ def predict(
     return pa.concat_tables(parts)
 
 
+def inputs_of(
+    model: Predictor, files: Sequence[Path], rows: NDArray[np.int64], *, batch_size: int = 256
+) -> dict[str, NDArray[Any]]:
+    """Inputs of a model, of some rows of features files.
+
+    Args:
+        model: The model.
+        files: Features Parquet files.
+        rows: Numbers of the rows, counted through all files, rising.
+        batch_size: Number of rows to read at once.
+    """
+    chosen: list[pa.RecordBatch] = []
+    first = 0
+    for file in files:
+        with pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches(batch_size, columns=columns_of(model.inputs)):
+                inside = rows[(rows >= first) & (rows < first + batch.num_rows)] - first
+                if len(inside):
+                    chosen.append(batch.take(pa.array(inside)))
+                first += batch.num_rows
+    return model_inputs(pa.Table.from_batches(chosen), model.inputs, most_particles=None)
+
+
 def rows_of(batch: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:
     """A column as an array: (num_rows, width) for lists, (num_rows,) for single numbers.
 

@@ -323,7 +323,9 @@ def promote(
 
 
 @command
-def rollback(asked: Asked, network: Annotated[str, typer.Argument(help="hlf, particles or inclusive.")]) -> None:
+def rollback(
+    asked: Asked, network: Annotated[str, typer.Argument(help="Name of a network, as in model.names.")]
+) -> None:
     """Put the previous model back in use."""
     from pipeline.commands.rollback import rollback
 

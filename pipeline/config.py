@@ -35,7 +35,7 @@ from pipeline.configuration.yaml_text import about_yaml, not_text, read_yaml
 from pipeline.errors import ConfigError, LoadTestError, nearest, short
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from training.gridsearch.settings import GridSearchSettings
-from training.settings import TrainSettings
+from training.settings import SEEDS, TrainSettings
 
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
@@ -315,6 +315,17 @@ class Config(BaseModel):
     def cross_sections(self) -> dict[str, float | None]:
         """Dotted keys of the samples' cross-sections, with their values."""
         return {f"samples.{sample.name}.cross_section_pb": sample.cross_section_pb for sample in self.samples}
+
+    def trainings_of(self, name: ModelName) -> dict[str, TrainSettings]:
+        """The settings of each training of a network, by the name of its folder; see `train.seeds`.
+
+        The first one has the name of the network.
+        """
+        settings = self.training_of(name)
+        further = [(settings.seed + number) % SEEDS for number in range(1, settings.seeds)]
+        return {name: settings} | {
+            f"{name}-seed-{seed}": settings.model_copy(update={"seed": seed}) for seed in further
+        }
 
     def training_of(self, name: ModelName) -> TrainSettings:
         """The training settings of a network, before the results of a grid search replace some."""

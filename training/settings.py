@@ -15,6 +15,8 @@ from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
 from training.errors import ShardError
 from training.topology import TopologyName
 
+#: Number of seeds that there are.
+SEEDS: Final = 2**32
 #: The method if the config names none.
 _DEFAULT: Final[Any] = "ar-sgd"
 
@@ -68,7 +70,7 @@ class TrainSettings(BaseModel):
     """How the network is trained."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-    #: Keys that change the speed but not the result: they never make a stage stale.
+    #: Keys that do not change the result of a training, only its speed or how many there are: they never make it stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset(
         {
             "cache",
@@ -78,6 +80,7 @@ class TrainSettings(BaseModel):
             "launcher_args",
             "on_rank_loss",
             "reader",
+            "seeds",
             "stall_seconds",
             "tensorboard",
             "threads",
@@ -108,8 +111,11 @@ class TrainSettings(BaseModel):
     """Whether the momentum of the `sgd` optimiser has Nesterov's form."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Factor of the L2 penalty on the weights, or of their decay with `adamw`; 0 for none."""
-    seed: int = Field(default=1, ge=0, lt=2**32)
+    seed: int = Field(default=1, ge=0, lt=SEEDS)
     """Seed of the initial weights, the order of events and the choice of partners; 0 to 2**32 - 1."""
+    seeds: int = Field(default=1, ge=1)
+    """Number of trainings of each network, with the seeds `seed`, `seed` + 1 and so on. The first one is exported and
+    promoted; the evaluation shows mean and spread of all."""
     warm_start: bool = False
     """Whether to start from weights and scaling of the model in use (`promote`), if it has the same layers."""
     precision: Literal["float32", "float64"] = "float32"

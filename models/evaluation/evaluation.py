@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +18,14 @@ from features.matrices import columns_of, model_inputs
 from features.schema import OTHER_WEIGHTS
 from models.evaluation import figures as plots
 from models.evaluation.boosted_trees import BoostedTrees
-from models.evaluation.bootstrap import Replicas, estimate
+from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
 from models.evaluation.comparison_figures import plot_background_efficiency, plot_rejection
 from models.evaluation.curves import EfficiencyCurve
+from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.measurements import (
     ALL_BACKGROUNDS,
     Measured,
     Question,
-    importance,
     measure,
     mixture_of,
     refuse_missing,
@@ -33,12 +33,10 @@ from models.evaluation.measurements import (
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import PlotLabels, save_figure
+from models.evaluation.trainings import over_trainings
 from models.evaluation.variations import variations, with_scores, with_weights
-from models.prediction import Predictor, predict, rows_of
+from models.prediction import Predictor, inputs_of, predict, rows_of
 from models.prediction_files import write_parquet, write_root
-
-#: Highest number of events for the feature importance, which shuffles and predicts them 70 times.
-_IMPORTANCE_EVENTS: Final = 20_000
 
 
 class Candidate(NamedTuple):
@@ -49,6 +47,8 @@ class Candidate(NamedTuple):
     model: Predictor
     history: Sequence[Mapping[str, Any]] = ()
     """Records of its training, one per epoch; empty if there are none."""
+    further: Sequence[Predictor] = ()
+    """The same network from trainings with other seeds: how much they differ is measured."""
 
 
 class EvaluationTask(NamedTuple):
@@ -117,14 +117,18 @@ def evaluate(
         UndefinedMetricError: A class has no events, or its weights add up to 0 or less.
     """
     predicted: list[Predicted] = []
-    num_each = _num_rows(test_files) + min(train_events, _num_rows(train_files))
+    labels = np.concatenate([pq.read_table(file, columns=["label"])["label"].to_numpy() for file in test_files])
+    num_each = len(labels) + min(train_events, _num_rows(train_files))
+    num_all = sum(
+        num_each + len(each.further) * len(labels) + num_predicted(each.model.inputs, labels) for each in candidates
+    )
     num_done = 0
 
     def show(words: str, events: int = 0) -> None:
         nonlocal num_done
         num_done += events
         if on_progress:
-            on_progress(num_done, num_each * len(candidates), words)
+            on_progress(num_done, num_all, words)
 
     question, replicas = task.question, None
     for candidate in candidates:
@@ -142,7 +146,8 @@ def evaluate(
         test = ScoredEvents.of(predictions)
         replicas = replicas or _replicas(test, task)
         found = Predicted(candidate, test, train, measure(test, train, replicas, question))
-        _add_importance(found, task)
+        _add_importance(found, test_files, task, partial(show, f"shuffling inputs of {candidate.name}"))
+        _add_trainings(found, test_files, task, partial(show, f"predicting with other trainings of {candidate.name}"))
         _add_variations(found, predictions, shifted or {}, test_files, question)
         show(f"drawing {candidate.name}")
         _plot(found, task, folder / "plots")
@@ -156,10 +161,10 @@ def evaluate(
     return metrics
 
 
-def _replicas(events: ScoredEvents, task: EvaluationTask) -> Replicas:
+def _replicas(events: ScoredEvents, task: EvaluationTask, num: int = NUM_REPLICAS) -> Replicas:
     refuse_missing(events, task.classes, "test events, or their weights add up to 0 or less. Add files")
     before = {name: each.value for name, each in task.rates.of_samples.items()} if task.rates else None
-    return Replicas(events.labels, events.samples, events.weights, seed=task.seed, before=before)
+    return Replicas(events.labels, events.samples, events.weights, seed=task.seed, num=num, before=before)
 
 
 def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, Any]:
@@ -260,14 +265,31 @@ def _add_variations(
     numbers["systematics"] = variations(test, scores, question, thresholds)
 
 
-def _add_importance(found: Predicted, task: EvaluationTask) -> None:
-    if tuple(found.candidate.model.inputs) == ("hlf",):
-        found.measured.numbers["importance"] = importance(
-            found.candidate.model,
-            found.test.first(_IMPORTANCE_EVENTS),
-            signal=task.signal,
-            generator=np.random.default_rng(task.seed),
-        )
+def _add_importance(
+    found: Predicted, files: Sequence[Path], task: EvaluationTask, on_events: Callable[[int], None]
+) -> None:
+    """Add the importance of features, or of kinds of particles."""
+    model, numbers = found.candidate.model, found.measured.numbers
+    rows = chosen_events(model.inputs, found.test.labels)
+    if not len(rows):
+        return
+    columns, events = inputs_of(model, files, rows), found.test.chosen(rows)
+    important = importance(model, columns, events, signal=task.signal, seed=task.seed, on_events=on_events)
+    name = "importance_of_kinds" if "particles" in model.inputs else "importance"
+    numbers[name] = {part: each._asdict() for part, each in important.items()}
+
+
+def _add_trainings(
+    found: Predicted, files: Sequence[Path], task: EvaluationTask, on_events: Callable[[int], None]
+) -> None:
+    """Add mean and spread over the trainings of a network, if there are several."""
+    runs = [found.measured.numbers]
+    for model in found.candidate.further:
+        events = ScoredEvents.of(predict(model, files, also=["hlf"], on_events=on_events))
+        # Only the values count: the fewest replicas that give errors at all.
+        runs.append(measure(events, None, _replicas(events, task, num=2), task.question).numbers)
+    if len(runs) > 1:
+        found.measured.numbers["trainings"] = over_trainings(runs)
 
 
 def _plot(found: Predicted, task: EvaluationTask, folder: Path) -> None:

@@ -21,12 +21,10 @@ from models.evaluation.curves import (
 )
 from models.evaluation.discriminant import Mixture, Scored, discriminant
 from models.evaluation.efficiencies import efficiency
-from models.evaluation.importance import permutation_importance
 from models.evaluation.intervals import WeightSums
-from models.evaluation.metrics import area_under_curve, balanced, confusion_matrix
+from models.evaluation.metrics import balanced, confusion_matrix
 from models.evaluation.rates import Rates, rates_behind
 from models.evaluation.scored_events import ScoredEvents
-from models.prediction import Predictor
 
 Floats = NDArray[np.float64]
 
@@ -124,27 +122,6 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
         "efficiency_against": _kinematics(events, question, points[0]["threshold"]) if points else {},
     }
     return Measured(numbers, curves, areas[ALL_BACKGROUNDS])
-
-
-def importance(
-    model: Predictor, events: ScoredEvents, *, signal: int, generator: np.random.Generator
-) -> dict[str, Any]:
-    """Loss of area under the signal's ROC curve when a high-level feature is shuffled among the events.
-
-    Args:
-        model: A model whose only input is `hlf`.
-        events: The events.
-        signal: The signal class.
-        generator: Random generator of the shuffles.
-    """
-    weights = balanced(events.labels, events.weights, events.probabilities.shape[1])
-
-    def area(hlf: NDArray[Any]) -> float:
-        scores = model.probabilities({"hlf": hlf})[:, signal].astype(np.float64)
-        return area_under_curve(events.labels == signal, scores, weights)
-
-    found = permutation_importance(area, events.hlf, generator=generator)
-    return {name: each._asdict() for name, each in zip(HLF_NAMES, found, strict=True)}
 
 
 def refuse_missing(events: ScoredEvents, classes: Sequence[str], what: str) -> None:

@@ -38,6 +38,6 @@ class ScoredEvents(NamedTuple):
             predictions["sample"].to_numpy().astype(str),
         )
 
-    def first(self, count: int) -> ScoredEvents:
-        """The first `count` events: a random sample, since rows are mixed."""
-        return ScoredEvents._make(column[:count] for column in self)
+    def chosen(self, rows: NDArray[np.int64]) -> ScoredEvents:
+        """The events of some numbers."""
+        return ScoredEvents._make(column[rows] for column in self)

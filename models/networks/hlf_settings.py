@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HlfSettings(NetworkSettings):
-    """The perceptron on high-level features."""
+    """A multilayer perceptron on the high-level features."""
 
     name: ClassVar[str] = "hlf"
     inputs: ClassVar[tuple[str, ...]] = ("hlf",)

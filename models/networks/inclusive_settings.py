@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class InclusiveSettings(NetworkSettings):
-    """The network on high-level features and particles."""
+    """One network on the high-level features and the particle list."""
 
     name: ClassVar[str] = "inclusive"
     inputs: ClassVar[tuple[str, ...]] = ("hlf", "particles", "num_particles")

@@ -36,6 +36,11 @@ class NetworkSettings(BaseModel):
     before: ClassVar[Mapping[str, Any]] = {}
     """Fields that files of earlier versions lack, with the values of these versions."""
 
+    @classmethod
+    def summary(cls) -> str:
+        """The network in a sentence: the first line of the docstring of its settings."""
+        return (cls.__doc__ or "").strip().partition("\n")[0]
+
     @property
     def is_searched(self) -> bool:
         """Whether the network takes its settings from the grid search."""

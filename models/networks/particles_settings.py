@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ParticlesSettings(NetworkSettings):
-    """The recurrent network over the particle list."""
+    """A recurrent network (GRU) over the particle list."""
 
     name: ClassVar[str] = "particles"
     inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")

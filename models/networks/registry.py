@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
+from models.networks.deepsets_settings import DeepSetsSettings
 from models.networks.hlf_settings import HlfSettings
 from models.networks.inclusive_settings import InclusiveSettings
 from models.networks.network_settings import NetworkSettings
 from models.networks.particles_settings import ParticlesSettings
+from models.networks.transformer_settings import TransformerSettings
 
 #: Settings class of every network by name.
 NETWORKS: Final[dict[str, type[NetworkSettings]]] = {
-    kind.name: kind for kind in (HlfSettings, ParticlesSettings, InclusiveSettings)
+    kind.name: kind
+    for kind in (HlfSettings, ParticlesSettings, InclusiveSettings, DeepSetsSettings, TransformerSettings)
 }
 
 if TYPE_CHECKING:
@@ -44,9 +47,11 @@ def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
 class _Names(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    names: list[ModelName] = Field(default=["hlf"], min_length=1)
-    """Networks to train. `hlf`: a multilayer perceptron on the high-level features. `particles`: a recurrent network
-    (GRU) over the particle list. `inclusive`: one network on both inputs."""
+    names: list[ModelName] = Field(
+        default=["hlf"],
+        min_length=1,
+        description=f"Networks to train. {' '.join(f'`{name}`: {kind.summary()}' for name, kind in NETWORKS.items())}",
+    )
 
     @field_validator("names")
     @classmethod

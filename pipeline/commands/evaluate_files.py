@@ -31,6 +31,7 @@ from pipeline.runs.models_on_disk import (
     find_models,
     refuse_other_features,
     refuse_seen_events,
+    trained_models,
 )
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import count_seen, identities
@@ -145,7 +146,7 @@ def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
         raise MissingInputError(
             f"there are no trained networks in {run_folder.config.run_dir}. Name models with --model, or train first."
         )
-    return find_models([str(trained.folder)], run_folder.config.classes)
+    return trained_models(trained, run_folder.config.classes)
 
 
 def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:

@@ -14,7 +14,7 @@ from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting.card import CAPTIONS
 from pipeline.reporting.cutflow import as_json, cutflow, missing_weights, uncertain_mixtures
-from pipeline.reporting.summary import answer, purity, rate, share, shift, unmeasurable
+from pipeline.reporting.summary import answer, point_to_show, purity, rate, share, shift, unmeasurable
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
 
@@ -31,7 +31,7 @@ _SIDE_BY_SIDE: Final = {
     "the ratios' errors are paired.",
     "rejection": "The same as background rejection, 1 / background efficiency (up is better).",
     "importance": "Permutation importance: area under the signal's ROC curve that is lost when the values of one "
-    "feature are shuffled among the test events; bars are standard deviations over the shuffles.",
+    "feature are shuffled among the test events; bars are errors of the events and of five shuffles.",
 }
 _OF_MODEL: Final = {
     "learning_curve": "Loss of the training and validation splits; the model of the lowest validation loss is kept.",
@@ -67,6 +67,8 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     environment.filters["thousands"] = "{:,}".format
     environment.filters["purity"] = purity
     environment.filters["shift"] = shift
+    environment.filters["microseconds"] = lambda each: f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
+    environment.filters["spread"] = lambda each: f"{each['mean']:.3f} ± {each['spread']:.3f}"
     environment.filters["estimate"] = lambda each: f"{each['value']:.3f} ± {each['error']:.3f}"
     return environment.get_template("report.html").render(
         **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS), curves=_curves(versions)
@@ -109,6 +111,7 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "integrated_luminosity": config["features"]["integrated_luminosity"],
         "gridsearch": versions["gridsearch"].manifest["counters"] if "gridsearch" in versions else None,
         "networks": train["counters"]["networks"],
+        "further": train["counters"].get("further", {}),
         "num_events": metrics["num_events"],
         "signal": metrics["signal"],
         "runs": metrics["runs"],
@@ -117,6 +120,8 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "rates_note": config["report"]["rates_note"],
         **{key: metrics[key] for key in ("mixture", "best", "behind_best")},
         "answer": answer(metrics),
+        "shown_point": point_to_show(metrics["runs"]),
+        "kinds": _kinds(metrics["runs"]),
         "unmeasurable": unmeasurable(metrics),
         "export": versions["export"].manifest["counters"]["networks"] if "export" in versions else {},
         "files": ingest["inputs"],
@@ -134,6 +139,12 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "code": evaluate["code_version"],
         "packages": evaluate["packages"],
     }
+
+
+def _kinds(runs: Mapping[str, Any]) -> list[str]:
+    """The kinds of particles, and other parts of the inputs, whose importance was measured."""
+    found = (run.get("importance_of_kinds", {}) for run in runs.values())
+    return list(dict.fromkeys(kind for each in found for kind in each))
 
 
 def warnings(versions: Mapping[str, Version]) -> list[str]:

@@ -41,8 +41,9 @@ _SHELL_WITHOUT: Final = frozenset({"pipeline.stages.base", "pipeline.stages.tabl
 REGISTRIES: Final = frozenset(
     {"training.algorithms.registry", "training.workloads.registry", "models.networks.registry"}
 )
-#: Template files that a module fills.
-_TEMPLATES: Final = (".html", ".css")
+#: Files beside a module that it fills or includes, if it loads templates at all.
+_TEMPLATES: Final = (".html", ".css", ".js")
+_LOADER: Final = "FileSystemLoader"
 #: Calls that only affect what users read.
 _SPEAKING: Final = frozenset({"print", "say", "note", "warn", "debug", "info", "warning"})
 _WITHOUT_MEANING: Final = frozenset({"ctx", "kind", "type_comment"})
@@ -101,7 +102,7 @@ def _read(file: Path, _modified: int) -> _Module:
     imports: set[str] = set()
     text = _canonical(ast.parse(file.read_text(encoding="utf-8")), imports)
     digest = hashlib.sha256(text.encode())
-    if file.parent.name == "reporting":
+    if _LOADER in text:
         for template in sorted(path for path in file.parent.iterdir() if path.suffix in _TEMPLATES):
             digest.update(template.read_bytes())
     return _Module(digest.hexdigest(), frozenset(imports))

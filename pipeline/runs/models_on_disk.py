@@ -16,6 +16,7 @@ from models.export.onnx_classifier import OnnxClassifier
 from models.saved_model import load_model
 from pipeline.errors import ConfigError, MissingInputError
 from pipeline.runs.seen_events import count_seen, dataset_of, identities
+from pipeline.runs.store import Version
 
 _NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
 #: Other names in the folder of an evaluation: its own files, and its reference model.
@@ -75,6 +76,25 @@ def find_models(words: Sequence[str], classes: Sequence[str]) -> list[FoundModel
     for each in found.values():
         _refuse_other_classes(each, classes)
     return list(found.values())
+
+
+def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]:
+    """The networks of a version of `train`, each with its further trainings.
+
+    Args:
+        trained: The version.
+        classes: Classes of the events.
+
+    Raises:
+        ModelError: A model cannot be read, or has other classes.
+    """
+    found, counters = [], trained.manifest["counters"]
+    for network in counters["networks"]:
+        folders = [network, *counters.get("further", {}).get(network, ())]
+        first, *further = find_models([f"{folder}={trained.folder / folder}" for folder in folders], classes)
+        others = [each.candidate.model for each in further]
+        found.append(first._replace(candidate=first.candidate._replace(further=others)))
+    return found
 
 
 def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str, Any]) -> None:

@@ -50,16 +50,14 @@ class Evaluate(Stage):
         """Predict the test split and write predictions, metrics and plots."""
         from features.dataset import FeatureDataset
         from models.evaluation.evaluation import boosted_trees, evaluate
-        from pipeline.runs.models_on_disk import find_models, refuse_other_features
+        from pipeline.runs.models_on_disk import refuse_other_features, trained_models
         from training.threads import use_threads
 
         context.refuse_load_test()
         config = context.config
         use_threads(config.train.threads)
         dataset = FeatureDataset.load(context.upstream["features"].folder)
-        trained = context.upstream["train"]
-        networks = trained.manifest["counters"]["networks"]
-        found = find_models([f"{name}={trained.folder / name}" for name in networks], dataset.classes)
+        found = trained_models(context.upstream["train"], dataset.classes)
         refuse_other_features(found, dataset.definitions)
         candidates = [each.candidate for each in found]
         train = dataset.files("train")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pipeline.config import Config, flat_items
-from pipeline.runs.outputs import digest_of
+from pipeline.runs.outputs import content_digest, digest_of
 from pipeline.runs.provenance import code_version
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage
@@ -44,6 +44,13 @@ class Export(Stage):
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks."""
         return (f"pipeline.stages.{self.name}", *(f"models.networks.{network}" for network in config.model.names))
+
+    def content_read(self, version: Version) -> str:
+        """Of a training the models that are exported: the first of each network."""
+        if version.manifest["stage"] != "train":
+            return super().content_read(version)
+        networks = version.manifest["counters"]["networks"]
+        return content_digest(version.files, None, [f"{network}/model/*" for network in networks])
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The section `export`; of the firmware only where it is wanted."""

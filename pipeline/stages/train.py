@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class Train(Stage):
-    """Trains the configured networks, one after the other, each in a folder of its name."""
+    """Trains the configured networks, one after the other, each in a folder of its name.
+
+    Further trainings of a network, with other seeds, have folders beside it; see `Config.trainings_of`.
+    """
 
     name: ClassVar[str] = "train"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -50,11 +53,14 @@ class Train(Stage):
         return ()
 
     def parts(self, config: Config) -> dict[str, Part]:
-        """The networks."""
-        return {network: self._part(config, network) for network in config.model.names}
+        """The trainings of the networks."""
+        return {
+            folder: self._part(config, network, settings)
+            for network in config.model.names
+            for folder, settings in config.trainings_of(network).items()
+        }
 
-    def _part(self, config: Config, network: ModelName) -> Part:
-        settings = config.training_of(network)
+    def _part(self, config: Config, network: ModelName, settings: TrainSettings) -> Part:
         items = {**flat_items(config.model.of(network), "model"), **flat_items(settings, "train")}
         code = [f"pipeline.stages.{self.name}", "training.launching.rank_process", "training.workloads.hep"]
         code += [f"models.networks.{network}", type(settings.algorithm).__module__]
@@ -64,7 +70,7 @@ class Train(Stage):
             code.append("training.algorithms.stale_synchronous")
         if settings.launcher == "spark-agents":
             code += ["training.agents.agent_process", "training.agents.run"]
-        is_searched = network == "hlf" and config.model.searched
+        is_searched = config.model.of(network).is_searched
         return Part(items, tuple(code), ("features", "gridsearch") if is_searched else ("features",))
 
     def can_continue(self, folder: Path) -> bool:
@@ -74,7 +80,14 @@ class Train(Stage):
     def run(self, context: Context) -> Result:
         """Train in this process or under mpirun."""
         context.refuse_load_test()
-        summaries = {network: self._summary(context, network) for network in context.config.model.names}
+        all_of = {
+            network: {
+                folder: self._summary(context, network, folder, settings)
+                for folder, settings in context.config.trainings_of(network).items()
+            }
+            for network in context.config.model.names
+        }
+        summaries = {network: trainings.pop(network) for network, trainings in all_of.items()}
         best = ", ".join(
             f"{network} {each['best_val_loss']:.4f} (accuracy {each['best_val_accuracy']:.3f}, epoch "
             f"{each['best_epoch'] + 1} of {each['epochs']})"
@@ -82,30 +95,45 @@ class Train(Stage):
         )
         return Result(
             summary=f"validation loss of {best}",
-            counters={"networks": summaries},
-            checks=[check for network, summary in summaries.items() for check in _checks(network, summary)],
+            counters={"networks": summaries, "further": all_of},
+            checks=[
+                check
+                for trainings in (summaries, *all_of.values())
+                for folder, summary in trainings.items()
+                for check in _checks(folder, summary)
+            ],
         )
 
     def complete(self, config: Config, current: Version, console: Console) -> None:
         """Write scalars for TensorBoard, if the config enabled them after the training."""
         for network in config.model.names:
-            _write_scalars(config, network, current.folder, console)
+            for folder, settings in config.trainings_of(network).items():
+                _write_scalars(settings, current.folder / folder, console)
 
-    def _summary(self, context: Context, network: ModelName) -> dict[str, Any]:
-        """Summary of a network: trained now, or taken over from the version in use."""
-        if network in context.taken_over_parts and context.current is not None:
-            context.console.print(f"  {network}: nothing changed, taken over", highlight=False)
-            _write_scalars(context.config, network, context.out_dir, context.console)
-            taken_over: dict[str, Any] = context.current.manifest["counters"]["networks"][network]
-            return taken_over
-        if any((context.out_dir / network).glob("checkpoints/*/complete.json")):
-            words = f"  {network}: training continues from the checkpoint of an interrupted run"
+    def _summary(self, context: Context, network: ModelName, folder: str, settings: TrainSettings) -> dict[str, Any]:
+        """Summary of a training: done now, or taken over from the version in use."""
+        if folder in context.taken_over_parts and context.current is not None:
+            context.console.print(f"  {folder}: nothing changed, taken over", highlight=False)
+            _write_scalars(settings, context.out_dir / folder, context.console)
+            return summaries_of(context.current)[folder]
+        if any((context.out_dir / folder).glob("checkpoints/*/complete.json")):
+            words = f"  {folder}: training continues from the checkpoint of an interrupted run"
             context.console.print(words, highlight=False)
-        return _train(context, network)
+        return _train(context, network, folder, settings)
 
 
-def _train(context: Context, network: ModelName) -> dict[str, Any]:
-    """Train one network; returns its summary."""
+def summaries_of(trained: Version) -> dict[str, dict[str, Any]]:
+    """The summary of each training of a version, by its folder."""
+    counters = trained.manifest["counters"]
+    found: dict[str, dict[str, Any]] = dict(counters["networks"])
+    # Versions of earlier releases have one training of each network.
+    for trainings in counters.get("further", {}).values():
+        found |= trainings
+    return found
+
+
+def _train(context: Context, network: ModelName, folder: str, settings: TrainSettings) -> dict[str, Any]:
+    """Train a network into a folder; returns its summary."""
     from training.gridsearch.choice import Choice
     from training.launching.rank import RunSpec
     from training.loop.trainer import Progress
@@ -115,7 +143,7 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
         context.console.print(f"  {words}", highlight=False, markup=False)
 
     config = context.config
-    model, settings = config.model.of(network), config.training_of(network)
+    model = config.model.of(network)
     if model.is_searched:
         best = Choice.load(context.upstream["gridsearch"].folder / "best.json")
         model, settings = best.applied_to(settings)
@@ -123,7 +151,7 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
             f"from the grid search: layers {'-'.join(map(str, best.hidden))}, learning rate {best.learning_rate:g}, "
             f"{best.epochs} epochs, {settings.batch_size} events a step and worker"
         )
-    for sentence in (f"{network}: {describe(settings)}", *settings.advice()):
+    for sentence in (f"{folder}: {describe(settings)}", *settings.advice()):
         say(sentence)
     start_from = _start_from(context, network, model) if settings.warm_start else None
     spec = RunSpec(
@@ -133,10 +161,10 @@ def _train(context: Context, network: ModelName) -> dict[str, Any]:
             start_from=None if start_from is None else start_from.folder.absolute() / "model",
         ),
         settings,
-        context.out_dir.absolute() / network,
+        context.out_dir.absolute() / folder,
     )
     spec.out_dir.mkdir(exist_ok=True)
-    with context.bar(f"train {network}", "steps") as bar:
+    with context.bar(f"train {folder}", "steps") as bar:
 
         def show(progress: Progress) -> None:
             done = (progress.epoch - 1) * progress.num_steps + progress.step
@@ -178,15 +206,15 @@ def _hosts(context: Context, settings: TrainSettings) -> Hosts:
     return partial(spark_hosts, context.start_spark())
 
 
-def _write_scalars(config: Config, network: ModelName, version: Path, console: Console) -> None:
+def _write_scalars(settings: TrainSettings, training: Path, console: Console) -> None:
     """Write missing TensorBoard scalars of a finished training from its records, if the config asks for them."""
     from training.loop.records import read_records
     from training.loop.scalars import FOLDER, write_all
 
-    folder = version / network / FOLDER
-    if config.training_of(network).tensorboard and not folder.exists():
-        write_all(read_records(version / network)[0], folder)
-        console.print(f"  {network}: scalars for TensorBoard in {folder}", highlight=False, markup=False)
+    folder = training / FOLDER
+    if settings.tensorboard and not folder.exists():
+        write_all(read_records(training)[0], folder)
+        console.print(f"  {training.name}: scalars for TensorBoard in {folder}", highlight=False, markup=False)
 
 
 def _start_from(context: Context, network: ModelName, model: NetworkSettings) -> Version | None:
@@ -250,10 +278,10 @@ def about_what_was_left_out(summary: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _checks(network: ModelName, summary: dict[str, Any]) -> list[Check]:
+def _checks(training: str, summary: dict[str, Any]) -> list[Check]:
     used = summary["samples"] + summary["samples_left_out"]
     expected = summary["train_rows"] * summary["epochs"]
     return [
-        Check(f"{network}: loss is finite", math.isfinite(summary["best_val_loss"]), f"{summary['best_val_loss']}"),
-        Check(f"{network}: events trained on + left out = epochs x rows", used == expected, f"{used} = {expected}"),
+        Check(f"{training}: loss is finite", math.isfinite(summary["best_val_loss"]), f"{summary['best_val_loss']}"),
+        Check(f"{training}: events trained on + left out = epochs x rows", used == expected, f"{used} = {expected}"),
     ]

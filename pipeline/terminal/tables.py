@@ -131,8 +131,16 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
             if metrics["rates_before"] is not None:
                 purity = "not defined" if point["purity"] is None else f"{point['purity']['value']:.3f}"
                 rates.add_row(name, kept, *(_interval(point["rates"][each]) for each in classes), purity)
+    trainings = Grid(
+        *("model", "trainings", "accuracy", *(f"AUC {name}" for name in classes)),
+        title="mean and spread over trainings with other seeds, on the same events",
+    )
+    for name, run in metrics["runs"].items():
+        if found := run.get("trainings"):
+            areas = (_spread(found["auc"][each]) for each in classes)
+            trainings.add_row(name, str(found["count"]), _spread(found["accuracy"]), *areas)
     varied = [table for kind in ("weights", "systematics") if (table := _variations_table(metrics, kind))]
-    return [summary, points, *([rates] if len(rates.rows) > 1 else []), *varied]
+    return [summary, points, *(each for each in (rates, trainings) if len(each.rows) > 1), *varied]
 
 
 def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:
@@ -156,6 +164,10 @@ def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:
 
 def _words(estimate: Mapping[str, float]) -> str:
     return f"{estimate['value']:.3f} ± {estimate['error']:.3f}"
+
+
+def _spread(over: Mapping[str, float]) -> str:
+    return f"{over['mean']:.3f} ± {over['spread']:.3f}"
 
 
 def _interval(found: Mapping[str, float], unit: float = 1.0) -> str:

@@ -61,7 +61,7 @@ def bench(name: ModelName, folder: Path, repeats: int) -> None:
     export_onnx(model, spec, folder / f"{name}.onnx")
     exported = OnnxClassifier.load(folder / f"{name}.onnx")
     columns = make_columns()
-    calls = 10_000 if name == "hlf" else 1000
+    calls = 1000 if "particles" in NETWORKS[name].inputs else 10_000
     single, batches, in_torch = [], [], []
     for _ in range(repeats):
         single.append(measure_latency(exported, columns, calls=calls))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
@@ -19,6 +22,30 @@ def outside(figure: Figure) -> list[str]:
             inside &= _inside(points[:, 1], axes.get_ylim(), axes.get_yscale())
             if not inside.all():
                 found.append(f"panel {number}: {kind} {points[~inside][:3].tolist()} outside {axes.viewLim.extents}")
+    return found
+
+
+def without_style(make: Callable[[], Figure]) -> list[str]:
+    """What of a figure lacks the CMS look of all figures: labels at the ends of the axes, ticks inside, free legends.
+
+    Args:
+        make: Draws the figure; the settings around it are others.
+    """
+    with mpl.rc_context({"legend.frameon": True, "xaxis.labellocation": "center", "font.size": 4}):
+        figure = make()
+    figure.canvas.draw()
+    found = []
+    for number, axes in enumerate(figure.axes):
+        label = axes.xaxis.label
+        if axes.axison and axes.get_xlabel():
+            is_right, tick = label.get_horizontalalignment() == "right", axes.xaxis.get_major_ticks()[0]
+            found += [] if is_right else [f"panel {number}: the label is not at the end of the axis"]
+            found += [] if label.get_size() >= 10 else [f"panel {number}: the label is small"]
+            found += [] if tick.get_tickdir() == "in" else [f"panel {number}: ticks are outside"]
+    legends = [*figure.legends, *(each.get_legend() for each in figure.axes)]
+    for legend in filter(None, legends):
+        is_small = any(text.get_size() < 10 for text in legend.get_texts())
+        found += ["a legend has a frame"] * legend.get_frame_on() + ["a legend is small"] * is_small
     return found
 
 

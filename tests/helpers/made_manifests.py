@@ -44,7 +44,11 @@ def made_versions(
     }
     kept = [name for name in counters if name in optional or name not in {"gridsearch", "export"}]
     versions = {
-        name: Version(f"0001-{name}", folder / name, {**_manifest(samples, classes, after), "counters": counters[name]})
+        name: Version(
+            f"0001-{name}",
+            folder / name,
+            {"stage": name, **_manifest(samples, classes, after), "counters": counters[name]},
+        )
         for name in kept
     }
     places = {folder / "card": ("hlf", "particles"), folder / "evaluate" / "plots": _SIDE_BY_SIDE}

@@ -17,6 +17,13 @@ from models.networks.scaling_layer import Scaler
 from models.saved_model import ModelSpec, build
 
 NAMES: list[ModelName] = list(NETWORKS)
+ON_PARTICLES: list[ModelName] = [name for name in NAMES if "particles" in NETWORKS[name].inputs]
+#: Networks on particle lists with their settings: all of them, and those whose settings change what they do with lists.
+VARIANTS: list[tuple[ModelName, dict[str, Any]]] = [
+    *((name, {}) for name in ON_PARTICLES),
+    *((name, {"read_from": "start"}) for name in ("particles", "inclusive")),
+    ("deepsets", {"pooling": "sum"}),
+]
 SCALERS = {
     "hlf": Scaler(np.linspace(-50, 200, NUM_HLF).tolist(), np.linspace(0.1, 60, NUM_HLF).tolist()),
     "particles": Scaler(

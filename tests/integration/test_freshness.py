@@ -223,6 +223,37 @@ def test_a_network_that_nothing_changed_for_is_taken_over(plans: Plans, undistur
     assert after.manifest["counters"]["networks"]["hlf"] == before.manifest["counters"]["networks"]["hlf"]
 
 
+def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_continue_after_a_kill(
+    plans: Plans, undisturbed: Undisturbed
+) -> None:
+    plans.change(train={"seeds": 2})
+    assert plans.reasons() == {"train": ["hlf-seed-2 is new"], "evaluate": [], "export": [], "report": []}
+    two, store = ["--set", "train.seeds=2"], StageStore(plans.run_dir, "train")
+    done = undisturbed.run("train", *two)
+    assert done.returncode == 0, done.stderr
+    assert "hlf: nothing changed, taken over" in done.stderr
+    assert set(plans.reasons()) == {"evaluate", "report"}
+    version = store.current()
+    assert version is not None
+    (further,) = version.manifest["counters"]["further"]["hlf"].values()
+    assert further["best_val_loss"] != version.manifest["counters"]["networks"]["hlf"]["best_val_loss"]
+    done = undisturbed.run("evaluate", *two)
+    assert done.returncode == 0, done.stderr
+    assert "mean and spread over trainings" in done.stderr
+    # As a kill before the end leaves it: checkpoints, but no manifest; the version before is in use.
+    (version.folder / "manifest.json").unlink()
+    store.point_to(store.complete()[0])
+    assert version.folder in [each.folder for each in clean(plans.run_folder, 3, dry_run=True)]
+    done = undisturbed.run("train", *two)
+    assert done.returncode == 0, done.stderr
+    assert "hlf-seed-2: training continues from the checkpoint of an interrupted run" in done.stderr
+    again = store.current()
+    assert again is not None
+    weights = Path("hlf-seed-2", "model", "weights.pt")
+    assert again.manifest["counters"]["further"]["hlf"]["hlf-seed-2"]["best_val_loss"] == further["best_val_loss"]
+    assert (again.folder / weights).is_file()
+
+
 def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: Plans, undisturbed: Undisturbed) -> None:
     store = StageStore(plans.run_dir, "train")
     version = store.current()

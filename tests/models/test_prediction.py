@@ -19,7 +19,7 @@ from features.errors import DatasetError
 from features.matrices import model_inputs
 from models.errors import InputError
 from models.networks.registry import ModelName
-from models.prediction import predict
+from models.prediction import inputs_of, predict
 
 every_network = pytest.mark.parametrize("name", NAMES)
 
@@ -74,6 +74,16 @@ def test_batches_are_no_larger_than_asked_and_cut_to_their_longest_event(dataset
     model.register_forward_pre_hook(note)
     predict(model, dataset.files("test"), batch_size=8)
     assert shapes == [8, 8, 8, 6, 8, 8, 1]
+
+
+def test_inputs_of_chosen_rows_are_read_across_batches_and_files(dataset: FeatureDataset) -> None:
+    model, rows = made_network("inclusive"), np.array([0, 7, 8, 29, 30, 46])
+    found = inputs_of(model, dataset.files("test"), rows, batch_size=8)
+    whole = pa.concat_tables([pq.read_table(file) for file in dataset.files("test")])
+    expected = model_inputs(whole.take(pa.array(rows)), model.inputs, most_particles=None)
+    assert tuple(found) == model.inputs
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, expected[name])
 
 
 def test_the_network_is_put_into_evaluation_mode_and_keeps_no_gradient(dataset: FeatureDataset) -> None:

@@ -177,6 +177,18 @@ def test_a_network_is_trained_as_all_are_but_for_its_own_keys(tmp_path: Path) ->
     assert config.training_of("particles") == config.train.model_copy(update=changed)
 
 
+def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, train={"seed": 2**32 - 2}, train_by_network={"hlf": {"seeds": 3}}))
+    trainings = config.trainings_of("hlf")
+    assert list(trainings) == ["hlf", "hlf-seed-4294967295", "hlf-seed-0"]
+    first, *further = trainings.values()
+    assert first == config.training_of("hlf")
+    assert further == [first.model_copy(update={"seed": seed}) for seed in (2**32 - 1, 0)]
+    assert list(config.trainings_of("particles")) == ["particles"]
+    # Their number changes no training, so that more of them leave the others as they are.
+    assert first.result_items() == config.training_of("particles").result_items()
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [

@@ -18,7 +18,7 @@ from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.discriminant import discriminant
 from models.evaluation.intervals import WeightSums
 from models.evaluation.intervals import share as sum_share
-from models.evaluation.measurements import Question, importance, measure, mixture_of, refuse_missing
+from models.evaluation.measurements import Question, measure, mixture_of, refuse_missing
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 
@@ -243,29 +243,7 @@ def test_a_class_that_cannot_be_measured_is_named(kind: str, split: str) -> None
         measured(*((less, whole) if split == "test" else (whole, less)))
 
 
-def test_importance_is_the_area_that_is_lost() -> None:
-    class OneFeature:
-        """Uses one feature only."""
-
-        inputs = ("hlf",)
-
-        def probabilities(self, columns: Any) -> np.ndarray:
-            high = 1 / (1 + np.exp(-columns["hlf"][:, 3].astype(np.float32)))
-            return np.stack([1 - high, high], axis=1)
-
-    rng = np.random.default_rng(1)
-    labels = rng.integers(0, 2, 1000)
-    hlf = rng.normal(0, 1, (1000, NUM_HLF)).astype(np.float32)
-    hlf[:, 3] = 2 * labels - 1
-    events = ScoredEvents(labels, np.zeros((1000, 2)), rng.uniform(0.5, 1.5, 1000), hlf, labels.astype(str))
-    found = importance(OneFeature(), events, signal=1, generator=np.random.default_rng(2))
-    assert list(found) == list(HLF_NAMES)
-    # From 1 to what chance gives.
-    assert found[HLF_NAMES[3]]["value"] == pytest.approx(0.5, abs=0.05)
-    assert all(each == {"value": 0.0, "error": 0.0} for name, each in found.items() if name != HLF_NAMES[3])
-
-
-def test_events_are_the_columns_of_a_table_and_the_first_of_them() -> None:
+def test_events_are_the_columns_of_a_table_and_some_can_be_chosen() -> None:
     events = made_events(5)
     table = pa.table(
         {
@@ -278,6 +256,6 @@ def test_events_are_the_columns_of_a_table_and_the_first_of_them() -> None:
     )
     found = ScoredEvents.of(table)
     assert (found.probabilities.dtype, found.weights.dtype) == (np.float64, np.float64)
-    for column, expected, first in zip(found, events, found.first(2), strict=True):
+    for column, expected, some in zip(found, events, found.chosen(np.array([1, 4])), strict=True):
         np.testing.assert_array_equal(column, expected)
-        np.testing.assert_array_equal(first, expected[:2])
+        np.testing.assert_array_equal(some, expected[[1, 4]])

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import torch
 from feature_datasets import CLASSES
-from networks import NAMES, SCALERS, made_network, made_spec, random_events, run
+from networks import NAMES, ON_PARTICLES, SCALERS, made_network, made_spec, random_events, run
 from torch import Tensor
 
 from features.columns import HLF_NAMES, NUM_HLF, PARTICLE_FEATURE_NAMES
@@ -28,7 +28,7 @@ PROVENANCE = Provenance(
     {"signal": "ttbar", "fractions": {"QCD": 0.9, "W+jets": 0.1}, "points": [{"threshold": 0.25}]},
 )
 every_network = pytest.mark.parametrize("name", NAMES)
-with_particles = pytest.mark.parametrize("name", ["particles", "inclusive"])
+with_particles = pytest.mark.parametrize("name", ON_PARTICLES)
 
 
 def exported(name: ModelName, path: Path, **settings: Any) -> onnxruntime.InferenceSession:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import SCALERS, gradients, made_network, random_events, run
+from networks import SCALERS, made_network, random_events, run
 from torch import nn
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
@@ -59,39 +59,6 @@ def test_reading_from_the_end_is_reading_the_reversed_valid_particles(name: str,
     )
 
 
-@pytest.mark.parametrize("read_from", ["start", "end"])
-@pytest.mark.parametrize("name", ["particles", "inclusive"])
-@given(
-    lengths=lengths_of_events,
-    more=st.integers(0, 20),
-    padding=st.sampled_from([0.0, 1.0, 1e30, -1e300, math.inf, math.nan]),
-)
-@pytest.mark.slow
-def test_padding_changes_neither_logits_nor_gradients(
-    name: str, read_from: str, lengths: list[int], more: int, padding: float
-) -> None:
-    model, events = made_network(name, read_from=read_from), random_events(lengths)
-    rows = events["particles"].shape[1] + more
-    padded = torch.full((len(lengths), rows, NUM_PARTICLE_FEATURES), padding, dtype=torch.float64)
-    for event, length in enumerate(lengths):
-        padded[event, :length] = events["particles"][event, :length]
-    other = events | {"particles": padded}
-    torch.testing.assert_close(run(model, other), run(model, events), rtol=0, atol=1e-12)
-    for found, expected in zip(gradients(model, other), gradients(model, events), strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("read_from", ["start", "end"])
-@pytest.mark.parametrize("name", ["particles", "inclusive"])
-def test_an_event_without_particles_counts_as_one_average_particle(name: str, read_from: str) -> None:
-    model, events = made_network(name, read_from=read_from), random_events([0, 3])
-    average = {column: values.clone() for column, values in events.items()}
-    average["particles"][0, 0] = torch.tensor(SCALERS["particles"].mean, dtype=torch.float64)
-    average["num_particles"][0] = 1
-    torch.testing.assert_close(run(model, events), run(model, average), rtol=0, atol=1e-12)
-    assert all(gradient.isfinite().all() for gradient in gradients(model, events))
-
-
 @given(st.integers(1, MAX_PARTICLES))
 @settings(max_examples=10)
 def test_one_particle_gives_the_same_in_a_list_of_any_length(rows: int) -> None:
@@ -106,13 +73,6 @@ def test_the_order_of_particles_matters() -> None:
     model, events = made_network("particles"), random_events([5, 5])
     backwards = events | {"particles": events["particles"].flip(1)}
     assert not torch.allclose(run(model, backwards), run(model, events), rtol=1e-3)
-
-
-@pytest.mark.parametrize("read_from", ["start", "end"])
-def test_a_list_shorter_than_its_events_is_refused(read_from: str) -> None:
-    events = random_events([3, 2]) | {"num_particles": torch.tensor([4, 2])}
-    with pytest.raises(RuntimeError, match="out of bounds"):
-        run(made_network("particles", read_from=read_from), events)
 
 
 def reach(gru: nn.GRU, num_steps: int) -> float:

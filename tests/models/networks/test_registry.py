@@ -23,7 +23,8 @@ def test_the_config_has_a_section_for_each_network_with_its_defaults() -> None:
 
 
 def test_names_of_networks_are_checked() -> None:
-    with pytest.raises(ValidationError, match="'hlf', 'particles' or 'inclusive'"):
+    *others, last = (f"'{name}'" for name in NETWORKS)
+    with pytest.raises(ValidationError, match=f"{', '.join(others)} or {last}"):
         NetworksSettings(names=["hfl"])
     with pytest.raises(ValidationError, match="'hlf' is given twice"):
         NetworksSettings(names=["hlf", "hlf"])

@@ -7,7 +7,7 @@ from typing import Any
 import hist
 import numpy as np
 import pytest
-from drawn import outside
+from drawn import outside, without_style
 
 from features.distributions import HISTOGRAMMED
 from models.evaluation.style import WIDTH, PlotLabels
@@ -27,8 +27,10 @@ def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
         )
         width = binning.high - binning.low
         made[name].fill(rng.normal(binning.low + 0.3 * width, 0.2 * width, 500), rng.integers(0, 2, 500))
-    figure = plot_distributions(made, ["QCD", "ttbar"], PlotLabels("", "technical sample", 13))
+    labelled = PlotLabels("", "technical sample", 13)
+    figure = plot_distributions(made, ["QCD", "ttbar"], labelled)
     assert outside(figure) == []
+    assert without_style(lambda: plot_distributions(made, ["QCD", "ttbar"], labelled)) == []
     assert figure.get_size_inches()[0] == WIDTH
     labels = [axes.get_xlabel() for axes in figure.axes if axes.axison]
     assert labels[0] == ("$H_T$ [GeV]" if kind == "hlf" else "Energy [GeV]")

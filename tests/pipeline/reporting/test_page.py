@@ -14,7 +14,7 @@ from made_manifests import REPORT, Page, made_versions
 
 from pipeline.reporting.page import numbers, render, warnings
 from pipeline.runs.code_meaning import ROOT
-from pipeline.runs.store import Version
+from pipeline.runs.store import StageStore, Version
 from pipeline.terminal.tables import evaluation_tables
 
 #: Ends an attribute and a tag, then tries to run.
@@ -180,6 +180,55 @@ def test_a_page_without_importance_has_no_such_figure(tmp_path: Path) -> None:
     page = page_of(made, tmp_path)
     assert sum(each.startswith("data:image/png") for each in page.loaded) == 16
     assert "Permutation importance" not in page.words
+
+
+def test_a_page_is_made_of_manifests_as_they_are_read_from_disk(tmp_path: Path) -> None:
+    """A key that is not there is damage; what a version need not have must not be asked for."""
+    made = made_versions(tmp_path)
+    for version in made.values():
+        folder = tmp_path / "read" / version.manifest["stage"] / version.name
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps(version.manifest), encoding="utf-8")
+        read = StageStore(tmp_path / "read", version.manifest["stage"]).manifest_of(version.name)
+        made[version.manifest["stage"]] = version._replace(manifest=read)
+    assert "Several trainings" not in page_of(made, tmp_path).words
+
+
+def test_several_trainings_are_shown_with_their_spread_and_which_one_the_rest_is_of(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    assert "Several trainings" not in page_of(made, tmp_path).words
+    spread = {"mean": 0.9012, "spread": 0.0123}
+    points = [{"wanted": 0.9, "mean": 0.123, "spread": 0.0456}, {"wanted": 0.999, **spread}]
+    counters(made, "evaluate")["runs"]["hlf"]["trainings"] = {
+        "count": 5, "accuracy": spread, "auc_against": {"all backgrounds": spread, "QCD": spread},
+        "working_points": points,
+    }  # fmt: skip
+    one = counters(made, "train")["networks"]["hlf"]
+    counters(made, "train")["further"] = {"hlf": {"hlf-seed-2": one | {"best_val_loss": 0.4321}}}
+    page = page_of(made, tmp_path)
+    heads = ["Network", "Trainings", "Accuracy", "AUC all backgrounds", "AUC QCD"]
+    table = next(each for each in page.tables if each[0][:2] == heads[:2])
+    assert table[0] == [*heads, "Left at 90 %"]
+    assert table[1:] == [["hlf", "5", *["0.901 ± 0.012"] * 3, "12.30 ± 4.56 %"]]
+    assert "the model that is promoted are of the first training" in " ".join(page.words.split())
+    further = next(each for each in page.tables if each[0][0] == "Further training")
+    assert further[1] == ["hlf-seed-2", "4", "0.4321", "0.900"]
+
+
+def test_the_importance_of_kinds_of_particles_is_a_table_of_the_networks_on_particles(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    assert "Importance of kinds" not in page_of(made, tmp_path).words
+    runs = counters(made, "evaluate")["runs"]
+    runs["hlf"]["importance_of_kinds"] = {"lepton": {"value": 0.123, "error": 0.004}}
+    other = {"lepton": {"value": 0.2, "error": 0.01}, "high-level features": {"value": 0.3, "error": 0.02}}
+    runs["inclusive"] = runs["boosted-trees"] | {"importance_of_kinds": other}
+    counters(made, "evaluate")["behind_best"]["inclusive"] = {"value": 0.0, "error": 0.0}
+    table = next(each for each in page_of(made, tmp_path).tables if each[0][:2] == ["Network", "lepton"])
+    assert table == [
+        ["Network", "lepton", "high-level features"],
+        ["hlf", "0.123 ± 0.004", NOTHING],
+        ["inclusive", "0.200 ± 0.010", "0.300 ± 0.020"],
+    ]
 
 
 def test_the_cutflow_is_on_the_page_and_in_the_numbers(tmp_path: Path) -> None:

@@ -112,15 +112,18 @@ def test_the_exempt_modules_and_registries_exist() -> None:
     assert found == EXEMPT | REGISTRIES
 
 
-def test_templates_count_with_the_page(package: Path) -> None:
+@pytest.mark.parametrize("name", ["report.html", "report.css", "report.js"])
+def test_templates_count_with_the_page_that_loads_them_and_with_nothing_else(package: Path, name: str) -> None:
     folder = package.parent / "pipeline" / "reporting"
     folder.mkdir(parents=True)
-    (folder / "page.py").write_text("x = 1\n")
-    (folder / "report.html").write_text("<p>one</p>")
-    before = code_digests(["pipeline.reporting.page"])
-    (folder / "report.html").write_text("<p>two</p>")
+    (folder / "page.py").write_text("from jinja2 import FileSystemLoader\n")
+    (folder / "cutflow.py").write_text("x = 1\n")
+    (folder / name).write_text("one")
+    page, cutflow = (code_digests([f"pipeline.reporting.{module}"]) for module in ("page", "cutflow"))
+    (folder / name).write_text("two")
     code_meaning._read.cache_clear()
-    assert code_digests(["pipeline.reporting.page"]) != before
+    assert code_digests(["pipeline.reporting.page"]) != page
+    assert code_digests(["pipeline.reporting.cutflow"]) == cutflow
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)

@@ -22,7 +22,14 @@ from models.errors import ModelError, SavedModelError
 from models.export.onnx_export import export_onnx
 from models.saved_model import save_model
 from pipeline.errors import ConfigError, MissingInputError
-from pipeline.runs.models_on_disk import FoundModel, find_models, refuse_other_features, refuse_seen_events
+from pipeline.runs.models_on_disk import (
+    FoundModel,
+    find_models,
+    refuse_other_features,
+    refuse_seen_events,
+    trained_models,
+)
+from pipeline.runs.store import Version
 
 DEFINITIONS = {"isolation_cone": 0.3, "min_jet_pt": 30.0}
 EVENTS = {"hlf": np.random.default_rng(1).normal(size=(5, NUM_HLF)).astype(np.float32)}
@@ -70,6 +77,22 @@ def test_a_name_and_a_path(version: Path, dataset: FeatureDataset) -> None:
     assert (found.classes, found.definitions, found.dataset) == (CLASSES, DEFINITIONS, dataset.folder)
     expected = made_network("hlf", seed=0, dtype=torch.float32).probabilities(EVENTS)
     np.testing.assert_array_equal(found.candidate.model.probabilities(EVENTS), expected)
+
+
+def test_a_training_with_several_seeds_gives_the_first_with_the_others_behind_it(
+    version: Path, dataset: FeatureDataset
+) -> None:
+    write_run(version / "hlf-seed-2", dataset, seed=7)
+    counters = {"networks": {"hlf": {}, "inclusive": {}}, "further": {"hlf": {"hlf-seed-2": {}}, "inclusive": {}}}
+    hlf, inclusive = trained_models(Version(version.name, version, {"counters": counters}), CLASSES)
+    assert (hlf.candidate.name, inclusive.candidate.name) == ("hlf", "inclusive")
+    found = [each.probabilities(EVENTS) for each in (hlf.candidate.model, *hlf.candidate.further)]
+    expected = [made_network("hlf", seed=seed, dtype=torch.float32).probabilities(EVENTS) for seed in (0, 7)]
+    np.testing.assert_array_equal(found, expected)
+    assert len(inclusive.candidate.further) == 0
+    # Versions of earlier releases have one training of each network.
+    (alone,) = trained_models(Version(version.name, version, {"counters": {"networks": {"hlf": {}}}}), CLASSES)
+    assert len(alone.candidate.further) == 0
 
 
 def test_a_folder_of_several_networks_gives_all_in_order(version: Path) -> None:

@@ -48,7 +48,9 @@ def evaluated() -> list[Grid]:
             {**point, "measurable": False},
         ],
     }
-    runs = dict.fromkeys(("hlf", "particles", "boosted-trees"), run)
+    spread = {"mean": 0.94213, "spread": 0.02034}
+    several = {"count": 12, "accuracy": spread, "auc": dict.fromkeys(CLASSES, spread)}
+    runs = {"particles": run | {"trainings": several}, **dict.fromkeys(("hlf", "boosted-trees"), run)}
     return evaluation_tables({"classes": CLASSES, "signal": "ttbar", "rates_before": {"QCD": 1.0}, "runs": runs})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from drawn import outside
+from drawn import outside, without_style
 from matplotlib.figure import Figure
 
 from models.evaluation.style import PlotLabels
@@ -48,6 +48,11 @@ def test_each_panel_names_its_own_front(pareto: Figure) -> None:
         assert {"1", "2"} <= {text.get_text() for text in axes.texts}
     assert outside(pareto) == []
     assert len(pareto_front(SCORES)) == len(pareto_front(SCORES, latency)) == 2
+
+
+def test_they_have_the_style_of_all_figures() -> None:
+    assert without_style(lambda: plot_pareto(SCORES, LABELS)) == []
+    assert without_style(lambda: plot_speed_up({1: 1.0, 2: 1.9}, (2, 1.8), LABELS)) == []
 
 
 def test_the_labels_stay_within_the_axes(pareto: Figure) -> None:

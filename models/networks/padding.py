@@ -1,0 +1,39 @@
+"""What particle lists hold beyond their particles, for networks that treat all rows alike."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from models.networks.scaling_layer import Standardize
+
+
+class ScaledRows(NamedTuple):
+    """Particle lists without what their padding holds."""
+
+    rows: Tensor
+    """(B, L, 19) scaled features; 0 in padding."""
+    is_valid: Tensor
+    """(B, L) whether a row counts. An event without particles counts as one particle with the mean of every feature."""
+
+
+def scaled_rows(scaling: Standardize, particles: Tensor, num_particles: Tensor) -> ScaledRows:
+    """Scaled rows of raw particles (B, L, 19), of which `num_particles` (B,) are valid.
+
+    Raises:
+        RuntimeError: An event has more particles than the list has rows; an exported network fails in the same way.
+
+    Examples:
+        >>> rows, is_valid = scaled_rows(Standardize([1.0], [2.0]), torch.full((2, 3, 1), 5.0), torch.tensor([2, 0]))
+        >>> rows[..., 0], is_valid
+        (tensor([[2., 2., 0.],
+                [0., 0., 0.]]), tensor([[ True,  True, False],
+                [ True, False, False]]))
+    """
+    numbers = torch.arange(particles.shape[1] + 1, device=particles.device)
+    # The number of each number is itself: only `gather` checks that none is too large.
+    valid = numbers.gather(0, num_particles.clamp(min=0))[:, None]
+    rows = scaling(particles).masked_fill((numbers[:-1] >= valid)[..., None], 0.0)
+    return ScaledRows(rows, numbers[:-1] < valid.clamp(min=1))

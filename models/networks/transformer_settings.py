@@ -1,0 +1,43 @@
+"""Settings of the transformer on the particle list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from pydantic import PositiveInt, model_validator
+from typing_extensions import override
+
+from models.networks.network_settings import NetworkSettings
+
+if TYPE_CHECKING:
+    from models.networks.classifier import Classifier
+    from models.networks.scaling_layer import Scaler
+
+
+class TransformerSettings(NetworkSettings):
+    """A set transformer: attention among the particles by way of a few learnt points, and a class token."""
+
+    name: ClassVar[str] = "transformer"
+    inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
+
+    width: PositiveInt = 32
+    """Width of the vector of each particle; a multiple of `heads`."""
+    heads: PositiveInt = 4
+    """Number of attention heads, at least 1."""
+    blocks: PositiveInt = 2
+    """Number of blocks in which particles see each other, at least 1."""
+    points: PositiveInt = 16
+    """Number of inducing points of each block, at least 1; particles exchange information through them only."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is no multiple of the number of heads, {self.heads}")
+        return self
+
+    @override
+    def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
+        from models.networks.transformer import TransformerClassifier
+
+        return TransformerClassifier(self.width, self.heads, self.blocks, self.points, scalers, num_classes)
