@@ -218,6 +218,7 @@ def run(
         run(asked.run_folder(), until=until, force=force)
 
 
+stage_command("simulate", "Make events: generator, pile-up and a fast detector to ROOT files (Spark; extra `simulate`).")
 stage_command("ingest", "ROOT files to events Parquet (Spark and uproot).")
 stage_command("features", "Events to high- and low-level features, split and mixed (Spark).")
 
