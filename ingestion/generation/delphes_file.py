@@ -64,7 +64,8 @@ def first_events(collections: Mapping[str, Collection], number: int) -> dict[str
     """The first events of a block."""
     return {
         name: Collection(
-            each.offsets[: number + 1], {field: column[: each.offsets[number]] for field, column in each.columns.items()}
+            each.offsets[: number + 1],
+            {field: column[: each.offsets[number]] for field, column in each.columns.items()},
         )
         for name, each in collections.items()
     }

@@ -33,9 +33,7 @@ _BATCH: Final = 50
 #: Charm and bottom quarks above this transverse momentum may give a jet its flavour [GeV].
 _MIN_PARTON_PT: Final = 10.0
 #: Ground states of charm and bottom hadrons.
-_WEAKLY_DECAYING: Final = frozenset(
-    {411, 421, 431, 4122, 4132, 4232, 4332, 511, 521, 531, 541, 5122, 5132, 5232, 5332}
-)
+_WEAKLY_DECAYING: Final = frozenset({411, 421, 431, 4122, 4132, 4232, 4332, 511, 521, 531, 541, 5122, 5132, 5232, 5332})
 _FIELDS: Final = ("id", "px", "py", "pz", "e", "xProd", "yProd", "zProd")
 
 

@@ -48,7 +48,9 @@ def overlay(hard: Particles, pool: Particles | None, settings: PileUpSettings, r
     lengths = np.diff(pool.offsets)[drawn]
     ends = np.cumsum(lengths)
     collision = np.repeat(np.arange(total), lengths)
-    places = np.arange(int(ends[-1]) if total else 0) - np.repeat(ends - lengths, lengths) + pool.offsets[drawn][collision]
+    places = (
+        np.arange(int(ends[-1]) if total else 0) - np.repeat(ends - lengths, lengths) + pool.offsets[drawn][collision]
+    )
     cos, sin = np.cos(angle)[collision], np.sin(angle)[collision]
     px, py, x, y = (column[places].astype(np.float64) for column in (pool.px, pool.py, pool.x, pool.y))
     others = {

@@ -52,7 +52,9 @@ def _line(particles: Particles, chosen: NDArray[np.int64], pt: Floats) -> tuple[
     return x + ux * length, y + uy * length, z + slope * length
 
 
-def _helix(particles: Particles, chosen: NDArray[np.int64], pt: Floats, charge: Floats) -> tuple[Floats, Floats, Floats]:
+def _helix(
+    particles: Particles, chosen: NDArray[np.int64], pt: Floats, charge: Floats
+) -> tuple[Floats, Floats, Floats]:
     """Circles in the transverse plane: clockwise for positive charges, in a field along z."""
     x, y, z = particles.x[chosen], particles.y[chosen], particles.z[chosen]
     phi, slope = np.arctan2(particles.py[chosen], particles.px[chosen]), particles.pz[chosen] / pt

@@ -67,9 +67,9 @@ def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
     for region in _REGIONS:
         inside = np.flatnonzero((np.abs(eta) >= region.low) & (np.abs(eta) < region.high))
         sources = hard if region.charged else np.arange(len(pt))
-        value = _metric(*(column[inside] for column in (event, eta, phi)), *(
-            column[sources] for column in (event, eta, phi, pt)
-        ))
+        value = _metric(
+            *(column[inside] for column in (event, eta, phi)), *(column[sources] for column in (event, eta, phi, pt))
+        )
         of_median = (pt[inside] >= region.min_pt) & (is_charged[inside] | (not region.charged))
         median, spread = _medians(event[inside][of_median], value[of_median], len(num_vertices))
         near = event[inside]
