@@ -6,7 +6,8 @@ branches of Delphes.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from ingestion.generation import parameters
 from ingestion.generation.calorimeter import Flow, Hits, Measured, ecal, hcal
 from ingestion.generation.generator import GeneratedBlock
-from ingestion.generation.jets import b_tags, find_jets, flavours
+from ingestion.generation.jets import FoundJets, b_tags, find_jets, flavours
 from ingestion.generation.particles import Floats, Integers, Particles, pseudorapidity
 from ingestion.generation.pile_up import Crossing, overlay
 from ingestion.generation.propagation import Arrival, propagate
@@ -31,7 +32,7 @@ class Collection(NamedTuple):
     """Candidates of one kind: event i owns `offsets[i]:offsets[i + 1]` of each column."""
 
     offsets: Integers
-    columns: dict[str, NDArray[np.generic]]
+    columns: dict[str, NDArray[Any]]
 
 
 class _TrackArrays(NamedTuple):
@@ -160,10 +161,12 @@ class _Identified(NamedTuple):
         return _collection(self.event[order], num_events, {name: each[order] for name, each in columns.items()})
 
 
-def _identified(tracks: _TrackArrays, code: int, efficiency: object, rng: np.random.Generator) -> _Identified:
+def _identified(
+    tracks: _TrackArrays, code: int, efficiency: Callable[[Floats, Floats], Floats], rng: np.random.Generator
+) -> _Identified:
     """Leptons of a kind that are identified."""
     chosen = np.flatnonzero(np.abs(tracks.pid) == code)
-    share = efficiency(tracks.pt[chosen], tracks.arrival_eta[chosen])  # type: ignore[operator]
+    share = efficiency(tracks.pt[chosen], tracks.arrival_eta[chosen])
     kept = chosen[rng.random(len(chosen)) < share]
     return _Identified(*(column[kept] for column in (tracks.event, tracks.pt, tracks.eta, tracks.phi, tracks.charge)))
 
@@ -176,7 +179,7 @@ def _jets(
     photon_energy: Floats,
     neutrals: Flow,
     rng: np.random.Generator,
-) -> tuple[object, Integers]:
+) -> tuple[FoundJets, Integers]:
     """Jets of candidates weighted by PUPPI, leptons included, and their tags."""
     is_lepton = np.isin(np.abs(tracks.pid), (11, 13))
     charged = ~is_lepton
@@ -215,7 +218,7 @@ def _missing_energy(tracks: _TrackArrays, photons: Hits, neutrals: Hits, num_eve
 
 
 def _track_collection(tracks: _TrackArrays, particles: Particles, num_events: int) -> Collection:
-    position = {name: column[tracks.place] for name, column in zip("XYZ", (particles.x, particles.y, particles.z))}
+    position = {name: column[tracks.place] for name, column in zip("XYZ", particles[-3:], strict=True)}
     columns = {"PT": tracks.pt, "Eta": tracks.eta, "Phi": tracks.phi, **position}
     whole = {"PID": tracks.pid.astype(np.int32), "Charge": tracks.charge.astype(np.int32)}
     return _collection(tracks.event, num_events, {**whole, **columns})
@@ -227,7 +230,7 @@ def _tower_collection(hits: Hits, num_events: int) -> Collection:
     )
 
 
-def _collection(event: Integers, num_events: int, columns: dict[str, NDArray[np.generic]]) -> Collection:
+def _collection(event: Integers, num_events: int, columns: dict[str, NDArray[Any]]) -> Collection:
     """Candidates in order of the events; real numbers in single precision, as in Delphes' files."""
     offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))]).astype(np.int64)
     single = {

@@ -1,9 +1,9 @@
 """Pythia 8: blocks of generated events that pass the lepton filter.
 
 A generator depends on its settings and its seed only. Enrichment in heavy flavour: an event with a hard charm or bottom
-quark after the shower is hadronised many times, and the heavy hadrons of each version are decayed many times. The first
-version that passes the filter is kept, and its weight is the share of versions that pass, so that weighted sums are those
-without repetition.
+quark after the shower is hadronised many times, and the heavy hadrons of each version are decayed many times. The
+first version that passes the filter is kept. Its weight is the share of versions that pass, so that weighted sums are
+those without repetition.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parameters of the fast detector: efficiencies and resolutions as functions of pT, eta and energy.
 
-The numbers follow the published Delphes parametrisation of CMS for the High-Luminosity LHC (tracker up to |eta| = 4, high
-granularity endcaps). Tables there in narrow bins are shortened to a few numbers here. docs/simulation.md says where the
-samples agree.
+The numbers follow the published Delphes parametrisation of CMS for the High-Luminosity LHC (tracker up to |eta| = 4,
+endcaps of high granularity). Tables there in narrow bins are shortened to a few numbers here. docs/simulation.md says
+where the samples agree.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _TIGHT: Final = np.array(
 BTAG_PT: Final = 20.0
 BTAG_ETA: Final = 3.4
 _TAG_PT: Final = np.array([25.0, 35, 45, 55, 75, 110, 150, 190, 275, 375, 450, 650, 1000])
-#: Efficiency at |eta| < 1.8 of the loose, medium and tight tag (bits 0, 1 and 2), and factors at 1.8 to 2.4, to 3.0, to 3.4.
+#: Efficiency at |eta| < 1.8 of the loose, medium and tight tag (bits 0, 1 and 2), and factors from 1.8, 2.4 and 3.0 on.
 _TAGS: Final = {
     5: np.array(
         [

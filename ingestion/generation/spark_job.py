@@ -1,7 +1,8 @@
 """The Spark job of the simulation: the pool of minimum-bias events, then one task per file.
 
-Spark only schedules. A task writes its file under a temporary name and renames it at the end; what is there already is not
-made again. The content depends on the settings and the number of the file only, so any number of tasks gives the same.
+Spark only schedules. A task writes its file under a temporary name and renames it at the end; what is there already is
+not made again. The content depends on the settings and the number of the file only, so any number of tasks gives the
+same.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def produce(
     there = {file: finished(folder, file) for file in files}
     done.add(sum(file.events for file, record in there.items() if record))
 
-    def pool_part(part: PoolPart) -> None | IngestionError:
+    def pool_part(part: PoolPart) -> IngestionError | None:
         try:
             make_pool_part(part, settings, Path(place))
         except IngestionError as problem:
@@ -86,9 +87,7 @@ def _run(
 def _remove_remains(folder: Path, names: set[str]) -> None:
     """Remove unfinished files of killed tasks, and files of a larger number of events."""
     kept = {*names, *(str(Path(name).with_suffix(".json")) for name in names)}
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and "/" in name and name not in kept and path.suffix in {".root", ".json", ".npz"}:
-            path.unlink()
-        elif path.is_file() and path.name.startswith(".") and "/" in name:
+    for path in folder.glob("*/*"):
+        is_made_here = path.name.startswith(".") or path.suffix in {".root", ".json", ".npz"}
+        if is_made_here and path.relative_to(folder).as_posix() not in kept:
             path.unlink()

@@ -1,7 +1,7 @@
 """Two samples of the same process, such as events of our own and of a full simulation: do they look alike?
 
-Boosted trees that learn to tell them apart give an area under the curve of 0.5 if they do. A network that is trained on one
-and tested on the other says whether the differences matter for the classification.
+Boosted trees that learn to tell them apart give an area under the curve of 0.5 if they do. A network that is trained
+on one and tested on the other says whether the differences matter for the classification.
 """
 
 from __future__ import annotations
@@ -90,9 +90,7 @@ def transfer(tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents],
     halves = [rng.permutation(len(each.features)) for each in tested]
     sizes = [min(len(half) - len(half) // 2, len(other.features)) for half, other in zip(halves, others, strict=True)]
     own = [_chosen(each, half[len(half) // 2 :][:n]) for each, half, n in zip(tested, halves, sizes, strict=True)]
-    strange = [
-        _chosen(each, rng.permutation(len(each.features))[:n]) for each, n in zip(others, sizes, strict=True)
-    ]
+    strange = [_chosen(each, rng.permutation(len(each.features))[:n]) for each, n in zip(others, sizes, strict=True)]
     test = [_chosen(each, half[: len(half) // 2]) for each, half in zip(tested, halves, strict=True)]
     label = np.repeat(np.arange(len(test)), [len(each.features) for each in test])
     features = np.concatenate([each.features for each in test])

@@ -67,7 +67,9 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
         for place, sample in enumerate(config.samples):
             bar(place, len(config.samples), sample.name)
             other = SampleSettings(
-                name=sample.name, label=sample.label, files=named.get(sample.name, [str(ROOT / _BUNDLED.format(sample.name))])
+                name=sample.name,
+                label=sample.label,
+                files=named.get(sample.name, [str(ROOT / _BUNDLED.format(sample.name))]),
             )
             (one, its), (two, others) = (_read(each, config) for each in (sample, other))
             ours.append(one)
@@ -102,7 +104,9 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
         )
     content = {
         "samples": found,
-        "transfer": {name: {key: value._asdict() for key, value in each._asdict().items()} for name, each in moved.items()},
+        "transfer": {
+            name: {key: value._asdict() for key, value in each._asdict().items()} for name, each in moved.items()
+        },
         "goals": {"auc": AUC_GOAL, "loss": LOSS_GOAL},
     }
     (folder / "validation.json").write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -18,8 +18,8 @@ _POOL: Final = "pile-up"
 class Simulate(Stage):
     """Makes the events of all processes; see `ingestion.generation`.
 
-    Each process is a part: a process with other settings leaves the files of the others as they are, and more events of a
-    process only add files.
+    Each process is a part: a process with other settings leaves the files of the others as they are, and more events of
+    a process only add files.
     """
 
     name: ClassVar[str] = "simulate"
