@@ -34,7 +34,7 @@ class Hits(NamedTuple):
     energy: Floats
 
 
-class Measured(NamedTuple):
+class MeasuredTracks(NamedTuple):
     """Energies that tracks measured; arrays as in `Hits`."""
 
     hits: Hits
@@ -67,19 +67,19 @@ HCAL_SEGMENTS: Final = _segments(
 )
 
 
-def ecal(hits: Hits, tracks: Measured, rng: np.random.Generator) -> Flow:
+def ecal(hits: Hits, tracks: MeasuredTracks, rng: np.random.Generator) -> Flow:
     """The electromagnetic calorimeter: photons and electrons hit it; `tracks` are those of electrons."""
     return _flow(hits, tracks, ECAL_SEGMENTS, parameters.ECAL_EDGES, parameters.ECAL_TERMS, parameters.ECAL_MIN, rng)
 
 
-def hcal(hits: Hits, tracks: Measured, rng: np.random.Generator) -> Flow:
+def hcal(hits: Hits, tracks: MeasuredTracks, rng: np.random.Generator) -> Flow:
     """The hadronic calorimeter: all hadrons hit it; `tracks` are those of charged hadrons."""
     return _flow(hits, tracks, HCAL_SEGMENTS, parameters.HCAL_EDGES, parameters.HCAL_TERMS, parameters.HCAL_MIN, rng)
 
 
 def _flow(
     hits: Hits,
-    tracks: Measured,
+    tracks: MeasuredTracks,
     segments: Segments,
     edges: Floats,
     terms: Floats,

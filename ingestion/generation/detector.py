@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingestion.generation import parameters
-from ingestion.generation.calorimeter import Flow, Hits, Measured, ecal, hcal
+from ingestion.generation.calorimeter import Flow, Hits, MeasuredTracks, ecal, hcal
 from ingestion.generation.generator import GeneratedBlock
 from ingestion.generation.jets import FoundJets, b_tags, find_jets, flavours
 from ingestion.generation.particles import Floats, Integers, Particles, pseudorapidity
@@ -55,7 +55,8 @@ class _TrackArrays(NamedTuple):
     @property
     def energy(self) -> Floats:
         """(n,) [GeV]."""
-        return np.sqrt(np.square(self.pt * np.cosh(self.eta)) + np.square(self.mass))
+        energy: Floats = np.sqrt(np.square(self.pt * np.cosh(self.eta)) + np.square(self.mass))
+        return energy
 
     def scaled(self, mask: NDArray[np.bool_], scale: Floats) -> _TrackArrays:
         """With factors on the pT of some."""
@@ -142,9 +143,9 @@ def _hits(particles: Particles, arrival: Arrival, chosen: NDArray[np.bool_]) -> 
     return Hits(*(column[chosen] for column in (particles.event, arrival.eta, arrival.phi, particles.energy)))
 
 
-def _measured(tracks: _TrackArrays, chosen: NDArray[np.bool_]) -> Measured:
+def _measured(tracks: _TrackArrays, chosen: NDArray[np.bool_]) -> MeasuredTracks:
     columns = (tracks.event, tracks.arrival_eta, tracks.arrival_phi, tracks.energy)
-    return Measured(Hits(*(column[chosen] for column in columns)), tracks.resolution[chosen])
+    return MeasuredTracks(Hits(*(column[chosen] for column in columns)), tracks.resolution[chosen])
 
 
 class _Identified(NamedTuple):

@@ -198,7 +198,7 @@ class Generator:
             made = _of_list([each for each in products if each.isFinal()])
             found = Particles(
                 np.array([0, len(rest.pid) + len(made.pid)]),
-                *(np.concatenate(columns) for columns in zip(rest[1:], made[1:], strict=True)),
+                *(np.concatenate([one, other]) for one, other in zip(list(rest)[1:], list(made)[1:], strict=True)),
             )
             if self._filter is None or passes(found, self._filter)[0]:
                 num_passed += 1

@@ -126,7 +126,8 @@ def momentum_resolution(pid: Integers, pt: Floats, eta: Floats) -> Floats:
 def energy_resolution(energy: Floats, eta: Floats, edges: Floats, terms: Floats) -> Floats:
     """Standard deviation of the energy of a tower [GeV]."""
     constant, sampling, noise = terms[np.searchsorted(edges, np.abs(eta))].T
-    return np.sqrt(np.square(constant * energy) + np.square(sampling) * energy + np.square(noise))
+    sigma: Floats = np.sqrt(np.square(constant * energy) + np.square(sampling) * energy + np.square(noise))
+    return sigma
 
 
 def electron_identification(pt: Floats, eta: Floats) -> Floats:

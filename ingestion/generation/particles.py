@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+Floats = NDArray[Any]
+"""Real numbers in double precision; in a pool, single."""
+Integers = NDArray[Any]
+"""Whole numbers."""
 
 #: Charges of the stable particles with a charge, by PDG code; antiparticles have the opposite one.
 _CHARGES = {11: -1, 13: -1, 15: -1, 211: 1, 321: 1, 2212: 1, 3112: -1, 3222: 1, 3312: -1, 3334: -1}
@@ -21,7 +23,7 @@ class Particles(NamedTuple):
 
     offsets: Integers
     """(num_events + 1,)."""
-    pid: NDArray[np.int32]
+    pid: Integers
     """(n,) PDG codes."""
     px: Floats
     """(n,) momenta at the production vertex [GeV]."""
@@ -72,7 +74,7 @@ class Particles(NamedTuple):
         return Particles(np.array([0, stop - start]), *(column[start:stop] for column in self[1:]))
 
 
-def charges(pid: NDArray[np.int32]) -> Integers:
+def charges(pid: Integers) -> Integers:
     """Charges of stable particles, 0 for all others.
 
     Examples:

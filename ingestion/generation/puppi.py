@@ -1,8 +1,8 @@
 """Pile-up per particle identification (PUPPI): weights of candidates by the hard collision's charged particles nearby.
 
 After Bertolini, Harris, Low and Tran (JHEP 10 (2014) 059). Charged candidates of the hard collision have weight 1,
-those of pile-up 0. A neutral candidate's metric is the logarithm of the sum of (pT / Delta R)^2 of charged candidates of
-the hard collision in a cone (forward: of all candidates). It is compared with its median over charged candidates.
+those of pile-up 0. A neutral candidate's metric is the logarithm of the sum of (pT / Delta R)^2 of charged candidates
+of the hard collision in a cone (forward: all candidates). It is compared with its median over charged candidates.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingestion.generation import parameters
-from ingestion.generation.calorimeter import ECAL_SEGMENTS, HCAL_SEGMENTS, Hits, Measured, ecal, hcal, tower_of
+from ingestion.generation.calorimeter import ECAL_SEGMENTS, HCAL_SEGMENTS, Hits, MeasuredTracks, ecal, hcal, tower_of
 from ingestion.generation.detector import _tracks, simulate
 from ingestion.generation.generator import GeneratedBlock, HeavyQuarks
 from ingestion.generation.lepton_filter import passes
@@ -36,9 +36,9 @@ def tracks_of(particles: Particles) -> object:
     return _tracks(crossing, propagate(particles), np.random.default_rng(5))
 
 
-def no_tracks() -> Measured:
+def no_tracks() -> MeasuredTracks:
     none = np.zeros(0)
-    return Measured(Hits(np.zeros(0, np.int64), none, none, none), none)
+    return MeasuredTracks(Hits(np.zeros(0, np.int64), none, none, none), none)
 
 
 def test_a_charged_particle_follows_the_circle_of_its_momentum() -> None:
@@ -104,7 +104,7 @@ def test_photons_are_measured_without_bias_and_with_the_resolution_of_the_card(
 def test_a_charged_hadron_with_a_track_leaves_at_most_a_significant_excess() -> None:
     number = 4000
     hits = Hits(np.arange(number), np.full(number, 0.3), np.zeros(number), np.full(number, 20.0))
-    flow = hcal(hits, Measured(hits, np.full(number, 0.006)), np.random.default_rng(2))
+    flow = hcal(hits, MeasuredTracks(hits, np.full(number, 0.006)), np.random.default_rng(2))
     # One standard deviation above the track is the condition for a neutral candidate.
     assert len(flow.neutral.energy) / number == pytest.approx(0.14, abs=0.03)
     assert flow.scale.mean() == pytest.approx(1.0, abs=0.002)

@@ -1,4 +1,4 @@
-"""Generated files: the same events for any number of tasks, after a kill, and in a second run; and what ingest reads."""
+"""Generated files: the same events for any number of tasks and after a kill; and what ingest reads of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -26,10 +27,8 @@ from ingestion.generation.settings import HeavyFlavourSettings, PileUpSettings, 
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
 
-needs_generator = [
-    pytest.mark.skipif(bool(problem), reason=f"the extra `simulate` is not installed: {problem}")
-    for problem in [", ".join(name for name in ("pythia8mc", "fastjet") if errors.find_spec(name) is None)]
-]
+_MISSING = [name for name in ("pythia8mc", "fastjet") if errors.find_spec(name) is None]
+needs_generator = pytest.mark.skipif(bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed")
 
 
 def small(events: int = 6, **changes: Any) -> SimulateSettings:
@@ -82,21 +81,24 @@ def test_settings_of_a_file_replace_those_of_the_name(tmp_path: Path) -> None:
     assert process.lines() == ["HiggsSM:gg2H = on", "25:m0 = 125"]
 
 
-def test_a_file_that_cannot_be_finished_is_never_there(tmp_path: Path) -> None:
-    broken = {"Jet": Collection(np.array([0, 1, 3]), {"PT": np.ones(1, np.float32)})}
-    with pytest.raises(ValueError, match="content"):
-        write_delphes(
-            tmp_path / "a.root",
-            broken,
-            production._identity(small(), ProcessSettings(name="ttbar"), files_of(small())[0], ""),
-        )
+def test_a_file_that_cannot_be_finished_is_never_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    events = {"Jet": Collection(np.array([0, 1, 3]), {"PT": np.ones(3, np.float32)})}
+    with monkeypatch.context() as patch:
+        patch.setattr(uproot.WritableTree, "extend", full)
+        with pytest.raises(OSError, match="No space"):
+            write_delphes(tmp_path / "a.root", events, uuid4())
     assert list(tmp_path.iterdir()) == []
+    write_delphes(tmp_path / "a.root", events, uuid4())
+    assert [path.name for path in tmp_path.iterdir()] == ["a.root"]
 
 
+@needs_generator
+@pytest.mark.slow
 class TestWithTheGenerator:
     """These generate events."""
-
-    pytestmark = [*needs_generator, pytest.mark.slow]
 
     def test_ingest_reads_the_files_as_they_are(self, made: tuple[Path, list[dict[str, Any]]]) -> None:
         folder, records = made
@@ -200,7 +202,7 @@ class TestWithTheGenerator:
 
     def test_a_filter_that_nothing_passes_is_an_error(self, tmp_path: Path) -> None:
         content = {"lepton_filter": {"min_pt": 5000}, "max_generated": 60, "pile_up": PileUpSettings(mean=0)}
-        with pytest.raises(SimulationError, match="0 of .* generated events pass the lepton filter"):
+        with pytest.raises(SimulationError, match=r"0 of .* generated events pass the lepton filter"):
             make_all(small(**content), tmp_path)
 
     def test_a_setting_that_pythia_does_not_know_is_named(self, tmp_path: Path) -> None:
