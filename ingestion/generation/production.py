@@ -114,7 +114,7 @@ def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> 
     stop = int(particles.offsets[part.events])
     visible = particles.visible[:stop]
     counts = np.bincount(particles.event[:stop][visible], minlength=part.events)
-    columns = {
+    columns: dict[str, Any] = {
         name: np.asarray(getattr(particles, name)[:stop][visible], np.int32 if name == "pid" else np.float32)
         for name in Particles._fields[1:]
     }

@@ -47,7 +47,8 @@ def produce(
         IngestionError: A file cannot be made.
     """
     place, parts, files = str(folder), pool_of(settings), files_of(settings)
-    for name in {Path(each.name).parent for each in (*parts, *files)}:
+    names = {*(part.name for part in parts), *(file.name for file in files)}
+    for name in {Path(each).parent for each in names}:
         (folder / name).mkdir(parents=True, exist_ok=True)
     there = {file: finished(folder, file) for file in files}
     done.add(sum(file.events for file, record in there.items() if record))
@@ -70,7 +71,7 @@ def produce(
     if missing:
         _run(spark, [part for part in parts if not (folder / part.name).is_file()], pool_part, num_tasks)
     made = dict(zip(missing, _run(spark, missing, whole_file, num_tasks), strict=True))
-    _remove_remains(folder, {each.name for each in (*parts, *files)})
+    _remove_remains(folder, names)
     return [record or made[file] for file, record in there.items()]
 
 

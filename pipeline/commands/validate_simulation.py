@@ -99,8 +99,8 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
         verdict = "met" if each.loss.value <= LOSS_GOAL else "missed"
         lines.append(
             f"tested on the {tested}: a network trained on it reaches {each.own.value:.3f} +- {each.own.error:.3f}, "
-            f"one trained on the other {each.other.value:.3f} +- {each.other.error:.3f}; loss {each.loss.value:+.3f} +- "
-            f"{each.loss.error:.3f} (goal {LOSS_GOAL:.2f}: {verdict})"
+            f"one trained on the other {each.other.value:.3f} +- {each.other.error:.3f}; "
+            f"loss {each.loss.value:+.3f} +- {each.loss.error:.3f} (goal {LOSS_GOAL:.2f}: {verdict})"
         )
     content = {
         "samples": found,

@@ -28,7 +28,8 @@ COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-define
 #: Options and arguments that a command has besides those of every command.
 OWN: dict[str, set[str]] = {
     "run": {"--until", "--dry-run", "--force"},
-    **{name: {"--force", "--exit-code"} for name in ("simulate", "ingest", "features", "evaluate", "export", "report", "promote")},
+    **{name: {"--force", "--exit-code"} for name in ("simulate", "ingest", "features", "evaluate", "export", "report")},
+    "promote": {"--force", "--exit-code"},
     "gridsearch": {"--force", "--exit-code", "--if-wanted"},
     "train": {"--force", "--exit-code", "--workers"},
     "compare": {"name", "--study", "--form", "--list", "--publish", "--force", "--workers"},
