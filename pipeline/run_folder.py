@@ -18,9 +18,9 @@ from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.lock import locked, reading
 from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
-from pipeline.runs.simulated_samples import with_simulated_samples
 from pipeline.runs.space import LEAST_BYTES
 from pipeline.runs.store import StageStore, Version
+from pipeline.simulated_samples import with_simulated_samples
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGE_OF, STAGES
 

@@ -117,7 +117,8 @@ def tower_of(event: Integers, eta: Floats, phi: Floats, segments: Segments) -> I
     row = np.clip(np.searchsorted(segments.edges, eta) - 1, 0, len(segments.around) - 1)
     around = segments.around[row]
     column = np.minimum(((phi + np.pi) / (2 * np.pi) * around).astype(np.int64), around - 1)
-    return (event * len(segments.around) + row) * 360 + column
+    towers: Integers = (event * len(segments.around) + row) * 360 + column
+    return towers
 
 
 def _borders(towers: Integers, segments: Segments) -> tuple[Integers, Floats, Floats, Floats, Floats]:

@@ -120,7 +120,8 @@ def momentum_resolution(pid: Integers, pt: Floats, eta: Floats) -> Floats:
     muons = np.hypot(_MUON_CONSTANT[row], _MUON_SLOPE[row] * pt)
     electrons = _ELECTRON_RESOLUTION[np.searchsorted(_ELECTRON_EDGES, size)]
     code = np.abs(pid)
-    return np.minimum(np.select([code == 11, code == 13], [electrons, muons], hadrons), 1.0)
+    found: Floats = np.minimum(np.select([code == 11, code == 13], [electrons, muons], hadrons), 1.0)
+    return found
 
 
 def energy_resolution(energy: Floats, eta: Floats, edges: Floats, terms: Floats) -> Floats:
