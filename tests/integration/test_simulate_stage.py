@@ -10,6 +10,7 @@ import pytest
 from lent_spark import command
 
 from ingestion.generation import errors
+from pipeline.commands.validate import validate
 from pipeline.config import load_config
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError
@@ -49,6 +50,18 @@ def test_a_sample_of_an_unknown_process_is_refused(tmp_path: Path) -> None:
 def test_before_simulate_has_run_the_samples_stay_names(tmp_path: Path) -> None:
     config = load_config(str(config_of(tmp_path)))
     assert with_simulated_samples(config) is config
+
+
+def test_validate_says_what_simulate_will_make(tmp_path: Path) -> None:
+    lines = list(validate(load_config(str(config_of(tmp_path)))))
+    assert lines[:2] == ["wjets: made by simulate, class W+jets", "top: made by simulate, class ttbar"]
+
+
+def test_files_with_settings_start_at_the_folder_of_the_config(tmp_path: Path) -> None:
+    (tmp_path / "my.cmnd").write_text("Top:gg2ttbar = on\n")
+    processes = [{"name": "wjets"}, {"name": "ttbar", "file": "my.cmnd"}]
+    config = load_config(str(config_of(tmp_path, simulate={"processes": processes})))
+    assert config.simulate.process("ttbar").lines() == ["Top:gg2ttbar = on"]
 
 
 @pytest.mark.spark
