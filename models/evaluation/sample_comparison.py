@@ -28,6 +28,7 @@ Floats = NDArray[np.float64]
 
 _FOLDS: Final = 5
 _REPLICAS: Final = 200
+_NETWORKS: Final = 5
 _BINS: Final = 30
 _HIDDEN: Final = (50, 20, 10)
 
@@ -79,7 +80,7 @@ def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> E
 
 
 def transfer(tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents], *, seed: int) -> Transfer:
-    """Train the perceptron of the high-level features on half of a sample, and on as many events of another.
+    """Train perceptrons of the high-level features on half of a sample, and on as many events of another.
 
     Args:
         tested: Events of each class; half of them are tested on.
@@ -95,13 +96,25 @@ def transfer(tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents],
     label = np.repeat(np.arange(len(test)), [len(each.features) for each in test])
     features = np.concatenate([each.features for each in test])
     weights = np.concatenate([each.weights / each.weights.sum() for each in test])
-    right = np.stack([_perceptron(train, seed).predict(features) == label for train in (own, strange)])
+    right = np.array(
+        [
+            [_perceptron(train, seed + number).predict(features) == label for number in range(_NETWORKS)]
+            for train in (own, strange)
+        ]
+    )
     replicas = weights * rng.exponential(size=(_REPLICAS, len(label)))
-    accuracies = (replicas @ right.T) / replicas.sum(axis=1, keepdims=True)
-    values = right @ weights / weights.sum()
-    errors = accuracies.std(axis=0)
-    loss = Estimate(float(values[0] - values[1]), float((accuracies[:, 0] - accuracies[:, 1]).std()))
-    return Transfer(Estimate(float(values[0]), float(errors[0])), Estimate(float(values[1]), float(errors[1])), loss)
+    of_events = (right.mean(axis=1) @ replicas.T) / replicas.sum(axis=1)
+    of_networks = right @ weights / weights.sum()
+    return Transfer(
+        *(_estimate(of_networks[place], of_events[place]) for place in range(2)),
+        _estimate(of_networks[0] - of_networks[1], of_events[0] - of_events[1]),
+    )
+
+
+def _estimate(of_networks: Floats, of_events: Floats) -> Estimate:
+    """The mean over networks; its error from both, networks and replicas of the events."""
+    trained = of_networks.std(ddof=1) / np.sqrt(len(of_networks))
+    return Estimate(float(of_networks.mean()), float(np.hypot(trained, of_events.std())))
 
 
 def _chosen(events: WeightedEvents, rows: NDArray[np.int64]) -> WeightedEvents:
