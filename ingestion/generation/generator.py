@@ -145,6 +145,8 @@ class Generator:
         ):
             return _EMPTY
         quarks = _quarks_of(partons)
+        # Hadronisation leaves these as they are; all other stable particles come after the partons.
+        colourless = [place for place, each in enumerate(partons) if each.isFinal() and each.colType() == 0]
         saved = type(pythia.event)(pythia.event)
         kept: Particles | None = None
         num_passed = 0
@@ -154,7 +156,9 @@ class Generator:
             made = pythia.forceHadronLevel()
             self._decay_heavy(on=True)
             if made:
-                first, passed = self._decays(enrichment.decays)
+                event = pythia.event
+                candidates = [*(event[place] for place in colourless), *list(event)[len(partons) :]]
+                first, passed = self._decays([each for each in candidates if each.isFinal()], enrichment.decays)
                 kept = kept or first
                 num_passed += passed
         if kept is None:
@@ -165,13 +169,12 @@ class Generator:
         for code in _WEAKLY_DECAYING:
             self._pythia.particleData.mayDecay(code, on)
 
-    def _decays(self, number: int) -> tuple[Particles | None, int]:
+    def _decays(self, stable: list[Any], number: int) -> tuple[Particles | None, int]:
         """Decay the heavy hadrons of the current event many times: the first version that passes, and how many pass.
 
         Without a heavy hadron or lepton above the filter's threshold no version can pass, and none is made.
         """
         event = self._pythia.event
-        stable = [each for each in event if each.isFinal()]
         heavy = [type(each)(each) for each in stable if each.idAbs() in _WEAKLY_DECAYING]
         least = self._filter.min_pt if self._filter else 0.0
         others = [each for each in stable if each.idAbs() not in _WEAKLY_DECAYING]
