@@ -24,7 +24,7 @@ endif
 NETWORK ?= hlf
 export HEP_PIPELINE_NETWORK := $(value NETWORK)
 unexport CONFIG SET NETWORK
-STAGES := ingest features gridsearch train evaluate export report
+STAGES := simulate ingest features gridsearch train evaluate export report
 COMMANDS := config validate plan status promote track clean
 # Number of test processes; one process runs all tests of a file.
 TEST_PROCESSES ?= 2
@@ -78,6 +78,7 @@ java:
 run: setup ## Run all stages that are stale
 	$(PIPELINE) run
 
+simulate: setup ## Make events: Pythia and a fast detector to ROOT files
 ingest: setup ## ROOT files to events Parquet
 features: setup ## Events to features Parquet
 gridsearch: setup ## Try perceptrons by cross-validation: table, plot, best.json

@@ -20,9 +20,10 @@ class SampleSettings(BaseModel):
     label: int = Field(ge=0, strict=True)
     """Class of the sample's events: an index into `classes`, from 0."""
     files: list[str] = Field(min_length=1)
-    """Paths, globs or URLs of the sample's ROOT files. At least one must match; a glob may match nothing yet."""
+    """Paths, globs or URLs of the sample's ROOT files, or `simulate://NAME` for a process of `simulate`. At least one
+    must match; a glob may match nothing yet."""
     cross_section_pb: float | None = Field(default=None, gt=0)
-    """Cross-section of the sample [pb], greater than 0; null if unknown."""
+    """Cross-section of the sample [pb], greater than 0; null if unknown, or for that of `simulate`."""
 
 
 class OnBadFile(StrEnum):

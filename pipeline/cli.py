@@ -218,6 +218,9 @@ def run(
         run(asked.run_folder(), until=until, force=force)
 
 
+stage_command(
+    "simulate", "Make events: generator, pile-up and a fast detector to ROOT files (Spark; extra `simulate`)."
+)
 stage_command("ingest", "ROOT files to events Parquet (Spark and uproot).")
 stage_command("features", "Events to high- and low-level features, split and mixed (Spark).")
 
@@ -304,6 +307,22 @@ def compare(
     command = asked.typed("compare", "--study", chosen, "--form", form)
     page = compare(run_folder, found, command=command, force=force, publish=publish)
     err.print(f"study: {page}", markup=False)
+
+
+@partial(command, waits=False)
+def validate_simulation(
+    asked: Asked,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option("--reference", metavar="SAMPLE=GLOB", help="Files of a full simulation; else the bundled ones."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for figures and numbers.")] = Path("validation"),
+) -> None:
+    """Compare simulated events with those of Delphes: every input, boosted trees, a network."""
+    from pipeline.commands.validate_simulation import validate_simulation
+
+    for line in validate_simulation(asked.run_folder(), reference or [], out):
+        say(line)
 
 
 @command

@@ -21,6 +21,7 @@ from ruamel.yaml.error import YAMLError
 
 from features.columns import COLUMNS
 from features.settings import FeatureSettings
+from ingestion.generation.settings import SCHEME, SimulateSettings
 from ingestion.schema import events_schema
 from ingestion.secrets import keep_secret
 from ingestion.settings import IngestSettings, SampleSettings
@@ -170,6 +171,7 @@ class Config(BaseModel):
         ],
     )
     """Samples: the input files of each physics process."""
+    simulate: SimulateSettings = SimulateSettings()
     ingest: IngestSettings = IngestSettings()
     features: FeatureSettings = FeatureSettings()
     gridsearch: GridSearchSettings = GridSearchSettings()
@@ -210,10 +212,27 @@ class Config(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _simulated_samples_have_a_process(self) -> Self:
+        processes = [process.name for process in self.simulate.processes]
+        for sample in self.samples:
+            for name in simulated_processes(sample):
+                if name not in processes:
+                    raise ValueError(
+                        f"samples: '{sample.name}' reads {SCHEME}{name}, but simulate.processes has no '{name}'."
+                        f"{nearest(name, processes)}"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _cross_sections_of_a_class_are_complete(self) -> Self:
         for label, name in enumerate(self.classes):
             samples = [sample for sample in self.samples if sample.label == label]
-            without = [sample.name for sample in samples if sample.cross_section_pb is None]
+            without = [
+                sample.name
+                for sample in samples
+                # The stage `simulate` gives the others theirs.
+                if sample.cross_section_pb is None and not simulated_processes(sample)
+            ]
             if 0 < len(without) < len(samples):
                 raise ValueError(
                     f"class '{name}': {', '.join(without)} has no cross_section_pb, but other samples of the class "
@@ -332,6 +351,11 @@ class Config(BaseModel):
         return TrainSettings.model_validate(
             {**self.train.model_dump(exclude_unset=True), **self.train_by_network.get(name, {})}
         )
+
+
+def simulated_processes(sample: SampleSettings) -> list[str]:
+    """The processes whose files a sample reads from the stage `simulate`."""
+    return [name.removeprefix(SCHEME) for name in sample.files if name.startswith(SCHEME)]
 
 
 class LoadedConfig(NamedTuple):

@@ -20,6 +20,7 @@ from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.space import LEAST_BYTES
 from pipeline.runs.store import StageStore, Version
+from pipeline.simulated_samples import with_simulated_samples
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGE_OF, STAGES
 
@@ -36,11 +37,16 @@ class RunFolder:
     """
 
     def __init__(self, config: Config, console: Console, *, wait: float = 0.0) -> None:
-        self.config = config
+        self._written = config
+        self.config = with_simulated_samples(config)
         self.console = console
         self._wait = wait
         self.log = RunLog(config.run_dir)
         self.spark = SparkProvider(config.spark)
+
+    def refresh(self) -> None:
+        """Take paths and cross-sections of simulated samples from the version of `simulate` in use."""
+        self.config = with_simulated_samples(self._written)
 
     @contextmanager
     def locked(self, job: str = "") -> Iterator[None]:

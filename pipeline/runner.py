@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from rich.markup import escape
 
 from ingestion.secrets import redact_all
+from pipeline.config import Config
 from pipeline.configuration.credentials import shown_command
 from pipeline.errors import CheckFailedError, RunFolderError, cannot_write
 from pipeline.run_folder import RunFolder
@@ -60,9 +61,13 @@ class Runner:
 
     def __init__(self, run_folder: RunFolder) -> None:
         self.run_folder = run_folder
-        self.config = run_folder.config
         self.console = run_folder.console
         self.log = run_folder.log
+
+    @property
+    def config(self) -> Config:
+        """The config, with the simulated samples of the version in use."""
+        return self.run_folder.config
 
     def plan(self) -> list[StagePlan]:
         """The state of every stage; a stage is also stale if a stage that it reads will run."""
@@ -107,6 +112,7 @@ class Runner:
                         running = stage
                         if self._run_stage(stage, force=force):
                             ran.append(stage.name)
+                            self.run_folder.refresh()
             except BaseException as error:
                 try:
                     self._log_end(running, error)

@@ -28,6 +28,12 @@ def count_from_folder(path: Path, content: dict[str, Any]) -> None:
     run_dir = content.get("run_dir")
     if isinstance(run_dir, str) and not run_dir.startswith("~"):
         content["run_dir"] = _moved("run_dir", run_dir, path, str(folder), is_there=_is_run_folder)
+    simulate = content.get("simulate")
+    processes = simulate.get("processes") if isinstance(simulate, dict) else None
+    for number, process in enumerate(processes if isinstance(processes, list) else []):
+        if isinstance(process, dict) and isinstance(file := process.get("file"), str):
+            where = f"simulate.processes.{number}.file"
+            process["file"] = _moved(where, file, path, str(folder), is_there=os.path.exists)
     samples = content.get("samples")
     for number, sample in enumerate(samples if isinstance(samples, list) else []):
         files = sample.get("files") if isinstance(sample, dict) else None

@@ -14,6 +14,7 @@ from pipeline.runs.code_meaning import ROOT
 #: Packages whose versions can change numbers.
 _PACKAGES: Final = (
     "awkward",
+    "fastjet",
     "mpi4py",
     "numba",
     "numpy",
@@ -23,6 +24,7 @@ _PACKAGES: Final = (
     "petastorm",
     "pyarrow",
     "pyspark",
+    "pythia8mc",
     "scikit-learn",
     "torch",
     "uproot",

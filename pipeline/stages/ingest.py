@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -32,7 +32,13 @@ class Ingest(Stage):
     """Reads the new ROOT files of all samples; see `ingestion.spark_job`."""
 
     name: ClassVar[str] = "ingest"
+    #: The records say which events the files hold; the files themselves are inputs of their own.
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"simulate": ("*.json",)}
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
+
+    def upstream_of(self, config: Config) -> tuple[str, ...]:
+        """The stage `simulate`, if it makes the samples."""
+        return ("simulate",) if config.simulate.processes else ()
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """Thresholds, names, and the label of each sample."""

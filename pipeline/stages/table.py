@@ -11,8 +11,18 @@ from pipeline.stages.features import Features
 from pipeline.stages.gridsearch import GridSearch
 from pipeline.stages.ingest import Ingest
 from pipeline.stages.report import Report
+from pipeline.stages.simulate import Simulate
 from pipeline.stages.train import Train
 
 #: All stages; each comes after the stages that it reads.
-STAGES: Final[tuple[Stage, ...]] = (Ingest(), Features(), GridSearch(), Train(), Evaluate(), Export(), Report())
+STAGES: Final[tuple[Stage, ...]] = (
+    Simulate(),
+    Ingest(),
+    Features(),
+    GridSearch(),
+    Train(),
+    Evaluate(),
+    Export(),
+    Report(),
+)
 STAGE_OF: Final = {stage.name: stage for stage in STAGES}

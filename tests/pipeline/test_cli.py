@@ -28,7 +28,8 @@ COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-define
 #: Options and arguments that a command has besides those of every command.
 OWN: dict[str, set[str]] = {
     "run": {"--until", "--dry-run", "--force"},
-    **{name: {"--force", "--exit-code"} for name in ("ingest", "features", "evaluate", "export", "report", "promote")},
+    **{name: {"--force", "--exit-code"} for name in ("simulate", "ingest", "features", "evaluate", "export", "report")},
+    "promote": {"--force", "--exit-code"},
     "gridsearch": {"--force", "--exit-code", "--if-wanted"},
     "train": {"--force", "--exit-code", "--workers"},
     "compare": {"name", "--study", "--form", "--list", "--publish", "--force", "--workers"},
@@ -36,13 +37,14 @@ OWN: dict[str, set[str]] = {
     "rollback": {"network"},
     "clean": {"--keep", "--dry-run"},
     "load-test": {"folder", "--events", "--seed"},
+    "validate-simulation": {"--reference", "--out"},
     "plan": {"--accept", "--json"},
     "status": {"--json", "--verify"},
     **{name: {"--json"} for name in ("config", "doctor")},
     **{name: set() for name in ("track", "validate")},
 }
 #: They read only, or write nothing of a run folder.
-NEVER_WAIT = {"config", "validate", "status", "doctor", "load-test"}
+NEVER_WAIT = {"config", "validate", "status", "doctor", "load-test", "validate-simulation"}
 
 
 def invoke(*arguments: str | Path) -> Any:

@@ -1,0 +1,137 @@
+"""Calorimeters with energy flow: towers, and what of their energy no track explains.
+
+A tower adds up the energies of the particles that hit it and measures the sum with its resolution. Its tracks explain
+their part. An excess above the threshold becomes a neutral candidate; otherwise the tracks are scaled to the best
+estimate of both measurements. So the energy of charged particles without a track is a neutral candidate too.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingestion.generation import parameters
+from ingestion.generation.particles import Floats, Integers
+
+_MAX_ETA: Final = 5.0
+
+
+class Segments(NamedTuple):
+    """Towers: edges in eta, and the number of towers around the beam between each pair of them."""
+
+    edges: Floats
+    around: Integers
+
+
+class Hits(NamedTuple):
+    """Energies that arrive at a calorimeter."""
+
+    event: Integers
+    eta: Floats
+    phi: Floats
+    energy: Floats
+
+
+class MeasuredTracks(NamedTuple):
+    """Energies that tracks measured; arrays as in `Hits`."""
+
+    hits: Hits
+    resolution: Floats
+    """Relative resolution of the energy."""
+
+
+class Flow(NamedTuple):
+    """The result of one calorimeter."""
+
+    neutral: Hits
+    """Neutral candidates, in order of the events."""
+    scale: Floats
+    """Factor on the momentum of each track."""
+
+
+def _segments(*parts: tuple[Floats, int]) -> Segments:
+    """Towers at positive eta, mirrored: parts from the centre outwards, each with its edges and number around."""
+    upper = np.concatenate([edges for edges, _ in parts])
+    around = np.concatenate([np.full(len(edges), number) for edges, number in parts])
+    return Segments(np.concatenate([-upper[::-1], [0.0], upper]), np.concatenate([around[::-1], around]))
+
+
+_FORWARD: Final = np.array([3.125, 3.3, 3.475, 3.65, 3.825, 4.0, 4.175, 4.35, 4.525, 4.7, 5.0])
+#: 1 degree and 0.0174 in barrel and endcap, 10 degrees and 0.175 forward.
+ECAL_SEGMENTS: Final = _segments((0.0174 * np.arange(1, 171), 360), (_FORWARD, 36))
+#: 5 degrees and 0.087 in the barrel, 1 degree and 0.0174 in the endcap, 10 degrees and 0.175 forward.
+HCAL_SEGMENTS: Final = _segments(
+    (0.087 * np.arange(1, 18), 72), (1.479 + 0.0174 * np.arange(1, 86), 360), (_FORWARD, 36)
+)
+
+
+def ecal(hits: Hits, tracks: MeasuredTracks, rng: np.random.Generator) -> Flow:
+    """The electromagnetic calorimeter: photons and electrons hit it; `tracks` are those of electrons."""
+    return _flow(hits, tracks, ECAL_SEGMENTS, parameters.ECAL_EDGES, parameters.ECAL_TERMS, parameters.ECAL_MIN, rng)
+
+
+def hcal(hits: Hits, tracks: MeasuredTracks, rng: np.random.Generator) -> Flow:
+    """The hadronic calorimeter: all hadrons hit it; `tracks` are those of charged hadrons."""
+    return _flow(hits, tracks, HCAL_SEGMENTS, parameters.HCAL_EDGES, parameters.HCAL_TERMS, parameters.HCAL_MIN, rng)
+
+
+def _flow(
+    hits: Hits,
+    tracks: MeasuredTracks,
+    segments: Segments,
+    edges: Floats,
+    terms: Floats,
+    least: float,
+    rng: np.random.Generator,
+) -> Flow:
+    hits = Hits(*(column[np.abs(hits.eta) < _MAX_ETA] for column in hits))
+    keys = tower_of(hits.event, hits.eta, hits.phi, segments)
+    track_keys = tower_of(*tracks.hits[:3], segments)
+    towers, place = np.unique(np.concatenate([keys, track_keys]), return_inverse=True)
+    hit_place, track_place = place[: len(keys)], place[len(keys) :]
+    event, low_eta, high_eta, low_phi, high_phi = _borders(towers, segments)
+    middle = 0.5 * (low_eta + high_eta)
+    true = np.bincount(hit_place, hits.energy, len(towers))
+    energy = parameters.lognormal(true, parameters.energy_resolution(true, middle, edges, terms), rng)
+    sigma = parameters.energy_resolution(energy, middle, edges, terms)
+    energy = np.where((energy < least) | (energy < sigma), 0.0, energy)
+    eta, phi = rng.uniform(low_eta, high_eta), rng.uniform(low_phi, high_phi)
+    charged = np.bincount(track_place, tracks.hits.energy, len(towers))
+    # A track whose own measurement is better than the tower's says how well its part is known.
+    error = tracks.resolution * tracks.hits.energy
+    charged_sigma = np.sqrt(np.bincount(track_place, np.square(error), len(towers)))
+    excess = np.maximum(energy - charged, 0.0)
+    is_neutral = (excess > least) & (excess > np.hypot(charged_sigma, sigma))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_track, of_tower = 1 / np.square(charged_sigma), np.where(sigma > 0, 1 / np.square(sigma), 0.0)
+        best = (of_track * charged + of_tower * energy) / (of_track + of_tower)
+        scale = np.where((charged > 0) & ~is_neutral & np.isfinite(best), best / charged, 1.0)
+    neutral = Hits(event[is_neutral], eta[is_neutral], phi[is_neutral], excess[is_neutral])
+    return Flow(neutral, scale[track_place])
+
+
+def tower_of(event: Integers, eta: Floats, phi: Floats, segments: Segments) -> Integers:
+    """One number per event and tower, in the order of the events; |eta| is below 5."""
+    row = np.clip(np.searchsorted(segments.edges, eta) - 1, 0, len(segments.around) - 1)
+    around = segments.around[row]
+    column = np.minimum(((phi + np.pi) / (2 * np.pi) * around).astype(np.int64), around - 1)
+    towers: Integers = (event * len(segments.around) + row) * 360 + column
+    return towers
+
+
+def _borders(towers: Integers, segments: Segments) -> tuple[Integers, Floats, Floats, Floats, Floats]:
+    """Event, and edges in eta and phi, of towers."""
+    rest, column = np.divmod(towers, 360)
+    event, row = np.divmod(rest, len(segments.around))
+    width = 2 * np.pi / segments.around[row]
+    low_phi = -np.pi + column * width
+    return event, segments.edges[row], segments.edges[row + 1], low_phi, low_phi + width
+
+
+def joined_hits(*parts: Hits) -> Hits:
+    """Hits of several kinds, in order of the events."""
+    columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
+    order: NDArray[np.int64] = np.argsort(columns[0], kind="stable")
+    return Hits(*(column[order] for column in columns))

@@ -1,0 +1,101 @@
+"""Anti-kt jets of weighted candidates, their flavour from generated quarks, and b-tags."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import awkward as ak
+import numpy as np
+
+from ingestion.generation import parameters
+from ingestion.generation.generator import HeavyQuarks
+from ingestion.generation.particles import Floats, Integers, wrapped
+
+RADIUS: Final = 0.4
+#: Least pT of a jet [GeV].
+MIN_PT: Final = 15.0
+#: Largest distance of a quark that gives a jet its flavour, and its largest |eta|.
+_FLAVOUR_CONE: Final = 0.5
+_FLAVOUR_ETA: Final = 4.0
+
+
+class FoundJets(NamedTuple):
+    """Jets of a block of events, in order of the events and of falling pT."""
+
+    event: Integers
+    pt: Floats
+    eta: Floats
+    phi: Floats
+
+
+def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events: int) -> FoundJets:
+    """Cluster massless candidates with anti-kt, R = 0.4.
+
+    Args:
+        event: (n,) number of each candidate's event, rising.
+        pt: (n,) above 0 [GeV].
+        eta: (n,).
+        phi: (n,).
+        num_events: Number of events.
+    """
+    import fastjet  # noqa: PLC0415 - the extra `simulate`
+
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))])
+    columns = {"px": pt * np.cos(phi), "py": pt * np.sin(phi), "pz": pt * np.sinh(eta), "E": pt * np.cosh(eta)}
+    record = ak.contents.RecordArray([ak.contents.NumpyArray(column) for column in columns.values()], list(columns))
+    listed = ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(offsets), record))
+    with _without_banner():
+        sequence = fastjet.ClusterSequence(listed, fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS))
+        jets = sequence.inclusive_jets(min_pt=MIN_PT)
+    counts = ak.to_numpy(ak.num(jets, axis=1))
+    flat = ak.flatten(jets)
+    px, py, pz = (ak.to_numpy(flat[name]) for name in ("px", "py", "pz"))
+    of_event, found = np.repeat(np.arange(num_events), counts), np.hypot(px, py)
+    order = np.lexsort([-found, of_event])
+    return FoundJets(
+        of_event[order], found[order], np.arcsinh(pz[order] / found[order]), np.arctan2(py[order], px[order])
+    )
+
+
+@contextmanager
+def _without_banner() -> Iterator[None]:
+    """Drop what fastjet's library prints at its first clustering; a task's output is not read."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
+    """5 for jets with a bottom quark within the cone, else 4 with a charm quark, else 0; (num_jets,)."""
+    found = np.zeros(len(jets.pt), np.int64)
+    near = np.abs(quarks.eta) < _FLAVOUR_ETA
+    quarks = HeavyQuarks(*(column[near] for column in quarks))
+    order = np.argsort(quarks.event, kind="stable")
+    event, flavour, eta, phi = (column[order] for column in quarks)
+    low, high = np.searchsorted(event, jets.event), np.searchsorted(event, jets.event + 1)
+    counts = high - low
+    jet = np.repeat(np.arange(len(jets.pt)), counts)
+    ends = np.cumsum(counts)
+    quark = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts) + low[jet]
+    inside = np.hypot(jets.eta[jet] - eta[quark], wrapped(jets.phi[jet] - phi[quark])) < _FLAVOUR_CONE
+    np.maximum.at(found, jet[inside], flavour[quark[inside]])
+    return found
+
+
+def b_tags(jets: FoundJets, flavour: Integers, rng: np.random.Generator) -> Integers:
+    """Bits of the loose (0), medium (1) and tight (2) tag, drawn independently of each other; (num_jets,)."""
+    tags = np.zeros(len(jets.pt), np.int64)
+    for bit in range(3):
+        drawn = rng.random(len(jets.pt)) < parameters.tag_efficiency(flavour, jets.pt, jets.eta, bit)
+        tags |= drawn.astype(np.int64) << bit
+    return tags

@@ -1,0 +1,101 @@
+"""Generated particles of a block of events, as flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[Any]
+"""Real numbers in double precision; in a pool, single."""
+Integers = NDArray[Any]
+"""Whole numbers."""
+
+#: Charges of the stable particles with a charge, by PDG code; antiparticles have the opposite one.
+_CHARGES = {11: -1, 13: -1, 15: -1, 211: 1, 321: 1, 2212: 1, 3112: -1, 3222: 1, 3312: -1, 3334: -1}
+_INVISIBLE = (12, 14, 16)
+
+
+class Particles(NamedTuple):
+    """Stable particles of some events; event i owns `offsets[i]:offsets[i + 1]`."""
+
+    offsets: Integers
+    """(num_events + 1,)."""
+    pid: Integers
+    """(n,) PDG codes."""
+    px: Floats
+    """(n,) momenta at the production vertex [GeV]."""
+    py: Floats
+    pz: Floats
+    energy: Floats
+    """(n,) [GeV]."""
+    x: Floats
+    """(n,) production vertices [mm]."""
+    y: Floats
+    z: Floats
+
+    @property
+    def num_events(self) -> int:
+        """Number of events."""
+        return len(self.offsets) - 1
+
+    @property
+    def event(self) -> Integers:
+        """(n,) number of each particle's event."""
+        return np.repeat(np.arange(self.num_events), np.diff(self.offsets))
+
+    @property
+    def pt(self) -> Floats:
+        """(n,) transverse momenta [GeV]."""
+        return np.hypot(self.px, self.py)
+
+    @property
+    def charge(self) -> Integers:
+        """(n,) in units of the elementary charge."""
+        return charges(self.pid)
+
+    @property
+    def visible(self) -> NDArray[np.bool_]:
+        """(n,) False for neutrinos."""
+        return ~np.isin(np.abs(self.pid), _INVISIBLE)
+
+    @classmethod
+    def of_events(cls, events: Sequence[Particles]) -> Self:
+        """The events of several blocks, one after the other."""
+        counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(each.offsets) for each in events)])
+        columns = (np.concatenate([each[place] for each in events]) for place in range(1, len(cls._fields)))
+        return cls(np.cumsum(counts), *columns)
+
+    def of_event(self, number: int) -> Particles:
+        """One event."""
+        start, stop = self.offsets[number : number + 2]
+        return Particles(np.array([0, stop - start]), *(column[start:stop] for column in self[1:]))
+
+
+def charges(pid: Integers) -> Integers:
+    """Charges of stable particles, 0 for all others.
+
+    Examples:
+        >>> charges(np.array([211, -211, 11, 22])).tolist()
+        [1, -1, -1, 0]
+    """
+    found = np.zeros(len(pid), np.int64)
+    for code, charge in _CHARGES.items():
+        found[pid == code] = charge
+        found[pid == -code] = -charge
+    return found
+
+
+def pseudorapidity(px: Floats, py: Floats, pz: Floats) -> Floats:
+    """Pseudorapidity of vectors; infinite along the beam."""
+    with np.errstate(divide="ignore"):
+        eta: Floats = np.arcsinh(pz / np.hypot(px, py))
+    return eta
+
+
+def wrapped(phi: Floats) -> Floats:
+    """Angles within [-pi, pi)."""
+    turned: Floats = (phi + np.pi) % (2 * np.pi) - np.pi
+    return turned

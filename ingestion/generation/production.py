@@ -1,0 +1,238 @@
+"""What one task makes: a file of a process with its record, or a part of the pool of minimum-bias events.
+
+A file depends on the settings, the seed, the name of the process and its number, and on nothing else. Its record (JSON)
+stands beside it and is written last, so a file with a record is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+
+import numpy as np
+
+from ingestion.generation.delphes_file import content_of, first_events, joined_collections, write_delphes
+from ingestion.generation.detector import simulate
+from ingestion.generation.errors import SimulationError
+from ingestion.generation.generator import LAST_SEED, GeneratedBlock, Generator, joined
+from ingestion.generation.particles import Particles
+from ingestion.generation.pile_up import MINIMUM_BIAS
+from ingestion.generation.settings import ProcessSettings, SimulateSettings
+
+#: Folder of the pool.
+POOL: Final = "pile-up"
+#: Events of a part of the pool, and of a block that is detected at once.
+POOL_PART: Final = 500
+_BLOCK: Final = 25
+_MAX_PER_EVENT: Final = 20_000
+
+
+class SimulatedFile(NamedTuple):
+    """A file to make."""
+
+    process: str
+    number: int
+    events: int
+
+    @property
+    def name(self) -> str:
+        """Path below the folder of the version."""
+        return f"{self.process}/{self.process}_{self.number:05d}.root"
+
+
+class PoolPart(NamedTuple):
+    """A part of the pool to make."""
+
+    number: int
+    events: int
+
+    @property
+    def name(self) -> str:
+        """Path below the folder of the version."""
+        return f"{POOL}/minimum-bias_{self.number:05d}.npz"
+
+
+def files_of(settings: SimulateSettings) -> list[SimulatedFile]:
+    """All files; the last one of each process may be shorter.
+
+    Examples:
+        >>> one = ProcessSettings(name="ttbar", events=5)
+        >>> [file.events for file in files_of(SimulateSettings(processes=[one], events_per_file=2))]
+        [2, 2, 1]
+    """
+    size = settings.events_per_file
+    return [
+        SimulatedFile(process.name, number, min(size, process.events - start))
+        for process in settings.processes
+        for number, start in enumerate(range(0, process.events, size))
+    ]
+
+
+def pool_of(settings: SimulateSettings) -> list[PoolPart]:
+    """The parts of the pool; none without pile-up."""
+    if settings.pile_up.mean == 0:
+        return []
+    starts = range(0, settings.pile_up.pool, POOL_PART)
+    return [PoolPart(number, min(POOL_PART, settings.pile_up.pool - start)) for number, start in enumerate(starts)]
+
+
+def record_of(file: Path) -> Path:
+    """The record of a file."""
+    return file.with_suffix(".json")
+
+
+def finished(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
+    """The record of a file that is there and complete; else None."""
+    path = folder / file.name
+    try:
+        record: dict[str, Any] = json.loads(record_of(path).read_text(encoding="utf-8"))
+        is_complete = path.stat().st_size == record["bytes"] and record["events"] == file.events
+    except (OSError, ValueError, KeyError):
+        return None
+    return record if is_complete else None
+
+
+def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> None:
+    """Generate minimum-bias events and write their stable particles."""
+    generator = Generator(
+        list(MINIMUM_BIAS), energy_tev=settings.energy_tev, seed=_pythia_seed(settings.seed, POOL, part.number)
+    )
+    blocks: list[GeneratedBlock] = []
+    for block in generator.blocks():
+        blocks.append(block)
+        if sum(each.particles.num_events for each in blocks) >= part.events:
+            break
+    particles = joined(blocks).particles
+    stop = int(particles.offsets[part.events])
+    visible = particles.visible[:stop]
+    counts = np.bincount(particles.event[:stop][visible], minlength=part.events)
+    columns: dict[str, Any] = {
+        name: np.asarray(getattr(particles, name)[:stop][visible], np.int32 if name == "pid" else np.float32)
+        for name in Particles._fields[1:]
+    }
+    path = folder / part.name
+    unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with unfinished.open("wb") as file:
+            np.savez(file, offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), **columns)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@lru_cache(maxsize=1)
+def load_pool(paths: tuple[Path, ...]) -> Particles | None:
+    """The pool from its parts; None if there are none."""
+    if not paths:
+        return None
+    parts = []
+    for path in paths:
+        with np.load(path) as content:
+            parts.append(Particles(**{name: content[name] for name in Particles._fields}))
+    return Particles.of_events(parts)
+
+
+def make_file(
+    file: SimulatedFile, settings: SimulateSettings, folder: Path, *, on_events: Callable[[int], None] = lambda _: None
+) -> dict[str, Any]:
+    """Generate, detect and write the events of a file; returns its record.
+
+    Args:
+        file: What to make.
+        settings: All settings of the simulation.
+        folder: The folder of the version, with the complete pool.
+        on_events: Called with the number of new events.
+
+    Raises:
+        SimulationError: Pythia refuses the settings, or nothing passes the filter.
+    """
+    started = time.perf_counter()
+    process = settings.process(file.process)
+    generator = Generator(
+        process.lines(),
+        energy_tev=settings.energy_tev,
+        seed=_pythia_seed(settings.seed, file.process, file.number),
+        lepton_filter=settings.lepton_filter,
+        heavy_flavour=process.heavy_flavour,
+    )
+    pool = load_pool(tuple(folder / part.name for part in pool_of(settings)))
+    rng = np.random.default_rng(_seeds(settings.seed, file.process, file.number))
+    parts, done, waiting = [], 0, []
+    for block in generator.blocks():
+        waiting.append(block)
+        num_waiting = sum(each.particles.num_events for each in waiting)
+        _refuse_endless(generator, file, settings, done + num_waiting)
+        if num_waiting < min(_BLOCK, file.events - done):
+            continue
+        parts.append(simulate(joined(waiting), pool, settings.pile_up, rng))
+        on_events(min(num_waiting, file.events - done))
+        done, waiting = done + num_waiting, []
+        if done >= file.events:
+            break
+    # Events beyond the number were generated too, so the tally holds them.
+    tally = generator.tally()
+    events = first_events(joined_collections(parts), file.events)
+    path = folder / file.name
+    content = content_of(events)
+    identity = _identity(settings, process, file, content)
+    write_delphes(path, events, identity)
+    record = {
+        "process": file.process,
+        "number": file.number,
+        "events": file.events,
+        "uuid": str(identity),
+        "content": content,
+        "bytes": path.stat().st_size,
+        **tally._asdict(),
+        "filter_efficiency": tally.filter_efficiency,
+        "pythia": metadata.version("pythia8mc"),
+        "fastjet": metadata.version("fastjet"),
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    _write_record(record_of(path), record)
+    return record
+
+
+def _refuse_endless(generator: Generator, file: SimulatedFile, settings: SimulateSettings, passed: int) -> None:
+    generated = generator.num_generated
+    most = settings.max_generated or _MAX_PER_EVENT * file.events
+    if generated > most:
+        raise SimulationError(
+            f"process '{file.process}': {passed} of {generated} generated events pass the lepton filter, {file.events} "
+            f"are needed. Lower simulate.lepton_filter.min_pt, correct the settings of the process, or raise "
+            f"simulate.max_generated."
+        )
+
+
+def _write_record(path: Path, record: dict[str, Any]) -> None:
+    unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
+    with unfinished.open("w", encoding="utf-8") as file:
+        json.dump(record, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def _identity(settings: SimulateSettings, process: ProcessSettings, file: SimulatedFile, content: str) -> UUID:
+    """UUID of a file, from its place and its content: a second run gives the same."""
+    return uuid5(NAMESPACE_URL, f"hep-pipeline/simulate/{settings.seed}/{process.name}/{file.number}/{content}")
+
+
+def _seeds(seed: int, name: str, number: int) -> list[int]:
+    digest = hashlib.sha256(name.encode()).digest()
+    return [seed, int.from_bytes(digest[:8], "big"), number]
+
+
+def _pythia_seed(seed: int, name: str, number: int) -> int:
+    """A seed for Pythia, which allows less than a thousand million of them."""
+    return 1 + int(np.random.default_rng([*_seeds(seed, name, number), 1]).integers(LAST_SEED))

@@ -1,0 +1,127 @@
+"""Pile-up per particle identification (PUPPI): weights of candidates by the hard collision's charged particles nearby.
+
+After Bertolini, Harris, Low and Tran (JHEP 10 (2014) 059). Charged candidates of the hard collision have weight 1,
+those of pile-up 0. A neutral candidate's metric is the logarithm of the sum of (pT / Delta R)^2 of charged candidates
+of the hard collision in a cone (forward: all candidates). It is compared with its median over charged candidates.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf
+
+from ingestion.generation.particles import Floats, Integers
+
+_CONE: Final = 0.2
+_CORE: Final = 0.01
+_LEAST_WEIGHT: Final = 0.05
+#: Share of the collisions that are found as vertices, for the thresholds of neutral candidates.
+_FOUND_VERTICES: Final = 0.7
+
+
+class _Region(NamedTuple):
+    low: float
+    high: float
+    min_pt: float
+    """Least pT of the candidates that make the median [GeV]."""
+    threshold: float
+    """Least weighted pT of a neutral candidate without pile-up [GeV], and its growth per vertex."""
+    slope: float
+    charged: bool
+    """Whether the metric and its median use charged candidates only."""
+
+
+_REGIONS: Final = (
+    _Region(0.0, 1.5, 0.1, 0.2, 0.006, charged=True),
+    _Region(1.5, 4.0, 0.5, 0.2, 0.013, charged=True),
+    _Region(4.0, 10.0, 0.5, 0.5, 0.067, charged=False),
+)
+
+
+class Flowing(NamedTuple):
+    """Candidates of energy flow without leptons, in order of the events; all (n,)."""
+
+    event: Integers
+    pt: Floats
+    eta: Floats
+    phi: Floats
+    is_charged: NDArray[np.bool_]
+    is_pile_up: NDArray[np.bool_]
+    """Of charged candidates only."""
+
+
+def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
+    """Weights from 0 to 1; (n,).
+
+    Args:
+        candidates: All charged and neutral candidates but leptons.
+        num_vertices: (num_events,) number of collisions of each event, the hard one included.
+    """
+    event, pt, eta, phi, is_charged, is_pile_up = candidates
+    weights = np.where(is_charged & ~is_pile_up, 1.0, 0.0)
+    found = np.floor(_FOUND_VERTICES * num_vertices)
+    hard = np.flatnonzero(is_charged & ~is_pile_up)
+    for region in _REGIONS:
+        inside = np.flatnonzero((np.abs(eta) >= region.low) & (np.abs(eta) < region.high))
+        sources = hard if region.charged else np.arange(len(pt))
+        value = _metric(
+            *(column[inside] for column in (event, eta, phi)), *(column[sources] for column in (event, eta, phi, pt))
+        )
+        of_median = (pt[inside] >= region.min_pt) & (is_charged[inside] | (not region.charged))
+        median, spread = _medians(event[inside][of_median], value[of_median], len(num_vertices))
+        near = event[inside]
+        # Without a neighbour the metric says nothing.
+        away = np.where(value == 0, 0.0, value - median[near]) / spread[near]
+        weight = np.where(away > 0, erf(np.abs(away) / np.sqrt(2)), 0.0)
+        weight[weight < _LEAST_WEIGHT] = 0.0
+        weight[np.isnan(median[near])] = 1.0
+        neutral = ~is_charged[inside]
+        threshold = region.threshold + region.slope * found[near]
+        weight[weight * pt[inside] < threshold] = 0.0
+        weights[inside[neutral]] = weight[neutral]
+    return weights
+
+
+def _metric(
+    event: Integers, eta: Floats, phi: Floats, near_event: Integers, near_eta: Floats, near_phi: Floats, near_pt: Floats
+) -> Floats:
+    """Logarithm of the sum of (pT / Delta R)^2 of the sources in the cone around each candidate; 0 without any."""
+    # Events lie 100 apart on one axis, so that one search finds the neighbours of all.
+    axis = near_event * 100.0 + near_eta
+    order = np.argsort(axis)
+    axis, near_phi, near_pt = axis[order], near_phi[order], near_pt[order]
+    here = event * 100.0 + eta
+    low, high = np.searchsorted(axis, here - _CONE), np.searchsorted(axis, here + _CONE)
+    counts = high - low
+    candidate = np.repeat(np.arange(len(here)), counts)
+    ends = np.cumsum(counts)
+    source = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts) + low[candidate]
+    dphi = np.abs(phi[candidate] - near_phi[source])
+    dphi = np.minimum(dphi, 2 * np.pi - dphi)
+    distance = np.square(here[candidate] - axis[source]) + np.square(dphi)
+    inside = (distance < _CONE**2) & (distance >= _CORE**2)
+    sums = np.bincount(candidate[inside], np.square(near_pt[source[inside]]) / distance[inside], len(here))
+    with np.errstate(divide="ignore"):
+        return np.where(sums > 0, np.log(sums), 0.0)
+
+
+def _medians(event: Integers, value: Floats, num_events: int) -> tuple[Floats, Floats]:
+    """Median of the metric in each event, of those that are not zero, and the spread below it; NaN without any."""
+    median, spread = np.full(num_events, np.nan), np.ones(num_events)
+    order = np.lexsort([value, event])
+    event, value = event[order], value[order]
+    edges = np.searchsorted(event, np.arange(num_events + 1))
+    for number in range(num_events):
+        values = value[edges[number] : edges[number + 1]]
+        if len(values) == 0:
+            continue
+        zeros = np.flatnonzero(values == 0)
+        skipped = int(zeros[-1]) if len(zeros) else 0
+        middle = values[skipped + int((len(values) - skipped) * 0.5)]
+        below = values[(values != 0) & (values <= middle)] - middle
+        square = float(np.mean(np.square(below))) if len(below) else 0.0
+        median[number], spread[number] = middle, np.sqrt(square or 1e-5)
+    return median, spread

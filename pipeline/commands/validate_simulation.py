@@ -1,0 +1,165 @@
+"""`validate-simulation`: compare the simulated events with those of a full simulation, class by class."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.config import Config
+from pipeline.configuration.local_folder import chosen_folder
+from pipeline.errors import ConfigError, nearest
+from pipeline.run_folder import RunFolder
+from pipeline.runs.code_meaning import ROOT
+from pipeline.terminal.progress import Bar
+
+if TYPE_CHECKING:
+    from ingestion.settings import SampleSettings
+    from models.evaluation.sample_comparison import WeightedEvents
+
+#: Goals: the area under the curve of boosted trees, and the loss of accuracy of a network.
+AUC_GOAL: Final = 0.60
+LOSS_GOAL: Final = 0.03
+_SEED: Final = 1
+#: The bundled files of a sample.
+_BUNDLED: Final = "samples/{}_13TeV_PU20_*.root"
+_KINDS: Final = {
+    "tracks": ("pt", "eta", "z"),
+    "photons": ("et", "eta"),
+    "neutral_hadrons": ("et", "eta"),
+    "jets": ("pt", "eta", "btag"),
+}
+_MOST_CANDIDATES: Final = 200_000
+
+
+def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Path) -> list[str]:
+    """Compare the samples of the config with reference files; returns lines for the terminal.
+
+    Writes `validation.json` and, for each sample, `<sample>-features.png` and `<sample>-candidates.png`.
+
+    Args:
+        run_folder: Its config names the samples; simulated ones must have been made.
+        reference: `SAMPLE=GLOB` each; the bundled files for samples that are not named.
+        out: Folder for the results.
+
+    Raises:
+        ConfigError: A sample is unknown, or a folder cannot be used.
+        IngestionError: Files are missing or damaged.
+    """
+    from features.columns import HLF_NAMES
+    from ingestion.settings import SampleSettings
+    from models.evaluation.sample_comparison import distance, plot_comparison, separation, transfer
+    from models.evaluation.style import PlotLabels, save_figure
+
+    config = run_folder.config
+    folder = chosen_folder(out, "--out")
+    folder.mkdir(parents=True, exist_ok=True)
+    named = _named(reference, config)
+    ours: list[WeightedEvents] = []
+    theirs: list[WeightedEvents] = []
+    found: dict[str, Any] = {}
+    lines: list[str] = []
+    with Bar(run_folder.console, "validate-simulation", "samples") as bar:
+        for place, sample in enumerate(config.samples):
+            bar(place, len(config.samples), sample.name)
+            other = SampleSettings(
+                name=sample.name,
+                label=sample.label,
+                files=named.get(sample.name, [str(ROOT / _BUNDLED.format(sample.name))]),
+            )
+            (one, its), (two, others) = (_read(each, config) for each in (sample, other))
+            ours.append(one)
+            theirs.append(two)
+            area = separation(one, two, seed=_SEED)
+            columns = {
+                name: ((one.features[:, number], one.weights), (two.features[:, number], two.weights))
+                for number, name in enumerate(HLF_NAMES)
+            }
+            candidates = {name: (its[name], others[name]) for name in its}
+            labels = PlotLabels("", "Simulation", config.simulate.energy_tev, sample.name)
+            for words, quantities in (("features", columns), ("candidates", candidates)):
+                figure = plot_comparison(quantities, ("this simulation", "reference"), labels)
+                save_figure(figure, folder / f"{sample.name}-{words}")
+            distances = {name: round(distance(*each), 4) for name, each in {**columns, **candidates}.items()}
+            found[sample.name] = {
+                "events": len(one.features), "reference_events": len(two.features),
+                "auc": area._asdict(), "distances": distances,
+            }  # fmt: skip
+            verdict = "met" if area.value <= AUC_GOAL else "missed"
+            lines.append(
+                f"{sample.name}: {len(one.features)} against {len(two.features)} events; boosted trees tell them apart "
+                f"with AUC {area.value:.3f} +- {area.error:.3f} (goal {AUC_GOAL:.2f}: {verdict})"
+            )
+        moved = {"reference": transfer(theirs, ours, seed=_SEED), "simulation": transfer(ours, theirs, seed=_SEED)}
+    for tested, each in moved.items():
+        verdict = "met" if each.loss.value <= LOSS_GOAL else "missed"
+        lines.append(
+            f"tested on the {tested}: a network trained on it reaches {each.own.value:.3f} +- {each.own.error:.3f}, "
+            f"one trained on the other {each.other.value:.3f} +- {each.other.error:.3f}; "
+            f"loss {each.loss.value:+.3f} +- {each.loss.error:.3f} (goal {LOSS_GOAL:.2f}: {verdict})"
+        )
+    content = {
+        "samples": found,
+        "transfer": {
+            name: {key: value._asdict() for key, value in each._asdict().items()} for name, each in moved.items()
+        },
+        "goals": {"auc": AUC_GOAL, "loss": LOSS_GOAL},
+    }
+    (folder / "validation.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return [*lines, f"figures and numbers: {folder}"]
+
+
+def _named(reference: Sequence[str], config: Config) -> dict[str, list[str]]:
+    names = [sample.name for sample in config.samples]
+    found: dict[str, list[str]] = {}
+    for each in reference:
+        name, is_named, pattern = each.partition("=")
+        if not is_named or name not in names:
+            raise ConfigError(
+                f"--reference {each}: give SAMPLE=GLOB with a sample of the config: {', '.join(names)}."
+                f"{nearest(name, names)}"
+            )
+        found.setdefault(name, []).append(pattern)
+    return found
+
+
+def _read(sample: SampleSettings, config: Config) -> tuple[WeightedEvents, dict[str, Any]]:
+    """High-level features of the selected events, and numbers of their candidates, with weights."""
+    from features.kernels import build_features
+    from ingestion.files import expand, inventory
+    from ingestion.reader import read_events, select_events
+    from models.evaluation.sample_comparison import WeightedEvents
+
+    hlf, weights, tables = [], [], []
+    for info in inventory(expand([sample]), config.ingest).infos:
+        for raw in read_events(info, config.ingest, start=0, stop=info.entries):
+            table = select_events(raw, info, config.ingest).table
+            block = build_features(table, config.features)
+            hlf.append(block.hlf)
+            chosen = table.take(pa.array(block.selected))
+            weights.append(chosen["weight"].to_numpy())
+            tables.append(chosen.select(list(_KINDS)))
+    events = WeightedEvents(np.concatenate(hlf).astype(np.float64), np.concatenate(weights))
+    return events, _candidates(pa.concat_tables(tables), events.weights)
+
+
+def _candidates(table: pa.Table, weights: Any) -> dict[str, Any]:
+    """Multiplicities, and values of all candidates of some kinds, each with weights."""
+    found: dict[str, Any] = {}
+    for kind, fields in _KINDS.items():
+        lists = table[kind].combine_chunks()
+        counts = np.diff(lists.offsets.to_numpy())
+        found[f"number of {kind.replace('_', ' ')}"] = (counts.astype(np.float64), weights)
+        flat, of_each = lists.flatten(), np.repeat(weights, counts)
+        step = max(1, len(flat) // _MOST_CANDIDATES)
+        for field in fields:
+            values = flat.field(field).to_numpy().astype(np.float64)[::step]
+            name = f"{kind.replace('_', ' ')} {field}"
+            if field in {"pt", "et"}:
+                values, name = np.log10(values), f"log10 {name}"
+            found[name] = (values, of_each[::step])
+    return found

@@ -1,0 +1,107 @@
+"""Generator, pile-up and a fast detector to ROOT files."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from pipeline.config import Config, flat_items
+from pipeline.machine.doctor import Need
+from pipeline.machine.spark_session import counted
+from pipeline.stages.base import Check, Context, Part, Result, Stage
+
+_CODE: Final = ("ingestion.generation.production",)
+_POOL: Final = "pile-up"
+
+
+class Simulate(Stage):
+    """Makes the events of all processes; see `ingestion.generation`.
+
+    Each process is a part: a process with other settings leaves the files of the others as they are, and more events of
+    a process only add files.
+    """
+
+    name: ClassVar[str] = "simulate"
+    needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
+
+    def is_wanted(self, config: Config) -> bool:
+        """Whether the config names processes."""
+        return bool(config.simulate.processes)
+
+    def config_items(self, config: Config) -> dict[str, Any]:
+        """The numbers of events; all else belongs to the parts."""
+        return {f"simulate.{process.name}.events": process.events for process in config.simulate.processes}
+
+    def parts(self, config: Config) -> dict[str, Part]:
+        """The pool of minimum-bias events, and each process."""
+        settings = config.simulate
+        pool = {"simulate.seed": settings.seed, "simulate.energy_tev": settings.energy_tev}
+        pool |= {"simulate.pile_up.pool": settings.pile_up.pool}
+        common = {
+            **pool,
+            **flat_items(settings.pile_up, "simulate.pile_up"),
+            **flat_items(settings.lepton_filter, "simulate.lepton_filter"),
+            "simulate.events_per_file": settings.events_per_file,
+        }
+        found = {_POOL: Part(pool, _CODE, ())} if settings.pile_up.mean else {}
+        for process in settings.processes:
+            # The content of a file with settings counts, not its name.
+            lines = hashlib.sha256("\n".join(process.lines()).encode()).hexdigest()
+            own = flat_items(process.model_copy(update={"file": None, "pythia": []}), f"simulate.{process.name}")
+            found[process.name] = Part({**common, **own, f"simulate.{process.name}.pythia": lines}, _CODE, ())
+        return found
+
+    def can_continue(self, folder: Path) -> bool:
+        """Whether a folder holds finished files."""
+        return any(folder.glob("*/*.json")) or any(folder.glob(f"{_POOL}/[!.]*.npz"))
+
+    def run(self, context: Context) -> Result:
+        """Make the missing files, each with its record."""
+        from ingestion.generation.errors import refuse_missing_packages
+        from ingestion.generation.production import files_of
+        from ingestion.generation.spark_job import produce
+
+        refuse_missing_packages()
+        settings = context.config.simulate
+        total = sum(file.events for file in files_of(settings))
+        spark = context.start_spark()
+        with context.bar("simulate", "events") as bar, counted(spark, bar, total) as done:
+            records = produce(spark, settings, context.out_dir.absolute(), done=done)
+        processes = {process.name: _summed(records, process.name) for process in settings.processes}
+        for name, each in processes.items():
+            context.console.print(
+                f"  {name}: {each['events']} events of {each['generated']} generated, cross-section after the filter "
+                f"{each['cross_section_pb']:.4g} +- {each['cross_section_error_pb']:.2g} pb",
+                highlight=False,
+            )
+        made = sum(each["events"] for each in processes.values())
+        roots = sorted(context.out_dir.glob("*/*.root"))
+        return Result(
+            summary=f"{made} events in {len(roots)} files",
+            counters={"processes": processes, "records": records},
+            checks=[
+                Check("events made = events of the config", made == total, f"{made} = {total}"),
+                Check("files in the folder = records", len(roots) == len(records), f"{len(roots)}"),
+            ],
+        )
+
+
+def _summed(records: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Numbers of events, and the cross-section after the filter, of all files of a process."""
+    own = [record for record in records if record["process"] == name]
+    generated = sum(record["generated"] for record in own)
+    efficiency = sum(record["passed_weight"] for record in own) / generated
+    # Each file has its own estimate; those of more generated events are better.
+    before = sum(record["cross_section_pb"] * record["generated"] for record in own) / generated
+    error = sum((record["cross_section_error_pb"] * record["generated"]) ** 2 for record in own) ** 0.5 / generated
+    passed = max(sum(record["events"] for record in own), 1)
+    relative = (error / before) ** 2 + (1 - min(efficiency, 1.0)) / passed if before else 0.0
+    return {
+        "events": sum(record["events"] for record in own),
+        "generated": generated,
+        "filter_efficiency": efficiency,
+        "cross_section_before_filter_pb": before,
+        "cross_section_pb": before * efficiency,
+        "cross_section_error_pb": before * efficiency * relative**0.5,
+    }

@@ -1,0 +1,211 @@
+"""Generated files: the same events for any number of tasks and after a kill; and what ingest reads of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+import uproot
+from pyspark import SparkContext
+from ranks import wait_until
+
+from ingestion.files import expand, inventory
+from ingestion.generation import errors, production
+from ingestion.generation.delphes_file import write_delphes
+from ingestion.generation.detector import Collection
+from ingestion.generation.errors import SimulationError, refuse_missing_packages
+from ingestion.generation.production import files_of, make_file, make_pool_part, pool_of, record_of
+from ingestion.generation.settings import HeavyFlavourSettings, PileUpSettings, ProcessSettings, SimulateSettings
+from ingestion.reader import read_events, select_events
+from ingestion.settings import IngestSettings, SampleSettings
+
+_MISSING = [name for name in ("pythia8mc", "fastjet") if errors.find_spec(name) is None]
+needs_generator = pytest.mark.skipif(bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed")
+
+
+def small(events: int = 6, **changes: Any) -> SimulateSettings:
+    """Some W bosons with a little pile-up."""
+    content = {
+        "processes": [ProcessSettings(name="wjets", events=events)],
+        "events_per_file": 3,
+        "pile_up": PileUpSettings(mean=2, pool=20),
+        "seed": 7,
+    }
+    return SimulateSettings(**{**content, **changes})
+
+
+def make_all(settings: SimulateSettings, folder: Path) -> list[dict[str, Any]]:
+    """All files in this process, the last one first."""
+    for each in (*pool_of(settings), *files_of(settings)):
+        (folder / each.name).parent.mkdir(parents=True, exist_ok=True)
+    for part in pool_of(settings):
+        make_pool_part(part, settings, folder)
+    return [make_file(file, settings, folder) for file in files_of(settings)[::-1]][::-1]
+
+
+def essence(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records without the time that they took, and the size of a compressed file with a date in it."""
+    return [{key: value for key, value in record.items() if key not in {"seconds", "bytes"}} for record in records]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """The files of `small`, made one after the other."""
+    folder = tmp_path_factory.mktemp("made")
+    return folder, make_all(small(), folder)
+
+
+def test_a_missing_extra_is_an_error_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "find_spec", lambda name: None if name == "pythia8mc" else object())
+    with pytest.raises(SimulationError, match=r"pythia8mc, which is not.*pip install -e '\.\[simulate\]'"):
+        refuse_missing_packages()
+
+
+def test_a_process_without_settings_of_its_own_is_refused() -> None:
+    with pytest.raises(ValueError, match="'higgs' is none of ttbar, wjets, qcd"):
+        SimulateSettings(processes=[ProcessSettings(name="higgs")])
+
+
+def test_settings_of_a_file_replace_those_of_the_name(tmp_path: Path) -> None:
+    file = tmp_path / "mine.cmnd"
+    file.write_text("! a comment\nHiggsSM:gg2H = on\n\n# another\n")
+    process = ProcessSettings(name="ttbar", file=file, pythia=["25:m0 = 125"])
+    assert process.lines() == ["HiggsSM:gg2H = on", "25:m0 = 125"]
+
+
+def test_a_file_that_cannot_be_finished_is_never_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    events = {"Jet": Collection(np.array([0, 1, 3]), {"PT": np.ones(3, np.float32)})}
+    with monkeypatch.context() as patch:
+        patch.setattr(uproot.WritableTree, "extend", full)
+        with pytest.raises(OSError, match="No space"):
+            write_delphes(tmp_path / "a.root", events, uuid4())
+    assert list(tmp_path.iterdir()) == []
+    write_delphes(tmp_path / "a.root", events, uuid4())
+    assert [path.name for path in tmp_path.iterdir()] == ["a.root"]
+
+
+@needs_generator
+@pytest.mark.slow
+class TestWithTheGenerator:
+    """These generate events."""
+
+    def test_ingest_reads_the_files_as_they_are(self, made: tuple[Path, list[dict[str, Any]]]) -> None:
+        folder, records = made
+        sample = SampleSettings(name="wjets", label=0, files=[str(folder / "wjets" / "*.root")])
+        infos = inventory(expand([sample]), IngestSettings()).infos
+        assert [(info.entries, info.uuid) for info in infos] == [(each["events"], each["uuid"]) for each in records]
+        assert [info.missing_optional for info in infos] == [(), ()]
+        for info in infos:
+            for raw in read_events(info, IngestSettings(), start=0, stop=info.entries):
+                counts = select_events(raw, info, IngestSettings()).counts
+                assert counts["entries"] == 3
+                assert counts["rejected_nonfinite"] == counts["events_with_wrapped_azimuths"] == 0
+
+    def test_the_branches_have_the_types_of_delphes(self, made: tuple[Path, list[dict[str, Any]]]) -> None:
+        folder, _ = made
+        bundled = Path(__file__).resolve().parents[3] / "samples" / "wjets_13TeV_PU20_0.root"
+        with uproot.open(folder / files_of(small())[0].name) as ours, uproot.open(bundled) as theirs:
+            types = {name.split("/")[-1]: branch.typename for name, branch in theirs["Delphes"].items()}
+            for name, branch in ours["Delphes"].items():
+                if "." in name:
+                    assert branch.typename == types[name], name
+
+    def test_cross_section_and_filter_are_in_the_record(self, made: tuple[Path, list[dict[str, Any]]]) -> None:
+        for record in made[1]:
+            # W bosons to leptons at 13 TeV in leading order: about 50 nb.
+            assert 3e4 < record["cross_section_pb"] < 8e4
+            assert record["filter_efficiency"] == record["passed_weight"] / record["generated"]
+
+    def test_any_number_of_tasks_gives_the_same_events(
+        self, made: tuple[Path, list[dict[str, Any]]], spark: SparkContext, tmp_path: Path
+    ) -> None:
+        from ingestion.generation.spark_job import produce
+
+        for tasks in (1, 2):
+            folder = tmp_path / str(tasks)
+            folder.mkdir()
+            done = spark.accumulator(0)
+            found = produce(spark, small(), folder, done=done, num_tasks=lambda number, most=tasks: min(number, most))
+            assert essence(found) == essence(made[1])
+            assert done.value == 6
+
+    def test_more_events_keep_those_that_are_there(
+        self, made: tuple[Path, list[dict[str, Any]]], spark: SparkContext, tmp_path: Path
+    ) -> None:
+        from ingestion.generation.spark_job import produce
+
+        produce(spark, small(3), tmp_path, done=spark.accumulator(0))
+        first = tmp_path / files_of(small())[0].name
+        time = first.stat().st_mtime_ns
+        (tmp_path / "wjets" / ".half.root.123").write_bytes(b"half")
+        assert essence(produce(spark, small(6), tmp_path, done=spark.accumulator(0))) == essence(made[1])
+        assert first.stat().st_mtime_ns == time
+        assert sorted(path.suffix for path in (tmp_path / "wjets").iterdir()) == [".json", ".json", ".root", ".root"]
+        fewer = produce(spark, small(3), tmp_path, done=spark.accumulator(0))
+        assert essence(fewer) == essence(made[1][:1])
+        assert len(list((tmp_path / "wjets").iterdir())) == 2
+
+    def test_after_a_kill_the_rest_is_made_and_all_is_the_same(
+        self, made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+    ) -> None:
+        program = (
+            "import sys; from pathlib import Path; import test_production as test\n"
+            "test.make_all(test.small(), Path(sys.argv[1]))"
+        )
+        here = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path)], env={**os.environ, "PYTHONPATH": here}
+        )
+        last = record_of(tmp_path / files_of(small())[-1].name)
+        wait_until(last.exists, what="the first file has been made")
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        there = [production.finished(tmp_path, file) for file in files_of(small())]
+        assert there[1] is not None
+        for file, record in zip(files_of(small()), there, strict=True):
+            record = record or make_file(file, small(), tmp_path)  # noqa: PLW2901
+            assert essence([record]) == essence([made[1][file.number]])
+
+    def test_a_file_of_another_size_is_made_again(
+        self, made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+    ) -> None:
+        folder, records = made
+        file = files_of(small())[0]
+        path = tmp_path / file.name
+        path.parent.mkdir()
+        path.write_bytes((folder / file.name).read_bytes()[:-1])
+        record_of(path).write_text(json.dumps(records[0]))
+        assert production.finished(folder, file) == records[0]
+        assert production.finished(tmp_path, file) is None
+
+    def test_enriched_events_have_weights_and_a_lepton(self, tmp_path: Path) -> None:
+        enrichment = HeavyFlavourSettings(hadronisations=4, decays=20)
+        process = ProcessSettings(name="qcd", events=2, heavy_flavour=enrichment, pythia=["PhaseSpace:pTHatMin = 120"])
+        settings = small(processes=[process], pile_up=PileUpSettings(mean=0), events_per_file=2)
+        (record,) = make_all(settings, tmp_path)
+        with uproot.open(tmp_path / files_of(settings)[0].name) as file:
+            weights = file["Delphes/Event.Weight"].array().to_numpy().ravel()
+        assert ((weights > 0) & (weights <= 1)).all()
+        np.testing.assert_allclose(weights * 80, np.round(weights * 80), atol=1e-4)
+        assert record["passed_weight"] == pytest.approx(weights.sum(), abs=1e-6)
+
+    def test_a_filter_that_nothing_passes_is_an_error(self, tmp_path: Path) -> None:
+        content = {"lepton_filter": {"min_pt": 5000}, "max_generated": 60, "pile_up": PileUpSettings(mean=0)}
+        with pytest.raises(SimulationError, match=r"0 of .* generated events pass the lepton filter"):
+            make_all(small(**content), tmp_path)
+
+    def test_a_setting_that_pythia_does_not_know_is_named(self, tmp_path: Path) -> None:
+        process = ProcessSettings(name="ttbar", pythia=["Top:gg2tbar = on"])
+        with pytest.raises(SimulationError, match="does not know the setting 'Top:gg2tbar = on'"):
+            make_all(small(processes=[process], pile_up=PileUpSettings(mean=0)), tmp_path)
