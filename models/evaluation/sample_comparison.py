@@ -106,7 +106,8 @@ def transfer(tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents],
     of_events = (right.mean(axis=1) @ replicas.T) / replicas.sum(axis=1)
     of_networks = right @ weights / weights.sum()
     return Transfer(
-        *(_estimate(of_networks[place], of_events[place]) for place in range(2)),
+        _estimate(of_networks[0], of_events[0]),
+        _estimate(of_networks[1], of_events[1]),
         _estimate(of_networks[0] - of_networks[1], of_events[0] - of_events[1]),
     )
 
