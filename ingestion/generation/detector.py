@@ -16,7 +16,7 @@ from ingestion.generation import parameters
 from ingestion.generation.calorimeter import Flow, Hits, MeasuredTracks, ecal, hcal
 from ingestion.generation.generator import GeneratedBlock
 from ingestion.generation.jets import FoundJets, b_tags, find_jets, flavours
-from ingestion.generation.particles import Floats, Integers, Particles, pseudorapidity
+from ingestion.generation.particles import Floats, Integers, StableParticles, pseudorapidity
 from ingestion.generation.pile_up import Crossing, overlay
 from ingestion.generation.propagation import Arrival, propagate
 from ingestion.generation.puppi import Flowing, puppi_weights
@@ -66,7 +66,7 @@ class _TrackArrays(NamedTuple):
 
 
 def simulate(
-    block: GeneratedBlock, pool: Particles | None, pile_up: PileUpSettings, rng: np.random.Generator
+    block: GeneratedBlock, pool: StableParticles | None, pile_up: PileUpSettings, rng: np.random.Generator
 ) -> dict[str, Collection]:
     """Detect a block of generated events; the collections by the names of Delphes' branches.
 
@@ -139,7 +139,7 @@ def _tracks(crossing: Crossing, arrival: Arrival, rng: np.random.Generator) -> _
     )
 
 
-def _hits(particles: Particles, arrival: Arrival, chosen: NDArray[np.bool_]) -> Hits:
+def _hits(particles: StableParticles, arrival: Arrival, chosen: NDArray[np.bool_]) -> Hits:
     return Hits(*(column[chosen] for column in (particles.event, arrival.eta, arrival.phi, particles.energy)))
 
 
@@ -218,7 +218,7 @@ def _missing_energy(tracks: _TrackArrays, photons: Hits, neutrals: Hits, num_eve
     return np.hypot(x, y), np.arctan2(y, x)
 
 
-def _track_collection(tracks: _TrackArrays, particles: Particles, num_events: int) -> Collection:
+def _track_collection(tracks: _TrackArrays, particles: StableParticles, num_events: int) -> Collection:
     position = {name: column[tracks.place] for name, column in zip("XYZ", particles[-3:], strict=True)}
     columns = {"PT": tracks.pt, "Eta": tracks.eta, "Phi": tracks.phi, **position}
     whole = {"PID": tracks.pid.astype(np.int32), "Charge": tracks.charge.astype(np.int32)}

@@ -18,9 +18,9 @@ import awkward as ak
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.generation.errors import SimulationError
+from ingestion.generation.errors import GenerationError
 from ingestion.generation.lepton_filter import LEPTONS, passes
-from ingestion.generation.particles import Floats, Integers, Particles, pseudorapidity
+from ingestion.generation.particles import Floats, Integers, StableParticles, pseudorapidity
 from ingestion.generation.settings import HeavyFlavourSettings, LeptonFilterSettings
 
 #: Pythia allows seeds from 1 to this one.
@@ -51,7 +51,7 @@ class HeavyQuarks(NamedTuple):
 class GeneratedBlock(NamedTuple):
     """Some events that pass the filter."""
 
-    particles: Particles
+    particles: StableParticles
     quarks: HeavyQuarks
     weights: Floats
     """(num_events,)."""
@@ -85,7 +85,7 @@ class Generator:
         heavy_flavour: Enrichment; None for none.
 
     Raises:
-        SimulationError: Pythia refuses the settings.
+        GenerationError: Pythia refuses the settings.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Generator:
         # Hadronisation leaves these as they are; all other stable particles come after the partons.
         colourless = [place for place, each in enumerate(partons) if each.isFinal() and each.colType() == 0]
         saved = type(pythia.event)(pythia.event)
-        kept: Particles | None = None
+        kept: StableParticles | None = None
         num_passed = 0
         for _ in range(enrichment.hadronisations):
             pythia.event = saved
@@ -169,7 +169,7 @@ class Generator:
         for code in _WEAKLY_DECAYING:
             self._pythia.particleData.mayDecay(code, on)
 
-    def _decays(self, stable: list[Any], number: int) -> tuple[Particles | None, int]:
+    def _decays(self, stable: list[Any], number: int) -> tuple[StableParticles | None, int]:
         """Decay the heavy hadrons of the current event many times: the first version that passes, and how many pass.
 
         Without a heavy hadron or lepton above the filter's threshold no version can pass, and none is made.
@@ -186,7 +186,7 @@ class Generator:
             # In a record of its own the particle has no relatives.
             each.mothers(0, 0)
             each.daughters(0, 0)
-        first: Particles | None = None
+        first: StableParticles | None = None
         num_passed = 0
         for _ in range(number):
             event.reset()
@@ -199,7 +199,7 @@ class Generator:
             ):
                 continue
             made = _of_list([each for each in products if each.isFinal()])
-            found = Particles(
+            found = StableParticles(
                 np.array([0, len(rest.pid) + len(made.pid)]),
                 *(np.concatenate([one, other]) for one, other in zip(list(rest)[1:], list(made)[1:], strict=True)),
             )
@@ -209,10 +209,10 @@ class Generator:
         return first, num_passed
 
 
-def _of_list(particles: list[Any]) -> Particles:
+def _of_list(particles: list[Any]) -> StableParticles:
     """Particles of Pythia as one event."""
     columns = np.array([[getattr(each, name)() for name in _FIELDS] for each in particles]).reshape(-1, len(_FIELDS)).T
-    return Particles(np.array([0, len(particles)]), columns[0].astype(np.int32), *columns[1:])
+    return StableParticles(np.array([0, len(particles)]), columns[0].astype(np.int32), *columns[1:])
 
 
 def _quarks_of(partons: list[Any]) -> HeavyQuarks:
@@ -225,7 +225,7 @@ def _quarks_of(partons: list[Any]) -> HeavyQuarks:
     )
 
 
-def _of_records(events: ak.Array) -> tuple[Particles, HeavyQuarks]:
+def _of_records(events: ak.Array) -> tuple[StableParticles, HeavyQuarks]:
     """Stable particles and heavy quarks of a batch of event records."""
     records = events.prt
     counts = ak.to_numpy(ak.num(records, axis=1))
@@ -237,7 +237,7 @@ def _of_records(events: ak.Array) -> tuple[Particles, HeavyQuarks]:
     vertices = [ak.to_numpy(ak.fill_none(flat.vProd[name], 0.0))[stable] for name in ("px", "py", "pz")]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(event[stable], minlength=len(counts)))])
     momenta = (column[stable].astype(np.float64) for column in (px, py, pz, energy))
-    particles = Particles(offsets.astype(np.int64), pid[stable].astype(np.int32), *momenta, *vertices)
+    particles = StableParticles(offsets.astype(np.int64), pid[stable].astype(np.int32), *momenta, *vertices)
     heavy = np.isin(np.abs(pid), (4, 5)) & (np.hypot(px, py) > _MIN_PARTON_PT)
     quarks = HeavyQuarks(
         event[heavy], np.abs(pid[heavy]), pseudorapidity(px[heavy], py[heavy], pz[heavy]), np.arctan2(py, px)[heavy]
@@ -245,14 +245,16 @@ def _of_records(events: ak.Array) -> tuple[Particles, HeavyQuarks]:
     return particles, quarks
 
 
-def _chosen(particles: Particles, quarks: HeavyQuarks, kept: NDArray[np.int64]) -> tuple[Particles, HeavyQuarks]:
+def _chosen(
+    particles: StableParticles, quarks: HeavyQuarks, kept: NDArray[np.int64]
+) -> tuple[StableParticles, HeavyQuarks]:
     """Some events of a block."""
     place = np.full(particles.num_events, -1)
     place[kept] = np.arange(len(kept))
     mask = place[quarks.event] >= 0
     few = HeavyQuarks(place[quarks.event[mask]], quarks.flavour[mask], quarks.eta[mask], quarks.phi[mask])
     events = [particles.of_event(int(number)) for number in kept]
-    return Particles.of_events(events) if events else _EMPTY.particles, few
+    return StableParticles.of_events(events) if events else _EMPTY.particles, few
 
 
 def joined(blocks: list[GeneratedBlock]) -> GeneratedBlock:
@@ -262,7 +264,7 @@ def joined(blocks: list[GeneratedBlock]) -> GeneratedBlock:
         np.concatenate([block.quarks.event + start for block, start in zip(blocks, starts, strict=False)]),
         *(np.concatenate([block.quarks[place] for block in blocks]) for place in range(1, len(HeavyQuarks._fields))),
     )
-    particles = Particles.of_events([block.particles for block in blocks])
+    particles = StableParticles.of_events([block.particles for block in blocks])
     return GeneratedBlock(particles, quarks, np.concatenate([block.weights for block in blocks]))
 
 
@@ -274,12 +276,12 @@ def _pythia(lines: list[str]) -> Any:
     pythia = pythia8mc.Pythia(os.environ[_DATA], False)
     for line in lines:
         if not pythia.readString(line):
-            raise SimulationError(
+            raise GenerationError(
                 f"Pythia does not know the setting '{line}'. Correct it under simulate.processes: in the config; "
                 f"https://pythia.org/latest-manual lists all settings."
             )
     if not pythia.init():
-        raise SimulationError(
+        raise GenerationError(
             f"Pythia cannot start with the settings {'; '.join(lines)}. Its own message above gives the reason."
         )
     return pythia
@@ -289,12 +291,12 @@ def _data_folder(module: Path) -> Path:
     """Folder of Pythia's particle data, which the wheel installs beside the package or below the environment.
 
     Raises:
-        SimulationError: The installation is incomplete.
+        GenerationError: The installation is incomplete.
     """
     for prefix in (Path(sys.prefix), *module.parents):
         if (prefix / _XML / "Index.xml").is_file():
             return prefix / _XML
-    raise SimulationError(
+    raise GenerationError(
         f"pythia8mc is installed without its data ({_XML}). Install it again: "
         f".venv/bin/pip install --force-reinstall --no-deps pythia8mc"
     )
@@ -302,7 +304,7 @@ def _data_folder(module: Path) -> Path:
 
 _NONE: Final = np.zeros(0)
 _EMPTY: Final = GeneratedBlock(
-    Particles(np.zeros(1, np.int64), np.zeros(0, np.int32), *([_NONE] * 7)),
+    StableParticles(np.zeros(1, np.int64), np.zeros(0, np.int32), *([_NONE] * 7)),
     HeavyQuarks(np.zeros(0, np.int64), np.zeros(0, np.int64), _NONE, _NONE),
     _NONE,
 )

@@ -7,14 +7,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.generation.particles import Particles, pseudorapidity, wrapped
+from ingestion.generation.particles import StableParticles, pseudorapidity, wrapped
 from ingestion.generation.settings import LeptonFilterSettings
 
 CONE: Final = 0.3
 LEPTONS: Final = (11, 13)
 
 
-def passes(particles: Particles, settings: LeptonFilterSettings) -> NDArray[np.bool_]:
+def passes(particles: StableParticles, settings: LeptonFilterSettings) -> NDArray[np.bool_]:
     """Which events have an electron or muon above threshold whose isolation is low enough; (num_events,).
 
     Args:

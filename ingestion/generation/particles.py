@@ -18,7 +18,7 @@ _CHARGES = {11: -1, 13: -1, 15: -1, 211: 1, 321: 1, 2212: 1, 3112: -1, 3222: 1, 
 _INVISIBLE = (12, 14, 16)
 
 
-class Particles(NamedTuple):
+class StableParticles(NamedTuple):
     """Stable particles of some events; event i owns `offsets[i]:offsets[i + 1]`."""
 
     offsets: Integers
@@ -62,16 +62,16 @@ class Particles(NamedTuple):
         return ~np.isin(np.abs(self.pid), _INVISIBLE)
 
     @classmethod
-    def of_events(cls, events: Sequence[Particles]) -> Self:
+    def of_events(cls, events: Sequence[StableParticles]) -> Self:
         """The events of several blocks, one after the other."""
         counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(each.offsets) for each in events)])
         columns = (np.concatenate([each[place] for each in events]) for place in range(1, len(cls._fields)))
         return cls(np.cumsum(counts), *columns)
 
-    def of_event(self, number: int) -> Particles:
+    def of_event(self, number: int) -> StableParticles:
         """One event."""
         start, stop = self.offsets[number : number + 2]
-        return Particles(np.array([0, stop - start]), *(column[start:stop] for column in self[1:]))
+        return StableParticles(np.array([0, stop - start]), *(column[start:stop] for column in self[1:]))
 
 
 def charges(pid: Integers) -> Integers:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.generation.particles import Floats, Integers, Particles
+from ingestion.generation.particles import Floats, Integers, StableParticles
 from ingestion.generation.settings import PileUpSettings
 
 #: Pythia's settings of the pool.
@@ -19,14 +19,16 @@ MAX_Z_MM: Final = 250.0
 class Crossing(NamedTuple):
     """Hard events with their pile-up."""
 
-    particles: Particles
+    particles: StableParticles
     is_pile_up: NDArray[np.bool_]
     """(n,) whether a particle comes from another collision than the hard one."""
     num_vertices: Integers
     """(num_events,) number of collisions, the hard one included."""
 
 
-def overlay(hard: Particles, pool: Particles | None, settings: PileUpSettings, rng: np.random.Generator) -> Crossing:
+def overlay(
+    hard: StableParticles, pool: StableParticles | None, settings: PileUpSettings, rng: np.random.Generator
+) -> Crossing:
     """Add pile-up to hard events, and move all collisions along the beam.
 
     Args:
@@ -68,7 +70,7 @@ def overlay(hard: Particles, pool: Particles | None, settings: PileUpSettings, r
     columns = {name: np.concatenate([getattr(moved, name), column])[order] for name, column in others.items()}
     offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))]).astype(np.int64)
     is_pile_up = np.concatenate([np.zeros(len(hard.pid), np.bool_), np.ones(len(places), np.bool_)])[order]
-    return Crossing(Particles(offsets, **columns), is_pile_up, numbers + 1)
+    return Crossing(StableParticles(offsets, **columns), is_pile_up, numbers + 1)
 
 
 def beam_spot(number: int, spread_mm: float, rng: np.random.Generator) -> Floats:

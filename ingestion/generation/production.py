@@ -21,9 +21,9 @@ import numpy as np
 
 from ingestion.generation.delphes_file import content_of, first_events, joined_collections, write_delphes
 from ingestion.generation.detector import simulate
-from ingestion.generation.errors import SimulationError
+from ingestion.generation.errors import GenerationError
 from ingestion.generation.generator import LAST_SEED, GeneratedBlock, Generator, joined
-from ingestion.generation.particles import Particles
+from ingestion.generation.particles import StableParticles
 from ingestion.generation.pile_up import MINIMUM_BIAS
 from ingestion.generation.settings import ProcessSettings, SimulateSettings
 
@@ -116,7 +116,7 @@ def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> 
     counts = np.bincount(particles.event[:stop][visible], minlength=part.events)
     columns: dict[str, Any] = {
         name: np.asarray(getattr(particles, name)[:stop][visible], np.int32 if name == "pid" else np.float32)
-        for name in Particles._fields[1:]
+        for name in StableParticles._fields[1:]
     }
     path = folder / part.name
     unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
@@ -131,15 +131,15 @@ def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> 
 
 
 @lru_cache(maxsize=1)
-def load_pool(paths: tuple[Path, ...]) -> Particles | None:
+def load_pool(paths: tuple[Path, ...]) -> StableParticles | None:
     """The pool from its parts; None if there are none."""
     if not paths:
         return None
     parts = []
     for path in paths:
         with np.load(path) as content:
-            parts.append(Particles(**{name: content[name] for name in Particles._fields}))
-    return Particles.of_events(parts)
+            parts.append(StableParticles(**{name: content[name] for name in StableParticles._fields}))
+    return StableParticles.of_events(parts)
 
 
 def make_file(
@@ -154,7 +154,7 @@ def make_file(
         on_events: Called with the number of new events.
 
     Raises:
-        SimulationError: Pythia refuses the settings, or nothing passes the filter.
+        GenerationError: Pythia refuses the settings, or nothing passes the filter.
     """
     started = time.perf_counter()
     process = settings.process(file.process)
@@ -207,7 +207,7 @@ def _refuse_endless(generator: Generator, file: SimulatedFile, settings: Simulat
     generated = generator.num_generated
     most = settings.max_generated or _MAX_PER_EVENT * file.events
     if generated > most:
-        raise SimulationError(
+        raise GenerationError(
             f"process '{file.process}': {passed} of {generated} generated events pass the lepton filter, {file.events} "
             f"are needed. Lower simulate.lepton_filter.min_pt, correct the settings of the process, or raise "
             f"simulate.max_generated."

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.generation.particles import Floats, Particles
+from ingestion.generation.particles import Floats, StableParticles
 
 #: Magnetic field [T], radius and half length of the tracker's volume [mm], as of CMS.
 FIELD_TESLA: Final = 3.8
@@ -27,7 +27,7 @@ class Arrival(NamedTuple):
     """False for particles that begin outside, or fly along the beam."""
 
 
-def propagate(particles: Particles) -> Arrival:
+def propagate(particles: StableParticles) -> Arrival:
     """Follow particles on helices (charged) or straight lines (neutral) to the cylinder around the tracker."""
     pt = particles.pt
     inside = (np.hypot(particles.x, particles.y) < RADIUS_MM) & (np.abs(particles.z) < HALF_LENGTH_MM)
@@ -43,7 +43,7 @@ def propagate(particles: Particles) -> Arrival:
     return Arrival(np.where(arrives, eta, np.inf), np.where(arrives, np.arctan2(y, x), 0.0), arrives)
 
 
-def _line(particles: Particles, chosen: NDArray[np.int64], pt: Floats) -> tuple[Floats, Floats, Floats]:
+def _line(particles: StableParticles, chosen: NDArray[np.int64], pt: Floats) -> tuple[Floats, Floats, Floats]:
     x, y, z = particles.x[chosen], particles.y[chosen], particles.z[chosen]
     ux, uy, slope = particles.px[chosen] / pt, particles.py[chosen] / pt, particles.pz[chosen] / pt
     along = x * ux + y * uy
@@ -53,7 +53,7 @@ def _line(particles: Particles, chosen: NDArray[np.int64], pt: Floats) -> tuple[
 
 
 def _helix(
-    particles: Particles, chosen: NDArray[np.int64], pt: Floats, charge: Floats
+    particles: StableParticles, chosen: NDArray[np.int64], pt: Floats, charge: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Circles in the transverse plane: clockwise for positive charges, in a field along z."""
     x, y, z = particles.x[chosen], particles.y[chosen], particles.z[chosen]

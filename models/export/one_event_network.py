@@ -9,11 +9,55 @@ from torch import Tensor, nn
 
 from features.columns import PARTICLE_FEATURE_NAMES
 from models.networks.classifier import Classifier, ListEncoder
+from models.networks.scaling_layer import Standardize
 
 #: Exactly one of these features of a particle is 1; all of them are 0 in a row of padding.
 _KINDS: Final = [number for number, name in enumerate(PARTICLE_FEATURE_NAMES) if name.startswith("is_")]
 #: Input of an update gate that a state survives unchanged: its sigmoid is 1 in single precision.
 _HOLD: Final = 64.0
+
+
+class PlainScaling(nn.Module):
+    """`Standardize` in operators that small runtimes have, so without Asinh, Where and Clip.
+
+    asinh(x) is log(z + sqrt(z^2 + 1)) of the size z of x, with the sign of x; a limit is made of two Relu.
+
+    Args:
+        scaling: The layer; its numbers are copied.
+    """
+
+    mean: Tensor
+    inverse_std: Tensor
+    inverse_unit: Tensor
+    is_logarithmic: Tensor
+
+    def __init__(self, scaling: Standardize) -> None:
+        super().__init__()
+        self.has_units, self.limit = scaling.has_units, scaling.limit
+        numbers = {"mean": scaling.mean, "inverse_std": scaling.inverse_std}
+        if self.has_units:
+            numbers |= {"inverse_unit": 1.0 / scaling.unit, "is_logarithmic": scaling.is_logarithmic.to(scaling.mean)}
+        for name, values in numbers.items():
+            self.register_buffer(name, values.clone())
+
+    def forward(self, columns: Tensor) -> Tensor:
+        """Scale (..., num_columns) raw features."""
+        if self.has_units:
+            scaled = columns * self.inverse_unit * self.is_logarithmic
+            heavy = _log_of_size(torch.relu(scaled)) - _log_of_size(torch.relu(-scaled))
+            columns = heavy + columns * (1.0 - self.is_logarithmic)
+        found = (columns - self.mean) * self.inverse_std
+        if self.limit is None:
+            return found
+        return self.limit - torch.relu(2.0 * self.limit - torch.relu(found + self.limit))
+
+
+def _log_of_size(size: Tensor) -> Tensor:
+    return torch.log(size + torch.sqrt(size * size + 1.0))
+
+
+def _plain(scaling: nn.Module) -> nn.Module:
+    return PlainScaling(scaling) if isinstance(scaling, Standardize) else scaling
 
 
 class HoldingEncoder(nn.Module):
@@ -33,7 +77,7 @@ class HoldingEncoder(nn.Module):
         super().__init__()
         old = encoder.gru
         width, num_features = old.hidden_size, old.input_size
-        self.scaling = encoder.scaling
+        self.scaling = _plain(encoder.scaling)
         self.reads_from_end = encoder.reads_from_end
         self.gru = nn.GRU(num_features + 1, width, batch_first=True)
         holds = torch.zeros(3 * width, 1)
@@ -75,7 +119,7 @@ class OneEventNetwork(nn.Module):
         if parts is None:
             raise ValueError(f"{type(model).__name__} has no form for one event")
         self.encoder = None if parts.encoder is None else HoldingEncoder(parts.encoder)
-        self.scaling = parts.scaling
+        self.scaling = None if parts.scaling is None else _plain(parts.scaling)
         self.layers = nn.Sequential(*parts.layers)
         self.inputs = tuple(name for name in model.inputs if name != "num_particles")
 

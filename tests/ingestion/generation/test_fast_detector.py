@@ -10,7 +10,7 @@ from ingestion.generation.calorimeter import ECAL_SEGMENTS, HCAL_SEGMENTS, Hits,
 from ingestion.generation.detector import _tracks, simulate
 from ingestion.generation.generator import GeneratedBlock, HeavyQuarks
 from ingestion.generation.lepton_filter import passes
-from ingestion.generation.particles import Particles, charges
+from ingestion.generation.particles import StableParticles, charges
 from ingestion.generation.pile_up import MAX_Z_MM, Crossing, overlay
 from ingestion.generation.propagation import FIELD_TESLA, HALF_LENGTH_MM, RADIUS_MM, propagate
 from ingestion.generation.puppi import Flowing, puppi_weights
@@ -19,19 +19,19 @@ from ingestion.generation.settings import LeptonFilterSettings, PileUpSettings
 MASSES = {11: 0.000511, 13: 0.10566, 211: 0.13957, 22: 0.0, 130: 0.4976, 12: 0.0}
 
 
-def gun(pid: int, pt: float, eta: float, number: int, *, phi: float | None = None) -> Particles:
+def gun(pid: int, pt: float, eta: float, number: int, *, phi: float | None = None) -> StableParticles:
     """One particle an event, from the origin, at random azimuths."""
     angle = np.random.default_rng(3).uniform(-np.pi, np.pi, number) if phi is None else np.full(number, phi)
     pz = np.full(number, pt * np.sinh(eta))
     energy = np.sqrt((pt * np.cosh(eta)) ** 2 + MASSES[abs(pid)] ** 2)
     zero = np.zeros(number)
-    return Particles(
+    return StableParticles(
         np.arange(number + 1), np.full(number, pid, np.int32), pt * np.cos(angle), pt * np.sin(angle), pz,
         np.full(number, energy), zero, zero, zero,
     )  # fmt: skip
 
 
-def tracks_of(particles: Particles) -> object:
+def tracks_of(particles: StableParticles) -> object:
     crossing = Crossing(particles, np.zeros(len(particles.pid), np.bool_), np.ones(particles.num_events, np.int64))
     return _tracks(crossing, propagate(particles), np.random.default_rng(5))
 
@@ -162,11 +162,13 @@ def test_the_filter_wants_an_isolated_lepton() -> None:
     away = gun(211, 20.0, 0.6, 1, phi=2.0)
     unseen = gun(12, 40.0, 0.6, 1, phi=0.1)
 
-    def event(*parts: Particles) -> Particles:
-        joined = Particles.of_events(parts)
+    def event(*parts: StableParticles) -> StableParticles:
+        joined = StableParticles.of_events(parts)
         return joined._replace(offsets=np.array([0, len(joined.pid)]))
 
-    events = Particles.of_events([event(lone, beside), event(lone, away), event(lone, unseen), gun(13, 30.0, 2.6, 1)])
+    events = StableParticles.of_events(
+        [event(lone, beside), event(lone, away), event(lone, unseen), gun(13, 30.0, 2.6, 1)]
+    )
     assert passes(events, LeptonFilterSettings()).tolist() == [False, True, True, False]
     assert passes(events, LeptonFilterSettings(min_pt=0)).all()
 

@@ -21,7 +21,7 @@ from ingestion.files import expand, inventory
 from ingestion.generation import errors, production
 from ingestion.generation.delphes_file import write_delphes
 from ingestion.generation.detector import Collection
-from ingestion.generation.errors import SimulationError, refuse_missing_packages
+from ingestion.generation.errors import GenerationError, refuse_missing_packages
 from ingestion.generation.production import files_of, make_file, make_pool_part, pool_of, record_of
 from ingestion.generation.settings import HeavyFlavourSettings, PileUpSettings, ProcessSettings, SimulateSettings
 from ingestion.reader import read_events, select_events
@@ -65,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str,
 
 def test_a_missing_extra_is_an_error_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "find_spec", lambda name: None if name == "pythia8mc" else object())
-    with pytest.raises(SimulationError, match=r"pythia8mc, which is not.*pip install -e '\.\[simulate\]'"):
+    with pytest.raises(GenerationError, match=r"pythia8mc, which is not.*pip install -e '\.\[simulate\]'"):
         refuse_missing_packages()
 
 
@@ -202,10 +202,10 @@ class TestWithTheGenerator:
 
     def test_a_filter_that_nothing_passes_is_an_error(self, tmp_path: Path) -> None:
         content = {"lepton_filter": {"min_pt": 5000}, "max_generated": 60, "pile_up": PileUpSettings(mean=0)}
-        with pytest.raises(SimulationError, match=r"0 of .* generated events pass the lepton filter"):
+        with pytest.raises(GenerationError, match=r"0 of .* generated events pass the lepton filter"):
             make_all(small(**content), tmp_path)
 
     def test_a_setting_that_pythia_does_not_know_is_named(self, tmp_path: Path) -> None:
         process = ProcessSettings(name="ttbar", pythia=["Top:gg2tbar = on"])
-        with pytest.raises(SimulationError, match="does not know the setting 'Top:gg2tbar = on'"):
+        with pytest.raises(GenerationError, match="does not know the setting 'Top:gg2tbar = on'"):
             make_all(small(processes=[process], pile_up=PileUpSettings(mean=0)), tmp_path)

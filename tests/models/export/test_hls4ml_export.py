@@ -23,7 +23,7 @@ Events = np.ndarray
 @pytest.fixture
 def events() -> Events:
     rng = np.random.default_rng(1)
-    return rng.normal(*SCALERS["hlf"], (200, NUM_HLF)).astype(np.float32)
+    return rng.normal(*SCALERS["hlf"][:2], (200, NUM_HLF)).astype(np.float32)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import torch
 from feature_datasets import CLASSES, made_particles
 from networks import NAMES, made_network, made_spec
 
-from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES
 from models.errors import InputError, SavedModelError
 from models.export.metadata import FORMAT_VERSION
 from models.export.onnx_classifier import OnnxClassifier
@@ -30,7 +30,7 @@ def columns_of(lengths: list[int]) -> Columns:
     particles = made_particles(rng, np.zeros(len(lengths), dtype=int), np.array(lengths, dtype=int))
     return {
         "hlf": rng.normal(100, 50, (len(lengths), NUM_HLF)).astype(np.float32),
-        "particles": particles.reshape(len(lengths), MAX_PARTICLES * NUM_PARTICLE_FEATURES),
+        "particles": particles,
         "num_particles": np.array(lengths, dtype=np.int32),
     }
 
@@ -169,7 +169,7 @@ def test_classes_that_do_not_fit_the_output_are_refused(path: Path, classes: Any
         OnnxClassifier.load(path)
 
 
-@every_network
+@pytest.mark.parametrize("name", ["hlf", "particles", "inclusive"])
 def test_a_file_for_one_event_is_refused_where_batches_are_needed(tmp_path: Path, name: ModelName) -> None:
     export_one_event(made_network(name), made_spec(name), tmp_path / "one_event.onnx")
     with pytest.raises(SavedModelError, match=r"one_event\.onnx takes one event a call\. Give `model\.onnx`"):
