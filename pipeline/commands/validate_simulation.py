@@ -19,6 +19,7 @@ from pipeline.terminal.progress import Bar
 
 if TYPE_CHECKING:
     from ingestion.settings import SampleSettings
+    from models.evaluation.bootstrap import Estimate
     from models.evaluation.sample_comparison import WeightedEvents
 
 #: Goals: the area under the curve of boosted trees, and the loss of accuracy of a network.
@@ -89,18 +90,17 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
                 "events": len(one.features), "reference_events": len(two.features),
                 "auc": area._asdict(), "distances": distances,
             }  # fmt: skip
-            verdict = "met" if area.value <= AUC_GOAL else "missed"
             lines.append(
                 f"{sample.name}: {len(one.features)} against {len(two.features)} events; boosted trees tell them apart "
-                f"with AUC {area.value:.3f} +- {area.error:.3f} (goal {AUC_GOAL:.2f}: {verdict})"
+                f"with AUC {area.value:.3f} +- {area.error:.3f} (goal {AUC_GOAL:.2f}: {_verdict(area, AUC_GOAL)})"
             )
         moved = {"reference": transfer(theirs, ours, seed=_SEED), "simulation": transfer(ours, theirs, seed=_SEED)}
     for tested, each in moved.items():
-        verdict = "met" if each.loss.value <= LOSS_GOAL else "missed"
         lines.append(
             f"tested on the {tested}: a network trained on it reaches {each.own.value:.3f} +- {each.own.error:.3f}, "
             f"one trained on the other {each.other.value:.3f} +- {each.other.error:.3f}; "
-            f"loss {each.loss.value:+.3f} +- {each.loss.error:.3f} (goal {LOSS_GOAL:.2f}: {verdict})"
+            f"loss {each.loss.value:+.3f} +- {each.loss.error:.3f} "
+            f"(goal {LOSS_GOAL:.2f}: {_verdict(each.loss, LOSS_GOAL)})"
         )
     content = {
         "samples": found,
@@ -125,6 +125,19 @@ def _named(reference: Sequence[str], config: Config) -> dict[str, list[str]]:
             )
         found.setdefault(name, []).append(pattern)
     return found
+
+
+def _verdict(found: Estimate, goal: float) -> str:
+    """Whether a number that must not exceed a goal is met, by more than its error.
+
+    Examples:
+        >>> from models.evaluation.bootstrap import Estimate
+        >>> [_verdict(Estimate(value, 0.02), 0.6) for value in (0.5, 0.59, 0.7)]
+        ['met', 'undecided', 'missed']
+    """
+    if abs(found.value - goal) < found.error:
+        return "undecided"
+    return "met" if found.value <= goal else "missed"
 
 
 def _read(sample: SampleSettings, config: Config) -> tuple[WeightedEvents, dict[str, Any]]:
