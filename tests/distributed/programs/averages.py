@@ -64,27 +64,36 @@ def conserve(protocol: Any, overlap: Any, averages: int, size: int = 33, dtype: 
 def stamps(protocol: Any, averages: int, size: int) -> dict[str, Any]:
     """All elements of a vector stay the same number, unless a change is seen half done.
 
-    The first half of the ranks only read, again and again, until the others have averaged with them.
+    The first half of the ranks only read, again and again, until the others have averaged with them. These go on until
+    every reader has read some times.
     """
     transport = MpiTransport(protocol=protocol, overlap="inline")
     rng = np.random.default_rng([transport.rank, 2])
     vector = run_now(transport.share(np.full(size, 1000.0 * transport.rank)))
     num_readers = transport.world_size // 2
     found, change = np.empty(size), np.empty(size)
-    torn = unnoticed = reads = 0
-    if transport.rank >= num_readers:
-        for number in range(averages):
+    torn = unnoticed = reads = number = 0
+    is_reader = transport.rank < num_readers
+    readers_have_read = None if is_reader else transport.comm.Ibarrier()
+    writers_are_done = None
+    while writers_are_done is None or not writers_are_done.Test():
+        if is_reader:
+            noticed = vector.counts.mixed_reads
+            run_now(vector.read(found))
+            reads += 1
+            if found.min() != found.max():
+                torn += 1
+                unnoticed += vector.counts.mixed_reads == noticed
+            if reads == 25:
+                readers_have_read, writers_are_done = transport.comm.Ibarrier(), transport.comm.Ibarrier()
+        elif writers_are_done is None:
             change.fill(rng.integers(10))
             run_now(vector.add(change))
             run_now(vector.average_with(number % num_readers))
-    writers_are_done = transport.comm.Ibarrier()
-    while not writers_are_done.Test():
-        noticed = vector.counts.mixed_reads
-        run_now(vector.read(found))
-        reads += 1
-        if found.min() != found.max():
-            torn += 1
-            unnoticed += vector.counts.mixed_reads == noticed
+            number += 1
+            if number >= averages and readers_have_read.Test():
+                writers_are_done = transport.comm.Ibarrier()
+    readers_have_read.Wait()
     result = {"torn": torn, "unnoticed": unnoticed, "reads": reads, **vector.counts._asdict()}
     run_now(vector.close())
     transport.close()
