@@ -12,6 +12,7 @@ from typing import Final
 import onnx
 import torch
 from torch import Tensor, nn
+from torch.onnx.utils import register_custom_op_symbolic
 
 from features.columns import INPUT_COLUMNS
 from models.export.metadata import UNKNOWN, Provenance, metadata
@@ -97,6 +98,10 @@ def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance:
     network = OneEventNetwork(single_precision(model)).eval().requires_grad_(False)
     examples = {name: torch.zeros(1, *INPUT_COLUMNS[name].shape) for name in network.inputs}
     write_onnx(network, examples, {}, metadata(spec, network.inputs, provenance), path)
+
+
+# ONNX has it, torch's older exporter does not know.
+register_custom_op_symbolic("aten::asinh", lambda graph, value: graph.op("Asinh", value), OPSET)
 
 
 def write_onnx(

@@ -18,7 +18,7 @@ LENGTHS = [4, 1, 9]
 def by_hand(model: Classifier, event: np.ndarray, pooling: str) -> np.ndarray:
     """Logits of one event, (num_particles, 19) raw, one particle after the other."""
     p = {name: value.detach().numpy() for name, value in model.named_parameters()}
-    mean, std = np.array(SCALERS["particles"])
+    mean, std = np.array(SCALERS["particles"][:2])
 
     def dense(name: str, values: np.ndarray) -> np.ndarray:
         return np.maximum(p[f"{name}.weight"] @ values + p[f"{name}.bias"], 0)

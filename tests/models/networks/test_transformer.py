@@ -39,7 +39,7 @@ class ByHand:
         return asking + self.linear(f"{name}.dense.2", hidden)
 
     def logits(self, event: np.ndarray) -> np.ndarray:
-        mean, std = np.array(SCALERS["particles"])
+        mean, std = np.array(SCALERS["particles"][:2])
         x = self.linear("embedding.2", np.maximum(self.linear("embedding.0", (event - mean) / std), 0))
         for block in ("blocks.0", "blocks.1"):
             seen = self.attention(f"{block}.collect", self.p[f"{block}.points"][0], x)
