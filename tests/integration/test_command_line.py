@@ -140,9 +140,9 @@ def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
     [
         ("features.isolation_cone=0.4", "config features.isolation_cone changed (0.3 -> 0.4)", STAGES[1:]),
         ("train.seed=5", "config train.seed changed (1 -> 5)", STAGES[2:]),
-        ("evaluate.train_events=9", "config evaluate.train_events changed (20000 -> 9)", ("evaluate", "report")),
+        ("evaluate.train_events=9", "config evaluate.train_events changed (20000 -> 9)", STAGES[3:]),
         ("report.title=Other", "config report.title changed", ("report",)),
-        ("report.energy_tev=14", "config report.energy_tev changed (13.0 -> 14.0)", ("evaluate", "report")),
+        ("report.energy_tev=14", "config report.energy_tev changed (13.0 -> 14.0)", STAGES[3:]),
         ("gridsearch.folds=3", "", ()),
         ("spark.master=local[1]", "", ()),
         ("ingest.entries_per_task=7", "", ()),
@@ -191,6 +191,7 @@ def test_status_tells_what_is_there(finished: Finished) -> None:
     shown = json.loads(invoke("status", "--json", "--config", finished.config).stdout)
     assert shown.pop("gridsearch")["version"].startswith("0001-")
     assert shown.pop("in_use") == {}
+    assert shown.pop("simulate") is None
     assert {name: each["version"] for name, each in shown.items()} == versions(finished.run_dir)
     text = invoke("status", "--config", finished.config).stdout
     assert str(versions(finished.run_dir)["train"]) in text
@@ -243,7 +244,7 @@ def test_the_report_quotes_the_cuts_that_were_made_not_those_of_its_own_command_
     options = ["--set", f"run_dir={copied}", "--set", "features.min_lepton_pt=60", "--force"]
     assert invoke("report", "--config", finished.config, *options).exit_code == 0
     (page,) = copied.glob("report/0002*/report.html")
-    assert "pT &gt; 23 GeV, isolation" in page.read_text(encoding="utf-8")
+    assert "an e or mu with pT &gt; 23 GeV" in page.read_text(encoding="utf-8")
     assert "pT &gt; 60 GeV" not in page.read_text(encoding="utf-8")
 
 
