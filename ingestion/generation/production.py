@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import metadata
@@ -156,7 +155,6 @@ def make_file(
     Raises:
         GenerationError: Pythia refuses the settings, or nothing passes the filter.
     """
-    started = time.perf_counter()
     process = settings.process(file.process)
     generator = Generator(
         process.lines(),
@@ -197,7 +195,6 @@ def make_file(
         "filter_efficiency": tally.filter_efficiency,
         "pythia": metadata.version("pythia8mc"),
         "fastjet": metadata.version("fastjet"),
-        "seconds": round(time.perf_counter() - started, 3),
     }
     _write_record(record_of(path), record)
     return record

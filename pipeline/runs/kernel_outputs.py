@@ -8,6 +8,7 @@ earlier versions made. Only the version in use can pass them on, so what it does
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,6 +30,14 @@ class UnusedOutputs(NamedTuple):
             path.unlink(missing_ok=True)
         if all(path.name == own_folders.MARKER for path in self.folder.iterdir()):
             own_folders.remove(self.folder)
+
+
+def remove_unused_outputs(store: StageStore) -> None:
+    """Remove all unused outputs, and the folder of all outputs if it is empty then."""
+    for unused in unused_outputs(store):
+        unused.remove()
+    with suppress(OSError):
+        (store.folder / KERNELS).rmdir()
 
 
 def unused_outputs(store: StageStore) -> list[UnusedOutputs]:

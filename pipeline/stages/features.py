@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +14,7 @@ from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import as_json, as_text, cutflow, generated, sum_weights, uncertain_mixtures
-from pipeline.runs.kernel_outputs import KERNELS, unused_outputs
+from pipeline.runs.kernel_outputs import KERNELS, remove_unused_outputs
 from pipeline.runs.outputs import COUNTERS
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.base import Check, Context, Result, Stage
@@ -51,15 +51,14 @@ class Features(Stage):
 
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
+        _refuse_other_labels(context)
+        with _folder_of_kernels(context, StageStore(context.config.run_dir, self.name)) as kernels:
+            return self._run(context, kernels)
+
+    def _run(self, context: Context, kernels: Path) -> Result:
         from features.distributions import HISTOGRAMS, save
         from features.spark_job import make_features, track_hint
 
-        _refuse_other_labels(context)
-        store = StageStore(context.config.run_dir, self.name)
-        for unused in unused_outputs(store):
-            unused.remove()
-        kernels = store.folder / KERNELS / context.out_dir.name
-        own_folders.make(kernels)
         for words in uncertain_mixtures(context.config.model_dump(mode="json")):
             context.console.print(f"  note: {words}", highlight=False, markup=False)
         parts = _events_files(context)
@@ -94,6 +93,19 @@ class Features(Stage):
         _write_cutflow(context, counters)
         save(result.histograms, context.out_dir / HISTOGRAMS)
         return _result(result, counters, total)
+
+
+@contextmanager
+def _folder_of_kernels(context: Context, store: StageStore) -> Iterator[Path]:
+    """A new folder for the outputs of the kernels; removes those that nothing uses, also its own after a failure."""
+    remove_unused_outputs(store)
+    folder = store.folder / KERNELS / context.out_dir.name
+    own_folders.make(folder)
+    try:
+        yield folder
+    except BaseException:
+        remove_unused_outputs(store)
+        raise
 
 
 def _refuse_other_labels(context: Context) -> None:

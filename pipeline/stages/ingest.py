@@ -32,8 +32,8 @@ class Ingest(Stage):
     """Reads the new ROOT files of all samples; see `ingestion.spark_job`."""
 
     name: ClassVar[str] = "ingest"
-    #: The records say which events the files hold; the files themselves are inputs of their own.
-    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"simulate": ("*.json",)}
+    #: Nothing of the version: the simulated files are inputs of their own, by the UUID of their content.
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"simulate": ()}
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def upstream_of(self, config: Config) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from command_line import SAMPLES, small_config
 from filelock import FileLock
 from ranks import wait_until
 
+from pipeline.runs.kernel_outputs import KERNELS, unused_outputs
 from pipeline.runs.store import StageStore
 
 #: The grid search is at the side of the others.
@@ -183,7 +184,11 @@ class Undisturbed:
         here, there = version_of(self.run_dir, stage), version_of(self._saved, stage)
         assert_same(here, there, stage, tests=sorted(version_of(self._saved, "features").glob("test/*.parquet")))
         folders = sorted(path.name for path in (self.run_dir / stage).iterdir())
-        assert folders == sorted([here.name, "current.json"])
+        kernels = [KERNELS] if stage == "features" else []
+        assert folders == sorted([here.name, "current.json", *kernels])
+        if kernels:
+            assert [path.name for path in (self.run_dir / stage / KERNELS).iterdir()] == [here.name]
+            assert unused_outputs(StageStore(self.run_dir, stage)) == []
         self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:

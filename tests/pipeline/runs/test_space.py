@@ -79,7 +79,7 @@ class Nights:
         monkeypatch.setattr(
             run_folder, "read_machine", lambda **_: replace(healthy, free_bytes=shutil.disk_usage(folder).free)
         )
-        provider = SimpleNamespace(context=Here, num_tasks=int, stop=lambda: None)
+        provider = SimpleNamespace(context=lambda **_: Here(), num_tasks=int, stop=lambda: None)
         monkeypatch.setattr(run_folder, "SparkProvider", lambda _: provider)
 
     def arrive(self, *names: str) -> None:
