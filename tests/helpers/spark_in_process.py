@@ -19,6 +19,9 @@ class Here:
     def map(self, function: Callable[[Any], Any]) -> Here:
         return Here([function(item) for item in self._items])
 
+    def flatMap(self, function: Callable[[Any], list[Any]]) -> Here:  # noqa: N802 - Spark's name
+        return Here([found for item in self._items for found in function(item)])
+
     def collect(self) -> list[Any]:
         return self._items
 

@@ -59,7 +59,7 @@ def standardised(pixels: PixelArray) -> Scaler:
 
     Examples:
         >>> standardised(np.array([0, 10], np.uint8).reshape(2, 1, 1, 1))
-        Scaler(mean=[5.0], std=[5.0])
+        Scaler(mean=[5.0], std=[5.0], log_above=[], limit=None)
     """
     values = np.arange(256)
     means, stds = [], []

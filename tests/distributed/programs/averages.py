@@ -64,8 +64,8 @@ def conserve(protocol: Any, overlap: Any, averages: int, size: int = 33, dtype: 
 def stamps(protocol: Any, averages: int, size: int) -> dict[str, Any]:
     """All elements of a vector stay the same number, unless a change is seen half done.
 
-    The first half of the ranks only read, again and again, until the others have averaged with them. These go on until
-    every reader has read some times.
+    The first half of the ranks only read, again and again, until the others have averaged with them. These average
+    until every reader has read some times.
     """
     transport = MpiTransport(protocol=protocol, overlap="inline")
     rng = np.random.default_rng([transport.rank, 2])
