@@ -221,6 +221,11 @@ class Config(BaseModel):
                         f"samples: '{sample.name}' reads {SCHEME}{name}, but simulate.processes has no '{name}'."
                         f"{nearest(name, processes)}"
                     )
+                if len(sample.files) > 1:
+                    raise ValueError(
+                        f"samples: '{sample.name}' reads {SCHEME}{name} and other files. All events of a sample have "
+                        f"one luminosity, those of different processes do not; make it a sample of its own"
+                    )
         return self
 
     @model_validator(mode="after")

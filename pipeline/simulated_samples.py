@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 from typing import Any
 
-from ingestion.generation.settings import SCHEME
 from pipeline.config import Config, simulated_processes
 from pipeline.runs.store import StageStore
 
@@ -27,15 +26,10 @@ def with_simulated_samples(config: Config) -> Config:
     samples = []
     for sample in config.samples:
         names = simulated_processes(sample)
-        if names and set(names) <= set(made):
-            folder = glob.escape(str(version.folder))
-            files = [
-                f"{folder}/{name.removeprefix(SCHEME)}/*.root" if name.startswith(SCHEME) else name
-                for name in sample.files
-            ]
-            cross_section = sample.cross_section_pb
-            if cross_section is None and len(names) == len(sample.files):
-                cross_section = sum(made[name]["cross_section_pb"] for name in names)
-            sample = sample.model_copy(update={"files": files, "cross_section_pb": cross_section})  # noqa: PLW2901
+        if names and names[0] in made:
+            changes: dict[str, Any] = {"files": [f"{glob.escape(str(version.folder))}/{names[0]}/*.root"]}
+            if sample.cross_section_pb is None:
+                changes["cross_section_pb"] = made[names[0]]["cross_section_pb"]
+            sample = sample.model_copy(update=changes)  # noqa: PLW2901
         samples.append(sample)
     return config.model_copy(update={"samples": samples})

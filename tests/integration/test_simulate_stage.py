@@ -47,6 +47,16 @@ def test_a_sample_of_an_unknown_process_is_refused(tmp_path: Path) -> None:
         load_config(str(config_of(tmp_path, samples=samples)))
 
 
+@pytest.mark.parametrize("other", ["simulate://ttbar", "more.root"])
+def test_processes_of_other_luminosities_were_normalised_as_one_sample(tmp_path: Path, other: str) -> None:
+    samples = [
+        {"name": "a", "label": 0, "files": ["simulate://wjets", other]},
+        {"name": "b", "label": 1, "files": ["b.root"]},
+    ]
+    with pytest.raises(ConfigError, match=r"'a' reads simulate://wjets and other files.*a sample of its own"):
+        load_config(str(config_of(tmp_path, samples=samples)))
+
+
 def test_before_simulate_has_run_the_samples_stay_names(tmp_path: Path) -> None:
     config = load_config(str(config_of(tmp_path)))
     assert with_simulated_samples(config) is config
