@@ -253,14 +253,12 @@ def _add_variations(
         for name in names
     }
     scores = {}
-    for name, hlf in shifted.items():
-        probabilities = test.probabilities
+    # Particles are not shifted, so a model that takes them would seem to depend on the scale too little.
+    for name, hlf in shifted.items() if tuple(found.candidate.model.inputs) == ("hlf",) else ():
         is_selected = ~np.isnan(hlf[:, 0])
-        if "hlf" in found.candidate.model.inputs:
-            instead = {"hlf": np.where(is_selected[:, None], hlf, test.hlf)}
-            table = predict(found.candidate.model, files, instead=instead)
-            probabilities = rows_of(table, "probability").astype(np.float64)
-        scores[name] = with_scores(test, probabilities, is_selected)
+        instead = {"hlf": np.where(is_selected[:, None], hlf, test.hlf)}
+        table = predict(found.candidate.model, files, instead=instead)
+        scores[name] = with_scores(test, rows_of(table, "probability").astype(np.float64), is_selected)
     numbers["weights"] = variations(test, weights, question, thresholds)
     numbers["systematics"] = variations(test, scores, question, thresholds)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -363,6 +364,10 @@ def test_shifted_features_change_the_models_that_take_them(done: Done, unsaved: 
     shares = [np.average(wrong[labels == label] == label, weights=weights[labels == label]) for label in range(3)]
     assert run["systematics"]["all"]["accuracy"]["value"] == pytest.approx(np.mean(shares))
     assert run["weights"] == {}
+    # A shift of 0 would say that the energy scale does not matter to a network on particles, which are not shifted.
+    others = [each for each in done.candidates if "particles" in each.model.inputs]
+    metrics = evaluate(others, files, [], TASK, Path(tempfile.mkdtemp(dir=tmp_path)), train_events=5, shifted=shifted)
+    assert [each["systematics"] for each in metrics["runs"].values()] == [{}] * len(others) != []
     assert [point["wanted"] for point in run["systematics"]["all"]["working_points"]] == list(TASK.working_points)
 
 
