@@ -276,11 +276,21 @@ def test_clean_removes_kernel_outputs_that_the_features_in_use_were_not_made_fro
     assert sorted(after.values()) == sorted((analysis.run_dir / "features").rglob("*.arrow"))
 
 
-def test_kernel_outputs_of_a_run_that_failed_go_with_the_next(
+def test_kernel_outputs_of_a_run_that_failed_are_removed_at_once(
     analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = analysis.kernel_files()
+    monkeypatch.setattr("pipeline.stages.features._counters", failing)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        analysis.run("features", features={"isolation_cone": 0.4})
+    assert sorted(before.values()) == sorted((analysis.run_dir / "features").rglob("*.arrow"))
+
+
+def test_kernel_outputs_of_a_killed_run_go_with_the_next(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = analysis.kernel_files()
     with monkeypatch.context() as patch:
+        # A killed process removes nothing.
+        patch.setattr("pipeline.stages.features.remove_unused_outputs", lambda _: None)
         patch.setattr("pipeline.stages.features._counters", failing)
         with pytest.raises(RuntimeError, match="on purpose"):
             analysis.run("features", features={"isolation_cone": 0.4})
