@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipeline.config import Config
 from pipeline.errors import FolderInUseError, MachineError, MissingInputError, NoOutputYetError, RunFolderError
-from pipeline.machine.doctor import Finding, Need, Severity, examine, render
+from pipeline.machine.doctor import Finding, Need, PlannedUse, Severity, examine, render
 from pipeline.machine.facts import read_machine
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Fingerprint
@@ -143,16 +143,11 @@ class RunFolder:
             min_free_bytes: Disk space for the output.
         """
         train = self.config.train
-        return examine(
-            read_machine(run_dir=self.config.run_dir),
-            needs,
-            workers=workers or train.workers,
-            threads=train.threads,
-            spark_master=self.config.spark.master,
-            min_free_bytes=min_free_bytes,
-            launcher=train.launcher,
-            launcher_args=train.launcher_args,
+        plan = PlannedUse(
+            *(workers or train.workers, train.threads, self.config.spark.master, min_free_bytes),
+            *(train.launcher, train.launcher_args),
         )
+        return examine(read_machine(run_dir=self.config.run_dir), needs, plan)
 
     def refuse_unfit_machine(
         self,

