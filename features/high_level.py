@@ -8,6 +8,7 @@ GeV, radians, units of e.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -100,52 +101,8 @@ def num_bjets(events: SelectedEvents) -> Floats:
     return sum_over_jets(events, events.jets.is_b)
 
 
-@feature
-def lepton_pt(events: SelectedEvents) -> Floats:
-    """Transverse momentum of the lepton."""
-    return events.leptons.pt
-
-
-@feature
-def lepton_eta(events: SelectedEvents) -> Floats:
-    """Pseudorapidity of the lepton."""
-    return events.leptons.eta
-
-
-@feature
-def lepton_phi(events: SelectedEvents) -> Floats:
-    """Azimuth of the lepton."""
-    return events.leptons.phi
-
-
-@feature
-def lepton_iso_charged(events: SelectedEvents) -> Floats:
-    """Isolation of the lepton from tracks."""
-    return events.leptons.iso_charged
-
-
-@feature
-def lepton_iso_photon(events: SelectedEvents) -> Floats:
-    """Isolation of the lepton from photons."""
-    return events.leptons.iso_photon
-
-
-@feature
-def lepton_iso_neutral(events: SelectedEvents) -> Floats:
-    """Isolation of the lepton from neutral hadrons."""
-    return events.leptons.iso_neutral
-
-
-@feature
-def lepton_charge(events: SelectedEvents) -> Floats:
-    """Charge of the lepton."""
-    return events.leptons.charge
-
-
-@feature
-def lepton_is_electron(events: SelectedEvents) -> Floats:
-    """1 for an electron, 0 for a muon."""
-    return events.leptons.is_electron
+#: The features of the lepton are the numbers of the lepton.
+_FUNCTIONS.update({f"lepton_{name}": attrgetter(f"leptons.{name}") for name in SelectedLeptons._fields})
 
 
 def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:

@@ -117,30 +117,6 @@ def probability_branches(classes: Sequence[str]) -> list[str]:
     return [f"probability_{name}" for name in plain]
 
 
-def read_root(path: Path) -> pa.Table:
-    """Read predictions that `write_root` wrote, with the columns of `models.prediction.predict`.
-
-    Raises:
-        InputError: The file holds no such predictions.
-    """
-    try:
-        with uproot.open({path: TREE_NAME}) as tree:
-            branches = probability_branches(json.loads(tree.title))
-            plain = [name for name in tree.keys() if name not in {*_TEXT, *_UUID_HALVES, "predicted", *branches}]  # noqa: SIM118
-            columns = tree.arrays([*_TEXT, *plain, *branches], library="np")
-    except (OSError, ValueError, KeyError) as cause:
-        raise InputError(f"{path} holds no readable predictions ({cause}). Write it again.") from cause
-    scores = np.stack([columns[name] for name in branches], axis=1)
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(scores.ravel()), len(branches))
-    return pa.table(
-        {
-            **{name: pa.array(columns[name], pa.string()) for name in _TEXT},
-            **{name: columns[name] for name in plain},
-            "probability": lists.cast(pa.list_(pa.float32())),
-        }
-    )
-
-
 def _plain_types(schema: pa.Schema) -> dict[str, str]:
     """Types of the columns of one number per event; those that the user carries along keep theirs."""
     others = {each.name: str(each.type.to_pandas_dtype().__name__) for each in schema if each.name not in _NO_NUMBER}

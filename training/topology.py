@@ -1,19 +1,15 @@
-"""Communication graphs of the workers, their mixing matrices and spectral gaps (Migliorini 2020, section 2.2)."""
+"""Communication graphs of the workers, with the weights of their mixing matrices (Migliorini 2020, section 2.2)."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from training.base_graph import Links, base_graph
 from training.errors import TopologyError
-
-#: Highest number of workers for a spectral gap; beyond it the eigenvalues would take minutes.
-MAX_EIGENVALUES = 2048
 
 
 class TopologyName(StrEnum):
@@ -54,15 +50,6 @@ class Round(NamedTuple):
     """Neighbours of each worker in ascending order, without the worker itself."""
     weights: list[list[float]]
     """Weights of each worker: of its own model first, then of its neighbours' models; they add up to 1."""
-
-    @property
-    def matrix(self) -> NDArray[np.float64]:
-        """W, (world_size, world_size): after one step of gossip, worker i holds sum_j W_ij x_j."""
-        matrix = np.zeros((len(self.neighbours), len(self.neighbours)))
-        for rank, (others, (own, *given)) in enumerate(zip(self.neighbours, self.weights, strict=True)):
-            matrix[rank, rank] = own
-            matrix[rank, others] = given
-        return matrix
 
 
 class Topology(NamedTuple):
@@ -112,28 +99,6 @@ def make_topology(name: TopologyName, world_size: int) -> Topology:
 
 #: The same, kept: the thousands of workers of a simulation share one graph.
 shared_topology = lru_cache(maxsize=1)(make_topology)
-
-
-def mixing_matrix(topology: Topology) -> NDArray[np.float64]:
-    """W, (world_size, world_size), the product over the sequence: after it, worker i holds sum_j W_ij x_j."""
-    return reduce(lambda before, each: each.matrix @ before, topology.rounds, np.eye(topology.world_size))
-
-
-def spectral_gap(topology: Topology) -> float:
-    """1 - ||W - 1/m||_2 of the mixing matrix: 1 mixes in one sequence, 0 never.
-
-    For a static graph it is 1 - max(|lambda_2|, |lambda_m|), and the thesis' rho is (1 - gap)^2 (Migliorini 2020,
-    assumption 2.2). The gap is NaN above `MAX_EIGENVALUES` workers.
-
-    Examples:
-        >>> round(spectral_gap(make_topology(TopologyName.COMPLETE, 8)), 6)
-        1.0
-        >>> round(spectral_gap(make_topology(TopologyName.RING, 8)), 4)
-        0.1953
-    """
-    if topology.world_size > MAX_EIGENVALUES:
-        return float("nan")
-    return float(1 - np.linalg.norm(mixing_matrix(topology) - 1 / topology.world_size, 2))
 
 
 def _weighted(links: Links, world_size: int) -> Round:

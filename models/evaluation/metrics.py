@@ -1,10 +1,9 @@
-"""Metrics with event weights: accuracy, confusion matrix, area under a ROC curve. Their errors come from replicas."""
+"""Metrics with event weights: weights that balance classes, and the confusion matrix."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_curve
 
 from models.errors import UndefinedMetricError
 
@@ -24,7 +23,10 @@ def balanced(labels: Labels, weights: Floats, num_classes: int) -> Floats:
     """
     sums = np.bincount(labels, weights, minlength=num_classes)
     if not (sums > 0).all():
-        raise UndefinedMetricError(_no_weight(f"the classes {np.flatnonzero(~(sums > 0)).tolist()}"))
+        raise UndefinedMetricError(
+            f"the classes {np.flatnonzero(~(sums > 0)).tolist()} cannot be evaluated: there are no such events, or "
+            f"their weights add up to 0 or less. Add files, or check Event.Weight in them."
+        )
     return np.asarray(weights / sums[labels], dtype=np.float64)
 
 
@@ -40,22 +42,6 @@ def within_classes(labels: Labels, weights: Floats) -> Floats:
     return weights * factors[labels]
 
 
-def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> float:
-    """Weighted share of events whose most probable class is their true class.
-
-    Args:
-        labels: (num_events,) true classes.
-        probabilities: (num_events, num_classes).
-        weights: (num_events,) event weights; some may be negative.
-
-    Raises:
-        UndefinedMetricError: The weights do not add up to more than 0.
-    """
-    if not weights.sum() > 0:
-        raise UndefinedMetricError(_no_weight("all events together"))
-    return float(np.average(probabilities.argmax(axis=1) == labels, weights=weights))
-
-
 def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
     """Share of each true class (row) that is predicted as each class (column); rows add up to 1.
 
@@ -66,31 +52,3 @@ def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> 
     shares = np.zeros((num_classes, num_classes))
     np.add.at(shares, (labels, probabilities.argmax(axis=1)), balanced(labels, weights, num_classes))
     return shares
-
-
-def area_under_curve(is_signal: NDArray[np.bool_], scores: Floats, weights: Floats) -> float:
-    """Area under the ROC curve: the weighted share of pairs of a signal and a background event in the right order.
-
-    Ties count half. This holds for negative weights too.
-
-    Args:
-        is_signal: (num_events,) whether an event is signal.
-        scores: (num_events,); higher is more like signal.
-        weights: (num_events,) event weights.
-
-    Raises:
-        UndefinedMetricError: The weights of signal or background do not add up to more than 0.
-    """
-    for name, chosen in (("the signal", is_signal), ("the background", ~is_signal)):
-        if not weights[chosen].sum() > 0:
-            raise UndefinedMetricError(_no_weight(name))
-    # Keep all points: with negative weights the curve is not monotonic, and each point counts in the area.
-    background, signal, _ = roc_curve(is_signal, scores, sample_weight=weights, drop_intermediate=False)
-    return float((np.diff(background) * (signal[1:] + signal[:-1]) / 2).sum())
-
-
-def _no_weight(what: str) -> str:
-    return (
-        f"{what} cannot be evaluated: there are no such events, or their weights add up to 0 or less. "
-        f"Add files, or check Event.Weight in them."
-    )

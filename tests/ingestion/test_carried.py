@@ -13,6 +13,7 @@ import uproot
 from delphes_files import write_delphes
 from made_events import distinct, lepton, made_event
 from networks import made_network
+from prediction_trees import read_root
 from pydantic import ValidationError
 from spark_in_process import Here
 
@@ -25,7 +26,7 @@ from ingestion.files import SourceFile, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import ingest
 from models.prediction import predict
-from models.prediction_files import read_root, write_root
+from models.prediction_files import write_root
 
 NUMBER = 2**60 + 1
 CARRY = IngestSettings(carry=["Event.Number", "ScalarHT.HT"])

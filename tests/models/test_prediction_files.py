@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
+from prediction_trees import read_root
 
 from models.errors import InputError, ModelError
-from models.prediction_files import probability_branches, read_root, write_parquet, write_root
+from models.prediction_files import probability_branches, write_parquet, write_root
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 CLASSES = ["QCD", "ttbar", "W+jets"]

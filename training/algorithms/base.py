@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -71,6 +71,8 @@ class Algorithm(ABC):
     """
 
     traits: Traits = Traits()
+    KEPT: ClassVar[Sequence[str]] = ()
+    """Attributes of this class, arrays and plain values, that the next steps depend on: they are part of its state."""
 
     def __init__(self, settings: MethodSettings, worker: Worker) -> None:  # noqa: ARG002 - of the methods with keys
         self.model, self.optimizer, self.transport = worker.model, worker.optimizer, worker.transport
@@ -128,12 +130,30 @@ class Algorithm(ABC):
         """All that the next steps depend on, besides the optimiser: arrays and plain values."""
         published = self.model.empty()
         self.model.read(published)
-        return {"published": published}
+        return {"published": published, **self._kept()}
 
     async def restore(self, state: dict[str, Any]) -> None:
         """Start from what `state` gave, instead of `start`; all workers together."""
         self.model.write(state["published"])
         await self.start()
+        self._keep(state)
+
+    def _kept(self) -> dict[str, Any]:
+        """Copies of what this class and its bases name in `KEPT`, by the name without underscore."""
+        values = {name.lstrip("_"): getattr(self, name) for name in self._names_kept()}
+        return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+    def _keep(self, state: dict[str, Any]) -> None:
+        """Continue from what `_kept` gave; arrays stay where they are in memory."""
+        for name in self._names_kept():
+            own, given = getattr(self, name), state[name.lstrip("_")]
+            if isinstance(own, np.ndarray):
+                own[...] = given
+            else:
+                setattr(self, name, given)
+
+    def _names_kept(self) -> list[str]:
+        return [name for kind in type(self).__mro__ for name in vars(kind).get("KEPT", ())]
 
     async def has_gradient(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
         """Compute the gradient. False if it is not finite: such a step is counted and does not reach other workers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -39,6 +39,8 @@ class ChocoSgd(NeighbourAlgorithm):
     A worker whose model is not finite sends the difference 0, and takes over the mean of what it knows of the others.
     """
 
+    KEPT = ("_known", "_average")
+
     def __init__(self, settings: ChocoSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._gamma, self._vector = settings.gamma, self.model.empty()
@@ -71,12 +73,3 @@ class ChocoSgd(NeighbourAlgorithm):
             self.model.write(self._vector + self._gamma * (average - known))
         elif neighbours:
             self.model.write((average - own * known) / sum(given))
-
-    @override
-    async def state(self) -> dict[str, Any]:
-        return {**await super().state(), "known": self._known.copy(), "average": self._average.copy()}
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self._known[:], self._average[:] = state["known"], state["average"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -33,6 +33,8 @@ class DiLoCo(LocalSgd):
     is LocalSGD.
     """
 
+    KEPT = ("_momentum", "_origin")
+
     def __init__(self, settings: DiLoCoSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._rate, self._factor = settings.outer_rate, settings.outer_momentum
@@ -52,12 +54,3 @@ class DiLoCo(LocalSgd):
             self._momentum += difference
             self._origin -= self._rate * (difference + self._factor * self._momentum)
         return self._origin
-
-    @override
-    async def state(self) -> dict[str, Any]:
-        return {**await super().state(), "momentum": self._momentum.copy(), "origin": self._origin.copy()}
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self._momentum[:], self._origin[:] = state["momentum"], state["origin"]

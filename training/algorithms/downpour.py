@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 from typing_extensions import override
@@ -37,6 +37,8 @@ class Downpour(WindowAlgorithm):
     window start from the same x, and their number is at most `local_steps`.
     """
 
+    KEPT = ("_gathered",)
+
     def __init__(self, settings: DownpourSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._zealous = settings.zealous
@@ -66,12 +68,3 @@ class Downpour(WindowAlgorithm):
     def begin_window(self) -> None:
         super().begin_window()
         self._gathered.fill(0)
-
-    @override
-    async def state(self) -> dict[str, Any]:
-        return {**await super().state(), "gathered": self._gathered.copy()}
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self._gathered[:] = state["gathered"]

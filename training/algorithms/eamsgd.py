@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -25,6 +25,8 @@ class EamsgdSettings(ElasticSettings):
 @algorithm("eamsgd", EamsgdSettings, server_traits("EAMSGD"))
 class Eamsgd(ElasticAlgorithm):
     """v <- delta v + u, with u = -eta g(x + delta v) for SGD; x <- x + v, beside the elastic exchange."""
+
+    KEPT = ("_velocity",)
 
     def __init__(self, settings: EamsgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -50,12 +52,3 @@ class Eamsgd(ElasticAlgorithm):
         self._at += self._velocity
         self.model.write(self._at)
         return True
-
-    @override
-    async def state(self) -> dict[str, Any]:
-        return {**await super().state(), "velocity": self._velocity.copy()}
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self._velocity[:] = state["velocity"]

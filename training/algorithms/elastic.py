@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,6 +37,8 @@ class ElasticAlgorithm(ServerAlgorithm):
 
     Every tau steps: e = alpha (x - centre); x <- x - e; centre <- centre + e, all with the values before the exchange.
     """
+
+    KEPT: ClassVar[Sequence[str]] = ("_since",)
 
     def __init__(self, settings: ElasticSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -120,12 +123,3 @@ class ElasticAlgorithm(ServerAlgorithm):
     async def add(self, change: Vector) -> None:
         """Add to the model of this worker; the centre follows by the exchanges."""
         await Algorithm.add(self, change)
-
-    @override
-    async def state(self) -> dict[str, Any]:
-        return {**await super().state(), "since": self._since}
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self._since = state["since"]

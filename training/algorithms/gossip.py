@@ -122,7 +122,7 @@ class GossipAlgorithm(Algorithm):
     async def state(self) -> dict[str, Any]:
         published = self.model.empty()
         await self.shared.read(published)
-        return {"published": published, "partners": self.partners.state()}
+        return {"published": published, "partners": self.partners.state(), **self._kept()}
 
     @override
     async def restore(self, state: dict[str, Any]) -> None:

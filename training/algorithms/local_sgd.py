@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -24,6 +25,8 @@ class LocalSgdSettings(MethodSettings):
 @algorithm("local-sgd", LocalSgdSettings, Traits(title="LocalSGD", exact_average=True, averages_models=True))
 class LocalSgd(Algorithm):
     """x_i <- x_i - gamma * g_i, H times, then x_i <- sum_j x_j / m."""
+
+    KEPT: ClassVar[Sequence[str]] = ("_done",)
 
     def __init__(self, settings: LocalSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -48,12 +51,3 @@ class LocalSgd(Algorithm):
     def after(self, mean: Vector) -> Vector:
         """The model of all workers after an average."""
         return mean
-
-    @override
-    async def state(self) -> dict[str, Any]:
-        return {**await super().state(), "done": self._done}
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self._done = state["done"]

@@ -88,6 +88,8 @@ class Mpca(Algorithm):
     method is x~.
     """
 
+    KEPT = ("_since",)
+
     def __init__(self, settings: MpcaSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self.traits = settings.traits
@@ -212,10 +214,9 @@ class Mpca(Algorithm):
 
     @override
     async def state(self) -> dict[str, Any]:
-        return {**await super().state(), "joint": self.joint.state(), "since": self._since}
+        return {**await super().state(), "joint": self.joint.state()}
 
     @override
     async def restore(self, state: dict[str, Any]) -> None:
         await super().restore(state)
         await self.joint.restore(state["joint"])
-        self._since = state["since"]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from typing_extensions import override
+from typing import ClassVar
 
 from training.algorithms.base import Algorithm, Worker
 from training.algorithms.method import MethodSettings
@@ -23,6 +21,8 @@ class NeighbourSettings(MethodSettings):
 class NeighbourAlgorithm(Algorithm):
     """A worker that counts its steps, and thereby knows its neighbours in each."""
 
+    KEPT: ClassVar[Sequence[str]] = ("_taken",)
+
     def __init__(self, settings: NeighbourSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self.topology = shared_topology(settings.topology, self.transport.world_size)
@@ -34,15 +34,6 @@ class NeighbourAlgorithm(Algorithm):
         neighbours, weights = self.topology.rounds[place]
         self._taken += 1
         return place, neighbours[self.transport.rank], weights[self.transport.rank]
-
-    @override
-    async def state(self) -> dict[str, Any]:
-        return {**await super().state(), "taken": self._taken}
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self._taken = state["taken"]
 
 
 def mix(weights: Sequence[float], vectors: Sequence[Vector], *, out: Vector) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -30,6 +30,8 @@ class QgDsgdm(NeighbourAlgorithm):
     (adapt, then combine), and on the complete graph it is AR-SGD with plain SGD.
     """
 
+    KEPT = ("_momentum",)
+
     def __init__(self, settings: QgDsgdmSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._beta = settings.beta
@@ -53,12 +55,3 @@ class QgDsgdm(NeighbourAlgorithm):
         if is_finite(self._before):
             self._momentum *= self._beta
             self._momentum += (1 - self._beta) / rate * (self._before - self._mixed)
-
-    @override
-    async def state(self) -> dict[str, Any]:
-        return {**await super().state(), "momentum": self._momentum.copy()}
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self._momentum[:] = state["momentum"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,6 +45,8 @@ class ServerSettings(MethodSettings):
 
 class ServerAlgorithm(Algorithm):
     """A worker beside the centre."""
+
+    KEPT: ClassVar[Sequence[str]] = ("seen",)
 
     def __init__(self, settings: ServerSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -186,8 +188,8 @@ class ServerAlgorithm(Algorithm):
             "segments": segments,
             "clocks": clocks + self.commits_before,
             "private": private,
-            "seen": self.seen.copy(),
             "seen_clocks": self.clocks + self.commits_before,
+            **self._kept(),
         }
 
     @override
@@ -205,7 +207,7 @@ class ServerAlgorithm(Algorithm):
         self.commits_before = state["clocks"] - bool(state["segments"])
         self.clocks = state["seen_clocks"] - self.commits_before
         self.model.write(state["private"])
-        self.seen[:] = state["seen"]
+        self._keep(state)
 
     async def _put_segments(self, segments: Mapping[str, Vector]) -> None:
         def put(shard: Shard) -> None:
@@ -230,6 +232,8 @@ class WindowAlgorithm(ServerAlgorithm):
     The sum is the difference of the model to the centre from which it started, so it exists for each base optimiser;
     with SGD it is -eta sum_i g_i. A method says what the centre adds for it. A sum that is not finite is left out.
     """
+
+    KEPT: ClassVar[Sequence[str]] = ("_since", "taken")
 
     def __init__(self, settings: WindowSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -290,15 +294,6 @@ class WindowAlgorithm(ServerAlgorithm):
         """The centre as it is, and the change of this worker."""
         await self.centre.pull(out)
         out += self.change(self._change)
-
-    @override
-    async def state(self) -> dict[str, Any]:
-        return {**await super().state(), "since": self._since, "taken": self.taken}
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self._since, self.taken = state["since"], state["taken"]
 
 
 async def rank_of_newest(age: int, transport: Transport) -> int:

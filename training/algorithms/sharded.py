@@ -62,6 +62,8 @@ class Sharded(ServerAlgorithm):
     9, whose last answer and residual are x).
     """
 
+    KEPT = ("_sum", "residual", "_since", "_taken")
+
     def __init__(self, settings: ShardedSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._update, self._bound = worker.update, settings.bound
@@ -167,11 +169,4 @@ class Sharded(ServerAlgorithm):
     @override
     async def state(self) -> dict[str, Any]:
         await self._take_over()
-        own = {"sum": self._sum.copy(), "residual": self.residual.copy(), "since": self._since, "taken": self._taken}
-        return {**await super().state(), **own}
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self._sum[:], self.residual[:] = state["sum"], state["residual"]
-        self._since, self._taken = state["since"], state["taken"]
+        return await super().state()

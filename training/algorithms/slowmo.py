@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
@@ -44,6 +43,8 @@ class SlowMo(Wrapper):
         exact_average: Whether to average the models of all workers before the outer step.
         state_policy: Treatment of the base optimiser's state at an outer step.
     """
+
+    KEPT = ("_done", "_rate", "_momentum", "_origin")
 
     def __init__(
         self, settings: SlowMoSettings, base: Algorithm, *, exact_average: bool, state_policy: StatePolicy
@@ -94,21 +95,3 @@ class SlowMo(Wrapper):
             await self.base.quiesce()
         if self._exact or self._policy is StatePolicy.RESET:
             await treat_optimizer(self.optimizer, self._policy, self.transport)
-
-    @override
-    async def state(self) -> dict[str, Any]:
-        """The slow momentum, the model at the start of the window, and the base method's state."""
-        return {
-            **await super().state(),
-            "done": self._done,
-            "rate": self._rate,
-            "momentum": self._momentum.copy(),
-            "origin": self._origin.copy(),
-        }
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self._done, self._rate = state["done"], state["rate"]
-        self._momentum[:] = state["momentum"]
-        self._origin[:] = state["origin"]

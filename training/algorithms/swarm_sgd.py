@@ -58,6 +58,8 @@ class SwarmSgd(GossipAlgorithm):
     by partners are kept.
     """
 
+    KEPT = ("_left",)
+
     def __init__(self, settings: SwarmSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         is_random = settings.local_steps_law == "geometric"
@@ -113,7 +115,6 @@ class SwarmSgd(GossipAlgorithm):
         counts = self.shared.counts
         return {
             **await super().state(),
-            "left": self._left,
             "started_from": self._snapshot.copy(),
             "private": private,
             "averages_unseen": counts.begun + counts.received - self._averages_seen,
@@ -123,7 +124,6 @@ class SwarmSgd(GossipAlgorithm):
     @override
     async def restore(self, state: dict[str, Any]) -> None:
         await super().restore(state)
-        self._left = state["left"]
         self._snapshot[:] = state["started_from"]
         self.model.write(state["private"])
         # A new shared vector has been through no average.

@@ -61,8 +61,9 @@ class Wrapper(Algorithm):
     @override
     async def state(self) -> dict[str, Any]:
         """The base method's state; a wrapper adds its own."""
-        return {"base": await self.base.state()}
+        return {"base": await self.base.state(), **self._kept()}
 
     @override
     async def restore(self, state: dict[str, Any]) -> None:
         await self.base.restore(state["base"])
+        self._keep(state)

@@ -12,8 +12,8 @@ host; one of four ranks was killed at a random moment while all repeated one kin
    180, which says little. `train.stall_seconds` ends such a job;
  * averages under the protocol `locked` waited forever in 20 of 20 cases: the lock of a dead rank is never released;
  * averages under the protocol `additive` continued in 39 of 40 cases, without any error: messages to the lost rank are
-   lost, `num_lost` counts it, and the next collective call raises. In one case they waited forever, since Open MPI
-   also guards each accumulation by a lock. So ranks that average need a watchdog under both protocols;
+   lost, `MpiProcess.num_lost` counts it, and the next collective call raises. In one case they waited forever, since
+   Open MPI also guards each accumulation by a lock. So ranks that average need a watchdog under both protocols;
  * MPI_Finalize waited forever in 3 of 48 jobs with a lost rank, and in 7 of 20 with windows. So `leave` ends the
    process without it, which worked in 99 of 99 cases.
 """
@@ -39,12 +39,6 @@ def is_rank_loss(error: BaseException) -> bool:
         mpi.ERR_PROC_FAILED_PENDING,
         mpi.ERR_REVOKED,
     }
-
-
-def num_lost(transport: MpiTransport) -> int:
-    """Number of ranks known to be lost."""
-    with transport.process.turn:
-        return transport.process.num_lost()
 
 
 def survivors(transport: MpiTransport) -> MpiTransport:

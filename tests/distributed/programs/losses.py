@@ -76,7 +76,9 @@ def until_lost(
                     run_now(shared.add(vector))
                     run_now(shared.average_with(neighbours[0]))
                     time.sleep(1e-3)
-                if ulfm.num_lost(transport):
+                with transport.process.turn:
+                    is_known = transport.process.num_lost() > 0
+                if is_known:
                     return "num_lost"
     except Exception as error:
         if ulfm.is_rank_loss(error):

@@ -17,6 +17,7 @@ import torch
 from feature_datasets import CLASSES, write_dataset
 from matplotlib.figure import Figure
 from networks import NAMES, ON_PARTICLES, made_network, made_spec
+from plain_metrics import accuracy, area_under_curve
 
 from features.columns import HLF_NAMES
 from features.dataset import FeatureDataset
@@ -31,7 +32,7 @@ from models.evaluation.efficiencies import thresholds
 from models.evaluation.evaluation import Candidate, EvaluationTask, boosted_trees, evaluate, write_predictions
 from models.evaluation.importance import num_predicted
 from models.evaluation.measurements import GRID
-from models.evaluation.metrics import accuracy, area_under_curve, balanced, confusion_matrix, within_classes
+from models.evaluation.metrics import balanced, confusion_matrix, within_classes
 from models.evaluation.rates import Rates
 from models.evaluation.style import PlotLabels, save_figure
 from models.export.onnx_classifier import OnnxClassifier

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from feature_datasets import made_particles
 from numpy.typing import NDArray
+from plain_metrics import area_under_curve
 from sklearn.dummy import DummyClassifier
 from sklearn.inspection import permutation_importance as sklearn_importance
 
@@ -17,7 +18,6 @@ from features.columns import HLF_NAMES, NUM_HLF, PARTICLE_FEATURE_NAMES
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.exchanges import Columns
 from models.evaluation.importance import chosen_events, importance, num_predicted, permutation_importance
-from models.evaluation.metrics import area_under_curve
 from models.evaluation.scored_events import ScoredEvents
 
 RNG = np.random.default_rng(1)

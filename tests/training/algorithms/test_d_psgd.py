@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from mixing_matrices import mixing_matrix
 from simulated import CLUSTER, LinearGradients, Watcher
 
-from training.topology import TopologyName, make_topology, mixing_matrix
+from training.topology import TopologyName, make_topology
 
 RATE = 0.1
 PLAIN = {"algorithm": "d-psgd", "optimizer": "sgd", "learning_rate": RATE}

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mixing_matrices import matrix_of, mixing_matrix
 from numpy.typing import NDArray
 from simulated import CLUSTER, LinearGradients, run, settings
 
 from training.algorithms.compression import CompressionName, make_compression
-from training.topology import TopologyName, make_topology, mixing_matrix
+from training.topology import TopologyName, make_topology
 
 RATE = 0.1
 PLAIN: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE, "scale_learning_rate": False}
@@ -51,7 +52,7 @@ def test_choco_sgd_is_algorithm_2(compression: str, function: Any) -> None:
 
 def test_choco_sgd_on_a_sequence_of_graphs_knows_each_neighbour_since_their_last_meeting() -> None:
     problem = LinearGradients(workers=5, steps=12, seed=2)
-    rounds = [each.matrix for each in make_topology(TopologyName.BASE_2, 5).rounds]
+    rounds = [matrix_of(each) for each in make_topology(TopologyName.BASE_2, 5).rounds]
     present = np.tile(problem.initial, (5, 1))
     known = [present.copy() for _ in rounds]
     chosen = {"topology": "base-2", "fraction": 0.4, "gamma": 0.37}
