@@ -60,7 +60,7 @@ class Driver:
 
     def __init__(self, settings: TrainSettings, start: Vector, ledger: Ledger, crew: Crew, cluster: Cluster) -> None:
         method = cast("MpcaSettings", settings.algorithm)
-        self._constants = method.constants
+        self._constants = method
         self._slices = shard_slices(start.size, method.shards)
         self._shards = [JointShard.at_start(start[where]) for where in self._slices]
         self._totals: list[Vector | None] = [None] * method.shards

@@ -27,7 +27,7 @@ class PulledWorker(Algorithm):
 
     def __init__(self, settings: MpcaSettings, worker: Worker, joint: Sequence[Install]) -> None:
         super().__init__(settings, worker)
-        self._settings, self._constants = settings, settings.constants
+        self._settings = settings
         start = np.concatenate([each.projected for each in joint])
         self.model.write(start)
         flat, gradient = self.model.flat.detach(), self.model.flat.grad
@@ -38,7 +38,7 @@ class PulledWorker(Algorithm):
         self._gradient = cast("Vector", gradient.numpy() if on_host and gradient is not None else gradient)
         self._projected = cast("Vector", start.copy() if on_host else flat.clone())
         self._slices = shard_slices(start.size, len(joint))
-        self._alphas = [self._constants.alpha_at(each.cycle) for each in joint]
+        self._alphas = [self._settings.alpha_at(each.cycle) for each in joint]
         self._steps = [0] * len(joint)
         self._squares = [0.0] * len(joint)
         self._host = self.model.empty()
@@ -80,7 +80,7 @@ class PulledWorker(Algorithm):
         )
         if self._settings.form == "replacement" and message.cycle:
             self._local[where] = self._projected[where]
-        self._alphas[message.shard] = self._constants.alpha_at(message.cycle)
+        self._alphas[message.shard] = self._settings.alpha_at(message.cycle)
         self._received += message.projected.nbytes
 
     @property

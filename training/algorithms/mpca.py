@@ -15,10 +15,8 @@ from training.algorithms.mpca_joint import JointModel
 from training.algorithms.mpca_rules import MOST_SHARDS, MpcaConstants, displace, penalty_gradient
 from training.transports.transport import Vector, is_finite
 
-_PAPER = MpcaConstants()
 
-
-class MpcaSettings(MethodSettings):
+class MpcaSettings(MpcaConstants, MethodSettings):
     """Pull workers towards the projected average of all at every step; averages travel beside the steps."""
 
     name: Literal["mpca"]
@@ -34,24 +32,6 @@ class MpcaSettings(MethodSettings):
     the gradient (equation 6), or replaces the model when it arrives."""
     weighted: bool = True
     """Whether a worker's weight in the average is the number of its steps since the last one, else 1."""
-    alpha: float = Field(default=_PAPER.alpha, gt=0, le=1)
-    """Strength of the pull at every step, above 0 and at most 1."""
-    alpha_peak: float = Field(default=_PAPER.alpha_peak, gt=0, le=1)
-    """Strength of the pull after the cycles without one."""
-    alpha_free: int = Field(default=_PAPER.alpha_free, ge=0)
-    """Number of exchanges of the whole model before the pull begins."""
-    alpha_ramp: int = Field(default=_PAPER.alpha_ramp, ge=0)
-    """Number of exchanges in which the pull falls from `alpha_peak` to `alpha`."""
-    beta: float = Field(default=_PAPER.beta, gt=0, le=1)
-    """Share of the average in the next joint model, above 0 and at most 1."""
-    beta_ramp: int = Field(default=_PAPER.beta_ramp, ge=0)
-    """Number of exchanges in which this share falls from 1 to `beta`."""
-    gamma: float = Field(default=_PAPER.gamma, ge=0)
-    """Length of the projection ahead, in exchanges; 0 for none."""
-    gamma_ramp: int = Field(default=_PAPER.gamma_ramp, ge=0)
-    """Number of exchanges in which the projection grows from 0 to `gamma`."""
-    delta: float = Field(default=_PAPER.delta, ge=0, lt=1)
-    """Smoothing of the direction of the projection, at least 0 and below 1."""
 
     @property
     @override
@@ -67,11 +47,6 @@ class MpcaSettings(MethodSettings):
     @override
     def traits(self) -> Traits:
         return replace(super().traits, synchronous=self.is_fixed, equal_steps=self.is_fixed)
-
-    @property
-    def constants(self) -> MpcaConstants:
-        """The constants of the rules."""
-        return MpcaConstants(**{name: getattr(self, name) for name in MpcaConstants._fields})
 
 
 @algorithm(
@@ -93,7 +68,7 @@ class Mpca(Algorithm):
     def __init__(self, settings: MpcaSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self.traits = settings.traits
-        self._settings, self._constants = settings, settings.constants
+        self._settings = settings
         self._local = self.model.empty()
         self._joint: JointModel | None = None
         self._since = 0
@@ -116,12 +91,12 @@ class Mpca(Algorithm):
             await self.transport.open_counters()
         chosen = self._settings
         self._joint = JointModel(
-            self.transport, self._local, shards=chosen.shards, constants=self._constants, weighted=chosen.weighted
+            self.transport, self._local, shards=chosen.shards, constants=chosen, weighted=chosen.weighted
         )
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        form, alpha = self._settings.form, self._constants.alpha_at(self.joint.cycles)
+        form, alpha = self._settings.form, self._settings.alpha_at(self.joint.cycles)
         if form == "displacement" and alpha:
             self.model.read(self._local)
             self.model.write(displace(self._local, self.joint.projected, alpha))

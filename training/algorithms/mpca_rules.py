@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from training.transports.basics import Vector, is_finite
 
@@ -19,27 +20,32 @@ from training.transports.basics import Vector, is_finite
 MOST_SHARDS: Final = 3
 
 
-class MpcaConstants(NamedTuple):
-    """The constants of the rules with the values of the paper; lengths are in cycles of a shard."""
+class MpcaConstants(BaseModel):
+    """The constants of the rules with the values of the paper (sections 4.3, 4.5, 6.3, 7.1).
 
-    alpha: float = 0.05
-    """Strength of the pull at every step, after the early phase (section 7.1)."""
-    alpha_peak: float = 0.5
-    """Strength after the cycles without a pull (section 6.3)."""
-    alpha_free: int = 2
-    """Number of cycles without a pull: "a couple of iterations" (section 6.3)."""
-    alpha_ramp: int = 20
-    """Number of cycles from the peak to `alpha`; the paper gives none."""
-    beta: float = 0.9
-    """Replacement rate of the joint model, after the ramp (section 4.5)."""
-    beta_ramp: int = 20
-    """Number of cycles from the rate 1 to `beta` (section 7.1)."""
-    gamma: float = 0.7
-    """Length of the projection in cycles, after the ramp (section 7.1); 0: none."""
-    gamma_ramp: int = 20
-    """Number of cycles from no projection to `gamma`; the paper gives none."""
-    delta: float = 0.8
-    """Smoothing of the trajectory (section 4.3)."""
+    The paper gives no lengths of the ramps of `alpha` and `gamma`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    alpha: float = Field(default=0.05, gt=0, le=1)
+    """Strength of the pull at every step, above 0 and at most 1."""
+    alpha_peak: float = Field(default=0.5, gt=0, le=1)
+    """Strength of the pull after the cycles without one."""
+    alpha_free: int = Field(default=2, ge=0)
+    """Number of exchanges of the whole model before the pull begins."""
+    alpha_ramp: int = Field(default=20, ge=0)
+    """Number of exchanges in which the pull falls from `alpha_peak` to `alpha`."""
+    beta: float = Field(default=0.9, gt=0, le=1)
+    """Share of the average in the next joint model, above 0 and at most 1."""
+    beta_ramp: int = Field(default=20, ge=0)
+    """Number of exchanges in which this share falls from 1 to `beta`."""
+    gamma: float = Field(default=0.7, ge=0)
+    """Length of the projection ahead, in exchanges; 0 for none."""
+    gamma_ramp: int = Field(default=20, ge=0)
+    """Number of exchanges in which the projection grows from 0 to `gamma`."""
+    delta: float = Field(default=0.8, ge=0, lt=1)
+    """Smoothing of the direction of the projection, at least 0 and below 1."""
 
     def alpha_at(self, cycle: int) -> float:
         """The pull after a number of cycles of the joint model: none, then the peak, then down to `alpha`.

@@ -44,7 +44,7 @@ def test_one_shard_that_replaces_without_projection_or_overlap_is_local_sgd(opti
 def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand(form: str) -> None:
     problem = LinearGradients(workers=3, steps=9, seed=5)
     constants = MpcaConstants(alpha=0.3, alpha_peak=0.4, alpha_free=1, alpha_ramp=1, beta_ramp=2, gamma_ramp=2)
-    chosen = MPCA | SGD | constants._asdict() | {"form": form, "shards": 1, "cycle_steps": 2}
+    chosen = MPCA | SGD | constants.model_dump() | {"form": form, "shards": 1, "cycle_steps": 2}
     watcher = Watcher()
     run_of_all = problem.drive(**chosen, cluster=ROUGH, before_step=watcher)
     local, shard = np.tile(problem.initial, (3, 1)), JointShard.at_start(problem.initial)

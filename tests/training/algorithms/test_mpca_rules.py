@@ -45,13 +45,13 @@ def test_a_cycle_of_the_driver_by_hand() -> None:
 def test_a_steady_drift_is_projected_gamma_cycles_ahead() -> None:
     shard = JointShard.at_start(np.zeros(2))
     drift = np.array([1.0, -2.0])
-    replacing = NO_RAMPS._replace(beta=1.0)
+    replacing = NO_RAMPS.model_copy(update={"beta": 1.0})
     for cycle in range(1, 120):
         shard = driver_rule(shard, contribution(cycle * drift, 5), replacing)
         np.testing.assert_array_equal(shard.model, cycle * drift)
     np.testing.assert_allclose(shard.trajectory, drift, rtol=1e-10)
     np.testing.assert_allclose(shard.projected, (119 + 0.7) * drift, rtol=1e-10)
-    off = driver_rule(shard, contribution(drift, 1), replacing._replace(gamma=0.0))
+    off = driver_rule(shard, contribution(drift, 1), replacing.model_copy(update={"gamma": 0.0}))
     np.testing.assert_array_equal(off.projected, off.model)
 
 
