@@ -33,9 +33,8 @@ from training.transports.window_memory import refuse_different
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Lanes of the connections: for averages beside the computation, and for requests that the owner waits for.
+#: Lane of the connections for averages beside the computation; the last lane is for requests that the owner waits for.
 _BESIDE: Final = 0
-_WAITED: Final = 1
 #: A waiting owner checks for signals after this time [ms].
 _PATIENCE: Final = 100
 _ALIGNMENT: Final = 64
@@ -71,98 +70,18 @@ class ServedVector:
         self._mutex = np.zeros(_ALIGNMENT, np.uint8)
         self._counters, self._seconds = np.zeros(kernels.NUM_COUNTERS, np.int64), np.zeros(1)
         self.message_bytes = -(-(kernels.HEADER_BYTES + vector.nbytes) // _ALIGNMENT) * _ALIGNMENT
+        """Number of bytes that an average sends, equal to the number that it receives."""
         # The row behind those of the connections is for the requests that the owner waits for.
         self._region = np.zeros((len(connections) + 1, self.message_bytes), np.uint8)
         self._progress = np.zeros((len(connections) + 1, kernels.NUM_PROGRESS), np.int64)
         self._started = np.zeros(len(connections))
         self._polled = np.array([kernels.poll_entry(each.fileno()) for each in connections], np.int16)
         self._ask_polled = np.zeros(kernels.POLL_WORDS, np.int16)
-        self.waited_seconds = self._blocked_seconds = 0.0
-        self.skipped = self._received = 0
         self._error: BaseException | None = None
         kernels.init_mutex(self._mutex)
         # A daemon, since nothing stops the thread after a failed training.
         self._thread = threading.Thread(target=self._serve, name="averages", daemon=True)
         self._thread.start()
-
-    @property
-    def counts(self) -> AverageCounts:
-        """Counters so far; averages by partners as of the last call."""
-        counters = self._counters
-        beside = self._seconds.item()
-        return AverageCounts(
-            begun=counters.item(kernels.BEGUN),
-            received=self._received,
-            skipped=self.skipped,
-            refused=counters.item(kernels.NUM_REFUSED),
-            lost=counters.item(kernels.NUM_LOST),
-            exchange_seconds=beside + self.waited_seconds,
-            hidden_seconds=max(0.0, beside - self._blocked_seconds),
-        )
-
-    def read(self, out: Vector) -> int:
-        """Copy the vector; returns the number of its averages."""
-        version = kernels.read(out, self._own, self._mutex, self._counters)
-        self._received = self._counters.item(kernels.RECEIVED)
-        return version
-
-    def add(self, change: Vector) -> int:
-        """Add to the vector; returns the number of its averages."""
-        version = kernels.add(change, self._own, self._mutex, self._counters)
-        self._received = self._counters.item(kernels.RECEIVED)
-        return version
-
-    def average(self, partner: int) -> None:
-        """Average with a partner, and wait for the end."""
-        started = perf_counter()
-        kernels.prepare_average(self._region[-1], self._progress[-1], self._own, self._mutex)
-        if self._ask(partner) == kernels.DONE:
-            kernels.take_answer(self._region[-1], self._own, self._mutex, self._counters)
-        else:
-            self._counters[kernels.NUM_LOST] += 1
-        self.waited_seconds += perf_counter() - started
-
-    def begin(self, partner: int) -> None:
-        """Begin an average with a partner; skip it if the one before is under way."""
-        started = perf_counter()
-        state = kernels.begin(
-            self._slots[partner],
-            self._polled,
-            self._region,
-            self._progress,
-            self._started,
-            self._own,
-            self._mutex,
-            self._counters,
-        )
-        if state == kernels.WAITING:
-            self._wakes.send(b"-")
-        self.skipped += state == kernels.BUSY
-        self._blocked_seconds += perf_counter() - started
-
-    def drain(self) -> None:
-        """Wait for the end of the averages that `begin` began."""
-        started = perf_counter()
-        self._counters[kernels.IS_DRAINING] = 1
-        while self._counters[kernels.NUM_UNDER_WAY]:
-            self._raise_error_of_thread()
-            if select.select([self._is_drained], [], [], 1e-3 * _PATIENCE)[0]:
-                self._is_drained.recv(_ALIGNMENT)
-        self._counters[kernels.IS_DRAINING] = 0
-        self._received = self._counters.item(kernels.RECEIVED)
-        self._blocked_seconds += perf_counter() - started
-
-    def read_of(self, rank: int, out: Vector) -> None:
-        """Copy the vector of any rank.
-
-        Raises:
-            MPI.Exception: The rank is lost.
-        """
-        if rank == self.rank:
-            self.read(out)
-            return
-        self._ask_without_vector(rank, kernels.READ, 0, 0)
-        np.copyto(out, self._region[-1, kernels.HEADER_BYTES :].view(out.dtype)[: out.size])
 
     def fetch_and_add(self, rank: int, place: int, number: int) -> int:
         """Add to an element of a rank's vector of integers; returns its value before.
@@ -175,12 +94,11 @@ class ServedVector:
         self._ask_without_vector(rank, kernels.FETCH_AND_ADD, place, number)
         return self._region[-1, : kernels.HEADER_BYTES].view(np.int64).item(kernels.NUMBER)
 
-    def close(self) -> None:
+    def free(self) -> None:
         """End the thread and close the connections of this rank."""
         self._counters[kernels.IS_ENDING] = 1
         self._wakes.send(b"-")
         self._thread.join()
-        self._received = self._counters.item(kernels.RECEIVED)
         self._peers.close()
         for each in self._pairs:
             each.close()
@@ -206,20 +124,9 @@ class ServedVector:
         return state
 
     def _serve(self) -> None:
+        own, times = (self._own, self._half, self._mutex, self._counters), (self._seconds, self._drains.fileno())
         try:
-            kernels.serve(
-                self._first_own,
-                self._polled,
-                self._region,
-                self._progress,
-                self._started,
-                self._own,
-                self._half,
-                self._mutex,
-                self._counters,
-                self._seconds,
-                self._drains.fileno(),
-            )
+            kernels.serve(self._first_own, self._polled, self._region, self._progress, self._started, *own, *times)
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             self._error = error
 
@@ -228,7 +135,7 @@ class ServedVector:
             raise self._error
 
 
-class SocketSharedVector(SharedVector):
+class SocketSharedVector(ServedVector, SharedVector):
     """A shared vector whose partners reach it through sockets.
 
     Args:
@@ -239,60 +146,104 @@ class SocketSharedVector(SharedVector):
     """
 
     def __init__(self, process: MpiProcess, vector: Vector, *, network: str | None, with_thread: bool) -> None:
+        super().__init__(process.comm, vector, network=network, beside=with_thread)
         self._process = process
         self._with_thread = with_thread
-        self._served = ServedVector(process.comm, vector, network=network, beside=with_thread)
+        self._waited_seconds = self._blocked_seconds = 0.0
+        self._skipped = self._received = 0
 
     @property
     @override
     def counts(self) -> AverageCounts:
-        return self._served.counts
-
-    @property
-    def message_bytes(self) -> int:
-        """Number of bytes that an average sends, equal to the number that it receives."""
-        return self._served.message_bytes
+        """Counters so far; averages by partners as of the last call."""
+        counters = self._counters
+        beside = self._seconds.item()
+        return AverageCounts(
+            begun=counters.item(kernels.BEGUN),
+            received=self._received,
+            skipped=self._skipped,
+            refused=counters.item(kernels.NUM_REFUSED),
+            lost=counters.item(kernels.NUM_LOST),
+            exchange_seconds=beside + self._waited_seconds,
+            hidden_seconds=max(0.0, beside - self._blocked_seconds),
+        )
 
     @override
     async def read(self, out: Vector) -> int:
-        return self._served.read(out)
+        version = kernels.read(out, self._own, self._mutex, self._counters)
+        self._received = self._counters.item(kernels.RECEIVED)
+        return version
 
     @override
     async def read_of(self, rank: int, out: Vector) -> None:
-        self._served.read_of(rank, out)
+        """Copy the vector of any rank.
+
+        Raises:
+            MPI.Exception: The rank is lost.
+        """
+        if rank == self.rank:
+            await self.read(out)
+            return
+        self._ask_without_vector(rank, kernels.READ, 0, 0)
+        np.copyto(out, self._region[-1, kernels.HEADER_BYTES :].view(out.dtype)[: out.size])
 
     @override
     async def add(self, change: Vector) -> int:
-        return self._served.add(change)
+        version = kernels.add(change, self._own, self._mutex, self._counters)
+        self._received = self._counters.item(kernels.RECEIVED)
+        return version
 
     @override
     async def average_with(self, partner: int) -> None:
+        self._average(partner)
+
+    def _average(self, partner: int) -> None:
         self._process.refuse_non_partner(partner)
-        self._served.average(partner)
+        started = perf_counter()
+        kernels.prepare_average(self._region[-1], self._progress[-1], self._own, self._mutex)
+        if self._ask(partner) == kernels.DONE:
+            kernels.take_answer(self._region[-1], self._own, self._mutex, self._counters)
+        else:
+            self._counters[kernels.NUM_LOST] += 1
+        self._waited_seconds += perf_counter() - started
 
     @override
     def begin_average_with(self, partner: int) -> None:
         """Begin an average beside the computation; without a thread, make it at once."""
+        if not self._with_thread:
+            self._average(partner)
+            return
         self._process.refuse_non_partner(partner)
-        if self._with_thread:
-            self._served.begin(partner)
-        else:
-            self._served.average(partner)
+        started = perf_counter()
+        connections = (self._polled, self._region, self._progress, self._started)
+        state = kernels.begin(self._slots[partner], *connections, self._own, self._mutex, self._counters)
+        if state == kernels.WAITING:
+            self._wakes.send(b"-")
+        self._skipped += state == kernels.BUSY
+        self._blocked_seconds += perf_counter() - started
 
     @override
     async def drain(self) -> None:
         started = perf_counter()
-        self._served.drain()
+        self._counters[kernels.IS_DRAINING] = 1
+        while self._counters[kernels.NUM_UNDER_WAY]:
+            self._raise_error_of_thread()
+            if select.select([self._is_drained], [], [], 1e-3 * _PATIENCE)[0]:
+                self._is_drained.recv(_ALIGNMENT)
+        self._counters[kernels.IS_DRAINING] = 0
+        self._received = self._counters.item(kernels.RECEIVED)
+        self._blocked_seconds += perf_counter() - started
         self.waited += perf_counter() - started
 
     @override
     async def close(self) -> None:
         """Close the vector; ranks that come early serve the others until all are here."""
+        await self.drain()
         started = perf_counter()
-        self._served.drain()
         self._process.wait_for_all()
         self.waited += perf_counter() - started
-        self._served.close()
+        self.free()
+        self._received = self._counters.item(kernels.RECEIVED)
 
 
 class SocketCounters:
@@ -313,4 +264,4 @@ class SocketCounters:
 
     def free(self) -> None:
         """Close the connections, after the last addition of any rank."""
-        self._served.close()
+        self._served.free()

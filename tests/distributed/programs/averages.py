@@ -260,7 +260,7 @@ def skip(protocol: Any) -> dict[str, Any]:
 def skip_beside_sockets(transport: MpiTransport) -> dict[str, Any]:
     """The same, while the partner's thread waits for the lock of its vector."""
     vector = run_now(transport.share(np.zeros(3)))
-    served, library = vector._served, ctypes.CDLL(None)
+    served, library = vector, ctypes.CDLL(None)
     own = served._mutex
     run_now(transport.barrier())
     library.pthread_mutex_lock(ctypes.c_void_p(own.ctypes.data))
