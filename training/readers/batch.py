@@ -57,11 +57,6 @@ class Rows(NamedTuple):
     lengths: NDArray[np.int64] | None = None
     """(num_rows,) number of particles of each event, in host memory; None if no particles are read."""
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of all tensors."""
-        return sum(tensor.nbytes for tensor in (*self.inputs, self.labels, self.weights))
-
     def batch(self, rows: NDArray[np.int64]) -> Batch:
         """The rows with these numbers, in this order."""
         return self._take(torch.from_numpy(rows).to(self.labels.device), self._longest(rows))

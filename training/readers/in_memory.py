@@ -29,20 +29,12 @@ class MemoryReader(Reader):
     def __init__(self, train: MemoryRows, val: MemoryRows, *, own: OwnRows | None = None) -> None:
         self._train, self._val, self._own = train, val, own
 
-    @property
-    def cached_bytes(self) -> int:
-        """Size of all rows."""
-        return self._train.rows.num_bytes + self._val.rows.num_bytes
-
     @override
     def train_batches(self, share: Share) -> Iterator[Batch]:
         if share.sizes:
             order = self._train.reading_order(share, self._own)
             for start, stop in pairwise(accumulate(share.sizes, initial=0)):
                 yield self._train.batch(order[start:stop])
-
-    def prefetch(self, share: Share) -> None:
-        """Do nothing: all rows are in memory."""
 
     @override
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:

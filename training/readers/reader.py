@@ -15,11 +15,6 @@ class Reader(Protocol):
     All readers deliver the same batches, bit by bit: the order of events depends on seed, epoch and row group only.
     """
 
-    @property
-    def cached_bytes(self) -> int:
-        """Size of the row groups that the reader keeps in memory."""
-        ...
-
     def train_batches(self, share: Share) -> Iterator[Batch]:
         """The steps of a share, some of which may be empty.
 
@@ -32,7 +27,8 @@ class Reader(Protocol):
         ...
 
     def prefetch(self, share: Share) -> None:
-        """Begin to read a share, which the next call of `train_batches` asks for."""
+        """Begin to read a share, which the next call of `train_batches` asks for; nothing, if most is in memory."""
+        return
 
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """This rank's share of the validation split; ranks may get different numbers of batches.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -53,9 +54,20 @@ def stop_open_readers() -> None:
         reader.join()
 
 
-class Source(Protocol):
-    """Reads row groups in order."""
+class Source(ABC):
+    """Reads row groups in order.
 
+    Args:
+        dataset: The features dataset, checked by `refuse_pickled_schema`.
+        fields: Inputs and columns to read.
+    """
+
+    def __init__(self, dataset: FeatureDataset, fields: Sequence[str]) -> None:
+        self._dataset = dataset
+        self._fields = list(fields)
+        self._most = dataset.most_particles
+
+    @abstractmethod
     def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
         """What `features.matrices.model_inputs` makes of the given row groups, in the given order.
 
@@ -68,7 +80,6 @@ class Source(Protocol):
         Raises:
             DamagedDatasetError: A file cannot be read, or differs from `dataset.json`.
         """
-        ...
 
 
 class _EndsEarlyError(Exception):
@@ -80,16 +91,7 @@ class PetastormSource(Source):
 
     One worker thread of petastorm reads the next row group during the use of this one; a single thread keeps the order.
     (Petastorm's dummy pool keeps it too, but sleeps for a tenth of a second every few row groups.)
-
-    Args:
-        dataset: The features dataset, checked by `refuse_pickled_schema`.
-        fields: Inputs and columns to read.
     """
-
-    def __init__(self, dataset: FeatureDataset, fields: Sequence[str]) -> None:
-        self._dataset = dataset
-        self._fields = list(fields)
-        self._most = dataset.most_particles
 
     @override
     def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:
@@ -145,17 +147,7 @@ class PetastormSource(Source):
 
 
 class ArrowSource(Source):
-    """Reads with pyarrow alone.
-
-    Args:
-        dataset: The features dataset.
-        fields: Inputs and columns to read.
-    """
-
-    def __init__(self, dataset: FeatureDataset, fields: Sequence[str]) -> None:
-        self._dataset = dataset
-        self._fields = list(fields)
-        self._most = dataset.most_particles
+    """Reads with pyarrow alone."""
 
     @override
     def row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Columns]:

@@ -4,43 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from features.dataset import FeatureDataset
-from training.readers.batch import Batch, BatchLayout, Rows
-from training.readers.reader import Reader
-from training.readers.sharding import OwnRows, Share, reading_orders
-from training.readers.sources import Source
+from training.readers.batch import Batch, Rows
+from training.readers.file_reader import FileReader
+from training.readers.sharding import Share, reading_orders
 
 
-class StreamedReader(Reader):
-    """A `Reader` that keeps only the current row group in memory.
+@dataclass(eq=False)
+class StreamedReader(FileReader):
+    """A `FileReader` that keeps only the current row group in memory."""
 
-    Args:
-        dataset: The features dataset.
-        source: Reads row groups.
-        layout: Columns of the model, and the type and device of the tensors.
-        seed: Seed of the run.
-        own: Rows of each row group to train on; None: all.
-    """
-
-    def __init__(
-        self, dataset: FeatureDataset, source: Source, layout: BatchLayout, *, seed: int, own: OwnRows | None = None
-    ) -> None:
-        self._rows = {split: [group.rows for group in groups] for split, groups in dataset.splits.items()}
-        self._source = source
-        self._layout = layout
-        self._seed, self._own = seed, own
-        self._thread: ThreadPoolExecutor | None = None
-        self._ahead: tuple[Share, Future[Rows], Iterator[Rows]] | None = None
-
-    @property
-    def cached_bytes(self) -> int:
-        """0, since nothing stays in memory."""
-        return 0
+    _thread: ThreadPoolExecutor | None = field(default=None, init=False)
+    _ahead: tuple[Share, Future[Rows], Iterator[Rows]] | None = field(default=None, init=False)
 
     @override
     def train_batches(self, share: Share) -> Iterator[Batch]:
@@ -49,7 +29,7 @@ class StreamedReader(Reader):
             _, first, arriving = self._ahead
             self._ahead = None
             arriving = _behind(first, arriving)
-        orders = reading_orders(share, self._rows["train"], self._own, seed=self._seed)
+        orders = reading_orders(share, self._rows("train"), self.own, seed=self.seed)
         return deal(zip(arriving, orders, strict=True), share.sizes)
 
     @override
@@ -61,14 +41,17 @@ class StreamedReader(Reader):
 
     @override
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
-        rows = self._rows["val"]
+        rows = self._rows("val")
         groups = list(range(rank, len(rows), world_size))
-        sizes = [size for group in groups for size in self._layout.val_sizes(rows[group])]
+        sizes = [size for group in groups for size in self.layout.val_sizes(rows[group])]
         orders = (np.arange(rows[group]) for group in groups)
         yield from deal(zip(self._row_groups("val", groups), orders, strict=True), sizes)
 
+    def _rows(self, split: str) -> list[int]:
+        return [group.rows for group in self.dataset.splits[split]]
+
     def _row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Rows]:
-        return map(self._layout.rows, self._source.row_groups(split, groups))
+        return map(self.layout.rows, self.source.row_groups(split, groups))
 
 
 def _behind(first: Future[Rows], rest: Iterator[Rows]) -> Iterator[Rows]:
