@@ -14,7 +14,7 @@ from pyspark import SparkContext
 
 from ingestion.files import FileInfo, SourceFile, expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
-from pipeline.config import SparkSettings
+from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.machine.spark_session import SparkProvider
 
 ROOT = Path(__file__).resolve().parents[1]

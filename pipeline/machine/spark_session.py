@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from py4j.protocol import Py4JJavaError
 from pydantic import SecretStr
 
-from pipeline.config import SparkSettings
+from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
 from pipeline.machine.shared_storage import refuse_unshared
 from pipeline.runs.code_meaning import ROOT

@@ -92,6 +92,10 @@ class Context:
             bar(0, 0, "starting")
             return self.spark.context(folder=self.out_dir, inputs=inputs)
 
+    def say(self, words: str) -> None:
+        """Print an indented line without markup."""
+        self.console.print(f"  {words}", highlight=False, markup=False)
+
     def bar(self, label: str, unit: str) -> Bar:
         """A progress bar."""
         return Bar(self.console, label, unit)

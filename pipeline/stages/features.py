@@ -60,7 +60,7 @@ class Features(Stage):
         from features.spark_job import make_features, track_hint
 
         for words in uncertain_mixtures(context.config.model_dump(mode="json")):
-            context.console.print(f"  note: {words}", highlight=False, markup=False)
+            context.say(f"note: {words}")
         parts = _events_files(context)
         ingested = context.upstream["ingest"].manifest["counters"]
         total = sum(sample["events"] for sample in ingested["samples"].values())
@@ -89,7 +89,7 @@ class Features(Stage):
         counters = _counters(result)
         for sample, counter in counters["samples"].items():
             if words := track_hint(sample, counter):
-                context.console.print(f"  note:{words}", highlight=False, markup=False)
+                context.say(f"note:{words}")
         _write_cutflow(context, counters)
         save(result.histograms, context.out_dir / HISTOGRAMS)
         return _result(result, counters, total)

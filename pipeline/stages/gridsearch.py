@@ -82,7 +82,7 @@ class GridSearch(Stage):
                 trainings,
                 done=done,
                 num_tasks=context.spark.num_tasks,
-                on_round=lambda words: context.console.print(f"  {words}", highlight=False),
+                on_round=context.say,
             )
         seconds = time.perf_counter() - started
         with context.bar("gridsearch", "settings") as bar:
@@ -122,7 +122,7 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
     _draw(context, scores, found, content)
     context.console.print(search_table(scores))
     for each in found.failed:
-        context.console.print(f"  failed: {each.trial.key}: {each.reason}", highlight=False, markup=False)
+        context.say(f"failed: {each.trial.key}: {each.reason}")
     num_trials = len(scores) + len(found.failed)
     failures = f"; {len(found.failed)} failed" if found.failed else ""
     return Result(

@@ -112,12 +112,13 @@ class Ingest(Stage):
                 bad=bad,
             )
         if any(info.lacks_particles for info in infos):
-            words = "The files have no particles: the isolations of leptons are 0, and no lepton fails their cut."
-            context.console.print(f"  note: {words}", highlight=False, markup=False)
+            context.say(
+                "note: The files have no particles: the isolations of leptons are 0, and no lepton fails their cut."
+            )
         for words in missing_weights(info._asdict() for info in infos):
-            context.console.print(f"  note: {words}", highlight=False, markup=False)
+            context.say(f"note: {words}")
         for each in result.bad:
-            context.console.print(f"  skipped: {each.message}", highlight=False, markup=False)
+            context.say(f"skipped: {each.message}")
         return _result(context, result)
 
     def _earlier_parts(self, context: Context, infos: list[FileInfo]) -> EarlierParts | None:

@@ -70,10 +70,9 @@ class Simulate(Stage):
             records = produce(spark, settings, context.out_dir.absolute(), done=done)
         processes = {process.name: _summed(records, process.name) for process in settings.processes}
         for name, each in processes.items():
-            context.console.print(
-                f"  {name}: {each['events']} events of {each['generated']} generated, cross-section after the filter "
-                f"{each['cross_section_pb']:.4g} +- {each['cross_section_error_pb']:.2g} pb",
-                highlight=False,
+            context.say(
+                f"{name}: {each['events']} events of {each['generated']} generated, cross-section after the filter "
+                f"{each['cross_section_pb']:.4g} +- {each['cross_section_error_pb']:.2g} pb"
             )
         made = sum(each["events"] for each in processes.values())
         roots = sorted(context.out_dir.glob("*/*.root"))

@@ -113,12 +113,11 @@ class Train(Stage):
     def _summary(self, context: Context, network: ModelName, folder: str, settings: TrainSettings) -> dict[str, Any]:
         """Summary of a training: done now, or taken over from the version in use."""
         if folder in context.taken_over_parts and context.current is not None:
-            context.console.print(f"  {folder}: nothing changed, taken over", highlight=False)
+            context.say(f"{folder}: nothing changed, taken over")
             _write_scalars(settings, context.out_dir / folder, context.console)
             return summaries_of(context.current)[folder]
         if any((context.out_dir / folder).glob("checkpoints/*/complete.json")):
-            words = f"  {folder}: training continues from the checkpoint of an interrupted run"
-            context.console.print(words, highlight=False)
+            context.say(f"{folder}: training continues from the checkpoint of an interrupted run")
         return _train(context, network, folder, settings)
 
 
@@ -139,10 +138,7 @@ def _train(context: Context, network: ModelName, folder: str, settings: TrainSet
     from training.loop.trainer import Progress
     from training.workloads.registry import HepSettings
 
-    def say(words: str) -> None:
-        context.console.print(f"  {words}", highlight=False, markup=False)
-
-    config = context.config
+    config, say = context.config, context.say
     model = config.model.of(network)
     if model.is_searched:
         best = Choice.load(context.upstream["gridsearch"].folder / "best.json")
@@ -225,15 +221,13 @@ def _start_from(context: Context, network: ModelName, model: NetworkSettings) ->
 
     current = Registry(context.config.run_dir, network).current()
     if current is None:
-        context.console.print("  there is no model in use to start from: fresh weights", highlight=False)
+        context.say("there is no model in use to start from: fresh weights")
         return None
     _, spec = load_model(current.folder / "model")
     dataset = FeatureDataset.load(context.upstream["features"].folder)
     wanted = (model, dataset.classes, dataset.definitions)
     if (spec.settings, spec.classes, spec.definitions) != wanted:
-        context.console.print(
-            f"  the model in use, {current.name}, has other layers, classes or features: fresh weights", highlight=False
-        )
+        context.say(f"the model in use, {current.name}, has other layers, classes or features: fresh weights")
         return None
     learnt_from = dataset_of(current.folder)
     # After a change of the split, its training events may now be test events.
@@ -242,11 +236,9 @@ def _start_from(context: Context, network: ModelName, model: NetworkSettings) ->
         num_seen = count_seen(FeatureDataset.load(learnt_from), identities(dataset.files("test")))
     if num_seen != 0:
         events = "unknown events" if num_seen is None else f"{num_seen} of the test events"
-        context.console.print(
-            f"  the model in use, {current.name}, was trained on {events}: fresh weights", highlight=False
-        )
+        context.say(f"the model in use, {current.name}, was trained on {events}: fresh weights")
         return None
-    context.console.print(f"  starting from the model in use, {current.name}, and its scaling", highlight=False)
+    context.say(f"starting from the model in use, {current.name}, and its scaling")
     return current
 
 

@@ -37,7 +37,7 @@ from ingestion.load_test import TREE, branch_map, write_load_test
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings, field_branches
 from ingestion.spark_job import ingest
-from pipeline.config import SparkSettings
+from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.machine.spark_session import SparkProvider
 
 CLASSES = ["QCD", "ttbar", "W+jets"]

@@ -28,7 +28,8 @@ from ingestion.reader import RawEvents, read_events, select_events
 from ingestion.schema import COLLECTIONS
 from ingestion.settings import IngestSettings, SampleSettings
 from pipeline.commands.load_test import load_test
-from pipeline.config import Config, SparkSettings, load_config
+from pipeline.config import Config, load_config
+from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import LoadTestError, RunFolderError
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.run_folder import RunFolder

@@ -21,7 +21,8 @@ from published_by_hand import publish
 from rich.console import Console
 
 from pipeline.commands.track import _params, track
-from pipeline.config import MlflowSettings, load_config
+from pipeline.config import load_config
+from pipeline.configuration.shell_sections import MlflowSettings
 from pipeline.errors import ConfigError, MachineError, TrackingError
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner

@@ -1,0 +1,110 @@
+"""The sections of the config that belong to the shell: Spark, evaluation, export, promotion, tracking, report."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SecretStr, field_validator
+
+from pipeline.configuration.credentials import Property, holds_credential
+
+
+class ShellSection(BaseModel):
+    """A section: it refuses unknown keys, and nobody changes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class SparkSettings(ShellSection):
+    """Spark: where it runs, its memory and its properties."""
+
+    master: str = "local[*]"
+    """Spark master: `local[*]` for all cores of this machine, or a cluster such as `spark://host:7077`."""
+    driver_memory: str = Field(default="1g", pattern=r"^[0-9]+[kmgt]$")
+    """Memory of the driver's JVM, for example `512m` or `4g`. The driver needs 22 bytes for each
+    selected event; the event data stay on the executors."""
+    executor_python: str | None = None
+    """Path of Python on the executors of a cluster; null for the path of the driver's Python."""
+    conf: dict[str, Property] = {}
+    """Further Spark properties. Values that Spark or Hadoop treat as secret are hidden in all outputs."""
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _credentials_are_secret(cls, value: Any) -> Any:
+        def guarded(name: Any, text: Any) -> Any:
+            return SecretStr(text) if isinstance(text, str) and holds_credential(f"{name} {text}") else text
+
+        return {name: guarded(name, text) for name, text in value.items()} if isinstance(value, dict) else value
+
+
+class SystematicsSettings(ShellSection):
+    """Relative uncertainties; each is shifted up and down, and 0 leaves it out."""
+
+    jet_scale: float = Field(default=0.0, ge=0, lt=1)
+    """Uncertainty of the pT of all jets, such as 0.02: HT and the numbers of jets are computed anew from the events.
+    Neither the missing energy nor the particle list follow."""
+    met_scale: float = Field(default=0.0, ge=0, lt=1)
+    """Uncertainty of the missing transverse energy, such as 0.05: MET and MT follow."""
+
+
+class EvaluateSettings(ShellSection):
+    """The evaluation on the test split."""
+
+    signal: str | None = None
+    """Signal class of the working points; null for `ttbar` if that is a class, else the second class."""
+    working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.90, 0.95, 0.99], min_length=1)
+    """Signal efficiencies at which backgrounds and rates are reported, between 0 and 1. Plots of the efficiency against
+    kinematic variables use the first."""
+    fractions: Literal["rate", "equal"] = "rate"
+    """Fractions f_b of the backgrounds in the score p_signal / sum f_b p_b of the working points, and in the background
+    efficiency of all of them together: in proportion to their rates if all cross-sections are known, or equal."""
+    luminosity: float = Field(default=2e34, gt=0)
+    """Instantaneous luminosity for trigger rates [1/(cm2 s)]. Rates need the cross-sections of all samples."""
+    reference: bool = True
+    """Whether to evaluate gradient-boosted trees on the high-level features as a reference for the networks."""
+    train_events: PositiveInt = 20_000
+    """Highest number of training events in the comparison of training and test scores, at least 1."""
+    systematics: SystematicsSettings = SystematicsSettings()
+    """Systematic uncertainties: the shift of the efficiencies at the working points is reported."""
+
+
+class ExportSettings(ShellSection):
+    """The networks as files for a trigger."""
+
+    hls4ml: bool = False
+    """Whether to write firmware of the perceptron for FPGAs, simulated bit by bit (needs the extra `hls` and g++)."""
+    hls4ml_bits: list[Annotated[int, Field(ge=4, le=64)]] = Field(default=[8, 12, 16, 24], min_length=1)
+    """Widths of the numbers in the firmware, each 4 to 64 bits; all are compiled and compared with the network."""
+
+
+class PromoteSettings(ShellSection):
+    """The condition under which `promote` replaces the model in use."""
+
+    min_sigma: float = Field(default=1.0, ge=0)
+    """Improvement that a new model needs to replace the model in use: the decrease of the mean cross-entropy on the
+    test split, in standard errors of the difference; at least 0."""
+
+
+class MlflowSettings(ShellSection):
+    """The MLflow server to which `track` logs trainings (needs the extra `mlflow`)."""
+
+    uri: str | None = None
+    """Address of the MLflow tracking server, for example `https://mlflow.site:5000`; null for the value of
+    MLFLOW_TRACKING_URI."""
+    experiment: str = Field(default="hep-pipeline", min_length=1)
+    """Name of the MLflow experiment that holds the runs."""
+
+
+class ReportSettings(ShellSection):
+    """Text of the report and of the plots."""
+
+    title: str = "HEP event classifier"
+    """Title of the report."""
+    experiment: str = ""
+    """Name of the experiment, in the upper left corner of plots."""
+    sample_note: str = "Simulation"
+    """Kind of events, after the name of the experiment on plots."""
+    rates_note: str = ""
+    """Remark beside rates and purity, for example on the origin of the cross-sections."""
+    energy_tev: float = Field(default=13, gt=0)
+    """Centre-of-mass energy on plots and in the report, greater than 0 [TeV]."""
