@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -54,11 +55,8 @@ def file_digest(path: Path) -> str:
     Raises:
         OSError: It cannot be read.
     """
-    digest = xxhash.xxh3_128()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def _recognised(info: FileInfo, before: FileInfo | None) -> FileInfo:

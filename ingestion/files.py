@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import struct
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
@@ -25,38 +23,24 @@ from ingestion.errors import (
     MixedParticlesError,
     MixedWeightsError,
     NoFilesError,
-    TruncatedFileError,
-    UnreadableFileError,
     WaitingFilesError,
     WrongBranchTypeError,
     read_error,
-    remote_error,
 )
+from ingestion.patterns import awaits_files, may_come_later, neighbours, resolved
 from ingestion.retrying import patiently
+from ingestion.root_format import check_header
 from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
-from ingestion.storage import file_system, has_wildcards, is_url, matching, size_and_time
+from ingestion.storage import file_system, matching, size_and_time
 from ingestion.waiting import Cause, Waiting, arrived_late, is_recent, why_nothing_is_read
 
 _INSPECTORS: Final = 8
 
 
-class _FirstOnesStay(dict[int, type]):
-    """Classes by version; the first class of a version stays."""
-
-    def __setitem__(self, version: int, kind: type) -> None:
-        self.setdefault(version, kind)
-
-
-for _kind in uproot.classes.values():
-    # For a version that uproot does not know it builds a class from the file's own description and keeps it for all
-    # files. From a damaged file such a class would replace uproot's own, and every good file after it "is damaged".
-    if hasattr(_kind, "known_versions"):
-        _kind.known_versions = _FirstOnesStay(_kind.known_versions)
 #: Classes with the events of a file.
 _RNTUPLE: Final = "ROOT::RNTuple"
 _TREES: Final = {"TTree", "TNtuple", "TNtupleD", _RNTUPLE}
-_BIG_FILE_VERSION: Final = 1_000_000
 
 
 class SourceFile(NamedTuple):
@@ -146,12 +130,12 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
         unmatched = [pattern for pattern, paths in matches if not paths]
         missing = unmatched
         if on_unmatched and len(unmatched) < len(matches):
-            missing = [pattern for pattern in unmatched if not _may_come_later(pattern)]
+            missing = [pattern for pattern in unmatched if not may_come_later(pattern)]
         if missing:
-            error = FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError
-            raise error.at(sample.name, [_resolved(pattern) for pattern in missing], _neighbours(missing[0]))
+            error = FilesToComeError if all(map(awaits_files, missing)) else NoFilesError
+            raise error.at(sample.name, [resolved(pattern) for pattern in missing], neighbours(missing[0]))
         if on_unmatched:
-            for name in map(_resolved, unmatched):
+            for name in map(resolved, unmatched):
                 on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
         found.extend(SourceFile(sample.name, sample.label, path) for _, paths in matches for path in paths)
     return found
@@ -295,7 +279,7 @@ def inspect(
         DamagedFileError: Its directory cannot be read.
         UnreachableFileError: It cannot be read now.
     """
-    _check_header(source.path, size)
+    check_header(source.path, size)
     try:
         with uproot.open({source.path: None}) as file:
             kinds = file.classnames(cycle=False)
@@ -342,12 +326,9 @@ def _identity(path: str, uuid: UUID) -> str:
     """The UUID of a file; one from its content if it has none (zeros), as in ROOT's reproducible output."""
     if uuid.int:
         return str(uuid)
-    digest = xxhash.xxh3_128()
     filesystem, name = file_system(path)
     with filesystem.open(name, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return str(UUID(hex=digest.hexdigest()))
+        return str(UUID(bytes=hashlib.file_digest(file, xxhash.xxh3_128).digest()))
 
 
 def _refuse_duplicates(infos: Iterable[FileInfo]) -> None:
@@ -390,60 +371,3 @@ def _refuse_mixed_types(infos: Iterable[FileInfo]) -> None:
                 f"{info.place} has {info.carried}, {first.place} has {first.carried}; the branches of "
                 f"ingest.carry must have one type. Take one out of it, or convert the files."
             )
-
-
-def _check_header(path: str, size: int) -> None:
-    """Compare the end that the ROOT header states (fEND) with the size of the file.
-
-    Layout: magic 'root', int32 version, int32 fBEGIN, then fEND as int32, or int64 from version 1000000 on.
-    """
-    filesystem, name = file_system(path)
-    try:
-        with filesystem.open(name, "rb") as file:
-            head = file.read(20)
-    except Exception as cause:
-        if problem := remote_error(path, where="its header", cause=cause):
-            raise problem from cause
-        if not isinstance(cause, OSError):
-            raise
-        raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check its permissions.") from cause
-    if not head.startswith(b"root") or len(head) < 20:
-        raise UnreadableFileError(
-            f"{path} is not a ROOT file (it starts with {head[:4]!r}, a ROOT file with b'root'). "
-            f"Take it out of the sample's files, or correct the glob."
-        )
-    (version,) = struct.unpack_from(">i", head, 4)
-    (end,) = struct.unpack_from(">q" if version >= _BIG_FILE_VERSION else ">i", head, 12)
-    # A server may not report the size.
-    if 0 < size < end:
-        raise TruncatedFileError.at(path, expected=end, actual=size)
-
-
-def _resolved(pattern: str) -> str:
-    return pattern if is_url(pattern) else str(Path(pattern).absolute())
-
-
-def _may_come_later(pattern: str) -> bool:
-    """Whether a pattern may match nothing for a while: it needs wildcards.
-
-    In web addresses a question mark is no wildcard: it begins the query.
-    """
-    is_web = pattern.startswith(("http://", "https://"))
-    return has_wildcards(pattern.replace("?", "") if is_web else pattern)
-
-
-def _awaits_files(pattern: str) -> bool:
-    """Whether a pattern is right, as far as can be seen without files: the folder before its wildcards is there."""
-    parts = Path(pattern).parts
-    fixed = Path(*itertools.takewhile(lambda part: not has_wildcards(part), parts))
-    return _may_come_later(pattern) and (is_url(pattern) or fixed.is_dir())
-
-
-def _neighbours(pattern: str) -> list[str]:
-    """Content of the folder of a local pattern, or of the nearest existing folder above it."""
-    if is_url(pattern):
-        return []
-    folder = Path(pattern).absolute().parent
-    while not folder.is_dir():
-        folder = folder.parent
-    return sorted(str(path) for path in folder.iterdir() if not path.name.startswith("."))

@@ -1,161 +1,25 @@
-"""The command line: it declares the options, and each command makes one call. Exit codes: docs/operations.md."""
+"""The commands: each declares its options and makes one call. Exit codes: docs/operations.md."""
 
 from __future__ import annotations
 
-import inspect
-import json
-import os
-import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from pipeline.config import LoadedConfig, load, load_config
-from pipeline.configuration.credentials import shown_command
-from pipeline.errors import ConfigError
-from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
-
-if TYPE_CHECKING:
-    from pipeline.run_folder import RunFolder
-
-app = typer.Typer(
-    name="hep-pipeline",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
+from pipeline.command_line import (
+    Asked,
+    ExitCodeOption,
+    ForceOption,
+    JsonOption,
+    app,
+    command,
+    say,
+    say_json,
 )
-ConfigOption = Annotated[
-    str,
-    typer.Option("--config", "-c", help="A YAML file, or the name of a shipped config.", envvar="HEP_PIPELINE_CONFIG"),
-]
-#: Values for `--set`, split as by a shell. Values of the command line come later and take precedence.
-SET_VARIABLE: Final = "HEP_PIPELINE_SET"
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="A.B=C", help=f"Override a config value; may be given often. Also: {SET_VARIABLE}='A=B C=D'."
-    ),
-]
-WaitOption = Annotated[
-    float,
-    typer.Option(
-        "--wait",
-        metavar="SECONDS",
-        min=0,
-        envvar="HEP_PIPELINE_WAIT",
-        show_default="refuse at once",
-        help="Time to wait for another run on the run folder to end (inf: no limit).",
-    ),
-]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Run even if up to date.")]
-ExitCodeOption = Annotated[
-    bool, typer.Option("--exit-code", help=f"End with exit code {Exit.NOTHING_TO_DO:d} if there was nothing to do.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
-
-
-class Asked(NamedTuple):
-    """The options that all commands share."""
-
-    config: str
-    overrides: list[str]
-    wait: float = 0.0
-
-    def plus(self, key: str, value: object) -> Asked:
-        """The same options with one more override, unless its value is None."""
-        return self if value is None else self._replace(overrides=[*self.overrides, f"{key}={value}"])
-
-    def run_folder(self) -> RunFolder:
-        """The run folder of this config; this writes nothing."""
-        from pipeline.run_folder import RunFolder
-
-        return RunFolder(load_config(self.config, self.overrides), err, wait=self.wait)
-
-    def loaded(self) -> LoadedConfig:
-        """The config with the sources of its values."""
-        return load(self.config, self.overrides)
-
-    def typed(self, *words: str) -> str:
-        """The command line, without secrets."""
-        changes = (f"--set {shlex.quote(each)}" for each in shown_command(self.overrides))
-        return " ".join(["python -m pipeline", *words, "--config", self.config, *changes])
-
-
-def version(asked: bool) -> None:
-    """Print the version and exit, if asked."""
-    if asked:
-        from pipeline.runs.provenance import code_version, release
-
-        say(f"hep-pipeline {release()}, {code_version()}")
-        raise typer.Exit
-
-
-@app.callback()
-def app_options(
-    _: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")] = False,
-) -> None:
-    """ROOT files in, trained and evaluated event classifiers out."""
-
-
-def command(
-    work: Callable[..., None], *, moved: Mapping[str, str] | None = None, waits: bool = True
-) -> Callable[..., None]:
-    """Make a command of a function: its name is the command's, its docstring the help. Returns the function unchanged.
-
-    Args:
-        work: The function. Its first argument is `Asked`, the options that all commands share; the others are its own.
-        moved: Former options, and what to type now. Help hides them; using one is an error.
-        waits: Whether the command may have to wait for another one.
-    """
-    moved = moved or {}
-
-    def run(
-        config: ConfigOption = "demo",
-        overrides: SetOption = None,
-        wait: WaitOption = 0.0,
-        debug: DebugOption = False,
-        **own: Any,
-    ) -> None:
-        options = {name: value for name, value in own.items() if f"--{name}" not in moved}
-        guard(lambda: work(Asked(config, [*_set_by_environment(), *(overrides or [])], wait), **options), debug=debug)
-
-    _, *options = inspect.signature(work, eval_str=True).parameters.values()
-    options += [_moved_option(f"{work.__name__} {old}", new) for old, new in moved.items()]
-    *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
-    shared = [each for each in shared if waits or each.name != "wait"]
-    options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*options, *shared)]
-    run.__name__, run.__doc__ = work.__name__, work.__doc__
-    # Typer reads both.
-    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in options}
-    app.command()(run)
-    return work
-
-
-def _set_by_environment() -> list[str]:
-    given = os.environ.get(SET_VARIABLE, "")
-    try:
-        return shlex.split(given)
-    except ValueError as cause:
-        raise ConfigError(f"{SET_VARIABLE} (SET of make): {cause}. Quote as in a shell.") from None
-
-
-def _moved_option(spelling: str, new: str) -> inspect.Parameter:
-    option = spelling.split()[1]
-
-    def refuse(value: str | None) -> None:
-        if value is not None:
-            instead = f"python -m pipeline {new} {shlex.quote(value)}"
-            err.print(f"[bold red]error:[/] `{spelling}` has moved. Type `{escape(instead)}`, with the same options.")
-            raise typer.Exit(Exit.USAGE)
-
-    kind = Annotated[str | None, typer.Option(option, hidden=True, callback=refuse)]
-    return inspect.Parameter(option[2:], inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=None)
+from pipeline.terminal.exit_codes import Exit, err, out, with_exit_code
 
 
 def stage_command(name: str, words: str, *, moved: Mapping[str, str] | None = None) -> None:
@@ -180,16 +44,6 @@ def _end(*, did: bool, exit_code: bool) -> None:
         raise typer.Exit(Exit.NOTHING_TO_DO)
 
 
-def say(words: object) -> None:
-    """Print a line of a command's result."""
-    out.print(str(words), markup=False)
-
-
-def say_json(content: object) -> None:
-    """Print a command's result as JSON."""
-    out.print_json(json.dumps(content, ensure_ascii=False))
-
-
 def _complete_stage(incomplete: str) -> Iterable[str]:
     from pipeline.stages.table import STAGES
 
@@ -210,8 +64,7 @@ def run(
     if dry_run:
         from pipeline.commands.plan import lines, plan
 
-        for line in lines(plan(asked.run_folder(), until=until, force=force)):
-            say(line)
+        say(*lines(plan(asked.run_folder(), until=until, force=force)))
     else:
         from pipeline.commands.run import run
 
@@ -321,8 +174,7 @@ def validate_simulation(
     """Compare simulated events with those of Delphes: every input, boosted trees, a network."""
     from pipeline.commands.validate_simulation import validate_simulation
 
-    for line in validate_simulation(asked.run_folder(), reference or [], out):
-        say(line)
+    say(*validate_simulation(asked.run_folder(), reference or [], out))
 
 
 @command
@@ -371,8 +223,7 @@ def clean(
     from pipeline.commands.clean import clean
 
     found = clean(asked.run_folder(), keep, dry_run=dry_run)
-    for each in found:
-        say(f"{each.folder} ({each.freed_bytes / 1e6:,.1f} MB)")
+    say(*(f"{each.folder} ({each.freed_bytes / 1e6:,.1f} MB)" for each in found))
     total = sum(each.freed_bytes for each in found)
     say(f"{len(found)} versions {'would be removed' if dry_run else 'removed'}, {total / 1e6:,.1f} MB")
 
@@ -396,12 +247,10 @@ def config(asked: Asked, as_json: JsonOption = False) -> None:
     from pipeline.commands.config import as_json as in_json
     from pipeline.commands.config import lines
 
-    loaded = asked.loaded()
     if as_json:
-        say_json(in_json(loaded))
-        return
-    for line in lines(loaded):
-        say(line)
+        say_json(in_json(asked.loaded()))
+    else:
+        say(*lines(asked.loaded()))
 
 
 @partial(command, waits=False)
@@ -409,8 +258,7 @@ def validate(asked: Asked) -> None:
     """Check the config, and that its input files are there."""
     from pipeline.commands.validate import validate
 
-    for line in validate(asked.run_folder().config):
-        say(line)
+    say(*validate(asked.run_folder().config))
 
 
 @command
@@ -429,8 +277,7 @@ def plan(
     elif as_json:
         say_json(in_json(plan(asked.run_folder())))
     else:
-        for line in lines(plan(asked.run_folder())):
-            say(line)
+        say(*lines(plan(asked.run_folder())))
 
 
 @partial(command, waits=False)
@@ -445,8 +292,7 @@ def status(
 
     if verify:
         damaged = changed(asked.run_folder())
-        for path in damaged:
-            say(f"gone or changed: {path}")
+        say(*(f"gone or changed: {path}" for path in damaged))
         if damaged:
             raise typer.Exit(Exit.USER_ERROR)
         say("every file is unchanged since it was written")

@@ -169,11 +169,8 @@ class Runner:
             reasons += _about_missing(missing)
         if force:
             reasons = reasons or ["--force"]
-        if not reasons:
-            self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
-            self.log.event("stage up to date", stage=stage.name)
-            self._remember(stage, current, found)
-            self._complete(stage, current)
+        if current and not reasons:
+            self._leave(stage, current, found)
             return False
         shown = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
         self.console.print(f"[bold]{stage.name}[/]: {escape(shown)}", highlight=False)
@@ -187,18 +184,17 @@ class Runner:
         self._make_version(stage, context, fingerprint, afresh=force)
         return True
 
-    def _remember(self, stage: Stage, current: Version | None, found: StageInputs) -> None:
-        """Keep facts about unchanged inputs, such as the new time of a file whose content was compared."""
-        inputs = stage.remembered(found)
-        if current and inputs is not None and json.loads(json.dumps(inputs)) != current.manifest["inputs"]:
-            self.run_folder.store(stage.name).rewrite_manifest(current, current.manifest | {"inputs": inputs})
-
-    def _complete(self, stage: Stage, current: Version | None) -> None:
+    def _leave(self, stage: Stage, current: Version, found: StageInputs) -> None:
+        """Leave a stage as it is, but for optional outputs, and for facts such as the new time of an unchanged file."""
+        self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
+        self.log.event("stage up to date", stage=stage.name)
+        inputs, store = stage.remembered(found), self.run_folder.store(stage.name)
+        if inputs is not None and json.loads(json.dumps(inputs)) != current.manifest["inputs"]:
+            store.rewrite_manifest(current, current.manifest | {"inputs": inputs})
         try:
-            if current:
-                stage.complete(self.config, current, self.console)
+            stage.complete(self.config, current, self.console)
         except OSError as error:
-            raise RunFolderError(_about_files(stage, self.run_folder.store(stage.name).folder, error)) from error
+            raise RunFolderError(_about_files(stage, store.folder, error)) from error
 
     def say_what_is_stale(self, stage: Stage, upstream: dict[str, Version]) -> None:
         """Name the stale stages whose versions a stage is going to use."""

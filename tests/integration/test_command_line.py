@@ -456,7 +456,7 @@ def test_a_bug_is_called_a_bug_and_debug_shows_the_traceback(tmp_path: Path, mon
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("pipeline.cli.load_config", broken)
+    monkeypatch.setattr("pipeline.command_line.load_config", broken)
     done = invoke("validate", "--config", small_config(tmp_path, SAMPLES))
     assert done.exit_code == Exit.BUG
     assert "bug of the pipeline" in done.stderr

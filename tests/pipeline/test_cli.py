@@ -14,7 +14,8 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from pipeline.cli import Asked, app
+from pipeline.cli import app
+from pipeline.command_line import Asked
 from pipeline.commands.promote import Verdict
 from pipeline.configuration.yaml_text import read_yaml
 from pipeline.errors import ConfigError, FolderInUseError

@@ -1,0 +1,59 @@
+"""What a ROOT file says about itself, and what uproot keeps of a damaged one."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import uproot
+
+from ingestion.errors import TruncatedFileError, UnreadableFileError, remote_error
+from ingestion.storage import file_system
+
+_BIG_FILE_VERSION: Final = 1_000_000
+
+
+class _FirstOnesStay(dict[int, type]):
+    """Classes by version; the first class of a version stays."""
+
+    def __setitem__(self, version: int, kind: type) -> None:
+        self.setdefault(version, kind)
+
+
+for _kind in uproot.classes.values():
+    # For a version that uproot does not know it builds a class from the file's own description and keeps it for all
+    # files. From a damaged file such a class would replace uproot's own, and every good file after it "is damaged".
+    if hasattr(_kind, "known_versions"):
+        _kind.known_versions = _FirstOnesStay(_kind.known_versions)
+
+
+def check_header(path: str, size: int) -> None:
+    """Compare the end that the ROOT header states (fEND) with the size of the file.
+
+    Layout: magic 'root', int32 version, int32 fBEGIN, then fEND as int32, or int64 from version 1000000 on.
+
+    Raises:
+        UnreadableFileError: It is no ROOT file.
+        TruncatedFileError: It is shorter than its header says.
+        UnreachableFileError: It cannot be read now.
+    """
+    filesystem, name = file_system(path)
+    try:
+        with filesystem.open(name, "rb") as file:
+            head = file.read(20)
+    except Exception as cause:
+        if problem := remote_error(path, where="its header", cause=cause):
+            raise problem from cause
+        if not isinstance(cause, OSError):
+            raise
+        raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check its permissions.") from cause
+    if not head.startswith(b"root") or len(head) < 20:
+        raise UnreadableFileError(
+            f"{path} is not a ROOT file (it starts with {head[:4]!r}, a ROOT file with b'root'). "
+            f"Take it out of the sample's files, or correct the glob."
+        )
+    (version,) = struct.unpack_from(">i", head, 4)
+    (end,) = struct.unpack_from(">q" if version >= _BIG_FILE_VERSION else ">i", head, 12)
+    # A server may not report the size.
+    if 0 < size < end:
+        raise TruncatedFileError.at(path, expected=end, actual=size)

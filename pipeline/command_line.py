@@ -1,0 +1,167 @@
+"""What all commands share: the options, the way from a function to a command, and the lines of a result."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+from rich.markup import escape
+
+from pipeline.config import LoadedConfig, load, load_config
+from pipeline.configuration.credentials import shown_command
+from pipeline.errors import ConfigError
+from pipeline.terminal.exit_codes import Exit, err, guard, out
+
+if TYPE_CHECKING:
+    from pipeline.run_folder import RunFolder
+
+app = typer.Typer(
+    name="hep-pipeline",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+ConfigOption = Annotated[
+    str,
+    typer.Option("--config", "-c", help="A YAML file, or the name of a shipped config.", envvar="HEP_PIPELINE_CONFIG"),
+]
+#: Values for `--set`, split as by a shell. Values of the command line come later and take precedence.
+SET_VARIABLE: Final = "HEP_PIPELINE_SET"
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="A.B=C", help=f"Override a config value; may be given often. Also: {SET_VARIABLE}='A=B C=D'."
+    ),
+]
+WaitOption = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        min=0,
+        envvar="HEP_PIPELINE_WAIT",
+        show_default="refuse at once",
+        help="Time to wait for another run on the run folder to end (inf: no limit).",
+    ),
+]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Run even if up to date.")]
+ExitCodeOption = Annotated[
+    bool, typer.Option("--exit-code", help=f"End with exit code {Exit.NOTHING_TO_DO:d} if there was nothing to do.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+class Asked(NamedTuple):
+    """The options that all commands share."""
+
+    config: str
+    overrides: list[str]
+    wait: float = 0.0
+
+    def plus(self, key: str, value: object) -> Asked:
+        """The same options with one more override, unless its value is None."""
+        return self if value is None else self._replace(overrides=[*self.overrides, f"{key}={value}"])
+
+    def run_folder(self) -> RunFolder:
+        """The run folder of this config; this writes nothing."""
+        from pipeline.run_folder import RunFolder
+
+        return RunFolder(load_config(self.config, self.overrides), err, wait=self.wait)
+
+    def loaded(self) -> LoadedConfig:
+        """The config with the sources of its values."""
+        return load(self.config, self.overrides)
+
+    def typed(self, *words: str) -> str:
+        """The command line, without secrets."""
+        changes = (f"--set {shlex.quote(each)}" for each in shown_command(self.overrides))
+        return " ".join(["python -m pipeline", *words, "--config", self.config, *changes])
+
+
+def version(asked: bool) -> None:
+    """Print the version and exit, if asked."""
+    if asked:
+        from pipeline.runs.provenance import code_version, release
+
+        say(f"hep-pipeline {release()}, {code_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def app_options(
+    _: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """ROOT files in, trained and evaluated event classifiers out."""
+
+
+def command(
+    work: Callable[..., None], *, moved: Mapping[str, str] | None = None, waits: bool = True
+) -> Callable[..., None]:
+    """Make a command of a function: its name is the command's, its docstring the help. Returns the function unchanged.
+
+    Args:
+        work: The function. Its first argument is `Asked`, the options that all commands share; the others are its own.
+        moved: Former options, and what to type now. Help hides them; using one is an error.
+        waits: Whether the command may have to wait for another one.
+    """
+    moved = moved or {}
+
+    def run(
+        config: ConfigOption = "demo",
+        overrides: SetOption = None,
+        wait: WaitOption = 0.0,
+        debug: DebugOption = False,
+        **own: Any,
+    ) -> None:
+        options = {name: value for name, value in own.items() if f"--{name}" not in moved}
+        guard(lambda: work(Asked(config, [*_set_by_environment(), *(overrides or [])], wait), **options), debug=debug)
+
+    _, *options = inspect.signature(work, eval_str=True).parameters.values()
+    options += [_moved_option(f"{work.__name__} {old}", new) for old, new in moved.items()]
+    *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
+    shared = [each for each in shared if waits or each.name != "wait"]
+    options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*options, *shared)]
+    run.__name__, run.__doc__ = work.__name__, work.__doc__
+    # Typer reads both.
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in options}
+    app.command()(run)
+    return work
+
+
+def _set_by_environment() -> list[str]:
+    given = os.environ.get(SET_VARIABLE, "")
+    try:
+        return shlex.split(given)
+    except ValueError as cause:
+        raise ConfigError(f"{SET_VARIABLE} (SET of make): {cause}. Quote as in a shell.") from None
+
+
+def _moved_option(spelling: str, new: str) -> inspect.Parameter:
+    option = spelling.split()[1]
+
+    def refuse(value: str | None) -> None:
+        if value is not None:
+            instead = f"python -m pipeline {new} {shlex.quote(value)}"
+            err.print(f"[bold red]error:[/] `{spelling}` has moved. Type `{escape(instead)}`, with the same options.")
+            raise typer.Exit(Exit.USAGE)
+
+    kind = Annotated[str | None, typer.Option(option, hidden=True, callback=refuse)]
+    return inspect.Parameter(option[2:], inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=None)
+
+
+def say(*lines: object) -> None:
+    """Print lines of a command's result."""
+    for line in lines:
+        out.print(str(line), markup=False)
+
+
+def say_json(content: object) -> None:
+    """Print a command's result as JSON."""
+    out.print_json(json.dumps(content, ensure_ascii=False))
