@@ -33,16 +33,16 @@ def _lines(content: Any, keys: Keys, loaded: LoadedConfig) -> Iterator[str]:
 
 def as_json(loaded: LoadedConfig) -> dict[str, dict[str, Any]]:
     """Value and source of each dotted key."""
-    return dict(_items(redact_all(loaded.config.model_dump(mode="json")), (), loaded))
+    values = _values(redact_all(loaded.config.model_dump(mode="json")), ())
+    return {".".join(map(str, keys)): {"value": value, "source": loaded.source(keys)} for keys, value in values}
 
 
-def _items(content: Any, keys: Keys, loaded: LoadedConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+def _values(content: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:
     for key, value in content.items() if isinstance(content, dict) else enumerate(content):
-        place = (*keys, key)
         if _has_parts(value):
-            yield from _items(value, place, loaded)
+            yield from _values(value, (*keys, key))
         else:
-            yield ".".join(map(str, place)), {"value": value, "source": loaded.source(place)}
+            yield (*keys, key), value
 
 
 def _has_parts(value: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from training.gridsearch.settings import GridSearchSettings
 from training.random_streams import random_stream
@@ -28,11 +28,6 @@ class Trial(NamedTuple):
             '50-20-10_batch-64_rate-0.001_epochs-20'
         """
         return f"{SearchJob.of(self).key}_epochs-{self.epochs}"
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """From `_asdict()` through JSON."""
-        return cls(**{**content, "hidden": tuple(content["hidden"])})
 
 
 class SearchJob(NamedTuple):

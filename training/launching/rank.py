@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from training.loop.records import DiskFiles
 from training.loop.scalars import FOLDER, TensorBoardScalars
 from training.loop.summary import write_summary
 from training.loop.trainer import Progress, Trainer
+from training.loop.watchdog import Watchdog
 from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.threads import use_threads
@@ -66,19 +67,12 @@ class RunSpec(NamedTuple):
         return cls(workload, TrainSettings(**content["train"]), resolved(content["out_dir"]))
 
 
-class Watched(Protocol):
-    """Something that checks a worker's meter from time to time."""
-
-    def watch(self, meter: Meter) -> None:
-        """Begin to check this meter."""
-
-
 def train(
     spec: RunSpec,
     transport: Transport,
     *,
     on_progress: Callable[[Progress], None] | None,
-    watchdog: Watched | None = None,
+    watchdog: Watchdog | None = None,
 ) -> None:
     """Train on this rank; resumes from the newest checkpoint of the same settings in `spec.out_dir`.
 

@@ -26,7 +26,7 @@ class Reader(Protocol):
         """
         ...
 
-    def prefetch(self, share: Share) -> None:
+    def prefetch(self, share: Share) -> None:  # noqa: ARG002 - most need none
         """Begin to read a share, which the next call of `train_batches` asks for; nothing, if most is in memory."""
         return
 

@@ -103,9 +103,8 @@ def test_an_impossible_grid_is_refused(chosen: dict[str, Any], message: str) -> 
         GridSearchSettings.model_validate(chosen)
 
 
-def test_a_trial_survives_json() -> None:
+def test_a_trial_has_a_name() -> None:
     trial = Trial((50, 20), 64, 0.003, 20)
-    assert Trial.from_json({**trial._asdict(), "hidden": [50, 20]}) == trial
     assert trial.key == "50-20_batch-64_rate-0.003_epochs-20"
 
 
