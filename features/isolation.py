@@ -5,8 +5,9 @@ For a particle p and the candidates of one kind (tracks, photons or neutral hadr
     I(p) = 1 / pT(p) * sum of pT(q) over all q of the kind, q not p, with Delta R(p, q) < cone
 
 Source: CERN's published definition (cerndb/SparkDLTrigger, `PFIso`), corrected: azimuths are wrapped to (-pi, pi], and
-no particle counts in its own cone. `as_published` gives the numbers of the published code. `features.isolation_grid`
-computes the same numbers from the pairs of neighbouring cells only.
+no particle counts in its own cone. `as_published` gives the numbers of the published code: azimuths unwrapped, every
+candidate in its own cone, and 1 subtracted from the isolation from tracks of all candidates, whatever their kind.
+`features.isolation_grid` computes those of all candidates.
 """
 
 from __future__ import annotations
@@ -22,37 +23,6 @@ from features.kinematics import delta_phi
 TRACK: Final = 0
 PHOTON: Final = 1
 NEUTRAL: Final = 2
-
-
-def isolations(candidates: Candidates, cone: float, *, as_published: bool = False) -> Floats:
-    """Isolation of every candidate of an event from tracks, photons and neutral hadrons, as a plain sum over pairs.
-
-    Args:
-        candidates: All candidates of the event.
-        cone: Radius in Delta R.
-        as_published: Leave azimuths unwrapped, count every candidate in its own cone, and subtract 1 from the isolation
-            from tracks of all candidates, whatever their kind.
-
-    Returns:
-        (num_candidates, 3).
-
-    Examples:
-        >>> event = Candidates(np.array([0, 1]), np.array([2.0, 4.0]), np.zeros(2), np.array([3.1, -3.1]))
-        >>> isolations(event, 0.3).tolist()
-        [[0.0, 2.0, 0.0], [0.5, 0.0, 0.0]]
-        >>> isolations(event, 0.3, as_published=True).tolist()
-        [[0.0, 0.0, 0.0], [-1.0, 1.0, 0.0]]
-    """
-    kind, pt, eta, phi = candidates
-    dphi = phi[:, None] - phi if as_published else delta_phi(phi[:, None], phi)
-    inside = np.hypot(eta[:, None] - eta, dphi) < cone
-    if not as_published:
-        np.fill_diagonal(inside, val=False)
-    sums = np.stack([inside[:, kind == each] @ pt[kind == each] for each in (TRACK, PHOTON, NEUTRAL)], axis=1)
-    relative: Floats = sums / pt[:, None]
-    if as_published:
-        relative[:, TRACK] -= 1.0
-    return relative
 
 
 class Candidates(NamedTuple):

@@ -1,4 +1,4 @@
-"""All isolations of an event: the numbers of `features.isolation.isolations` from pairs of neighbouring cells only.
+"""All isolations of an event, as `features.isolation` defines them, from pairs of neighbouring cells only.
 
 An event's candidates are sorted into a grid. Its cells are at least as wide as the cone, so that a cone touches three
 by three cells: about fifteen candidates instead of all seven hundred. Every pair is computed once.
@@ -40,7 +40,7 @@ class CandidateGrid(NamedTuple):
 
 @compiled
 def relative_isolations(candidates: Candidates, cone: float, as_published: bool) -> Floats:
-    """Isolations (num_candidates, 3); see `features.isolation.isolations`.
+    """Isolation of every candidate of an event from tracks, photons and neutral hadrons; (num_candidates, 3).
 
     Examples:
         >>> event = Candidates(np.array([0, 1]), np.array([2.0, 4.0]), np.zeros(2), np.array([3.1, -3.1]))

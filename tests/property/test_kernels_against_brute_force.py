@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from features.arrays import Floats
 from features.columns import MAX_PARTICLES, NUM_CORE, PARTICLE_COLUMNS
-from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates, isolations
+from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates
 from features.isolation_grid import relative_isolations
+from features.kinematics import delta_phi
 from features.low_level import CORE, highest_pt, sorted_by
 from features.matrices import features_of, matrices_of, of_columns
 from features.mixing_pass import PickedRows, gathered
@@ -34,6 +36,20 @@ def candidates(seed: int, *, spread: float, within_pi: bool) -> Candidates:
     if not within_pi:
         phi += rng.choice([-2, 0, 2, 4], count) * math.pi
     return Candidates(np.sort(rng.integers(0, 3, count)), rng.uniform(0.5, 50, count), eta, phi)
+
+
+def isolations(event: Candidates, cone: float, *, as_published: bool) -> Floats:
+    """Isolation of every candidate as a plain sum over all pairs."""
+    kind, pt, eta, phi = event
+    dphi = phi[:, None] - phi if as_published else delta_phi(phi[:, None], phi)
+    inside = np.hypot(eta[:, None] - eta, dphi) < cone
+    if not as_published:
+        np.fill_diagonal(inside, val=False)
+    sums = np.stack([inside[:, kind == each] @ pt[kind == each] for each in (TRACK, PHOTON, NEUTRAL)], axis=1)
+    relative: Floats = sums / pt[:, None]
+    if as_published:
+        relative[:, TRACK] -= 1.0
+    return relative
 
 
 def on_edge(event: Candidates, cone: float, *, as_published: bool) -> np.ndarray:
