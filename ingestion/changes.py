@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -55,8 +54,11 @@ def file_digest(path: Path) -> str:
     Raises:
         OSError: It cannot be read.
     """
+    digest = xxhash.xxh3_128()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _recognised(info: FileInfo, before: FileInfo | None) -> FileInfo:
