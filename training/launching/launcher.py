@@ -90,7 +90,6 @@ def launch_all(
     *,
     on_progress: Callable[[int, Progress], None],
     on_loss: Callable[[str], None] = lambda _: None,
-    hosts: Hosts = no_hosts,
 ) -> None:
     """Train several runs, one after the other, in ranks that start only once, since a start takes seconds.
 
@@ -101,7 +100,6 @@ def launch_all(
         folder: Folder of the ranks' log and errors.
         on_progress: Called with the number of a run and the progress of rank 0 in it.
         on_loss: Called with a sentence when a rank is lost and all start again.
-        hosts: As in `launch`.
 
     Raises:
         TrainingError: As in `launch`; the message names the run.
@@ -116,7 +114,7 @@ def launch_all(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "losses.jsonl").unlink(missing_ok=True)
     summaries = [spec.out_dir / "summary.json" for spec in specs]
-    job = _Job(folder, folder / "runs.json", settings, hosts, summaries)
+    job = _Job(folder, folder / "runs.json", settings, no_hosts, summaries)
     current = 0
 
     def choose() -> bool:
