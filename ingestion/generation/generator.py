@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import awkward as ak
 import numpy as np
@@ -23,9 +23,6 @@ from ingestion.generation.lepton_filter import passes
 from ingestion.generation.particles import Floats, Integers, StableParticles, pseudorapidity
 from ingestion.generation.repeated_decays import Versions, decayed_often
 from ingestion.generation.settings import HeavyFlavourSettings, LeptonFilterSettings
-
-if TYPE_CHECKING:
-    from ingestion.generation.early_filter import EarlyFilter
 
 #: Pythia allows seeds from 1 to this one.
 LAST_SEED: Final = 900_000_000
@@ -104,9 +101,9 @@ class Generator:
         own = [f"Beams:eCM = {energy_tev * 1000}", "Print:quiet = on", "Random:setSeed = on", f"Random:seed = {seed}"]
         if heavy_flavour is not None:
             own.append("HadronLevel:all = off")
-        is_early = heavy_flavour is None and self._filter.min_pt > 0 and self._filter.thinning > 1
-        self._early = _early_filter(self._filter, seed) if is_early else None
-        self._pythia = _pythia([*lines, *own, f"Check:abortIfVeto = {'on' if is_early else 'off'}"], self._early)
+        is_thinned = self._filter.min_pt > 0 and self._filter.thinning > 1
+        self._early = _early_filter(self._filter, heavy_flavour, seed) if is_thinned else None
+        self._pythia = _pythia([*lines, *own, "Check:abortIfVeto = on"], self._early)
         self._generated = 0
         self._completed = 0
         self._weight = 0.0
@@ -144,8 +141,8 @@ class Generator:
         self._count_completed(len(events))
         if self._early is None:
             return block
-        given_up, followed = self._early.result()
-        self._generated += given_up + len(followed)
+        followed = self._early.followed()
+        self._generated += self._early.num_given_up() + len(followed)
         return joined([block, *map(self._followed, followed)])
 
     def _count_completed(self, number: int) -> None:
@@ -154,25 +151,26 @@ class Generator:
 
     def _followed(self, partons: Any) -> GeneratedBlock:
         """An event of those that are thinned: as many versions as the events that it stands for."""
-        found = decayed_often(self._pythia, partons, number=self._filter.thinning, lepton_filter=self._filter)
-        return _block_of(found, partons, float(found.passed))
+        found = decayed_often(
+            self._pythia, partons, hadronisations=1, decays=self._filter.thinning, lepton_filter=self._filter
+        )
+        return _block_of(found, partons, found.passed)
 
     def _enriched(self, enrichment: HeavyFlavourSettings) -> GeneratedBlock:
         """One generated event, or none if it does not pass."""
-        pythia = self._pythia
-        if not pythia.next():
-            return _EMPTY
-        self._count_completed(1)
-        if not any(
+        pythia, early = self._pythia, self._early
+        is_made = pythia.next()
+        self._count_completed(int(is_made))
+        self._generated += early.num_given_up() if early else 0
+        if not is_made or not any(
             each.idAbs() in _HEAVY and each.isFinal() and each.pT() > enrichment.min_quark_pt for each in pythia.event
         ):
             return _EMPTY
         partons = type(pythia.event)(pythia.event)
-        found = Versions(None, 0)
-        for _ in range(enrichment.hadronisations):
-            new = decayed_often(pythia, partons, number=enrichment.decays, lepton_filter=self._filter)
-            found = Versions(found.kept or new.kept, found.passed + new.passed)
-        return _block_of(found, partons, found.passed / (enrichment.hadronisations * enrichment.decays))
+        hadronisations, decays = enrichment.hadronisations, enrichment.decays
+        found = decayed_often(pythia, partons, hadronisations=hadronisations, decays=decays, lepton_filter=self._filter)
+        stands_for = self._filter.thinning if early and early.is_thinned else 1
+        return _block_of(found, partons, stands_for * found.passed / (hadronisations * decays))
 
 
 def _block_of(found: Versions, partons: Any, weight: float) -> GeneratedBlock:
@@ -233,13 +231,16 @@ def joined(blocks: list[GeneratedBlock]) -> GeneratedBlock:
     return GeneratedBlock(particles, quarks, np.concatenate([block.weights for block in blocks]))
 
 
-def _early_filter(settings: LeptonFilterSettings, seed: int) -> EarlyFilter:
-    from ingestion.generation.early_filter import EarlyFilter  # noqa: PLC0415 - needs the extra `simulate`
+def _early_filter(settings: LeptonFilterSettings, heavy_flavour: HeavyFlavourSettings | None, seed: int) -> Any:
+    from ingestion.generation import early_filter  # noqa: PLC0415 - needs the extra `simulate`
 
-    return EarlyFilter(settings, np.random.default_rng([seed, 1]))
+    rng = np.random.default_rng([seed, 1])
+    if heavy_flavour is None:
+        return early_filter.EarlyLeptonFilter(settings, rng)
+    return early_filter.EarlyQuarkFilter(heavy_flavour, settings.thinning, rng)
 
 
-def _pythia(lines: list[str], early: EarlyFilter | None) -> Any:
+def _pythia(lines: list[str], early: Any) -> Any:
     import pythia8mc  # noqa: PLC0415 - the extra `simulate`
 
     os.environ.setdefault(_DATA, str(_data_folder(Path(pythia8mc.__file__))))

@@ -1,11 +1,11 @@
-"""Hadronises partons once and draws the decays of taus and heavy hadrons many times.
+"""Hadronises an event several times and draws the decays of taus and heavy hadrons many times.
 
 The first version that passes the lepton filter is kept; the share of versions that pass is what a weight is made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -28,35 +28,54 @@ class Versions(NamedTuple):
     """Number of versions that pass."""
 
 
-def decayed_often(pythia: Any, partons: Any, *, number: int, lepton_filter: LeptonFilterSettings) -> Versions:
-    """Hadronise an event once and decay its taus and heavy hadrons many times.
-
-    Only those that are hard enough for a lepton above the threshold decay in each version. The others, and the rest of
-    the event, are looked at where there is such a lepton.
+def decayed_often(
+    pythia: Any, partons: Any, *, hadronisations: int, decays: int, lepton_filter: LeptonFilterSettings
+) -> Versions:
+    """Hadronise an event several times, and decay its taus and heavy hadrons many times in each.
 
     Args:
         pythia: The generator; its event record is overwritten.
         partons: Event record before hadronisation.
-        number: Number of versions.
+        hadronisations: How often it is hadronised.
+        decays: Number of versions of each hadronisation.
         lepton_filter: The filter.
     """
-    pythia.event = partons
-    _switch_decays(pythia, on=False)
-    is_made = pythia.forceHadronLevel()
-    _switch_decays(pythia, on=True)
-    if not is_made:
-        return Versions(None, 0)
-    event = pythia.event
-    size, least = event.size(), lepton_filter.min_pt
-    final = [place for place in range(1, size) if event[place].isFinal()]
-    codes = [event[place].idAbs() for place in final]
-    decaying = [place for place, code in zip(final, codes, strict=True) if code in _DECAYING]
-    hard = [place for place in decaying if event[place].pT() > least]
-    leptons = [place for place, code in zip(final, codes, strict=True) if code in LEPTONS]
-    has_lepton = least == 0 or any(event[place].pT() > least for place in leptons)
+    # Hadronisation leaves these as they are; all other stable particles come after the partons.
+    colourless = [place for place, each in enumerate(partons) if each.isFinal() and each.colType() == 0]
+    found = Versions(None, 0)
+    for _ in range(hadronisations):
+        pythia.event = partons
+        _switch_decays(pythia, on=False)
+        is_made = pythia.forceHadronLevel()
+        _switch_decays(pythia, on=True)
+        if is_made:
+            places = [*colourless, *range(partons.size(), pythia.event.size())]
+            new = _versions(pythia, places, decays, lepton_filter)
+            found = Versions(found.kept or new.kept, found.passed + new.passed)
+    return found
+
+
+def _versions(pythia: Any, places: list[int], number: int, lepton_filter: LeptonFilterSettings) -> Versions:
+    """Decay the current event many times.
+
+    Particles decay in each version if they are hard enough for a lepton above the threshold. The others, and the rest of
+    the event, are looked at where there is such a lepton.
+    """
+    event, least = pythia.event, lepton_filter.min_pt
+    size = event.size()
+    stable, hard, soft, has_lepton = [], [], [], least == 0
+    for place in places:
+        each = event[place]
+        if not each.isFinal():
+            continue
+        code = each.idAbs()
+        if code in _DECAYING:
+            (hard if each.pT() > least else soft).append(place)
+        else:
+            stable.append(place)
+            has_lepton = has_lepton or (code in LEPTONS and each.pT() > least)
     if not has_lepton and not hard:
         return Versions(None, 0)
-    soft = [place for place in decaying if place not in hard]
     rest: StableParticles | None = None
     kept: StableParticles | None = None
     passed = 0
@@ -68,8 +87,8 @@ def decayed_often(pythia: Any, partons: Any, *, number: int, lepton_filter: Lept
             event[place].statusPos()
         if has_lepton or _has_lepton(event, range(size, event.size()), least):
             pythia.moreDecays()
-            rest = rest or _particles(event, (place for place in final if place not in decaying))
-            made = _particles(event, (place for place in range(size, event.size()) if event[place].isFinal()))
+            rest = rest or _particles(event, stable)
+            made = _particles(event, [place for place in range(size, event.size()) if event[place].isFinal()])
             found = StableParticles(
                 np.array([0, len(rest.pid) + len(made.pid)]),
                 *(np.concatenate([one, other]) for one, other in zip(rest[1:], made[1:], strict=True)),
@@ -77,7 +96,7 @@ def decayed_often(pythia: Any, partons: Any, *, number: int, lepton_filter: Lept
             if passes(found, lepton_filter)[0]:
                 kept, passed = kept or found, passed + 1
         event.popBack(event.size() - size)
-        for place in decaying:
+        for place in (*hard, *soft):
             event[place].statusPos()
             event[place].daughters(0, 0)
     return Versions(kept, passed)
@@ -88,13 +107,13 @@ def _switch_decays(pythia: Any, *, on: bool) -> None:
         pythia.particleData.mayDecay(code, on)
 
 
-def _has_lepton(event: Any, places: Iterable[int], least: float) -> bool:
+def _has_lepton(event: Any, places: Sequence[int], least: float) -> bool:
     return any(
         event[place].idAbs() in LEPTONS and event[place].isFinal() and event[place].pT() > least for place in places
     )
 
 
-def _particles(event: Any, places: Iterable[int]) -> StableParticles:
+def _particles(event: Any, places: Sequence[int]) -> StableParticles:
     """Particles of Pythia's record as one event."""
     rows = [[getattr(each, name)() for name in _FIELDS] for each in map(event.__getitem__, places)]
     columns = np.array(rows).reshape(-1, len(_FIELDS)).T
