@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ingestion.generation import parameters
+from ingestion.generation.loops import compiled
 from ingestion.generation.particles import Floats, Integers
 
 _MAX_ETA: Final = 5.0
@@ -89,7 +89,7 @@ def _flow(
     hits = Hits(*(column[np.abs(hits.eta) < _MAX_ETA] for column in hits))
     keys = tower_of(hits.event, hits.eta, hits.phi, segments)
     track_keys = tower_of(*tracks.hits[:3], segments)
-    towers, place = np.unique(np.concatenate([keys, track_keys]), return_inverse=True)
+    towers, place = _distinct(np.concatenate([keys, track_keys]), 360 * len(segments.around))
     hit_place, track_place = place[: len(keys)], place[len(keys) :]
     event, low_eta, high_eta, low_phi, high_phi = _borders(towers, segments)
     middle = 0.5 * (low_eta + high_eta)
@@ -121,6 +121,27 @@ def tower_of(event: Integers, eta: Floats, phi: Floats, segments: Segments) -> I
     return towers
 
 
+@compiled
+def _distinct(keys: Integers, per_event: int) -> tuple[Integers, Integers]:
+    """Distinct numbers of towers in order of the events, and the place of each key among them."""
+    towers, place = np.empty_like(keys), np.empty_like(keys)
+    # Keys of an event in one row: those of hits come before those of tracks.
+    order = np.argsort(keys // per_event, kind="mergesort")
+    place_of, first, found, event = np.full(per_event, -1), 0, 0, -1
+    for each in order:
+        if keys[each] // per_event != event:
+            for tower in towers[first:found]:
+                place_of[tower % per_event] = -1
+            first, event = found, keys[each] // per_event
+        column = keys[each] % per_event
+        if place_of[column] < 0:
+            place_of[column] = found
+            towers[found] = keys[each]
+            found += 1
+        place[each] = place_of[column]
+    return towers[:found], place
+
+
 def _borders(towers: Integers, segments: Segments) -> tuple[Integers, Floats, Floats, Floats, Floats]:
     """Event, and edges in eta and phi, of towers."""
     rest, column = np.divmod(towers, 360)
@@ -128,10 +149,3 @@ def _borders(towers: Integers, segments: Segments) -> tuple[Integers, Floats, Fl
     width = 2 * np.pi / segments.around[row]
     low_phi = -np.pi + column * width
     return event, segments.edges[row], segments.edges[row + 1], low_phi, low_phi + width
-
-
-def joined_hits(*parts: Hits) -> Hits:
-    """Hits of several kinds, in order of the events."""
-    columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
-    order: NDArray[np.int64] = np.argsort(columns[0], kind="stable")
-    return Hits(*(column[order] for column in columns))

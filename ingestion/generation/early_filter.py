@@ -1,11 +1,11 @@
 """Gives up events early that would hardly pass the lepton filter, and keeps all weighted sums.
 
-It looks at an event where the showers have come down to some scale: what they do later hardly changes hard particles, but
-takes most of the time, with the further collisions of partons. Of the events without a promising particle, one in
+It looks at an event where the showers have come down to some scale. What they do later hardly changes hard particles,
+but takes most of the time, with the further collisions of partons. Of the events without a promising particle, one in
 `thinning` is followed, with that weight.
 
-Without heavy-flavour enrichment, promising is an electron or muon of the hard process that is near the thresholds; others
-pass only by the decay of a tau or heavy hadron, which is seldom. With it, a heavy quark well above the threshold.
+Promising is an electron or muon of the hard process that is near the thresholds. Others pass only by the decay of a tau
+or heavy hadron, which is seldom. With heavy-flavour enrichment it is a heavy quark well above the threshold.
 """
 
 from __future__ import annotations
