@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ingestion.generation.delphes_file import content_of, first_events, joined_collections, write_delphes
 from ingestion.generation.detector import simulate
@@ -33,8 +34,11 @@ from ingestion.generation.settings import ProcessSettings, SimulateSettings
 POOL: Final = "pile-up"
 #: Events of a part of the pool, and of a block that is detected at once.
 POOL_PART: Final = 500
-_BLOCK: Final = 25
+_BLOCK: Final = 50
 _MAX_PER_EVENT: Final = 20_000
+#: A particle of the pool from within this distance of the beam [mm], above this |eta|, reaches no calorimeter.
+_NEAR_MM: Final = 5.0
+_LOST_ETA: Final = 5.6
 #: Least time between two notes of a task about its progress.
 SECONDS_BETWEEN_NOTES = 1.0
 _NOTE: Final = ".events"
@@ -165,7 +169,7 @@ def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> 
                 break
     particles = joined(blocks).particles
     stop = int(particles.offsets[part.events])
-    visible = particles.visible[:stop]
+    visible = (particles.visible & ~_is_lost(particles))[:stop]
     counts = np.bincount(particles.event[:stop][visible], minlength=part.events)
     columns: dict[str, Any] = {
         name: np.asarray(getattr(particles, name)[:stop][visible], np.int32 if name == "pid" else np.float32)
@@ -180,6 +184,11 @@ def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> 
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _is_lost(particles: StableParticles) -> NDArray[np.bool_]:
+    """Which particles leave along the beam, wherever their collision is: beyond |eta| = 5 at the calorimeter."""
+    return (np.hypot(particles.x, particles.y) < _NEAR_MM) & (np.abs(particles.pz) > np.sinh(_LOST_ETA) * particles.pt)
 
 
 @lru_cache(maxsize=1)

@@ -49,8 +49,8 @@ def _arrivals(
     eta, phi, arrives = np.full(number, np.inf), np.zeros(number), np.zeros(number, np.bool_)
     for place in range(number):
         px, py, x, y, z = all_px[place], all_py[place], all_x[place], all_y[place], all_z[place]
-        pt = np.hypot(px, py)
-        if pt <= _LEAST_PT or abs(z) >= HALF_LENGTH_MM or np.hypot(x, y) >= RADIUS_MM:
+        pt = np.sqrt(px**2 + py**2)
+        if pt <= _LEAST_PT or abs(z) >= HALF_LENGTH_MM or x**2 + y**2 >= RADIUS_MM**2:
             continue
         ux, uy, slope = px / pt, py / pt, all_pz[place] / pt
         # Transverse path to the end of the volume.
@@ -66,16 +66,18 @@ def _arrivals(
             # From the centre of the circle to the particle, and the centre.
             rx, ry = -sign * radius * uy, sign * radius * ux
             cx, cy = x - rx, y - ry
-            distance = max(np.hypot(cx, cy), 1e-9)
+            distance = max(np.sqrt(cx**2 + cy**2), 1e-9)
             cosine = (RADIUS_MM**2 - distance**2 - radius**2) / (2 * distance * radius)
             if abs(cosine) <= 1:
                 # The angle at which the particle stands on its circle decreases for positive charges.
                 half = np.arccos(cosine)
                 toward = sign * np.arctan2(cx * ry - cy * rx, cx * rx + cy * ry)
-                turn = min((toward + half) % (2 * np.pi), (toward - half) % (2 * np.pi))
-                length = min(length, turn * radius)
+                ahead, behind = toward + half, toward - half
+                ahead += 2 * np.pi * (ahead < 0)
+                behind += 2 * np.pi * (behind < 0)
+                length = min(length, ahead * radius, behind * radius)
             cos, sin = np.cos(length / radius), -sign * np.sin(length / radius)
             x, y = cx + cos * rx - sin * ry, cy + sin * rx + cos * ry
-        eta[place] = np.arcsinh((z + slope * length) / np.hypot(x, y))
+        eta[place] = np.arcsinh((z + slope * length) / np.sqrt(x**2 + y**2))
         phi[place], arrives[place] = np.arctan2(y, x), True
     return eta, phi, arrives

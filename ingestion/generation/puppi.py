@@ -67,7 +67,7 @@ def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
     hard = np.flatnonzero(is_charged & ~is_pile_up)
     for region in _REGIONS:
         inside = np.flatnonzero((np.abs(eta) >= region.low) & (np.abs(eta) < region.high))
-        sources = hard if region.charged else np.arange(len(pt))
+        sources = hard if region.charged else np.flatnonzero(np.abs(eta) >= region.low - _CONE)
         value = _metric(
             *(column[inside] for column in (event, eta, phi)), *(column[sources] for column in (event, eta, phi, pt))
         )
