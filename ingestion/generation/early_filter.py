@@ -18,11 +18,11 @@ import pythia8mc
 from ingestion.generation.settings import HeavyFlavourSettings, LeptonFilterSettings
 
 #: Transverse momentum of the evolution at which leptons are looked at, and heavy quarks, which may come late [GeV].
-_LEPTON_SCALE: Final = 8.0
+_LEPTON_SCALE: Final = 6.0
 _QUARK_SCALE: Final = 5.0
 #: How much a lepton may miss the thresholds there, in transverse momentum [GeV] and pseudorapidity. Of 2,500 ttbar and
-#: W+jets events that pass, none missed more at 10 GeV; such events would have large weights.
-_MARGIN_PT: Final = 8.0
+#: W+jets events that pass, two missed more at 10 GeV; such events have the weight `thinning`.
+_MARGIN_PT: Final = 5.0
 _MARGIN_ETA: Final = 0.3
 #: A quark promises a lepton if its transverse momentum is this much of the threshold.
 _PROMISING: Final = 1.5
