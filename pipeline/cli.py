@@ -32,6 +32,33 @@ def stage_command(name: str, words: str, *, moved: Mapping[str, str] | None = No
     command(work, moved=moved)
 
 
+def optional_stage_command(name: str, words: str, *, if_asked: str) -> None:
+    """Make the command of a stage that only some configs want.
+
+    Args:
+        name: The stage.
+        words: What it does.
+        if_asked: The config key that asks for it.
+    """
+
+    def work(
+        asked: Asked,
+        if_wanted: Annotated[bool, typer.Option("--if-wanted", help="Run only if the config asks for it.")] = False,
+        force: ForceOption = False,
+        exit_code: ExitCodeOption = False,
+    ) -> None:
+        from pipeline.stages.table import STAGE_OF
+
+        if if_wanted and not STAGE_OF[name].is_wanted(asked.run_folder().config):
+            say(f"{name}: not wanted ({if_asked} does not ask for it)")
+            _end(did=False, exit_code=exit_code)
+        else:
+            _run(asked, name, force=force, exit_code=exit_code)
+
+    work.__name__, work.__doc__ = name, words
+    command(work)
+
+
 def _run(asked: Asked, *names: str, force: bool, exit_code: bool) -> None:
     from pipeline.commands.run import run
 
@@ -71,28 +98,20 @@ def run(
         run(asked.run_folder(), until=until, force=force)
 
 
-stage_command(
-    "simulate", "Make events: generator, pile-up and a fast detector to ROOT files (Spark; extra `simulate`)."
+optional_stage_command(
+    "simulate",
+    "Make events: generator, pile-up and a fast detector to ROOT files (Spark; extra `simulate`).",
+    if_asked="simulate.processes",
 )
 stage_command("ingest", "ROOT files to events Parquet (Spark and uproot).")
 stage_command("features", "Events to high- and low-level features, split and mixed (Spark).")
 
 
-@command
-def gridsearch(
-    asked: Asked,
-    if_wanted: Annotated[
-        bool, typer.Option("--if-wanted", help="Run only if model.hlf.from_gridsearch is true.")
-    ] = False,
-    force: ForceOption = False,
-    exit_code: ExitCodeOption = False,
-) -> None:
-    """Try perceptrons on high-level features by cross-validation (Spark)."""
-    if if_wanted and not asked.run_folder().config.model.searched:
-        say("gridsearch: not wanted (model.hlf.from_gridsearch is false)")
-        _end(did=False, exit_code=exit_code)
-    else:
-        _run(asked, "gridsearch", force=force, exit_code=exit_code)
+optional_stage_command(
+    "gridsearch",
+    "Try perceptrons on high-level features by cross-validation (Spark).",
+    if_asked="model.hlf.from_gridsearch",
+)
 
 
 @partial(command, moved={"--compare": "compare"})

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ingestion.generation import parameters
+from ingestion.generation.loops import compiled
 from ingestion.generation.particles import Floats, Integers
 
 _MAX_ETA: Final = 5.0
@@ -89,7 +89,8 @@ def _flow(
     hits = Hits(*(column[np.abs(hits.eta) < _MAX_ETA] for column in hits))
     keys = tower_of(hits.event, hits.eta, hits.phi, segments)
     track_keys = tower_of(*tracks.hits[:3], segments)
-    towers, place = np.unique(np.concatenate([keys, track_keys]), return_inverse=True)
+    order = np.argsort(np.concatenate([hits.event, tracks.hits.event]), kind="stable")
+    towers, place = _distinct(np.concatenate([keys, track_keys]), order, 360 * len(segments.around))
     hit_place, track_place = place[: len(keys)], place[len(keys) :]
     event, low_eta, high_eta, low_phi, high_phi = _borders(towers, segments)
     middle = 0.5 * (low_eta + high_eta)
@@ -112,13 +113,39 @@ def _flow(
     return Flow(neutral, scale[track_place])
 
 
+@compiled
+def _tower_of(event: Integers, eta: Floats, phi: Floats, edges: Floats, around: Integers) -> Integers:
+    towers = np.empty(len(event), np.int64)
+    for place in range(len(event)):
+        row = min(max(np.searchsorted(edges, eta[place]) - 1, 0), len(around) - 1)
+        column = min(int((phi[place] + np.pi) / (2 * np.pi) * around[row]), around[row] - 1)
+        towers[place] = (event[place] * len(around) + row) * 360 + column
+    return towers
+
+
 def tower_of(event: Integers, eta: Floats, phi: Floats, segments: Segments) -> Integers:
     """One number per event and tower, in the order of the events; |eta| is below 5."""
-    row = np.clip(np.searchsorted(segments.edges, eta) - 1, 0, len(segments.around) - 1)
-    around = segments.around[row]
-    column = np.minimum(((phi + np.pi) / (2 * np.pi) * around).astype(np.int64), around - 1)
-    towers: Integers = (event * len(segments.around) + row) * 360 + column
-    return towers
+    return _tower_of(event, eta, phi, *segments)
+
+
+@compiled
+def _distinct(keys: Integers, order: Integers, per_event: int) -> tuple[Integers, Integers]:
+    """Distinct numbers of towers, and the place of each key among them; `order` is that of the events."""
+    towers, place, place_of = np.empty_like(keys), np.empty_like(keys), np.full(per_event, -1)
+    first = found = begin = 0
+    for each in order:
+        if keys[each] >= begin + per_event:
+            # Another event: forget the towers of the one before.
+            for tower in towers[first:found]:
+                place_of[tower - begin] = -1
+            first, begin = found, keys[each] // per_event * per_event
+        column = keys[each] - begin
+        if place_of[column] < 0:
+            place_of[column] = found
+            towers[found] = keys[each]
+            found += 1
+        place[each] = place_of[column]
+    return towers[:found], place
 
 
 def _borders(towers: Integers, segments: Segments) -> tuple[Integers, Floats, Floats, Floats, Floats]:
@@ -128,10 +155,3 @@ def _borders(towers: Integers, segments: Segments) -> tuple[Integers, Floats, Fl
     width = 2 * np.pi / segments.around[row]
     low_phi = -np.pi + column * width
     return event, segments.edges[row], segments.edges[row + 1], low_phi, low_phi + width
-
-
-def joined_hits(*parts: Hits) -> Hits:
-    """Hits of several kinds, in order of the events."""
-    columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
-    order: NDArray[np.int64] = np.argsort(columns[0], kind="stable")
-    return Hits(*(column[order] for column in columns))

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingestion.generation.errors import GenerationError
-from ingestion.generation.lepton_filter import LEPTONS, passes
+from ingestion.generation.lepton_filter import passes
 from ingestion.generation.particles import Floats, Integers, StableParticles, pseudorapidity
+from ingestion.generation.repeated_decays import Versions, decayed_often
 from ingestion.generation.settings import HeavyFlavourSettings, LeptonFilterSettings
 
 #: Pythia allows seeds from 1 to this one.
@@ -29,12 +30,10 @@ _MB_TO_PB: Final = 1e9
 #: Where Pythia looks for its data, and their place below a prefix.
 _DATA: Final = "PYTHIA8DATA"
 _XML: Final = Path("share", "Pythia8", "xmldoc")
-_BATCH: Final = 50
+_BATCH: Final = 100
 #: Charm and bottom quarks above this transverse momentum may give a jet its flavour [GeV].
 _MIN_PARTON_PT: Final = 10.0
-#: Ground states of charm and bottom hadrons.
-_WEAKLY_DECAYING: Final = frozenset({411, 421, 431, 4122, 4132, 4232, 4332, 511, 521, 531, 541, 5122, 5132, 5232, 5332})
-_FIELDS: Final = ("id", "px", "py", "pz", "e", "xProd", "yProd", "zProd")
+_HEAVY: Final = (4, 5)
 
 
 class HeavyQuarks(NamedTuple):
@@ -97,13 +96,16 @@ class Generator:
         lepton_filter: LeptonFilterSettings | None = None,
         heavy_flavour: HeavyFlavourSettings | None = None,
     ) -> None:
-        self._filter = lepton_filter
+        self._filter = lepton_filter or LeptonFilterSettings(min_pt=0)
         self._enrichment = heavy_flavour
         own = [f"Beams:eCM = {energy_tev * 1000}", "Print:quiet = on", "Random:setSeed = on", f"Random:seed = {seed}"]
         if heavy_flavour is not None:
             own.append("HadronLevel:all = off")
-        self._pythia = _pythia([*lines, *own])
+        is_thinned = self._filter.min_pt > 0 and self._filter.thinning > 1
+        self._early = _early_filter(self._filter, heavy_flavour, seed) if is_thinned else None
+        self._pythia = _pythia([*lines, *own, "Check:abortIfVeto = on"], self._early)
         self._generated = 0
+        self._completed = 0
         self._weight = 0.0
 
     @property
@@ -113,8 +115,15 @@ class Generator:
 
     def tally(self) -> Tally:
         """What was done so far; the cross-section becomes more precise with every event."""
+        if self._early is not None and self._completed == 0:
+            # Pythia knows no cross-section before the first event that is not given up.
+            self._early.is_on = False
+            self._count_completed(int(self._pythia.next()))
+            self._early.is_on = True
         info = self._pythia.infoPython()
-        return Tally(self._generated, self._weight, info.sigmaGen() * _MB_TO_PB, info.sigmaErr() * _MB_TO_PB)
+        # Events that the early filter gives up are missing in Pythia's cross-section.
+        before = _MB_TO_PB * self._generated / max(self._completed, 1)
+        return Tally(self._generated, self._weight, info.sigmaGen() * before, info.sigmaErr() * before)
 
     def blocks(self) -> Iterator[GeneratedBlock]:
         """Blocks of events that pass the filter, without end; a block may be empty."""
@@ -124,99 +133,53 @@ class Generator:
             yield block
 
     def _batch(self) -> GeneratedBlock:
-        events = self._pythia.nextBatch(_BATCH)
-        # Pythia gives up some events; they do not count.
-        self._generated += len(events)
-        particles, quarks = _of_records(events)
-        if self._filter is None:
-            return GeneratedBlock(particles, quarks, np.ones(particles.num_events))
+        # Of an event that is given up, by us or by Pythia, there is nothing.
+        events = ak.drop_none(self._pythia.nextBatch(_BATCH, "none"), axis=0)
+        particles, quarks = _of_records(events) if len(events) else _EMPTY[:2]
         kept = np.flatnonzero(passes(particles, self._filter))
-        return GeneratedBlock(*_chosen(particles, quarks, kept), np.ones(len(kept)))
+        block = GeneratedBlock(*_chosen(particles, quarks, kept), np.ones(len(kept)))
+        self._count_completed(len(events))
+        if self._early is None:
+            return block
+        followed = self._early.followed()
+        self._generated += self._early.num_given_up() + len(followed)
+        return joined([block, *map(self._followed, followed)])
+
+    def _count_completed(self, number: int) -> None:
+        self._completed += number
+        self._generated += number
+
+    def _followed(self, partons: Any) -> GeneratedBlock:
+        """An event of those that are thinned: as many versions as the events that it stands for."""
+        found = decayed_often(
+            self._pythia, partons, hadronisations=1, decays=self._filter.thinning, lepton_filter=self._filter
+        )
+        return _block_of(found, partons, found.passed)
 
     def _enriched(self, enrichment: HeavyFlavourSettings) -> GeneratedBlock:
         """One generated event, or none if it does not pass."""
-        pythia = self._pythia
-        if not pythia.next():
-            return _EMPTY
-        self._generated += 1
-        partons = list(pythia.event)
-        if not any(
-            each.idAbs() in (4, 5) and each.isFinal() and each.pT() > enrichment.min_quark_pt for each in partons
+        pythia, early = self._pythia, self._early
+        is_made = pythia.next()
+        self._count_completed(int(is_made))
+        self._generated += early.num_given_up() if early else 0
+        if not is_made or not any(
+            each.idAbs() in _HEAVY and each.isFinal() and each.pT() > enrichment.min_quark_pt for each in pythia.event
         ):
             return _EMPTY
-        quarks = _quarks_of(partons)
-        # Hadronisation leaves these as they are; all other stable particles come after the partons.
-        colourless = [place for place, each in enumerate(partons) if each.isFinal() and each.colType() == 0]
-        saved = type(pythia.event)(pythia.event)
-        kept: StableParticles | None = None
-        num_passed = 0
-        for _ in range(enrichment.hadronisations):
-            pythia.event = saved
-            self._decay_heavy(on=False)
-            made = pythia.forceHadronLevel()
-            self._decay_heavy(on=True)
-            if made:
-                event = pythia.event
-                candidates = [*(event[place] for place in colourless), *list(event)[len(partons) :]]
-                first, passed = self._decays([each for each in candidates if each.isFinal()], enrichment.decays)
-                kept = kept or first
-                num_passed += passed
-        if kept is None:
-            return _EMPTY
-        return GeneratedBlock(kept, quarks, np.array([num_passed / (enrichment.hadronisations * enrichment.decays)]))
-
-    def _decay_heavy(self, *, on: bool) -> None:
-        for code in _WEAKLY_DECAYING:
-            self._pythia.particleData.mayDecay(code, on)
-
-    def _decays(self, stable: list[Any], number: int) -> tuple[StableParticles | None, int]:
-        """Decay the heavy hadrons of the current event many times: the first version that passes, and how many pass.
-
-        Without a heavy hadron or lepton above the filter's threshold no version can pass, and none is made.
-        """
-        event = self._pythia.event
-        heavy = [type(each)(each) for each in stable if each.idAbs() in _WEAKLY_DECAYING]
-        least = self._filter.min_pt if self._filter else 0.0
-        others = [each for each in stable if each.idAbs() not in _WEAKLY_DECAYING]
-        has_lepton = any(each.idAbs() in LEPTONS and each.pT() > least for each in others)
-        if not has_lepton and not any(each.pT() > least for each in heavy):
-            return None, 0
-        rest = _of_list(others)
-        for each in heavy:
-            # In a record of its own the particle has no relatives.
-            each.mothers(0, 0)
-            each.daughters(0, 0)
-        first: StableParticles | None = None
-        num_passed = 0
-        for _ in range(number):
-            event.reset()
-            for each in heavy:
-                event.append(each)
-            self._pythia.moreDecays()
-            products = list(event)[1:]
-            if not has_lepton and not any(
-                each.idAbs() in LEPTONS and each.pT() > least and each.isFinal() for each in products
-            ):
-                continue
-            made = _of_list([each for each in products if each.isFinal()])
-            found = StableParticles(
-                np.array([0, len(rest.pid) + len(made.pid)]),
-                *(np.concatenate([one, other]) for one, other in zip(list(rest)[1:], list(made)[1:], strict=True)),
-            )
-            if self._filter is None or passes(found, self._filter)[0]:
-                num_passed += 1
-                first = first or found
-        return first, num_passed
+        partons = type(pythia.event)(pythia.event)
+        hadronisations, decays = enrichment.hadronisations, enrichment.decays
+        found = decayed_often(pythia, partons, hadronisations=hadronisations, decays=decays, lepton_filter=self._filter)
+        stands_for = self._filter.thinning if early and early.is_thinned else 1
+        return _block_of(found, partons, stands_for * found.passed / (hadronisations * decays))
 
 
-def _of_list(particles: list[Any]) -> StableParticles:
-    """Particles of Pythia as one event."""
-    columns = np.array([[getattr(each, name)() for name in _FIELDS] for each in particles]).reshape(-1, len(_FIELDS)).T
-    return StableParticles(np.array([0, len(particles)]), columns[0].astype(np.int32), *columns[1:])
+def _block_of(found: Versions, partons: Any, weight: float) -> GeneratedBlock:
+    """An event that passes, or none."""
+    return GeneratedBlock(found.kept, _quarks_of(partons), np.array([weight])) if found.kept else _EMPTY
 
 
 def _quarks_of(partons: list[Any]) -> HeavyQuarks:
-    quarks = [each for each in partons if each.idAbs() in (4, 5) and each.pT() > _MIN_PARTON_PT]
+    quarks = [each for each in partons if each.idAbs() in _HEAVY and each.pT() > _MIN_PARTON_PT]
     return HeavyQuarks(
         np.zeros(len(quarks), np.int64),
         np.array([each.idAbs() for each in quarks], np.int64),
@@ -268,12 +231,23 @@ def joined(blocks: list[GeneratedBlock]) -> GeneratedBlock:
     return GeneratedBlock(particles, quarks, np.concatenate([block.weights for block in blocks]))
 
 
-def _pythia(lines: list[str]) -> Any:
-    import pythia8mc  # noqa: PLC0415 - the extra `simulate`; only this function needs it
+def _early_filter(settings: LeptonFilterSettings, heavy_flavour: HeavyFlavourSettings | None, seed: int) -> Any:
+    from ingestion.generation import early_filter  # noqa: PLC0415 - needs the extra `simulate`
+
+    rng = np.random.default_rng([seed, 1])
+    if heavy_flavour is None:
+        return early_filter.EarlyLeptonFilter(settings, rng)
+    return early_filter.EarlyQuarkFilter(heavy_flavour, settings.thinning, rng)
+
+
+def _pythia(lines: list[str], early: Any) -> Any:
+    import pythia8mc  # noqa: PLC0415 - the extra `simulate`
 
     os.environ.setdefault(_DATA, str(_data_folder(Path(pythia8mc.__file__))))
 
     pythia = pythia8mc.Pythia(os.environ[_DATA], False)
+    if early is not None:
+        pythia.setUserHooksPtr(early)
     for line in lines:
         if not pythia.readString(line):
             raise GenerationError(

@@ -15,6 +15,7 @@ Integers = NDArray[Any]
 
 #: Charges of the stable particles with a charge, by PDG code; antiparticles have the opposite one.
 _CHARGES = {11: -1, 13: -1, 15: -1, 211: 1, 321: 1, 2212: 1, 3112: -1, 3222: 1, 3312: -1, 3334: -1}
+_CHARGE_OF = np.bincount(list(_CHARGES), list(_CHARGES.values()), max(_CHARGES) + 2).astype(np.int64)
 _INVISIBLE = (12, 14, 16)
 
 
@@ -81,11 +82,8 @@ def charges(pid: Integers) -> Integers:
         >>> charges(np.array([211, -211, 11, 22])).tolist()
         [1, -1, -1, 0]
     """
-    found = np.zeros(len(pid), np.int64)
-    for code, charge in _CHARGES.items():
-        found[pid == code] = charge
-        found[pid == -code] = -charge
-    return found
+    size = np.abs(pid)
+    return np.where(size < len(_CHARGE_OF), np.sign(pid) * _CHARGE_OF[np.minimum(size, len(_CHARGE_OF) - 1)], 0)
 
 
 def pseudorapidity(px: Floats, py: Floats, pz: Floats) -> Floats:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ingestion.generation.loops import compiled
 from ingestion.generation.particles import Floats, Integers, StableParticles
 from ingestion.generation.settings import PileUpSettings
 
@@ -47,30 +48,59 @@ def overlay(
     drawn = rng.integers(0, pool.num_events, total)
     angle = rng.uniform(-np.pi, np.pi, total)
     z = beam_spot(total, settings.beam_spot_mm, rng)
-    lengths = np.diff(pool.offsets)[drawn]
-    ends = np.cumsum(lengths)
-    collision = np.repeat(np.arange(total), lengths)
-    places = (
-        np.arange(int(ends[-1]) if total else 0) - np.repeat(ends - lengths, lengths) + pool.offsets[drawn][collision]
-    )
-    cos, sin = np.cos(angle)[collision], np.sin(angle)[collision]
-    px, py, x, y = (column[places].astype(np.float64) for column in (pool.px, pool.py, pool.x, pool.y))
-    others = {
-        "pid": pool.pid[places],
-        "px": cos * px - sin * py,
-        "py": sin * px + cos * py,
-        "pz": pool.pz[places].astype(np.float64),
-        "energy": pool.energy[places].astype(np.float64),
-        "x": cos * x - sin * y,
-        "y": sin * x + cos * y,
-        "z": pool.z[places] + z[collision],
-    }
-    event = np.concatenate([moved.event, np.repeat(np.arange(num_events), numbers)[collision]])
-    order = np.argsort(event, kind="stable")
-    columns = {name: np.concatenate([getattr(moved, name), column])[order] for name, column in others.items()}
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))]).astype(np.int64)
-    is_pile_up = np.concatenate([np.zeros(len(hard.pid), np.bool_), np.ones(len(places), np.bool_)])[order]
-    return Crossing(StableParticles(offsets, **columns), is_pile_up, numbers + 1)
+    offsets, first = _offsets(moved.offsets, pool.offsets, numbers, drawn)
+    pid, columns = np.empty(offsets[-1], np.int32), np.empty((7, offsets[-1]))
+    is_pile_up = np.ones(offsets[-1], np.bool_)
+    for place, stop, start in zip(offsets, moved.offsets[1:], moved.offsets, strict=False):
+        here = slice(place, place + stop - start)
+        is_pile_up[here] = False
+        pid[here] = moved.pid[start:stop]
+        for column, one in zip(columns, moved[2:], strict=True):
+            column[here] = one[start:stop]
+    _overlay(pid, columns, first, pool.pid, pool.offsets, *pool[2:], drawn, np.cos(angle), np.sin(angle), z)
+    return Crossing(StableParticles(offsets, pid, *columns), is_pile_up, numbers + 1)
+
+
+def _offsets(hard: Integers, pool: Integers, numbers: Integers, drawn: Integers) -> tuple[Integers, Integers]:
+    """Where each event begins, and where the particles of each further collision begin: after the hard ones."""
+    lengths = np.diff(pool)[drawn]
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    of_event = ends[np.concatenate([[0], np.cumsum(numbers)])]
+    return hard + of_event, ends[:-1] + np.repeat(hard[1:], numbers)
+
+
+@compiled
+def _overlay(
+    pid: Integers,
+    columns: Floats,
+    first: Integers,
+    pool_pid: Integers,
+    offsets: Integers,
+    pool_px: Floats,
+    pool_py: Floats,
+    pool_pz: Floats,
+    pool_energy: Floats,
+    pool_x: Floats,
+    pool_y: Floats,
+    pool_z: Floats,
+    drawn: Integers,
+    cos: Floats,
+    sin: Floats,
+    z: Floats,
+) -> None:
+    """Put the particles of collisions in their places, turned and moved along the beam."""
+    px, py, pz, energy, x, y, all_z = columns
+    for collision in range(len(drawn)):
+        c, s, place = cos[collision], sin[collision], first[collision]
+        for source in range(offsets[drawn[collision]], offsets[drawn[collision] + 1]):
+            pid[place] = pool_pid[source]
+            px[place] = c * pool_px[source] - s * pool_py[source]
+            py[place] = s * pool_px[source] + c * pool_py[source]
+            pz[place], energy[place] = pool_pz[source], pool_energy[source]
+            x[place] = c * pool_x[source] - s * pool_y[source]
+            y[place] = s * pool_x[source] + c * pool_y[source]
+            all_z[place] = pool_z[source] + z[collision]
+            place += 1
 
 
 def beam_spot(number: int, spread_mm: float, rng: np.random.Generator) -> Floats:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ingestion.generation.delphes_file import content_of, first_events, joined_collections, write_delphes
 from ingestion.generation.detector import simulate
@@ -30,8 +34,14 @@ from ingestion.generation.settings import ProcessSettings, SimulateSettings
 POOL: Final = "pile-up"
 #: Events of a part of the pool, and of a block that is detected at once.
 POOL_PART: Final = 500
-_BLOCK: Final = 25
+_BLOCK: Final = 50
 _MAX_PER_EVENT: Final = 20_000
+#: A particle of the pool from within this distance of the beam [mm], above this |eta|, reaches no calorimeter.
+_NEAR_MM: Final = 5.0
+_LOST_ETA: Final = 5.6
+#: Least time between two notes of a task about its progress.
+SECONDS_BETWEEN_NOTES = 1.0
+_NOTE: Final = ".events"
 
 
 class SimulatedFile(NamedTuple):
@@ -99,25 +109,72 @@ def finished(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
     return record if is_complete else None
 
 
+def events_made(folder: Path, pieces: Sequence[SimulatedFile | PoolPart]) -> int:
+    """Number of events of these pieces that are made, in unfinished ones too.
+
+    Args:
+        folder: The folder of the version.
+        pieces: All files, or all parts of the pool.
+    """
+    number = 0
+    for piece in pieces:
+        path = folder / piece.name
+        is_finished = (record_of(path) if isinstance(piece, SimulatedFile) else path).is_file()
+        with suppress(OSError, ValueError):
+            number += piece.events if is_finished else int(_note_of(path).read_text())
+    return number
+
+
+def forget_unfinished(folder: Path) -> None:
+    """Remove the notes that killed tasks left about their progress."""
+    for path in folder.glob(f"*/.*{_NOTE}"):
+        path.unlink()
+
+
+def _note_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_NOTE}")
+
+
+@contextmanager
+def _noting(path: Path) -> Iterator[Callable[[int], None]]:
+    """Gives a function that notes the number of events of an unfinished file beside it, for `events_made`."""
+    note, last = _note_of(path), -math.inf
+
+    def on_events(number: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SECONDS_BETWEEN_NOTES:
+            last = time.monotonic()
+            note.write_text(str(number))
+
+    try:
+        yield on_events
+    finally:
+        note.unlink(missing_ok=True)
+
+
 def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> None:
     """Generate minimum-bias events and write their stable particles."""
     generator = Generator(
         list(MINIMUM_BIAS), energy_tev=settings.energy_tev, seed=_pythia_seed(settings.seed, POOL, part.number)
     )
+    path = folder / part.name
     blocks: list[GeneratedBlock] = []
-    for block in generator.blocks():
-        blocks.append(block)
-        if sum(each.particles.num_events for each in blocks) >= part.events:
-            break
+    done = 0
+    with _noting(path) as on_events:
+        for block in generator.blocks():
+            blocks.append(block)
+            done += block.particles.num_events
+            on_events(done)
+            if done >= part.events:
+                break
     particles = joined(blocks).particles
     stop = int(particles.offsets[part.events])
-    visible = particles.visible[:stop]
+    visible = (particles.visible & ~_is_lost(particles))[:stop]
     counts = np.bincount(particles.event[:stop][visible], minlength=part.events)
     columns: dict[str, Any] = {
         name: np.asarray(getattr(particles, name)[:stop][visible], np.int32 if name == "pid" else np.float32)
         for name in StableParticles._fields[1:]
     }
-    path = folder / part.name
     unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with unfinished.open("wb") as file:
@@ -127,6 +184,11 @@ def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> 
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _is_lost(particles: StableParticles) -> NDArray[np.bool_]:
+    """Which particles leave along the beam, wherever their collision is: beyond |eta| = 5 at the calorimeter."""
+    return (np.hypot(particles.x, particles.y) < _NEAR_MM) & (np.abs(particles.pz) > np.sinh(_LOST_ETA) * particles.pt)
 
 
 @lru_cache(maxsize=1)
@@ -141,16 +203,13 @@ def load_pool(paths: tuple[Path, ...]) -> StableParticles | None:
     return StableParticles.of_events(parts)
 
 
-def make_file(
-    file: SimulatedFile, settings: SimulateSettings, folder: Path, *, on_events: Callable[[int], None] = lambda _: None
-) -> dict[str, Any]:
+def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> dict[str, Any]:
     """Generate, detect and write the events of a file; returns its record.
 
     Args:
         file: What to make.
         settings: All settings of the simulation.
         folder: The folder of the version, with the complete pool.
-        on_events: Called with the number of new events.
 
     Raises:
         GenerationError: Pythia refuses the settings, or nothing passes the filter.
@@ -166,17 +225,18 @@ def make_file(
     pool = load_pool(tuple(folder / part.name for part in pool_of(settings)))
     rng = np.random.default_rng(_seeds(settings.seed, file.process, file.number))
     parts, done, waiting = [], 0, []
-    for block in generator.blocks():
-        waiting.append(block)
-        num_waiting = sum(each.particles.num_events for each in waiting)
-        _refuse_endless(generator, file, settings, done + num_waiting)
-        if num_waiting < min(_BLOCK, file.events - done):
-            continue
-        parts.append(simulate(joined(waiting), pool, settings.pile_up, rng))
-        on_events(min(num_waiting, file.events - done))
-        done, waiting = done + num_waiting, []
-        if done >= file.events:
-            break
+    with _noting(folder / file.name) as on_events:
+        for block in generator.blocks():
+            waiting.append(block)
+            num_waiting = sum(each.particles.num_events for each in waiting)
+            _refuse_endless(generator, file, settings, done + num_waiting)
+            on_events(min(done + num_waiting, file.events))
+            if num_waiting < min(_BLOCK, file.events - done):
+                continue
+            parts.append(simulate(joined(waiting), pool, settings.pile_up, rng))
+            done, waiting = done + num_waiting, []
+            if done >= file.events:
+                break
     # Events beyond the number were generated too, so the tally holds them.
     tally = generator.tally()
     events = first_events(joined_collections(parts), file.events)

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.generation.particles import Floats, StableParticles
+from ingestion.generation.loops import compiled
+from ingestion.generation.particles import Floats, Integers, StableParticles
 
 #: Magnetic field [T], radius and half length of the tracker's volume [mm], as of CMS.
 FIELD_TESLA: Final = 3.8
@@ -29,54 +30,54 @@ class Arrival(NamedTuple):
 
 def propagate(particles: StableParticles) -> Arrival:
     """Follow particles on helices (charged) or straight lines (neutral) to the cylinder around the tracker."""
-    pt = particles.pt
-    inside = (np.hypot(particles.x, particles.y) < RADIUS_MM) & (np.abs(particles.z) < HALF_LENGTH_MM)
-    arrives = inside & (pt > _LEAST_PT)
-    charge = particles.charge
-    x, y, z = (np.full(len(pt), np.nan) for _ in range(3))
-    bent = np.flatnonzero(arrives & (charge != 0))
-    straight = np.flatnonzero(arrives & (charge == 0))
-    x[bent], y[bent], z[bent] = _helix(particles, bent, pt[bent], charge[bent])
-    x[straight], y[straight], z[straight] = _line(particles, straight, pt[straight])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        eta = np.arcsinh(z / np.hypot(x, y))
-    return Arrival(np.where(arrives, eta, np.inf), np.where(arrives, np.arctan2(y, x), 0.0), arrives)
+    return Arrival(*_arrivals(*(np.asarray(column, np.float64) for column in particles[2:]), particles.charge))
 
 
-def _line(particles: StableParticles, chosen: NDArray[np.int64], pt: Floats) -> tuple[Floats, Floats, Floats]:
-    x, y, z = particles.x[chosen], particles.y[chosen], particles.z[chosen]
-    ux, uy, slope = particles.px[chosen] / pt, particles.py[chosen] / pt, particles.pz[chosen] / pt
-    along = x * ux + y * uy
-    length = -along + np.sqrt(np.maximum(along**2 + RADIUS_MM**2 - x**2 - y**2, 0))
-    length = np.minimum(length, _to_the_end(z, slope))
-    return x + ux * length, y + uy * length, z + slope * length
-
-
-def _helix(
-    particles: StableParticles, chosen: NDArray[np.int64], pt: Floats, charge: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Circles in the transverse plane: clockwise for positive charges, in a field along z."""
-    x, y, z = particles.x[chosen], particles.y[chosen], particles.z[chosen]
-    phi, slope = np.arctan2(particles.py[chosen], particles.px[chosen]), particles.pz[chosen] / pt
-    sign = np.sign(charge)
-    radius = pt / (np.abs(charge) * FIELD_TESLA) * _MM_PER_GEV
-    center_x, center_y = x + sign * radius * np.sin(phi), y - sign * radius * np.cos(phi)
-    distance = np.maximum(np.hypot(center_x, center_y), 1e-9)
-    # The angle at which the particle stands on its circle decreases for positive charges.
-    start = phi + sign * np.pi / 2
-    cosine = (RADIUS_MM**2 - distance**2 - radius**2) / (2 * distance * radius)
-    crosses = np.abs(cosine) <= 1
-    half = np.arccos(np.clip(cosine, -1, 1))
-    toward = sign * (start - np.arctan2(center_y, center_x))
-    turn = np.minimum((toward + half) % (2 * np.pi), (toward - half) % (2 * np.pi))
-    length = np.where(crosses, turn * radius, np.inf)
-    length = np.minimum(length, _to_the_end(z, slope))
-    angle = start - sign * length / radius
-    return center_x + radius * np.cos(angle), center_y + radius * np.sin(angle), z + slope * length
-
-
-def _to_the_end(z: Floats, slope: Floats) -> Floats:
-    """Transverse path to the end of the volume."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        length: Floats = (np.sign(slope) * HALF_LENGTH_MM - z) / slope
-    return np.where(slope == 0, 1e12, length)
+@compiled
+def _arrivals(
+    all_px: Floats,
+    all_py: Floats,
+    all_pz: Floats,
+    all_energy: Floats,  # noqa: ARG001 - a column of the particles
+    all_x: Floats,
+    all_y: Floats,
+    all_z: Floats,
+    charges: Integers,
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Circles in the transverse plane are clockwise for positive charges, in a field along z."""
+    number = len(all_px)
+    eta, phi, arrives = np.full(number, np.inf), np.zeros(number), np.zeros(number, np.bool_)
+    for place in range(number):
+        px, py, x, y, z = all_px[place], all_py[place], all_x[place], all_y[place], all_z[place]
+        pt = np.sqrt(px**2 + py**2)
+        if pt <= _LEAST_PT or abs(z) >= HALF_LENGTH_MM or x**2 + y**2 >= RADIUS_MM**2:
+            continue
+        ux, uy, slope = px / pt, py / pt, all_pz[place] / pt
+        # Transverse path to the end of the volume.
+        length = (np.sign(slope) * HALF_LENGTH_MM - z) / slope if slope != 0 else 1e12
+        charge = charges[place]
+        if charge == 0:
+            along = x * ux + y * uy
+            length = min(length, np.sqrt(max(along**2 + RADIUS_MM**2 - x**2 - y**2, 0.0)) - along)
+            x, y = x + ux * length, y + uy * length
+        else:
+            sign = 1 if charge > 0 else -1
+            radius = pt / (abs(charge) * FIELD_TESLA) * _MM_PER_GEV
+            # From the centre of the circle to the particle, and the centre.
+            rx, ry = -sign * radius * uy, sign * radius * ux
+            cx, cy = x - rx, y - ry
+            distance = max(np.sqrt(cx**2 + cy**2), 1e-9)
+            cosine = (RADIUS_MM**2 - distance**2 - radius**2) / (2 * distance * radius)
+            if abs(cosine) <= 1:
+                # The angle at which the particle stands on its circle decreases for positive charges.
+                half = np.arccos(cosine)
+                toward = sign * np.arctan2(cx * ry - cy * rx, cx * rx + cy * ry)
+                ahead, behind = toward + half, toward - half
+                ahead += 2 * np.pi * (ahead < 0)
+                behind += 2 * np.pi * (behind < 0)
+                length = min(length, ahead * radius, behind * radius)
+            cos, sin = np.cos(length / radius), -sign * np.sin(length / radius)
+            x, y = cx + cos * rx - sin * ry, cy + sin * rx + cos * ry
+        eta[place] = np.arcsinh((z + slope * length) / np.sqrt(x**2 + y**2))
+        phi[place], arrives[place] = np.arctan2(y, x), True
+    return eta, phi, arrives

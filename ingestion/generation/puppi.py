@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
+from ingestion.generation.loops import compiled
 from ingestion.generation.particles import Floats, Integers
 
 _CONE: Final = 0.2
@@ -66,7 +67,7 @@ def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
     hard = np.flatnonzero(is_charged & ~is_pile_up)
     for region in _REGIONS:
         inside = np.flatnonzero((np.abs(eta) >= region.low) & (np.abs(eta) < region.high))
-        sources = hard if region.charged else np.arange(len(pt))
+        sources = hard if region.charged else np.flatnonzero(np.abs(eta) >= region.low - _CONE)
         value = _metric(
             *(column[inside] for column in (event, eta, phi)), *(column[sources] for column in (event, eta, phi, pt))
         )
@@ -89,39 +90,57 @@ def _metric(
     event: Integers, eta: Floats, phi: Floats, near_event: Integers, near_eta: Floats, near_phi: Floats, near_pt: Floats
 ) -> Floats:
     """Logarithm of the sum of (pT / Delta R)^2 of the sources in the cone around each candidate; 0 without any."""
-    # Events lie 100 apart on one axis, so that one search finds the neighbours of all.
-    axis = near_event * 100.0 + near_eta
-    order = np.argsort(axis)
-    axis, near_phi, near_pt = axis[order], near_phi[order], near_pt[order]
-    here = event * 100.0 + eta
-    low, high = np.searchsorted(axis, here - _CONE), np.searchsorted(axis, here + _CONE)
-    counts = high - low
-    candidate = np.repeat(np.arange(len(here)), counts)
-    ends = np.cumsum(counts)
-    source = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts) + low[candidate]
-    dphi = np.abs(phi[candidate] - near_phi[source])
-    dphi = np.minimum(dphi, 2 * np.pi - dphi)
-    distance = np.square(here[candidate] - axis[source]) + np.square(dphi)
-    inside = (distance < _CONE**2) & (distance >= _CORE**2)
-    sums = np.bincount(candidate[inside], np.square(near_pt[source[inside]]) / distance[inside], len(here))
+    order = np.lexsort([near_eta, near_event])
+    near_event, near_eta, near_phi, near_pt = (column[order] for column in (near_event, near_eta, near_phi, near_pt))
+    last = max(event.max(initial=0), near_event.max(initial=0))
+    edges = np.searchsorted(near_event, np.arange(last + 2))
+    sums = _sums(event, eta, phi, edges, near_eta, near_phi, np.square(near_pt))
     with np.errstate(divide="ignore"):
         return np.where(sums > 0, np.log(sums), 0.0)
 
 
+@compiled
+def _sums(
+    event: Integers, eta: Floats, phi: Floats, edges: Integers, near_eta: Floats, near_phi: Floats, near_pt2: Floats
+) -> Floats:
+    """Sums of (pT / Delta R)^2; the sources of each event lie between two edges, in order of eta."""
+    sums = np.zeros(len(event))
+    for place in range(len(event)):
+        source, end = edges[event[place]], edges[event[place] + 1]
+        source += np.searchsorted(near_eta[source:end], eta[place] - _CONE)
+        while source < end and near_eta[source] <= eta[place] + _CONE:
+            dphi = abs(phi[place] - near_phi[source])
+            dphi = min(dphi, 2 * np.pi - dphi)
+            distance = (eta[place] - near_eta[source]) ** 2 + dphi**2
+            if _CORE**2 <= distance < _CONE**2:
+                sums[place] += near_pt2[source] / distance
+            source += 1
+    return sums
+
+
 def _medians(event: Integers, value: Floats, num_events: int) -> tuple[Floats, Floats]:
     """Median of the metric in each event, of those that are not zero, and the spread below it; NaN without any."""
-    median, spread = np.full(num_events, np.nan), np.ones(num_events)
     order = np.lexsort([value, event])
-    event, value = event[order], value[order]
-    edges = np.searchsorted(event, np.arange(num_events + 1))
+    return _medians_of_sorted(np.searchsorted(event[order], np.arange(num_events + 1)), value[order])
+
+
+@compiled
+def _medians_of_sorted(edges: Integers, value: Floats) -> tuple[Floats, Floats]:
+    """The same for values that lie between two edges for each event, in order."""
+    num_events = len(edges) - 1
+    median, spread = np.full(num_events, np.nan), np.ones(num_events)
     for number in range(num_events):
         values = value[edges[number] : edges[number + 1]]
         if len(values) == 0:
             continue
-        zeros = np.flatnonzero(values == 0)
-        skipped = int(zeros[-1]) if len(zeros) else 0
+        # Without a neighbour the metric is zero; the median is that of what comes from the last zero on.
+        last_zero = max(np.searchsorted(values, 0.0, "right") - 1, 0)
+        skipped = last_zero if values[last_zero] == 0 else 0
         middle = values[skipped + int((len(values) - skipped) * 0.5)]
-        below = values[(values != 0) & (values <= middle)] - middle
-        square = float(np.mean(np.square(below))) if len(below) else 0.0
-        median[number], spread[number] = middle, np.sqrt(square or 1e-5)
+        square, count = 0.0, 0
+        for each in values:
+            if each != 0 and each <= middle:
+                square, count = square + (each - middle) ** 2, count + 1
+        median[number] = middle
+        spread[number] = np.sqrt(square / count) if square > 0 else np.sqrt(1e-5)
     return median, spread

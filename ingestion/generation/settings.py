@@ -42,6 +42,10 @@ class LeptonFilterSettings(BaseModel):
     """Highest pseudorapidity of this lepton."""
     max_isolation: float = Field(default=0.45, gt=0)
     """Highest isolation of this lepton: sum of the transverse momenta of visible particles within 0.3, over its own."""
+    thinning: PositiveInt = 5
+    """Of events whose hard process gives no such electron or muon, one in this number is followed; the decays of its
+    taus and heavy hadrons are drawn this often, and its weight is the number of versions that pass. With enrichment: of
+    events without a heavy quark well above its threshold, with this weight. 1: all are followed."""
 
 
 class ProcessSettings(BaseModel):

@@ -8,17 +8,18 @@ same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from pyspark import Accumulator, SparkContext
+from pyspark import SparkContext
 
 from ingestion.errors import BadFilesError, IngestionError
 from ingestion.generation.production import (
-    PoolPart,
-    SimulatedFile,
+    events_made,
     files_of,
     finished,
+    forget_unfinished,
     make_file,
     make_pool_part,
     pool_of,
@@ -31,7 +32,7 @@ def produce(
     settings: SimulateSettings,
     folder: Path,
     *,
-    done: Accumulator[int],
+    watch: Callable[[str, int, Callable[[], int]], AbstractContextManager[None]],
     num_tasks: Callable[[int], int] = lambda number: number,
 ) -> list[dict[str, Any]]:
     """Make all files that are missing; returns the records of all, in order.
@@ -40,7 +41,8 @@ def produce(
         spark: The running context.
         settings: Processes, events, pile-up and seed.
         folder: Folder of the version, which every task can reach.
-        done: Counts events as they are made, those that are there already included.
+        watch: Shows progress during the pool, then during the files. It takes their name, the number of events, and a
+            function that counts those that are made; Spark's own counters know ended tasks only.
         num_tasks: Number of Spark tasks for a number of files; by default one each, since a file takes long.
 
     Raises:
@@ -51,26 +53,15 @@ def produce(
     for name in {Path(each).parent for each in names}:
         (folder / name).mkdir(parents=True, exist_ok=True)
     there = {file: finished(folder, file) for file in files}
-    done.add(sum(file.events for file, record in there.items() if record))
-
-    def pool_part(part: PoolPart) -> IngestionError | None:
-        try:
-            make_pool_part(part, settings, Path(place))
-        except IngestionError as problem:
-            return problem
-        return None
-
-    def whole_file(file: SimulatedFile) -> dict[str, Any] | IngestionError:
-        try:
-            return make_file(file, settings, Path(place), on_events=done.add)
-        except IngestionError as problem:
-            # The driver raises it: from here, Spark would retry it four times and bury it in a Java trace.
-            return problem
-
     missing = [file for file, record in there.items() if record is None]
+    forget_unfinished(folder)
     if missing:
-        _run(spark, [part for part in parts if not (folder / part.name).is_file()], pool_part, num_tasks)
-    made = dict(zip(missing, _run(spark, missing, whole_file, num_tasks), strict=True))
+        left = [part for part in parts if not (folder / part.name).is_file()]
+        with watch("pile-up", sum(part.events for part in parts), lambda: events_made(folder, parts)):
+            _run(spark, left, lambda part: make_pool_part(part, settings, Path(place)), num_tasks)
+    with watch("simulate", sum(file.events for file in files), lambda: events_made(folder, files)):
+        found = _run(spark, missing, lambda file: make_file(file, settings, Path(place)), num_tasks)
+    made = dict(zip(missing, found, strict=True))
     _remove_remains(folder, names)
     return [record or made[file] for file, record in there.items()]
 
@@ -78,9 +69,16 @@ def produce(
 def _run(
     spark: SparkContext, work: Sequence[Any], make: Callable[[Any], Any], num_tasks: Callable[[int], int]
 ) -> list[Any]:
+    def make_or_say(piece: Any) -> Any:
+        try:
+            return make(piece)
+        except IngestionError as problem:
+            # The driver raises it: from here, Spark would retry it four times and bury it in a Java trace.
+            return problem
+
     if not work:
         return []
-    results = spark.parallelize(work, num_tasks(len(work))).map(make).collect()
+    results = spark.parallelize(work, num_tasks(len(work))).map(make_or_say).collect()
     BadFilesError.raise_any([each for each in results if isinstance(each, IngestionError)])
     return list(results)
 

@@ -5,7 +5,7 @@ but the path of the report travels between the tasks: each finds what the one be
 
 **Which files.** A run of the schedule, or by hand, takes all files that are there. A backfill, or a run by hand with
 `until`, takes those of before its end; it works in a run folder of its own (`<run_dir>-until/<end>`), and neither
-promotes nor tracks. So no way to start a run removes anything from the events that the run folder has.
+simulates, promotes nor tracks. So no way to start a run removes anything from the events that the run folder has.
 
 **Colours.** Skipped: there was nothing to do, or no files have come. Up for reschedule: it waits for files, or for
 another run that holds the run folder, and occupies no slot. Failed: the last lines of the log say why.
@@ -68,6 +68,11 @@ class Task(NamedTuple):
 
 #: `--exit-code` tells by the exit code that there was nothing to do.
 TASKS: Final = (
+    Task(
+        "simulate",
+        ("--if-wanted", "--exit-code"),
+        "Makes events; skipped unless the config names processes, and in a backfill: such events have no day.",
+    ),
     Task("ingest", ("--exit-code",), "Waits for files, then reads those that are new or changed.", "hep_events"),
     Task("features", ("--exit-code",), "Computes, splits and mixes the features.", "hep_features"),
     Task(
@@ -166,7 +171,7 @@ class StageTask(BaseSensorOperator):
             AirflowSkipException: This run is not to do it.
         """
         name, words = self.task.name, [*self.task.words]
-        if name in {"promote", "track"} and (until is not None or not params[name]):
+        if name in {"simulate", "promote", "track"} and (until is not None or not params.get(name, True)):
             why = f"the parameter `{name}` is off" if until is None else f"this run is of {until}"
             raise AirflowSkipException(f"{name}: {why}")
         if name == "clean":

@@ -92,20 +92,31 @@ class SparkProvider:
 
 @contextmanager
 def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator[int]]:
-    """A counter for Spark tasks; a progress bar shows its value during the job."""
+    """A counter for Spark tasks; a progress bar shows its value during the job, to which Spark adds ended tasks."""
+    done = context.accumulator(0)
+    with watched(bar, total, lambda: done.value):
+        yield done
+
+
+@contextmanager
+def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
+    """A progress bar shows the value of a function during a Spark job, whose failures become ours.
+
+    Raises:
+        SparkJobError: The job failed.
+    """
     from pyspark.errors import PySparkException  # noqa: PLC0415 - Spark is loaded only by stages that need it
 
-    done = context.accumulator(0)
     finished = threading.Event()
 
     def watch() -> None:
         while not finished.wait(_SECONDS_BETWEEN_LOOKS):
-            bar(done.value, total)
+            bar(count(), total)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
-        yield done
+        yield
     except (Py4JJavaError, PySparkException) as error:
         # Spark 4.3 names exceptions of Python in tasks like this.
         cause = _cause(str(error))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from pipeline.config import Config, flat_items
 from pipeline.machine.doctor import Need
-from pipeline.machine.spark_session import counted
+from pipeline.machine.spark_session import watched
 from pipeline.stages.base import Check, Context, Part, Result, Stage
 
 _CODE: Final = ("ingestion.generation.production",)
@@ -66,8 +68,13 @@ class Simulate(Stage):
         settings = context.config.simulate
         total = sum(file.events for file in files_of(settings))
         spark = context.start_spark()
-        with context.bar("simulate", "events") as bar, counted(spark, bar, total) as done:
-            records = produce(spark, settings, context.out_dir.absolute(), done=done)
+
+        @contextmanager
+        def watch(label: str, number: int, made: Callable[[], int]) -> Iterator[None]:
+            with context.bar(label, "events") as bar, watched(bar, number, made):
+                yield
+
+        records = produce(spark, settings, context.out_dir.absolute(), watch=watch)
         processes = {process.name: _summed(records, process.name) for process in settings.processes}
         for name, each in processes.items():
             context.say(

@@ -17,7 +17,11 @@ from airflow_home import DAG_FILE, ROOT, AirflowHome
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 
-ORDER = ["ingest", "features", "gridsearch", "train", "evaluate", "export", "report", "promote", "track", "clean"]
+#: In this order; the last three run only if a parameter says so.
+ORDER = [
+    *("simulate", "ingest", "features", "gridsearch", "train", "evaluate", "export", "report"),
+    *("promote", "track", "clean"),
+]
 SCRIPT = Path(__file__).with_name("inspect_dag.py")
 OURS = {"pipeline", "ingestion", "features", "models", "training"}
 #: Beyond importing Airflow.
@@ -215,7 +219,7 @@ def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_fol
     found = site.dag(
         *({"task": "ingest", "run_type": each} for each in types),
         {"task": "ingest", "run_type": "manual", "params": given},
-        *({"task": each, "run_type": "backfill"} for each in ("promote", "track")),
+        *({"task": each, "run_type": "backfill"} for each in ("simulate", "promote", "track")),
         {"task": "promote", "run_type": "manual", "params": given},
     )["ends"]
     asked = ["-m", "pipeline", "ingest", "--exit-code", "--config", "demo"]
@@ -227,18 +231,20 @@ def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_fol
         )
     ]
     assert [each["words"] for each in site.called()] == [asked] * 3 + [[*asked, *each] for each in own]
-    assert [each["end"].split(":")[0] for each in found] == ["done"] * 5 + ["AirflowSkipException"] * 3
+    assert [each["end"].split(":")[0] for each in found] == ["done"] * 5 + ["AirflowSkipException"] * 4
     # Who waits for new events of the run folder hears nothing of a backfill.
     events = {"hep_events": [(tmp_path / RUN_DIR / "ingest").as_uri()]}
     assert [each["assets"] for each in found[:5]] == [events] * 3 + [{}] * 2
 
 
 def test_what_is_not_wanted_or_has_nothing_to_do_is_skipped(make_site: MakeSite) -> None:
-    site = make_site(exit_codes={"gridsearch": 99, "features": 66}, MLFLOW_TRACKING_URI="https://example.org")
-    runs = [{"task": name} for name in ("gridsearch", "features", "track", "clean")]
+    site = make_site(
+        exit_codes={"simulate": 99, "gridsearch": 99, "features": 66}, MLFLOW_TRACKING_URI="https://example.org"
+    )
+    runs = [{"task": name} for name in ("gridsearch", "features", "track", "clean", "simulate")]
     runs += [{"task": "promote", "params": {"promote": False}}]
     ends = site.ends(*runs, {"task": "track", "params": {"track": True}}, {"task": "clean", "params": {"keep": 5}})
-    assert [each.split(":")[0] for each in ends] == ["AirflowSkipException"] * 5 + ["done"] * 2
+    assert [each.split(":")[0] for each in ends] == ["AirflowSkipException"] * 6 + ["done"] * 2
     assert ends[1] == "AirflowSkipException: features: what it reads is not there yet"
     *_, track, clean = site.called()
     assert track["env"]["MLFLOW_TRACKING_URI"] == "https://example.org"
@@ -312,9 +318,9 @@ def test_the_report_is_a_click_away_even_where_it_was_up_to_date(
 def test_values_reach_the_commands_untouched(make_site: MakeSite, tmp_path: Path) -> None:
     config = str(tmp_path / NASTY)
     site = make_site(PYTHONPATH=str(tmp_path / "of airflow"), AIRFLOW__SMTP__SMTP_MAIL_FROM="me@example.org")
-    assert site.ends(*({"task": name, "params": {"config": config}} for name in ORDER[:8])) == ["done"] * 8
+    assert site.ends(*({"task": name, "params": {"config": config}} for name in ORDER[:9])) == ["done"] * 9
     for stage, each in zip(ORDER, site.called(), strict=False):
-        wanted = ["--if-wanted"] if stage == "gridsearch" else []
+        wanted = ["--if-wanted"] if stage in {"simulate", "gridsearch"} else []
         assert each["words"] == ["-m", "pipeline", stage, *wanted, "--exit-code", "--config", config]
         assert each["cwd"] == str(tmp_path)
         assert not [name for name in each["env"] if name.startswith(("AIRFLOW__", "PYTHONPATH"))]

@@ -26,12 +26,14 @@ from pipeline.stages.table import STAGES
 from pipeline.terminal.exit_codes import Exit
 
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+#: They ask for the stage `simulate`.
+PROCESSES = ["--set", "simulate.processes=[{name: ttbar}]"]
 #: Options and arguments that a command has besides those of every command.
 OWN: dict[str, set[str]] = {
     "run": {"--until", "--dry-run", "--force"},
-    **{name: {"--force", "--exit-code"} for name in ("simulate", "ingest", "features", "evaluate", "export", "report")},
+    **{name: {"--force", "--exit-code"} for name in ("ingest", "features", "evaluate", "export", "report")},
     "promote": {"--force", "--exit-code"},
-    "gridsearch": {"--force", "--exit-code", "--if-wanted"},
+    **{name: {"--force", "--exit-code", "--if-wanted"} for name in ("simulate", "gridsearch")},
     "train": {"--force", "--exit-code", "--workers"},
     "compare": {"name", "--study", "--form", "--list", "--publish", "--force", "--workers"},
     "evaluate-files": {"--model", "--inputs", "--out"},
@@ -311,6 +313,8 @@ def test_the_exit_code_tells_what_has_not_come_yet_from_what_is_wrong(
         (["train"], [], Exit.OK),
         (["gridsearch", "--if-wanted"], [], Exit.OK),
         (["gridsearch", "--if-wanted", "--exit-code"], [], Exit.NOTHING_TO_DO),
+        (["simulate", "--if-wanted", "--exit-code"], ["simulate"], Exit.NOTHING_TO_DO),
+        (["simulate", "--if-wanted", "--exit-code", *PROCESSES], ["simulate"], Exit.OK),
         (["promote", "--exit-code"], [], Exit.NOTHING_TO_DO),
         (["promote", "--exit-code"], ["hlf"], Exit.OK),
     ],

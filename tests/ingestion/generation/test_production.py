@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,7 +24,9 @@ from ingestion.generation import errors, production
 from ingestion.generation.delphes_file import write_delphes
 from ingestion.generation.detector import Collection
 from ingestion.generation.errors import GenerationError, refuse_missing_packages
-from ingestion.generation.production import files_of, make_file, make_pool_part, pool_of, record_of
+from ingestion.generation.generator import GeneratedBlock, HeavyQuarks
+from ingestion.generation.particles import StableParticles
+from ingestion.generation.production import events_made, files_of, make_file, make_pool_part, pool_of, record_of
 from ingestion.generation.settings import HeavyFlavourSettings, PileUpSettings, ProcessSettings, SimulateSettings
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
@@ -54,6 +58,11 @@ def make_all(settings: SimulateSettings, folder: Path) -> list[dict[str, Any]]:
 def essence(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Records without the time that they took, and the size of a compressed file with a date in it."""
     return [{key: value for key, value in record.items() if key != "bytes"} for record in records]
+
+
+def unwatched(*_: object) -> AbstractContextManager[None]:
+    """Shows no progress."""
+    return nullcontext()
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +102,32 @@ def test_a_file_that_cannot_be_finished_is_never_there(monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
     write_delphes(tmp_path / "a.root", events, uuid4())
     assert [path.name for path in tmp_path.iterdir()] == ["a.root"]
+
+
+def test_the_pool_showed_no_progress_until_a_part_of_it_was_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = small(pile_up=PileUpSettings(mean=2, pool=5))
+    (part,) = pool_of(settings)
+    (tmp_path / part.name).parent.mkdir()
+    seen = []
+
+    class Source:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def blocks(self) -> Iterator[GeneratedBlock]:
+            quarks = HeavyQuarks(*[np.zeros(0, np.int64)] * 4)
+            particles = StableParticles(np.arange(3), np.full(2, 13), *[np.ones(2)] * 7)
+            while True:
+                yield GeneratedBlock(particles, quarks, np.ones(2))
+                seen.append(events_made(tmp_path, [part]))
+
+    monkeypatch.setattr(production, "Generator", Source)
+    monkeypatch.setattr(production, "SECONDS_BETWEEN_NOTES", 0.0)
+    make_pool_part(part, settings, tmp_path)
+    assert seen == [2, 4]
+    assert events_made(tmp_path, [part]) == 5
+    assert [path.name for path in (tmp_path / part.name).parent.iterdir()] == [Path(part.name).name]
 
 
 @needs_generator
@@ -135,24 +170,30 @@ class TestWithTheGenerator:
         for tasks in (1, 2):
             folder = tmp_path / str(tasks)
             folder.mkdir()
-            done = spark.accumulator(0)
-            found = produce(spark, small(), folder, done=done, num_tasks=lambda number, most=tasks: min(number, most))
+            seen: list[tuple[str, int, int]] = []
+
+            @contextmanager
+            def watch(label: str, total: int, count: Callable[[], int], seen: list[Any] = seen) -> Iterator[None]:
+                yield
+                seen.append((label, total, count()))
+
+            found = produce(spark, small(), folder, watch=watch, num_tasks=lambda number, most=tasks: min(number, most))
             assert essence(found) == essence(made[1])
-            assert done.value == 6
+            assert seen == [("pile-up", 20, 20), ("simulate", 6, 6)]
 
     def test_more_events_keep_those_that_are_there(
         self, made: tuple[Path, list[dict[str, Any]]], spark: SparkContext, tmp_path: Path
     ) -> None:
         from ingestion.generation.spark_job import produce
 
-        produce(spark, small(3), tmp_path, done=spark.accumulator(0))
+        produce(spark, small(3), tmp_path, watch=unwatched)
         first = tmp_path / files_of(small())[0].name
         time = first.stat().st_mtime_ns
         (tmp_path / "wjets" / ".half.root.123").write_bytes(b"half")
-        assert essence(produce(spark, small(6), tmp_path, done=spark.accumulator(0))) == essence(made[1])
+        assert essence(produce(spark, small(6), tmp_path, watch=unwatched)) == essence(made[1])
         assert first.stat().st_mtime_ns == time
         assert sorted(path.suffix for path in (tmp_path / "wjets").iterdir()) == [".json", ".json", ".root", ".root"]
-        fewer = produce(spark, small(3), tmp_path, done=spark.accumulator(0))
+        fewer = produce(spark, small(3), tmp_path, watch=unwatched)
         assert essence(fewer) == essence(made[1][:1])
         assert len(list((tmp_path / "wjets").iterdir())) == 2
 

@@ -1,0 +1,120 @@
+"""Hadronises an event several times and draws the decays of taus and heavy hadrons many times.
+
+The first version that passes the lepton filter is kept; the share of versions that pass is what a weight is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ingestion.generation.lepton_filter import LEPTONS, passes
+from ingestion.generation.particles import StableParticles
+from ingestion.generation.settings import LeptonFilterSettings
+
+#: Ground states of charm and bottom hadrons, and taus.
+_DECAYING: Final = frozenset({15, 411, 421, 431, 4122, 4132, 4232, 4332, 511, 521, 531, 541, 5122, 5132, 5232, 5332})
+_FIELDS: Final = ("id", "px", "py", "pz", "e", "xProd", "yProd", "zProd")
+
+
+class Versions(NamedTuple):
+    """What became of an event."""
+
+    kept: StableParticles | None
+    """The first version that passes; None if none does."""
+    passed: int
+    """Number of versions that pass."""
+
+
+def decayed_often(
+    pythia: Any, partons: Any, *, hadronisations: int, decays: int, lepton_filter: LeptonFilterSettings
+) -> Versions:
+    """Hadronise an event several times, and decay its taus and heavy hadrons many times in each.
+
+    Args:
+        pythia: The generator; its event record is overwritten.
+        partons: Event record before hadronisation.
+        hadronisations: How often it is hadronised.
+        decays: Number of versions of each hadronisation.
+        lepton_filter: The filter.
+    """
+    # Hadronisation leaves these as they are; all other stable particles come after the partons.
+    colourless = [place for place, each in enumerate(partons) if each.isFinal() and each.colType() == 0]
+    found = Versions(None, 0)
+    for _ in range(hadronisations):
+        pythia.event = partons
+        _switch_decays(pythia, on=False)
+        is_made = pythia.forceHadronLevel()
+        _switch_decays(pythia, on=True)
+        if is_made:
+            places = [*colourless, *range(partons.size(), pythia.event.size())]
+            new = _versions(pythia, places, decays, lepton_filter)
+            found = Versions(found.kept or new.kept, found.passed + new.passed)
+    return found
+
+
+def _versions(pythia: Any, places: list[int], number: int, lepton_filter: LeptonFilterSettings) -> Versions:
+    """Decay the current event many times.
+
+    Particles decay in each version if they are hard enough for a lepton above the threshold. The others, and the rest
+    of the event, are looked at where there is such a lepton.
+    """
+    event, least = pythia.event, lepton_filter.min_pt
+    size = event.size()
+    stable, hard, soft, has_lepton = [], [], [], least == 0
+    for place in places:
+        each = event[place]
+        if not each.isFinal():
+            continue
+        code = each.idAbs()
+        if code in _DECAYING:
+            (hard if each.pT() > least else soft).append(place)
+        else:
+            stable.append(place)
+            has_lepton = has_lepton or (code in LEPTONS and each.pT() > least)
+    if not has_lepton and not hard:
+        return Versions(None, 0)
+    rest: StableParticles | None = None
+    kept: StableParticles | None = None
+    passed = 0
+    for _ in range(number):
+        for place in soft:
+            event[place].statusNeg()
+        pythia.moreDecays()
+        for place in soft:
+            event[place].statusPos()
+        if has_lepton or _has_lepton(event, range(size, event.size()), least):
+            pythia.moreDecays()
+            rest = rest or _particles(event, stable)
+            made = _particles(event, [place for place in range(size, event.size()) if event[place].isFinal()])
+            found = StableParticles(
+                np.array([0, len(rest.pid) + len(made.pid)]),
+                *(np.concatenate([one, other]) for one, other in zip(rest[1:], made[1:], strict=True)),
+            )
+            if passes(found, lepton_filter)[0]:
+                kept, passed = kept or found, passed + 1
+        event.popBack(event.size() - size)
+        for place in (*hard, *soft):
+            event[place].statusPos()
+            event[place].daughters(0, 0)
+    return Versions(kept, passed)
+
+
+def _switch_decays(pythia: Any, *, on: bool) -> None:
+    for code in _DECAYING:
+        pythia.particleData.mayDecay(code, on)
+
+
+def _has_lepton(event: Any, places: Sequence[int], least: float) -> bool:
+    return any(
+        event[place].idAbs() in LEPTONS and event[place].isFinal() and event[place].pT() > least for place in places
+    )
+
+
+def _particles(event: Any, places: Sequence[int]) -> StableParticles:
+    """Particles of Pythia's record as one event."""
+    rows = [[getattr(each, name)() for name in _FIELDS] for each in map(event.__getitem__, places)]
+    columns = np.array(rows).reshape(-1, len(_FIELDS)).T
+    return StableParticles(np.array([0, len(rows)]), columns[0].astype(np.int32), *columns[1:])

@@ -1,0 +1,85 @@
+"""Events are given up early: fewer are followed, and all weighted sums stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ingestion.generation.generator import GeneratedBlock, Generator, Tally, joined
+from ingestion.generation.settings import PRESETS, HeavyFlavourSettings, LeptonFilterSettings
+
+pytest.importorskip("pythia8mc", reason="the extra `simulate` is not installed")
+pytestmark = pytest.mark.slow
+
+#: W bosons that decay to taus, so that no event has an electron or muon of the hard process.
+TO_TAUS = ["WeakSingleBoson:ffbar2W = on", "24:onMode = off", "24:onIfAny = 15"]
+
+
+def generated(
+    lines: list[str], number: int, *, thinning: int, seed: int, heavy_flavour: HeavyFlavourSettings | None = None
+) -> tuple[GeneratedBlock, Tally]:
+    """What is made of at least this number of generated events."""
+    generator = Generator(
+        lines,
+        energy_tev=13.0,
+        seed=seed,
+        lepton_filter=LeptonFilterSettings(thinning=thinning),
+        heavy_flavour=heavy_flavour,
+    )
+    blocks = []
+    for block in generator.blocks():
+        blocks.append(block)
+        if generator.num_generated >= number:
+            break
+    return joined(blocks), generator.tally()
+
+
+def test_giving_events_up_early_leaves_the_share_that_passes_and_the_cross_section() -> None:
+    lines = list(PRESETS["ttbar"])
+    (all_of_them, before), (few, after) = (
+        generated(lines, number, thinning=thinning, seed=11) for thinning, number in ((1, 300), (5, 800))
+    )
+    assert set(all_of_them.weights) == {1.0}
+    # Most pass by a lepton of the hard process, and stand for themselves.
+    assert np.mean(few.weights == 1) > 0.9
+    shares, errors = zip(
+        *((t.filter_efficiency, np.sqrt(np.square(b.weights).sum()) / t.generated) for b, t in
+          ((all_of_them, before), (few, after))), strict=True
+    )  # fmt: skip
+    assert abs(shares[0] - shares[1]) < 4 * np.hypot(*errors)
+    assert after.cross_section_pb == pytest.approx(
+        before.cross_section_pb, abs=4 * np.hypot(before.cross_section_error_pb, after.cross_section_error_pb)
+    )
+
+
+def test_decays_of_a_followed_event_are_drawn_for_those_given_up() -> None:
+    block, tally = generated(TO_TAUS, 700, thinning=5, seed=4)
+    # About one in 25 passes; each event kept stands for the versions of its decays that pass.
+    assert 0.01 < tally.filter_efficiency < 0.09
+    assert len(block.weights) > 0
+    assert set(block.weights) <= {1.0, 2.0, 3.0, 4.0, 5.0}
+    assert tally.passed_weight == block.weights.sum()
+    assert not np.isin(np.abs(block.particles.pid), 15).any()
+    lepton = np.isin(np.abs(block.particles.pid), (11, 13)) & (block.particles.pt > 23)
+    assert set(block.particles.event[lepton]) == set(range(block.particles.num_events))
+    # W bosons to one kind of leptons in leading order: about 17 nb.
+    assert 1.2e4 < tally.cross_section_pb < 2.4e4
+
+
+def test_without_a_threshold_all_events_are_kept() -> None:
+    generator = Generator(TO_TAUS, energy_tev=13.0, seed=2, lepton_filter=LeptonFilterSettings(min_pt=0, thinning=5))
+    block = next(generator.blocks())
+    assert len(block.weights) == generator.num_generated
+    assert set(block.weights) == {1.0}
+
+
+def test_enriched_events_without_a_hard_quark_stand_for_those_given_up() -> None:
+    enrichment = HeavyFlavourSettings(hadronisations=2, decays=10)
+    lines = [*PRESETS["qcd"], "PhaseSpace:pTHatMin = 60"]
+    (_, before), (_, after) = (
+        generated(lines, 150, thinning=thinning, seed=9, heavy_flavour=enrichment) for thinning in (1, 5)
+    )
+    assert after.generated >= 150
+    assert after.cross_section_pb == pytest.approx(
+        before.cross_section_pb, abs=4 * np.hypot(before.cross_section_error_pb, after.cross_section_error_pb)
+    )
