@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -68,50 +67,42 @@ class LeptonFrame(nn.Module):
 
     azimuths: Tensor
     of_lepton: Tensor
+    swapped: Tensor
     fixed: Tensor
     of_cos: Tensor
-    of_sin: Tensor
     of_sign: Tensor
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.columns = columns = turned_columns(name)
-        width = len(INPUT_COLUMNS[name].features)
-        turning = [*columns.azimuths, *columns.xs, *columns.ys, *columns.beams]
-        still = np.setdiff1d(np.arange(width), turning)
-        both = [*columns.xs, *columns.ys]
-        matrices = {
-            "azimuths": _ones(width, columns.azimuths),
-            "of_lepton": _ones(width, [columns.azimuth, columns.eta]),
-            "fixed": torch.diag(_ones(width, still).sum(dim=1)),
-            "of_cos": torch.diag(_ones(width, both).sum(dim=1)),
-            "of_sin": _ones(width, columns.ys) @ _ones(width, columns.xs).T
-            - _ones(width, columns.xs) @ _ones(width, columns.ys).T,
-            "of_sign": torch.diag(_ones(width, columns.beams).sum(dim=1)),
+        picked = torch.eye(len(INPUT_COLUMNS[name].features))
+        azimuths, xs, ys, beams = (picked[torch.from_numpy(each)] for each in columns[:4])
+        along = xs.sum(dim=0) + ys.sum(dim=0)
+        constants = {
+            "azimuths": azimuths.T,
+            "of_lepton": picked[[columns.azimuth, columns.eta]].T,
+            "swapped": ys.T @ xs - xs.T @ ys,
+            "fixed": 1.0 - azimuths.sum(dim=0) - along - beams.sum(dim=0),
+            "of_cos": along,
+            "of_sign": beams.sum(dim=0),
         }
-        for each, matrix in matrices.items():
-            self.register_buffer(each, matrix, persistent=False)
+        for each, values in constants.items():
+            self.register_buffer(each, values, persistent=False)
 
-    def forward(self, events: Tensor) -> Tensor:
+    def forward(self, rows: Tensor) -> Tensor:
         """Raw rows (B, L, num_columns), of which the first has the lepton, or only that row (B, num_columns)."""
-        rows = events if events.dim() == 3 else events[:, None]
-        azimuth, eta = (rows[:, :1] @ self.of_lepton).split(1, dim=2)
-        matrix = self.fixed + azimuth.cos() * self.of_cos + azimuth.sin() * self.of_sin
-        matrix = matrix + (1.0 - 2.0 * _step(-eta)) * self.of_sign
+        lepton = (rows[:, :1] if rows.dim() == 3 else rows) @ self.of_lepton
+        azimuth, eta = lepton[..., :1], lepton[..., 1:]
+        factors = self.fixed + azimuth.cos() * self.of_cos + (1.0 - 2.0 * _step(-eta)) * self.of_sign
         angles = rows @ self.azimuths - azimuth
         angles = angles - 2.0 * math.pi * (_step(angles - math.pi) - _step(-angles - math.pi))
-        turned = rows @ matrix + angles @ self.azimuths.T
-        return turned if events.dim() == 3 else turned[:, 0]
+        turned: Tensor = rows * factors + (rows @ self.swapped) * azimuth.sin() + angles @ self.azimuths.T
+        return turned
 
 
 def _step(values: Tensor) -> Tensor:
     """1 above 0, else 0; differently only within single precision of 0."""
     return 1.0 - torch.relu(1.0 - torch.relu(values * _STEEP))
-
-
-def _ones(width: int, columns: Sequence[int] | NDArray[np.int64]) -> Tensor:
-    """The (width, number of columns) matrix that picks these columns."""
-    return torch.eye(width)[:, torch.as_tensor(np.asarray(columns, np.int64))]
 
 
 def frame_layer(frame: Frame, name: str) -> nn.Module:
