@@ -75,5 +75,4 @@ class ParticleNetworkSettings(NetworkSettings):
     before: ClassVar[Mapping[str, Any]] = {"frame": Frame.DETECTOR}
 
     frame: Frame = Frame.LEPTON
-    """Directions in which the network sees an event: `lepton` (turned and mirrored so that the lepton has the azimuth 0
-    and a positive η; few events then suffice) or `detector` (as the features are)."""
+    """Directions in which the network sees an event; fewer events suffice with `lepton`."""
