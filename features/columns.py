@@ -36,6 +36,21 @@ class Binning(NamedTuple):
     """Whether the histogram has a logarithmic axis of counts, for a steeply falling feature."""
 
 
+class Turning(StrEnum):
+    """How a feature changes when the whole event turns around the beam, or is mirrored along it."""
+
+    NONE = "none"
+    """Not at all."""
+    AZIMUTH = "azimuth"
+    """It is an azimuth, so the angle is added."""
+    X = "x"
+    """It is the x of a vector, and the next feature is its y."""
+    Y = "y"
+    """It is the y of a vector."""
+    BEAM = "beam"
+    """It changes its sign with the direction of the beam, such as z or η."""
+
+
 class Feature(NamedTuple):
     """One number of an event or of a particle, unscaled."""
 
@@ -48,6 +63,7 @@ class Feature(NamedTuple):
     scaling: Scaling = Scaling.STANDARD
     log_above: float = 0.0
     """For a heavy tail: size above which networks see the logarithm, in the feature's unit; 0 for a linear feature."""
+    turning: Turning = Turning.NONE
 
 
 _AZIMUTH: Final = Binning(16, -math.pi, math.pi)
@@ -58,7 +74,7 @@ _ISOLATION: Final = Binning(50, 0, 50, log=True)
 HIGH_LEVEL: Final = (
     Feature("ht", "GeV", "sum of pT of the jets", Binning(30, 0, 1200), log_above=100),
     Feature("met", "GeV", "missing transverse energy", Binning(30, 0, 300), log_above=20),
-    Feature("met_phi", "rad", "azimuth of the missing transverse energy", _AZIMUTH),
+    Feature("met_phi", "rad", "azimuth of the missing transverse energy", _AZIMUTH, turning=Turning.AZIMUTH),
     Feature(
         "mt",
         "GeV",
@@ -69,8 +85,8 @@ HIGH_LEVEL: Final = (
     Feature("num_jets", "1", "number of jets", Binning(12, -0.5, 11.5)),
     Feature("num_bjets", "1", "number of jets with a b-tag", Binning(6, -0.5, 5.5)),
     Feature("lepton_pt", "GeV", "pT of the selected lepton", Binning(30, 0, 240), log_above=20),
-    Feature("lepton_eta", "1", "pseudorapidity of the lepton", Binning(20, -4, 4)),
-    Feature("lepton_phi", "rad", "azimuth of the lepton", _AZIMUTH),
+    Feature("lepton_eta", "1", "pseudorapidity of the lepton", Binning(20, -4, 4), turning=Turning.BEAM),
+    Feature("lepton_phi", "rad", "azimuth of the lepton", _AZIMUTH, turning=Turning.AZIMUTH),
     Feature(
         "lepton_iso_charged",
         "1",
@@ -101,9 +117,9 @@ NUM_HLF: Final = len(HIGH_LEVEL)
 #: Features of a particle; the selected lepton is the first particle.
 PARTICLE: Final = (
     Feature("energy", "GeV", "energy as a massless particle: pT cosh η", Binning(50, 0, 200, log=True), log_above=1),
-    Feature("px", "GeV", "momentum along x", log_above=1),
-    Feature("py", "GeV", "momentum along y", log_above=1),
-    Feature("pz", "GeV", "momentum along the beam", log_above=1),
+    Feature("px", "GeV", "momentum along x", log_above=1, turning=Turning.X),
+    Feature("py", "GeV", "momentum along y", log_above=1, turning=Turning.Y),
+    Feature("pz", "GeV", "momentum along the beam", log_above=1, turning=Turning.BEAM),
     Feature(
         "pt",
         "GeV",
@@ -111,11 +127,24 @@ PARTICLE: Final = (
         Binning(50, 0, 50, log=True),
         log_above=0.5,
     ),
-    Feature("eta", "1", "pseudorapidity", Binning(50, -5, 5)),
-    Feature("phi", "rad", "azimuth", Binning(32, -math.pi, math.pi)),
-    Feature("vertex_x", "mm", "x of a track's vertex; 0 for all others, the lepton included", log_above=0.1),
-    Feature("vertex_y", "mm", "y of a track's vertex; else 0", log_above=0.1),
-    Feature("vertex_z", "mm", "z of a track's vertex; else 0", Binning(50, -200, 200, log=True), log_above=50),
+    Feature("eta", "1", "pseudorapidity", Binning(50, -5, 5), turning=Turning.BEAM),
+    Feature("phi", "rad", "azimuth", Binning(32, -math.pi, math.pi), turning=Turning.AZIMUTH),
+    Feature(
+        "vertex_x",
+        "mm",
+        "x of a track's vertex; 0 for all others, the lepton included",
+        log_above=0.1,
+        turning=Turning.X,
+    ),
+    Feature("vertex_y", "mm", "y of a track's vertex; else 0", log_above=0.1, turning=Turning.Y),
+    Feature(
+        "vertex_z",
+        "mm",
+        "z of a track's vertex; else 0",
+        Binning(50, -200, 200, log=True),
+        log_above=50,
+        turning=Turning.BEAM,
+    ),
     Feature("iso_charged", "1", "isolation from tracks, relative to the particle's pT", _ISOLATION, log_above=1),
     Feature("iso_photon", "1", "isolation from photons", _ISOLATION, log_above=1),
     Feature("iso_neutral", "1", "isolation from neutral hadrons", _ISOLATION, log_above=1),

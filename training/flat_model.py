@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from models.networks.lepton_frame import LeptonFrame
 from models.networks.scaling_layer import Standardize
 from training.compiled.optimizer import is_finite
 from training.transports.transport import Vector
@@ -129,7 +130,7 @@ class FlatModel(VectorModel):
 
 
 def _changing_buffers(module: nn.Module) -> Iterator[Tensor]:
-    """The buffers that training can change: all but the constants of the scaling."""
+    """The buffers that training can change: all but constants."""
     for part in module.modules():
-        if not isinstance(part, Standardize):
+        if not isinstance(part, (LeptonFrame, Standardize)):
             yield from part.buffers(recurse=False)

@@ -77,7 +77,7 @@ class HoldingEncoder(nn.Module):
         super().__init__()
         old = encoder.gru
         width, num_features = old.hidden_size, old.input_size
-        self.scaling = _plain(encoder.scaling)
+        self.frame, self.scaling = encoder.frame, _plain(encoder.scaling)
         self.reads_from_end = encoder.reads_from_end
         self.gru = nn.GRU(num_features + 1, width, batch_first=True)
         holds = torch.zeros(3 * width, 1)
@@ -95,7 +95,7 @@ class HoldingEncoder(nn.Module):
         is_valid = particles @ self.kinds
         is_padding = 1.0 - is_valid
         # Scaling may have no value at 0, such as a logarithm: it gets rows of 1 instead.
-        rows = torch.cat([self.scaling(particles + is_padding) * is_valid, is_padding], dim=2)
+        rows = torch.cat([self.scaling(self.frame(particles) + is_padding) * is_valid, is_padding], dim=2)
         if self.reads_from_end:
             rows = rows.flip(1)
         _, last = self.gru(rows, self.start)
@@ -120,6 +120,7 @@ class OneEventNetwork(nn.Module):
             raise ValueError(f"{type(model).__name__} has no form for one event")
         self.encoder = None if parts.encoder is None else HoldingEncoder(parts.encoder)
         self.scaling = None if parts.scaling is None else _plain(parts.scaling)
+        self.frame = parts.frame or nn.Identity()
         self.layers = nn.Sequential(*parts.layers)
         self.inputs = tuple(name for name in model.inputs if name != "num_particles")
 
@@ -130,6 +131,6 @@ class OneEventNetwork(nn.Module):
         if self.encoder is not None:
             joined.append(self.encoder(given["particles"]))
         if self.scaling is not None:
-            joined.append(self.scaling(given["hlf"]))
+            joined.append(self.scaling(self.frame(given["hlf"])))
         found = torch.cat(joined, dim=1) if len(joined) > 1 else joined[0]
         return torch.softmax(self.layers(found), dim=1)

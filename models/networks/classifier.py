@@ -15,8 +15,9 @@ from models.networks.scaling_layer import Standardize
 
 
 class ListEncoder(Protocol):
-    """Scaling and a GRU over particle lists; its state after the valid particles is the result."""
+    """Frame, scaling and a GRU over particle lists; its state after the valid particles is the result."""
 
+    frame: nn.Module
     scaling: Standardize
     gru: nn.GRU
 
@@ -32,6 +33,8 @@ class Parts(NamedTuple):
     scaling: Standardize | None
     """Scaling of the features that the layers take, beside the state of the encoder."""
     layers: Sequence[nn.Module]
+    frame: nn.Module | None = None
+    """Brings the features that the layers take into the network's frame, before their scaling."""
 
 
 class Classifier(nn.Module):

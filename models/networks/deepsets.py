@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.networks.classifier import Classifier
+from models.networks.lepton_frame import frame_layer
+from models.networks.network_settings import Frame
 from models.networks.padding import scaled_rows
 from models.networks.scaling_layer import Scaler, Standardize
 
@@ -27,6 +29,7 @@ class DeepSetsClassifier(Classifier):
         takes_mean: Whether the mean over the particles is taken; else the sum, divided by the highest number of them.
         scalers: Scaler of the 19 features, by column.
         num_classes: Width of the output.
+        frame: Directions in which it sees the particles.
 
     Examples:
         >>> scalers = {"particles": Scaler([0.0] * 19, [1.0] * 19)}
@@ -45,8 +48,10 @@ class DeepSetsClassifier(Classifier):
         *,
         takes_mean: bool,
         num_classes: int,
+        frame: Frame = Frame.DETECTOR,
     ) -> None:
         super().__init__()
+        self.frame = frame_layer(frame, "particles")
         self.takes_mean = takes_mean
         self.scaling = Standardize(*scalers["particles"])
         self.of_particle = _dense([NUM_PARTICLE_FEATURES, *particle_widths])
@@ -55,7 +60,7 @@ class DeepSetsClassifier(Classifier):
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Logits of raw particles."""
-        rows, is_valid = scaled_rows(self.scaling, particles, num_particles)
+        rows, is_valid = scaled_rows(self.scaling, self.frame(particles), num_particles)
         counts = is_valid.to(rows.dtype)
         divisor = counts.sum(dim=1, keepdim=True) if self.takes_mean else MAX_PARTICLES
         pooled = torch.bmm((counts / divisor)[:, None], self.of_particle(rows))[:, 0]

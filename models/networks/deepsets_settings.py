@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field, PositiveInt
 from typing_extensions import override
 
-from models.networks.network_settings import NetworkSettings
+from models.networks.network_settings import ParticleNetworkSettings
 
 if TYPE_CHECKING:
     from models.networks.classifier import Classifier
@@ -25,7 +25,7 @@ class Pooling(StrEnum):
     """The sum over the particles, divided by the highest number of them, 801."""
 
 
-class DeepSetsSettings(NetworkSettings):
+class DeepSetsSettings(ParticleNetworkSettings):
     """Deep sets: dense layers on each particle, their sum or mean, and dense layers on that."""
 
     name: ClassVar[str] = "deepsets"
@@ -44,5 +44,10 @@ class DeepSetsSettings(NetworkSettings):
 
         takes_mean = self.pooling is Pooling.MEAN
         return DeepSetsClassifier(
-            self.particle_widths, self.hidden, scalers, takes_mean=takes_mean, num_classes=num_classes
+            self.particle_widths,
+            self.hidden,
+            scalers,
+            takes_mean=takes_mean,
+            num_classes=num_classes,
+            frame=self.frame,
         )

@@ -11,7 +11,8 @@ from typing_extensions import override
 
 from features.columns import NUM_HLF
 from models.networks.classifier import Classifier, Parts
-from models.networks.network_settings import ReadFrom
+from models.networks.lepton_frame import frame_layer
+from models.networks.network_settings import Frame, ReadFrom
 from models.networks.particles import ParticleEncoder
 from models.networks.scaling_layer import Scaler, Standardize
 
@@ -37,9 +38,12 @@ class InclusiveClassifier(Classifier):
         read_from: ReadFrom,
         scalers: Mapping[str, Scaler],
         num_classes: int,
+        *,
+        frame: Frame = Frame.DETECTOR,
     ) -> None:
         super().__init__()
-        self.encoder = ParticleEncoder(scalers["particles"], gru_width, read_from)
+        self.encoder = ParticleEncoder(scalers["particles"], gru_width, read_from, frame=frame)
+        self.frame = frame_layer(frame, "hlf")
         self.scaling = Standardize(*scalers["hlf"])
         self.layers = nn.Sequential(
             nn.Linear(gru_width + NUM_HLF, dense_width),
@@ -49,10 +53,10 @@ class InclusiveClassifier(Classifier):
 
     def forward(self, hlf: Tensor, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Logits of raw high-level features and raw particles."""
-        joined = torch.cat([self.encoder(particles, num_particles), self.scaling(hlf)], dim=1)
+        joined = torch.cat([self.encoder(particles, num_particles), self.scaling(self.frame(hlf))], dim=1)
         logits: Tensor = self.layers(joined)
         return logits
 
     @override
     def parts(self) -> Parts:
-        return Parts(self.encoder, self.scaling, list(self.layers))
+        return Parts(self.encoder, self.scaling, list(self.layers), self.frame)

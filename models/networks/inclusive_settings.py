@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import PositiveInt
 from typing_extensions import override
 
-from models.networks.network_settings import NetworkSettings, ReadFrom
+from models.networks.network_settings import ParticleNetworkSettings, ReadFrom
 
 if TYPE_CHECKING:
     from models.networks.classifier import Classifier
     from models.networks.scaling_layer import Scaler
 
 
-class InclusiveSettings(NetworkSettings):
+class InclusiveSettings(ParticleNetworkSettings):
     """One network on the high-level features and the particle list."""
 
     name: ClassVar[str] = "inclusive"
     inputs: ClassVar[tuple[str, ...]] = ("hlf", "particles", "num_particles")
-    before: ClassVar[Mapping[str, Any]] = {"read_from": ReadFrom.START}
+    before: ClassVar[Mapping[str, Any]] = {**ParticleNetworkSettings.before, "read_from": ReadFrom.START}
 
     gru_width: PositiveInt = 50
     """Width of the GRU's state, which summarises the particle list; at least 1."""
@@ -33,4 +33,6 @@ class InclusiveSettings(NetworkSettings):
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
         from models.networks.inclusive import InclusiveClassifier
 
-        return InclusiveClassifier(self.gru_width, self.dense_width, self.read_from, scalers, num_classes)
+        return InclusiveClassifier(
+            self.gru_width, self.dense_width, self.read_from, scalers, num_classes, frame=self.frame
+        )

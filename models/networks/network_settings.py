@@ -22,6 +22,15 @@ class ReadFrom(StrEnum):
     """The last valid particle first, the first one last."""
 
 
+class Frame(StrEnum):
+    """The directions in which a network sees an event."""
+
+    LEPTON = "lepton"
+    """Turned around the beam and mirrored along it, so that the lepton has the azimuth 0 and a positive η."""
+    DETECTOR = "detector"
+    """As the features are."""
+
+
 class NetworkSettings(BaseModel):
     """Settings of one network; the fields are its section of the config."""
 
@@ -58,3 +67,12 @@ class NetworkSettings(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """Name and fields; `models.networks.registry.settings_from_json` reads them."""
         return {"name": self.name, **self.model_dump(mode="json", exclude=set(self.not_built))}
+
+
+class ParticleNetworkSettings(NetworkSettings):
+    """Settings that all networks on particles have."""
+
+    before: ClassVar[Mapping[str, Any]] = {"frame": Frame.DETECTOR}
+
+    frame: Frame = Frame.LEPTON
+    """Directions in which the network sees an event; fewer events suffice with `lepton`."""

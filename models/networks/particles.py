@@ -12,7 +12,8 @@ from typing_extensions import override
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.networks.classifier import Classifier, Parts
-from models.networks.network_settings import ReadFrom
+from models.networks.lepton_frame import frame_layer
+from models.networks.network_settings import Frame, ReadFrom
 from models.networks.scaling_layer import Scaler, Standardize
 
 
@@ -27,10 +28,12 @@ class ParticleEncoder(nn.Module):
         scaler: Scaler of the 19 features.
         width: Width of the state.
         read_from: End of the list at which the GRU starts. What it reads last counts most in its state.
+        frame: Directions in which it sees the particles.
     """
 
-    def __init__(self, scaler: Scaler, width: int, read_from: ReadFrom) -> None:
+    def __init__(self, scaler: Scaler, width: int, read_from: ReadFrom, *, frame: Frame = Frame.DETECTOR) -> None:
         super().__init__()
+        self.frame = frame_layer(frame, "particles")
         self.read_from = read_from
         self.scaling = Standardize(*scaler)
         self.gru = nn.GRU(NUM_PARTICLE_FEATURES, width, batch_first=True)
@@ -45,6 +48,7 @@ class ParticleEncoder(nn.Module):
         """States (B, width) of raw particles (B, L, 19), of which `num_particles` (B,) are valid."""
         steps = torch.arange(particles.shape[1], device=particles.device)
         is_padding = steps >= num_particles[:, None]
+        particles = self.frame(particles)
         # take_along_dim would take indices modulo L, so that a list that is too short would go unnoticed.
         if self.reads_from_end:
             rows = (num_particles[:, None] - 1 - steps).clamp(min=0)
@@ -86,9 +90,17 @@ class ParticlesClassifier(Classifier):
 
     inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
 
-    def __init__(self, gru_width: int, read_from: ReadFrom, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+    def __init__(
+        self,
+        gru_width: int,
+        read_from: ReadFrom,
+        scalers: Mapping[str, Scaler],
+        num_classes: int,
+        *,
+        frame: Frame = Frame.DETECTOR,
+    ) -> None:
         super().__init__()
-        self.encoder = ParticleEncoder(scalers["particles"], gru_width, read_from)
+        self.encoder = ParticleEncoder(scalers["particles"], gru_width, read_from, frame=frame)
         self.output = nn.Linear(gru_width, num_classes)
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from features.columns import NUM_PARTICLE_FEATURES
 from models.networks.classifier import Classifier
+from models.networks.lepton_frame import frame_layer
+from models.networks.network_settings import Frame
 from models.networks.padding import scaled_rows
 from models.networks.scaling_layer import Scaler, Standardize
 
@@ -85,6 +87,7 @@ class TransformerClassifier(Classifier):
         points: Number of inducing points of each block.
         scalers: Scaler of the 19 features, by column.
         num_classes: Width of the output.
+        frame: Directions in which it sees the particles.
 
     Examples:
         >>> scalers = {"particles": Scaler([0.0] * 19, [1.0] * 19)}
@@ -96,9 +99,18 @@ class TransformerClassifier(Classifier):
     inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
 
     def __init__(
-        self, width: int, heads: int, blocks: int, points: int, scalers: Mapping[str, Scaler], num_classes: int
+        self,
+        width: int,
+        heads: int,
+        blocks: int,
+        points: int,
+        scalers: Mapping[str, Scaler],
+        num_classes: int,
+        *,
+        frame: Frame = Frame.DETECTOR,
     ) -> None:
         super().__init__()
+        self.frame = frame_layer(frame, "particles")
         self.scaling = Standardize(*scalers["particles"])
         self.embedding = nn.Sequential(nn.Linear(NUM_PARTICLE_FEATURES, width), nn.ReLU(), nn.Linear(width, width))
         self.blocks = nn.ModuleList(InducedBlock(width, heads, points) for _ in range(blocks))
@@ -108,7 +120,7 @@ class TransformerClassifier(Classifier):
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Logits of raw particles."""
-        rows, is_valid = scaled_rows(self.scaling, particles, num_particles)
+        rows, is_valid = scaled_rows(self.scaling, self.frame(particles), num_particles)
         is_seen, vectors = is_valid[:, None, None], self.embedding(rows)
         for block in self.blocks:
             vectors = block(vectors, is_seen)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from pydantic import PositiveInt, model_validator
 from typing_extensions import override
 
-from models.networks.network_settings import NetworkSettings
+from models.networks.network_settings import ParticleNetworkSettings
 
 if TYPE_CHECKING:
     from models.networks.classifier import Classifier
     from models.networks.scaling_layer import Scaler
 
 
-class TransformerSettings(NetworkSettings):
+class TransformerSettings(ParticleNetworkSettings):
     """A set transformer: attention among the particles by way of a few learnt points, and a class token."""
 
     name: ClassVar[str] = "transformer"
@@ -40,4 +40,6 @@ class TransformerSettings(NetworkSettings):
     def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
         from models.networks.transformer import TransformerClassifier
 
-        return TransformerClassifier(self.width, self.heads, self.blocks, self.points, scalers, num_classes)
+        return TransformerClassifier(
+            self.width, self.heads, self.blocks, self.points, scalers, num_classes, frame=self.frame
+        )

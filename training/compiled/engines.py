@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from models.networks.classifier import Classifier, ListEncoder
+from models.networks.lepton_frame import LeptonFrame, TurnedColumns
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, ColumnScaling, Integers, unscaled
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
@@ -93,18 +94,26 @@ class RecurrentEngine(Engine):
     """Networks with a GRU over particles.
 
     Args:
-        encoder: Scaling and GRU.
+        encoder: Frame, scaling and GRU.
         further: Scaling of the features that join the GRU's last state, if there are any.
+        frame: Frame of these features, if there are any.
         layers: Linear layers with ReLU between them.
     """
 
-    def __init__(self, encoder: ListEncoder, further: Standardize | None, layers: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, encoder: ListEncoder, further: Standardize | None, frame: nn.Module | None, layers: Sequence[nn.Module]
+    ) -> None:
         head = PerceptronEngine(layers).network
         scaling = column_scaling(encoder.scaling)
         real = scaling.mean.dtype
         joined = unscaled(0, real) if further is None else column_scaling(further)
         self._network = Recurrent(
-            encoder.gru.hidden_size, scaling, encoder.reads_from_end, Perceptron(head.widths, joined)
+            encoder.gru.hidden_size,
+            scaling,
+            encoder.reads_from_end,
+            Perceptron(head.widths, joined),
+            columns_to_turn(encoder.frame),
+            columns_to_turn(frame),
         )
         self._work = np.empty(0, real)
 
@@ -148,6 +157,12 @@ def column_scaling(scaling: Standardize) -> ColumnScaling:
     return ColumnScaling(mean, scaling.inverse_std.numpy(), log_above, limit)
 
 
+def columns_to_turn(frame: nn.Module | None) -> TurnedColumns:
+    """The columns that a frame layer turns; none for other layers."""
+    none = np.empty(0, np.int64)
+    return frame.columns if isinstance(frame, LeptonFrame) else TurnedColumns(none, none, none, none, 0, 0)
+
+
 def events_of(rows: EventTensors) -> RowArrays:
     """The arrays of some events with one input column."""
     return RowArrays(rows.inputs[0].numpy(), rows.labels.numpy(), rows.weights.numpy())
@@ -167,7 +182,7 @@ def compiled_engine(module: nn.Module) -> Engine | None:
     if isinstance(module, Classifier) and _owner(module, "parts") is _owner(module, "forward"):
         parts = module.parts()
         if parts is not None and parts.encoder is not None:
-            return RecurrentEngine(parts.encoder, parts.scaling, parts.layers)
+            return RecurrentEngine(parts.encoder, parts.scaling, parts.frame, parts.layers)
         if parts is not None:
             return PerceptronEngine([*([parts.scaling] if parts.scaling else []), *parts.layers])
     if type(module) is nn.Sequential and _is_perceptron(list(module)):

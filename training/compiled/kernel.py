@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from features.asinh import asinh
 from features.compiling import compiled
+from models.networks.lepton_frame import TurnedColumns
 
 Array = NDArray[Any]
 """Real numbers of the network's precision, contiguous."""
@@ -44,6 +45,26 @@ def scale(values: Array, scaling: ColumnScaling, column: int) -> None:
     for i in range(len(values)):
         # NaN stays NaN.
         values[i] = max(min((values[i] - mean) * factor, limit), -limit)
+
+
+@kernel
+def turn(columns: Array, turned: TurnedColumns, azimuths: Array, etas: Array) -> None:
+    """Bring columns (num_columns, n) of rows of events whose leptons have these directions, (n,), into their frame.
+
+    This is `models.networks.lepton_frame.LeptonFrame`.
+    """
+    for i in range(columns.shape[1] if len(turned.azimuths) else 0):
+        cos, sin = np.cos(azimuths[i]), np.sin(azimuths[i])
+        for x, y in zip(turned.xs, turned.ys):  # noqa: B905 - numba knows no strict
+            old = columns[x, i]
+            columns[x, i] = cos * old + sin * columns[y, i]
+            columns[y, i] = cos * columns[y, i] - sin * old
+        for j in turned.azimuths:
+            angle = columns[j, i] - azimuths[i]
+            columns[j, i] = angle - 2 * math.pi * (int(angle > math.pi) - int(angle < -math.pi))
+        if etas[i] < 0:
+            for j in turned.beams:
+                columns[j, i] = -columns[j, i]
 
 
 def unscaled(width: int, real: DTypeLike) -> ColumnScaling:

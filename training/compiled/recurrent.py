@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from models.networks.lepton_frame import TurnedColumns
 from training.compiled.dense import add_losses, dense_backward, dense_forward, sum_over_events
-from training.compiled.kernel import Array, ColumnScaling, Integers, exponential, kernel, scale
+from training.compiled.kernel import Array, ColumnScaling, Integers, exponential, kernel, scale, turn
 from training.compiled.perceptron import Perceptron
 
 #: Number of particles, over steps and events, in one product of matrices; they fit into the cache.
@@ -30,6 +31,10 @@ class Recurrent(NamedTuple):
     """Whether the last valid particle of an event is read first."""
     head: Perceptron
     """The dense layers over the GRU's state and the further features; its scaling is that of the latter."""
+    turned: TurnedColumns
+    """Of the particles."""
+    turned_further: TurnedColumns
+    """Of the further features."""
 
 
 class ParticleEvents(NamedTuple):
@@ -113,11 +118,17 @@ def recurrent_gradient(
     values = np.empty(head.widths.sum() * num_rows, parameters.dtype)
     states = values[: width * num_rows].reshape(width, num_rows)
     _forward(parameters, network, events, steps, kept, scaled_particles, states)
-    for j in range(len(head.scaling.mean)):
-        further = values[(width + j) * num_rows : (width + j + 1) * num_rows]
+    num_further = len(head.scaling.mean)
+    further = values[width * num_rows : (width + num_further) * num_rows].reshape(num_further, num_rows)
+    for j in range(num_further):
         for i in range(num_rows):
-            further[i] = events.further[steps.rows[i], j]
-        scale(further, head.scaling, j)
+            further[j, i] = events.further[steps.rows[i], j]
+    if num_further:
+        # Copies, since the columns that say the direction are turned too.
+        turned = network.turned_further
+        turn(further, turned, further[turned.azimuth].copy(), further[turned.eta].copy())
+    for j in range(num_further):
+        scale(further[j], head.scaling, j)
     logits = dense_forward(parameters[size:], head.widths, values, num_rows)
     add_losses(logits, events.labels[steps.rows], events.weights[steps.rows], sums)
     dense_backward(parameters[size:], gradient[size:], head.widths, values, num_rows, True)
@@ -144,8 +155,10 @@ def _of_block(scaled: Array, steps: Steps, num_features: int, first: int, last: 
 
 @kernel
 def _scale(network: Recurrent, events: ParticleEvents, steps: Steps, first: int, last: int, block: Array) -> None:
-    """Scale the particles of a block of steps; padding is 0."""
+    """Bring the particles of a block of steps into the network's frame, and scale them; padding is 0."""
     num_features, start = len(network.scaling.mean), steps.starts[first]
+    azimuths = events.particles[:, 0, network.turned.azimuth][steps.rows]
+    etas = events.particles[:, 0, network.turned.eta][steps.rows]
     for step in range(first, last):
         place = steps.starts[step] - start
         for i in range(steps.counts[step]):
@@ -154,6 +167,7 @@ def _scale(network: Recurrent, events: ParticleEvents, steps: Steps, first: int,
             particle = events.numbers[row] - 1 - step if network.from_end else step
             for j in range(num_features):
                 block[j, place + i] = events.particles[row, particle, j]
+        turn(block[:, place : place + steps.counts[step]], network.turned, azimuths, etas)
     for j in range(num_features):
         scale(block[j], network.scaling, j)
     if first == 0:

@@ -13,7 +13,7 @@ import torch
 from feature_datasets import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import NAMES, SCALERS, VARIANTS, gradients, made_network, made_spec, random_events, run
+from networks import NAMES, ON_PARTICLES, SCALERS, VARIANTS, gradients, made_network, made_spec, random_events, run
 from torch import Tensor, nn
 
 from features.columns import INPUT_COLUMNS, NUM_HLF, NUM_PARTICLE_FEATURES
@@ -64,8 +64,8 @@ def test_each_event_is_judged_for_itself(name: ModelName, order: list[int]) -> N
 
 @every_network
 def test_scaling_is_inside(name: ModelName) -> None:
-    """Features in other units, with a scaler in these units, change nothing."""
-    events, spec = random_events(LENGTHS), made_spec(name)
+    """Features in other units, with a scaler in these units, change nothing; only a frame turns by radians."""
+    events, spec = random_events(LENGTHS), made_spec(name, **({"frame": "detector"} if name in ON_PARTICLES else {}))
     scalers = {
         column: Scaler([8 * x + 3 for x in mean], [8 * x for x in std]) for column, (mean, std, *_) in SCALERS.items()
     }

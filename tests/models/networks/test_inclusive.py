@@ -7,7 +7,7 @@ from networks import SCALERS, made_network, random_events, run
 
 
 def test_the_forward_pass_by_hand() -> None:
-    model, events = made_network("inclusive"), random_events([3, 1, 6])
+    model, events = made_network("inclusive", frame="detector"), random_events([3, 1, 6])
     mean, std = torch.tensor(SCALERS["hlf"][:2], dtype=torch.float64)
     state = model.encoder(events["particles"], events["num_particles"])
     assert state.shape == (3, 7)

@@ -40,7 +40,7 @@ def by_hand(model: Classifier, event: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("read_from", "step"), [("start", 1), ("end", -1)])
 @given(lengths=lengths_of_events.map(lambda lengths: [max(1, length) for length in lengths]))
 def test_the_network_is_a_gru_over_the_valid_particles(read_from: str, step: int, lengths: list[int]) -> None:
-    model, events = made_network("particles", read_from=read_from), random_events(lengths)
+    model, events = made_network("particles", read_from=read_from, frame="detector"), random_events(lengths)
     found = run(model, events).detach().numpy()
     for event, length, logits in zip(events["particles"].numpy(), lengths, found, strict=True):
         np.testing.assert_allclose(logits, by_hand(model, event[:length][::step]), rtol=1e-12, atol=1e-12)
@@ -53,7 +53,7 @@ def test_reading_from_the_end_is_reading_the_reversed_valid_particles(name: str,
     reversed_lists = events["particles"].clone()
     for event, length in enumerate(lengths):
         reversed_lists[event, :length] = events["particles"][event, :length].flip(0)
-    from_start, from_end = (made_network(name, read_from=read_from) for read_from in ("start", "end"))
+    from_start, from_end = (made_network(name, read_from=read_from, frame="detector") for read_from in ("start", "end"))
     torch.testing.assert_close(
         run(from_end, events), run(from_start, events | {"particles": reversed_lists}), rtol=0, atol=1e-12
     )
@@ -62,7 +62,7 @@ def test_reading_from_the_end_is_reading_the_reversed_valid_particles(name: str,
 @given(st.integers(1, MAX_PARTICLES))
 @settings(max_examples=10)
 def test_one_particle_gives_the_same_in_a_list_of_any_length(rows: int) -> None:
-    model, event = made_network("particles"), random_events([1])
+    model, event = made_network("particles", frame="detector"), random_events([1])
     list_of_one = event["particles"]
     long = torch.cat([list_of_one, torch.zeros(1, rows - 1, NUM_PARTICLE_FEATURES, dtype=torch.float64)], dim=1)
     torch.testing.assert_close(run(model, event | {"particles": long}), run(model, event), rtol=0, atol=1e-12)

@@ -48,7 +48,7 @@ def test_where_the_widths_come_from_is_not_kept() -> None:
 
 def test_settings_of_earlier_versions_hold_the_widths_of_all_networks() -> None:
     old = {"name": "inclusive", "hidden": [50, 20, 10], "gru_width": 7, "dense_width": 5}
-    assert settings_from_json(old) == InclusiveSettings(gru_width=7, dense_width=5, read_from="start")
+    assert settings_from_json(old) == InclusiveSettings(gru_width=7, dense_width=5, read_from="start", frame="detector")
 
 
 @pytest.mark.parametrize("kind", [ParticlesSettings, InclusiveSettings])

@@ -49,7 +49,7 @@ class ByHand:
 
 
 def test_the_network_is_attention_through_points_and_a_class_token() -> None:
-    model = made_network("transformer", width=8, heads=HEADS, points=3)
+    model = made_network("transformer", width=8, heads=HEADS, points=3, frame="detector")
     events = random_events(LENGTHS)
     found = run(model, events).detach().numpy()
     for event, length, logits in zip(events["particles"].numpy(), LENGTHS, found, strict=True):

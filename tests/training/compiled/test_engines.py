@@ -13,7 +13,7 @@ from features.columns import NUM_HLF
 from models.networks.classifier import Classifier
 from models.networks.hlf import HlfClassifier
 from models.networks.inclusive import InclusiveClassifier
-from models.networks.network_settings import ReadFrom
+from models.networks.network_settings import Frame, ReadFrom
 from models.networks.particles import ParticlesClassifier
 from models.networks.scaling_layer import Scaler
 from training.compiled.engines import compiled_engine
@@ -35,13 +35,13 @@ SCALERS = {
 HIDDEN = [[1], [7], [50, 20, 10], [150, 100, 50], [3] * 6, [300]]
 
 
-def in_double(make: type[Classifier], *arguments: object) -> FlatModel:
+def in_double(make: type[Classifier], *arguments: object, **options: object) -> FlatModel:
     """A network of double precision, always with the same weights."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         torch.manual_seed(7)
-        return FlatModel(make(*arguments))  # type: ignore[arg-type]
+        return FlatModel(make(*arguments, **options))  # type: ignore[arg-type]
     finally:
         torch.set_default_dtype(before)
 
@@ -89,6 +89,7 @@ def test_a_perceptron_learns_as_by_autograd(hidden: list[int]) -> None:
     train_side_by_side(models, [batch_of(size, seed=size) for size in (1, 33, 128, 40)])
 
 
+@pytest.mark.parametrize("frame", Frame)
 @pytest.mark.parametrize(
     ("make", "settings"),
     [
@@ -98,8 +99,10 @@ def test_a_perceptron_learns_as_by_autograd(hidden: list[int]) -> None:
         (InclusiveClassifier, (50, 25, ReadFrom.END)),
     ],
 )
-def test_a_recurrent_network_learns_as_by_autograd(make: type[Classifier], settings: tuple[object, ...]) -> None:
-    models = [in_double(make, *settings, SCALERS, 3) for _ in range(2)]
+def test_a_recurrent_network_learns_as_by_autograd(
+    make: type[Classifier], settings: tuple[object, ...], frame: Frame
+) -> None:
+    models = [in_double(make, *settings, SCALERS, 3, frame=frame) for _ in range(2)]
     with_hlf = make is InclusiveClassifier
     # 70 events of up to 40 particles are more than one block of steps.
     shapes = ((1, 1), (3, 9), (70, 40), (16, 25))
@@ -120,7 +123,7 @@ def test_vanishing_gradients_are_those_of_autograd() -> None:
 
 
 def test_padding_does_not_count() -> None:
-    model = in_double(ParticlesClassifier, 4, ReadFrom.END, SCALERS, 3)
+    model = in_double(ParticlesClassifier, 4, ReadFrom.END, SCALERS, 3, frame=Frame.LEPTON)
     batch, gradients = particles_of(20, longest=30, seed=4, with_hlf=False), gradients_of(model)
     gradients.compute(batch)
     before = model.gradient.clone()

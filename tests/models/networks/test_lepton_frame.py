@@ -1,0 +1,131 @@
+"""The layer that turns events so that their lepton points the same way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import ON_PARTICLES, made_network, made_spec, run
+from torch import Tensor
+
+from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_HLF, PARTICLE_FEATURE_NAMES, Turning
+from models.networks.classifier import Classifier
+from models.networks.lepton_frame import LeptonFrame
+from models.networks.registry import NETWORKS, ModelName, settings_from_json
+from models.networks.scaling_layer import Scaler
+
+NUMBERS = [7, 1, 12]
+HLF_LEPTON = [HLF_NAMES.index(name) for name in ("met_phi", "lepton_eta", "lepton_phi")]
+signs = st.sampled_from([1.0, -1.0])
+angles = st.floats(-3.2, 3.2)
+
+
+def wrapped(angle: Any) -> Any:
+    """An azimuth within -pi to pi."""
+    return np.arctan2(np.sin(angle), np.cos(angle))
+
+
+def events(*, turned_by: float = 0.0, beam: float = 1.0) -> dict[str, Tensor]:
+    """Events, perhaps turned and mirrored: all features follow from what the particles are."""
+    rng, found = np.random.default_rng(3), []
+    for number in NUMBERS:
+        pt, x, y, z, still = rng.exponential(5.0, number), *rng.normal(0, 1, (4, number))
+        phi = wrapped(rng.uniform(-np.pi, np.pi, number) + turned_by)
+        eta = beam * rng.normal(0, 2, number)
+        given = {
+            "pt": pt,
+            "energy": pt * np.cosh(eta),
+            "eta": eta,
+            "phi": phi,
+            "px": pt * np.cos(phi),
+            "py": pt * np.sin(phi),
+            "pz": pt * np.sinh(eta),
+            "vertex_x": x * np.cos(turned_by) - y * np.sin(turned_by),
+            "vertex_y": x * np.sin(turned_by) + y * np.cos(turned_by),
+            "vertex_z": beam * z,
+        }
+        rows = np.column_stack([given.get(name, still) for name in PARTICLE_FEATURE_NAMES])
+        found.append(np.pad(rows, ((0, max(NUMBERS) - number), (0, 0))))
+    particles, hlf = np.array(found), rng.normal(0, 1, (len(NUMBERS), NUM_HLF))
+    lepton = particles[:, 0, [PARTICLE_FEATURE_NAMES.index(name) for name in ("eta", "phi")]]
+    met_phi = wrapped(hlf[:, HLF_LEPTON[0]] + turned_by)
+    hlf[:, HLF_LEPTON] = np.column_stack([met_phi, lepton])
+    return {"hlf": torch.tensor(hlf), "particles": torch.tensor(particles), "num_particles": torch.tensor(NUMBERS)}
+
+
+def network(name: ModelName, **settings: Any) -> Classifier:
+    """A network whose scaling leaves room for all values."""
+    spec = made_spec(name, **settings)
+    scalers = {column: Scaler([0.0] * len(each.mean), [5.0] * len(each.mean)) for column, each in spec.scalers.items()}
+    return made_network(spec._replace(scalers=scalers))
+
+
+@pytest.mark.parametrize("name", ON_PARTICLES)
+@given(turned_by=angles, beam=signs)
+@settings(max_examples=10)
+def test_turned_and_mirrored_events_are_the_same_to_the_networks(name: Any, turned_by: float, beam: float) -> None:
+    model, other = network(name), events(turned_by=turned_by, beam=beam)
+    torch.testing.assert_close(run(model, other), run(model, events()), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ON_PARTICLES)
+def test_networks_in_the_frame_of_the_detector_see_the_difference(name: Any) -> None:
+    model = network(name, frame="detector")
+    for other in (events(turned_by=1.0), events(beam=-1.0)):
+        assert not torch.allclose(run(model, other), run(model, events()), atol=1e-3)
+
+
+@given(turned_by=angles, beam=signs)
+@settings(max_examples=10)
+def test_the_lepton_gets_azimuth_0_and_relations_stay(turned_by: float, beam: float) -> None:
+    raw = events(turned_by=turned_by, beam=beam)
+    columns = {name: number for number, name in enumerate(PARTICLE_FEATURE_NAMES)}
+    found = LeptonFrame("particles").double()(raw["particles"])
+    for event, rows, number in zip(found.numpy(), raw["particles"].numpy(), NUMBERS, strict=True):
+        new, old = ({name: each[:number, at] for name, at in columns.items()} for each in (event, rows))
+        assert new["phi"][0] == 0
+        assert new["eta"][0] > 0
+        sign = np.sign(old["eta"][0])
+        np.testing.assert_allclose(new["phi"], wrapped(old["phi"] - old["phi"][0]), atol=1e-9)
+        np.testing.assert_allclose(new["px"], new["pt"] * np.cos(new["phi"]), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(new["py"], new["pt"] * np.sin(new["phi"]), rtol=1e-9, atol=1e-9)
+        for beam_like in ("eta", "pz", "vertex_z"):
+            np.testing.assert_allclose(new[beam_like], sign * old[beam_like], rtol=1e-9)
+        distances = [np.hypot(each["vertex_x"], each["vertex_y"]) for each in (new, old)]
+        np.testing.assert_allclose(*distances, rtol=1e-9)
+        along = new["vertex_x"] * new["px"] + new["vertex_y"] * new["py"]
+        before = old["vertex_x"] * old["px"] + old["vertex_y"] * old["py"]
+        np.testing.assert_allclose(along, before, rtol=1e-9, atol=1e-9)
+        for scalar in set(columns) - {"phi", "px", "py", "eta", "pz", "vertex_x", "vertex_y", "vertex_z"}:
+            assert np.array_equal(new[scalar], old[scalar])
+
+
+def test_azimuths_stay_within_pi() -> None:
+    """The azimuth of a detector may be float32(pi), which is above pi."""
+    edge = float(np.float32(np.pi))
+    hlf = torch.zeros(4, NUM_HLF)
+    hlf[:, HLF_LEPTON[0]] = torch.tensor([edge, -edge, edge, -edge])
+    hlf[:, HLF_LEPTON[2]] = torch.tensor([-edge, edge, 0.0, 0.0])
+    found = LeptonFrame("hlf")(hlf)[:, HLF_LEPTON[0]]
+    assert float(found.abs().max()) <= edge
+    torch.testing.assert_close(found[:2], torch.zeros(2), rtol=0, atol=1e-6)
+
+
+def test_every_vector_of_the_table_has_both_components() -> None:
+    """`Turning.X` is followed by its `Turning.Y`, so that each pair turns together."""
+    for column in INPUT_COLUMNS.values():
+        found = [feature.turning for feature in column.features]
+        for place, turning in enumerate(found):
+            if turning is Turning.X:
+                assert found[place + 1] is Turning.Y
+        assert found.count(Turning.X) == found.count(Turning.Y)
+
+
+def test_networks_of_earlier_versions_see_the_directions_of_the_detector() -> None:
+    for name in ON_PARTICLES:
+        old = {key: value for key, value in NETWORKS[name]().to_json().items() if key != "frame"}
+        assert settings_from_json(old) == NETWORKS[name](frame="detector") != NETWORKS[name]()
