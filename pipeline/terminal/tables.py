@@ -179,15 +179,15 @@ def _interval(found: Mapping[str, float], unit: float = 1.0) -> str:
 
 
 def export_table(found: dict[str, Any]) -> Grid:
-    """Sizes, parity and times of the exported networks."""
+    """Sizes, parity and times of the exported networks, in the form for batches."""
     heads = ("network", "size [kB]", "differs by", "median", "99 %", "99.9 %", "events/s")
-    table = Grid(*heads, title="size, largest difference from torch, times per event [us]")
+    table = Grid(*heads, title="model.onnx: size, largest difference from torch, times per event [us]")
     for network, each in found.items():
-        times = each["latency_us"]
+        times, form = each["latency_us"], each["forms"]["model.onnx"]
         table.add_row(
             network,
-            f"{each['bytes'] / 1000:,.1f}",
-            f"{each['largest_difference']:.1e}",
+            f"{form['bytes'] / 1000:,.1f}",
+            f"{form['largest_difference']:.1e}",
             *("-" if times[name] is None else f"{times[name]:,.1f}" for name in ("p50", "p99", "p99_9")),
             f"{each['events_per_second']:,.0f}",
         )

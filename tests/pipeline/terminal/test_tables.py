@@ -56,7 +56,7 @@ def evaluated() -> list[Grid]:
 
 def exported() -> list[Grid]:
     found = {
-        "bytes": 12_345_678, "largest_difference": 1.2e-7, "events_per_second": 1_234_567.0,
+        "forms": {"model.onnx": {"bytes": 12_345_678, "largest_difference": 1.2e-7}}, "events_per_second": 1_234_567.0,
         "latency_us": {"p50": 1234.5, "p99": 12345.6, "p99_9": None},
     }  # fmt: skip
     firmware = [{"bits": bits, "largest_difference": 1.234e-5, "same_class": 0.998} for bits in (8, 16)]
