@@ -71,7 +71,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures(
 @pytest.mark.parametrize("rates", [True, False])
 def test_every_row_of_a_table_has_as_many_columns(tmp_path: Path, optional: tuple[str, ...], rates: bool) -> None:
     page = page_of(made_versions(tmp_path, optional=optional, rates=rates, after="x"), tmp_path)
-    assert len(page.tables) == (11 if optional else 9)
+    assert len(page.tables) == (12 if optional else 9)
     for table in page.tables:
         assert len(table) > 1
         assert {len(row) for row in table} == {len(table[0])}
@@ -161,6 +161,41 @@ def test_a_run_without_grid_search_and_export_has_neither_section(tmp_path: Path
     assert [heading in whole.words for heading in headings] == [True] * 4
     assert [heading in less.words for heading in headings] == [False] * 4
     assert less.tables[0][1][-1] == NOTHING
+
+
+def test_every_exported_form_is_shown_with_its_size_and_parity(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    table = next(each for each in page_of(made, tmp_path).tables if each[0][:2] == ["Network", "Form"])
+    assert table == [
+        ["Network", "Form", "Size", "Differs from torch by"],
+        ["hlf", "model.onnx", "53.4 kB", "1.2e-07"],
+        ["hlf", "model.pt2", "3,000.0 kB", "2.0e-07"],
+        ["hlf", "one_event.onnx", "60.0 kB", "3.0e-06"],
+    ]
+    times = next(each for each in page_of(made, tmp_path).tables if each[0][:2] == ["Network", "Median"])
+    assert times[1] == ["hlf", "8.69 µs", "10.5 µs", "13.1 µs", "57.8 µs", "3,276,569/s"]
+
+
+def test_firmware_stands_beside_the_other_forms(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    networks = counters(made, "export")["networks"]
+    networks["particles"] = {**networks["hlf"], "firmware": []}
+    networks["hlf"]["firmware"] = [
+        {"bits": 8, "largest_difference": 0.2, "same_class": 0.9928, "latency_ns": 60.0, "lookup_tables": 20123},
+        {"bits": 16, "largest_difference": 0.0019, "same_class": 1.0, "latency_ns": 85.0, "lookup_tables": 51234},
+    ]
+    page = page_of(made, tmp_path)
+    table = next(each for each in page.tables if each[0][:2] == ["Network", "Form"])
+    assert table[0] == [
+        *["Network", "Form", "Size", "Differs from torch by", "Same class", "Estimated latency", "Estimated LUTs"]
+    ]
+    assert [row[1] for row in table[1:]] == [
+        *["model.onnx", "model.pt2", "one_event.onnx", "hls4ml, 8 bits", "hls4ml, 16 bits"],
+        *["model.onnx", "model.pt2", "one_event.onnx"],
+    ]
+    assert table[4] == ["hlf", "hls4ml, 8 bits", NOTHING, "2.0e-01", "99.3 %", "60 ns", "20,123"]
+    assert table[5][5:] == ["85 ns", "51,234"]
+    assert table[1][4:] == [NOTHING] * 3
 
 
 def test_the_grid_search_shows_its_best_and_what_failed(tmp_path: Path) -> None:
