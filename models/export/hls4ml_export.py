@@ -124,7 +124,7 @@ def _estimate(layers: nn.Sequential, ranges: list[dict[str, float]], width: int)
     """
     array, trace = _packages()[1:]
     first = ranges[0]["result"]
-    ones = np.ones(layers[0].in_features, dtype=np.int64)
+    ones = np.ones(next(layers.parameters()).shape[1], dtype=np.int64)
     start = values = array.from_kif(ones, *(ones * bits for bits in _bits(width, first)))
     for layer, largest in zip(layers, ranges[1:], strict=True):
         if isinstance(layer, nn.Linear):
