@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import QuantileTransformer
 
 from models.evaluation.bootstrap import Estimate
-from models.evaluation.style import COLOURS, GREY, PlotLabels, new_grid
+from models.evaluation.style import COLOURS, GREY, PlotLabels, legend_below, new_grid, styled
 
 Floats = NDArray[np.float64]
 
@@ -158,6 +158,7 @@ def distance(first: tuple[Floats, Floats], second: tuple[Floats, Floats]) -> flo
     return float(np.abs(shares[0] - shares[1]).max())
 
 
+@styled
 def plot_comparison(
     quantities: Mapping[str, tuple[tuple[Floats, Floats], tuple[Floats, Floats]]],
     names: tuple[str, str],
@@ -195,8 +196,7 @@ def plot_comparison(
                 elinewidth=1,
             )
         axes.set_xlabel(f"{quantity}   (D = {distance(first, second):.3f})", fontsize="small")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         axes.tick_params(labelsize="small")
-    handles, words = panels[0].get_legend_handles_labels()
-    figure.legend(handles, words, loc="outside lower center", ncols=2, frameon=False)
+    legend_below(figure, panels[0])
     return figure

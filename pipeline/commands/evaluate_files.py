@@ -26,16 +26,11 @@ from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cann
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import generated, missing_weights, sum_weights, uncertain_mixtures
 from pipeline.run_folder import RunFolder
-from pipeline.runs.models_on_disk import (
-    FoundModel,
-    find_models,
-    refuse_other_features,
-    refuse_seen_events,
-    trained_models,
-)
+from pipeline.runs.models_on_disk import find_models, refuse_seen_events
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import count_seen, identities
 from pipeline.runs.store import write_atomically
+from pipeline.runs.trained_models import FoundModel, refuse_other_features, trained_models
 from pipeline.stages.evaluate import make_task
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables

@@ -14,7 +14,7 @@ from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting.card import CAPTIONS
 from pipeline.reporting.cutflow import as_json, cutflow, missing_weights, uncertain_mixtures
-from pipeline.reporting.summary import answer, point_to_show, purity, rate, share, shift, unmeasurable
+from pipeline.reporting.summary import answer, point_to_show, powers, purity, rate, share, shift, tight, unmeasurable
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
 
@@ -28,7 +28,7 @@ _SIDE_BY_SIDE: Final = {
     "background_efficiency": "ROC curves on the test split: how much background passes (down is better) when a share "
     "of the signal is kept; against all backgrounds together, and against each alone, by the score that is best there. "
     "Bars at the working points, and bands of the ratios, are intervals of one standard deviation from the bootstrap; "
-    "the ratios' errors are paired.",
+    "the ratios' errors are paired. Where no background event passes there is no line.",
     "rejection": "The same as background rejection, 1 / background efficiency (up is better).",
     "importance": "Permutation importance: area under the signal's ROC curve that is lost when the values of one "
     "feature are shuffled among the test events; bars are errors of the events and of five shuffles.",
@@ -62,10 +62,12 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     # Every file is escaped: names of samples and paths come from users and files.
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
-    environment.filters["share"] = _share
-    environment.filters["rate"] = rate
+    environment.filters["tight"] = tight
+    environment.filters["powers"] = powers
+    environment.filters["share"] = lambda each: tight(_share(each))
+    environment.filters["rate"] = lambda each: tight(rate(each))
     environment.filters["thousands"] = "{:,}".format
-    environment.filters["purity"] = purity
+    environment.filters["purity"] = lambda each: tight(purity(each))
     environment.filters["shift"] = shift
     environment.filters["microseconds"] = lambda each: f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
     environment.filters["spread"] = lambda each: f"{each['mean']:.3f} ± {each['spread']:.3f}"

@@ -4,7 +4,7 @@
   const colours = ["#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2", "#a96b59"];
   const choice = document.createElement("select"), table = document.createElement("div");
   const svg = make("svg", {viewBox: "0 0 640 330", role: "img", "aria-label": "background efficiency"});
-  const left = 52, right = 630, top = 12, bottom = 290;
+  const left = 78, right = 620, top = 12, bottom = 278;
   let from = 0.5, low = 1e-3;
   function make(name, about, words) {
     const each = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -22,13 +22,13 @@
     low = Math.pow(10, Math.floor(Math.log10(Math.min(0.1, ...all))));
     for (let value = from; value < 1.001; value += 0.1) {
       svg.append(make("line", {x1: x(value), x2: x(value), y1: top, y2: bottom, class: "grid"}));
-      svg.append(make("text", {x: x(value), y: bottom + 16, "text-anchor": "middle"}, value.toFixed(1)));
+      svg.append(make("text", {x: x(value), y: bottom + 20, "text-anchor": "middle"}, value.toFixed(1)));
     }
     for (let value = low; value < 1.001; value *= 10) {
       svg.append(make("line", {x1: left, x2: right, y1: y(value), y2: y(value), class: "grid"}));
       svg.append(make("text", {x: left - 6, y: y(value) + 4, "text-anchor": "end"}, String(Number(value.toPrecision(1)))));
     }
-    svg.append(make("text", {x: right, y: bottom + 34, "text-anchor": "end"}, "Signal efficiency"));
+    svg.append(make("text", {x: right, y: bottom + 46, "text-anchor": "end"}, "Signal efficiency"));
     models.forEach(([, each], number) => {
       const points = each.signal_efficiency.map((value, place) => [value, each.background_efficiency[place]])
         .filter(([value, left]) => value >= from && left > 0).map(([value, left]) => x(value).toFixed(1) + "," + y(left).toFixed(1));

@@ -8,6 +8,9 @@ from typing import Any, Final
 
 #: The signal efficiency that the question asks for; if it cannot be measured, the nearest that can be.
 _ASKED: Final = 0.9
+#: A space at which no line ends.
+_TIGHT: Final = "\N{NO-BREAK SPACE}"
+_RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def share(each: Mapping[str, float]) -> str:
@@ -33,6 +36,27 @@ def rate(each: Mapping[str, float]) -> str:
 def purity(each: Mapping[str, float] | None) -> str:
     """A purity with its interval."""
     return "not defined" if each is None else _with_interval(each, 100, " %")
+
+
+def tight(words: str) -> str:
+    """Words in which a number, its unit and its interval stay together, as far as the line allows."""
+    return words.replace(" %", f"{_TIGHT}%").replace(" −", f"{_TIGHT}−")  # noqa: RUF001 - a minus
+
+
+def powers(value: float, digits: int = 3) -> str:
+    r"""A number as physicists write it, very large and very small ones with a power of ten.
+
+    Examples:
+        >>> ascii(powers(2e34))
+        "'2\\xa0\\xd7\\xa010\\xb3\\u2074'"
+        >>> powers(1234.0)
+        '1,230'
+    """
+    rounded = f"{value:.{digits - 1}e}"
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{float(rounded):,.12g}"
+    first, _, power = rounded.partition("e")
+    return f"{float(first):g}{_TIGHT}×{_TIGHT}10{str(int(power)).translate(_RAISED)}"  # noqa: RUF001 - a product
 
 
 def _with_interval(each: Mapping[str, float], unit: float, symbol: str) -> str:
@@ -89,7 +113,7 @@ def unmeasurable(metrics: Mapping[str, Any]) -> str:
     few = [point for point in points if not point["measurable"]]
     if not few:
         return ""
-    wanted = ", ".join(f"{100 * point['wanted']:g} %" for point in few)
+    wanted = ", ".join(tight(f"{100 * point['wanted']:g} %") for point in few)
     failing = ", ".join(f"{point['num_failing']:.1f}" for point in few)
     return (
         f"Not measurable on these events: {wanted} of {metrics['signal']}. There, {failing} effective events of it are "

@@ -35,7 +35,7 @@ EXEMPT: Final = frozenset(
     }
 )
 #: The modules of the shell that compute outputs of stages. The config counts by its values.
-_SHELL_WITH_RESULTS: Final = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.models_on_disk")
+_SHELL_WITH_RESULTS: Final = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.trained_models")
 _SHELL_WITHOUT: Final = frozenset({"pipeline.stages.base", "pipeline.stages.table"})
 #: Registries, which import all methods of a kind. Only the methods that the config chooses run; they are entry points.
 REGISTRIES: Final = frozenset(

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from features.dataset import FeatureDataset
-from features.settings import FeatureSettings
 from models.errors import ModelError
 from models.evaluation.evaluation import Candidate
 from models.export.onnx_classifier import OnnxClassifier
-from models.saved_model import load_model
 from pipeline.errors import ConfigError, MissingInputError
-from pipeline.runs.seen_events import count_seen, dataset_of, identities
-from pipeline.runs.store import Version
+from pipeline.runs.seen_events import count_seen, identities
+from pipeline.runs.trained_models import FoundModel, read_trained, refuse_other_classes
 
 _NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
 #: Other names in the folder of an evaluation: its own files, and its reference model.
@@ -32,17 +29,6 @@ _TAKEN: Final = frozenset(
         "evaluation.json",
     }
 )
-
-
-class FoundModel(NamedTuple):
-    """A model with its provenance."""
-
-    candidate: Candidate
-    classes: list[str]
-    definitions: Mapping[str, Any]
-    """Definitions of the features that it was trained on."""
-    dataset: Path | None
-    """The features that it was trained on; None if they are unknown or gone."""
 
 
 def find_models(words: Sequence[str], classes: Sequence[str]) -> list[FoundModel]:
@@ -74,48 +60,8 @@ def find_models(words: Sequence[str], classes: Sequence[str]) -> list[FoundModel
                 )
             found[chosen] = _read(chosen, place)
     for each in found.values():
-        _refuse_other_classes(each, classes)
+        refuse_other_classes(each, classes)
     return list(found.values())
-
-
-def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]:
-    """The networks of a version of `train`, each with its further trainings.
-
-    Args:
-        trained: The version.
-        classes: Classes of the events.
-
-    Raises:
-        ModelError: A model cannot be read, or has other classes.
-    """
-    found, counters = [], trained.manifest["counters"]
-    for network in counters["networks"]:
-        folders = [network, *counters.get("further", {}).get(network, ())]
-        first, *further = find_models([f"{folder}={trained.folder / folder}" for folder in folders], classes)
-        others = [each.candidate.model for each in further]
-        found.append(first._replace(candidate=first.candidate._replace(further=others)))
-    return found
-
-
-def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str, Any]) -> None:
-    """Refuse models whose features have other definitions than those of the events.
-
-    Raises:
-        ModelError: A model has other definitions; the message names the settings that differ.
-    """
-    # What a model of an earlier version does not state is as it was then: the defaults of later settings.
-    defaults = FeatureSettings().model_dump(mode="json")
-    for each in models:
-        differing = [
-            f"{key} {each.definitions.get(key, 'not set')} instead of {definitions.get(key, 'not set')}"
-            for key in sorted({*each.definitions, *definitions})
-            if each.definitions.get(key, defaults.get(key)) != definitions.get(key, defaults.get(key))
-        ]
-        if differing:
-            raise ModelError(
-                f"{each.candidate.name} was trained on features with other definitions: {', '.join(differing)}. "
-                f"Use the config of its training, or train again."
-            )
 
 
 def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path]) -> list[str]:
@@ -173,16 +119,4 @@ def _read(name: str, place: Path) -> FoundModel:
     if place.is_file():
         exported = OnnxClassifier.load(place)
         return FoundModel(Candidate(name, exported), exported.classes, exported.definitions, None)
-    model, spec = load_model(place / "model")
-    records = place / "metrics" / "rank-0.jsonl"
-    history = records.read_text(encoding="utf-8").splitlines() if records.exists() else []
-    candidate = Candidate(name, model, [json.loads(line) for line in history])
-    return FoundModel(candidate, spec.classes, spec.definitions, dataset_of(place))
-
-
-def _refuse_other_classes(found: FoundModel, classes: Sequence[str]) -> None:
-    if found.classes != list(classes):
-        raise ModelError(
-            f"{found.candidate.name} was trained for the classes {found.classes}, the config has {list(classes)}. "
-            f"Use the config of its training."
-        )
+    return read_trained(name, place)

@@ -50,7 +50,7 @@ class Evaluate(Stage):
         """Predict the test split and write predictions, metrics and plots."""
         from features.dataset import FeatureDataset
         from models.evaluation.evaluation import boosted_trees, evaluate
-        from pipeline.runs.models_on_disk import refuse_other_features, trained_models
+        from pipeline.runs.trained_models import refuse_other_features, trained_models
         from training.threads import use_threads
 
         context.refuse_load_test()

@@ -73,18 +73,19 @@ class Export(Stage):
             context.console.print(firmware_table(found))
         return Result(
             summary=", ".join(
-                f"{network}: {each['bytes'] / 1000:,.0f} kB, {each['latency_us']['p50']:,.0f} us an event"
+                f"{network}: {each['forms']['model.onnx']['bytes'] / 1000:,.0f} kB, "
+                f"{each['latency_us']['p50']:,.0f} us an event"
                 for network, each in found.items()
             ),
             counters={"networks": found},
             checks=[
                 Check(
                     f"{network}: {file} agrees with torch",
-                    difference <= each["tolerance"],
-                    f"largest difference of probabilities {difference:.1e} <= {each['tolerance']:g}",
+                    form["largest_difference"] <= each["tolerance"],
+                    f"largest difference of probabilities {form['largest_difference']:.1e} <= {each['tolerance']:g}",
                 )
                 for network, each in found.items()
-                for file, difference in each["differences"].items()
+                for file, form in each["forms"].items()
             ]
             + [
                 Check(
@@ -133,12 +134,13 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     firmware = _firmware(context, model, dataset, folder) if context.config.export.hls4ml else []
     (folder / "config.pbtxt").write_text(triton_config(spec.settings, len(spec.classes)), encoding="utf-8")
     return {
-        "bytes": (folder / "model.onnx").stat().st_size,
         "inputs": list(exported.inputs),
         "classes": exported.classes,
         "tolerance": PARITY_TOLERANCE,
-        "largest_difference": differences["model.onnx"],
-        "differences": differences,
+        "forms": {
+            file: {"bytes": (folder / file).stat().st_size, "largest_difference": difference}
+            for file, difference in differences.items()
+        },
         "firmware": firmware,
         "latency_us": measure_latency(exported, columns, calls=1000 if "particles" in columns else 10_000)._asdict(),
         "events_per_second": measure_throughput(exported, columns),

@@ -179,15 +179,15 @@ def _interval(found: Mapping[str, float], unit: float = 1.0) -> str:
 
 
 def export_table(found: dict[str, Any]) -> Grid:
-    """Sizes, parity and times of the exported networks."""
+    """Sizes, parity and times of the exported networks, in the form for batches."""
     heads = ("network", "size [kB]", "differs by", "median", "99 %", "99.9 %", "events/s")
-    table = Grid(*heads, title="size, largest difference from torch, times per event [us]")
+    table = Grid(*heads, title="model.onnx: size, largest difference from torch, times per event [us]")
     for network, each in found.items():
-        times = each["latency_us"]
+        times, form = each["latency_us"], each["forms"]["model.onnx"]
         table.add_row(
             network,
-            f"{each['bytes'] / 1000:,.1f}",
-            f"{each['largest_difference']:.1e}",
+            f"{form['bytes'] / 1000:,.1f}",
+            f"{form['largest_difference']:.1e}",
             *("-" if times[name] is None else f"{times[name]:,.1f}" for name in ("p50", "p99", "p99_9")),
             f"{each['events_per_second']:,.0f}",
         )
@@ -197,10 +197,12 @@ def export_table(found: dict[str, Any]) -> Grid:
 def firmware_table(found: dict[str, Any]) -> Grid:
     """How firmware of each width differs from its network."""
     table = Grid(
-        "network", "bits", "differs by", "same class", title="firmware, simulated: difference of probabilities"
+        *("network", "bits", "differs by", "same class", "latency [ns]", "LUTs"),
+        title="firmware: difference of probabilities, simulated; latency and look-up tables, estimated",
     )
     for network, each in found.items():
         for one in each["firmware"]:
             same = f"{100 * one['same_class']:.1f} %"
-            table.add_row(network, str(one["bits"]), f"{one['largest_difference']:.1e}", same)
+            estimates = f"{one['latency_ns']:.0f}", f"{one['lookup_tables']:,}"
+            table.add_row(network, str(one["bits"]), f"{one['largest_difference']:.1e}", same, *estimates)
     return table

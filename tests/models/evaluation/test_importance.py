@@ -129,6 +129,12 @@ def test_the_generator_decides() -> None:
     assert first[0] != other[0]
 
 
+def test_each_part_is_exchanged_five_times_as_the_report_says() -> None:
+    model = Linear()
+    permutation_importance(model, {"x": ROWS}, score, EXCHANGES, generator=np.random.default_rng(1))
+    assert len(model.whole) == 1 + 5 * len(EXCHANGES)
+
+
 def test_one_repeat_has_no_spread() -> None:
     with pytest.raises(ValueError, match="at least 2 repeats"):
         importances(Linear(), repeats=1, seed=8)

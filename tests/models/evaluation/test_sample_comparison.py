@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawn import outside, without_style
 
 from models.evaluation.sample_comparison import WeightedEvents, distance, plot_comparison, separation, transfer
 from models.evaluation.style import NO_LABELS
@@ -44,3 +45,10 @@ def test_the_figure_names_the_largest_difference() -> None:
     assert distance(one, two) == pytest.approx(0.5)
     figure = plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS)
     assert "D = 0.500" in figure.axes[0].get_xlabel()
+
+
+@pytest.mark.parametrize("lightest", [1.0, -0.5])
+def test_the_figure_has_the_style_of_all_and_shows_all_data(lightest: float) -> None:
+    one, two = ((events(60, seed).features[:, 0], np.where(np.arange(60) % 5, 1.0, lightest)) for seed in (1, 2))
+    assert without_style(lambda: plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS)) == []
+    assert outside(plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS)) == []

@@ -33,6 +33,12 @@ PLAIN = {
 }
 
 
+def test_the_page_lists_the_operators() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "trigger.md").read_text(encoding="utf-8")
+    words = " ".join(text.split()).split("Its operators are ")[1].split(". ")[0]
+    assert set(words.replace(" and ", ", ").split(", ")) == PLAIN
+
+
 @pytest.fixture(scope="module")
 def columns() -> dict[str, np.ndarray[Any, Any]]:
     rng = np.random.default_rng(1)

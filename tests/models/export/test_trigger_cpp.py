@@ -56,7 +56,8 @@ def found() -> tuple[Path, Path, str]:
 @pytest.mark.slow
 def test_the_cpp_of_the_page_gives_the_networks_probabilities(tmp_path: Path) -> None:
     headers, library, compiler = found()
-    (code,) = re.findall(r"```cpp\n(.*?)```", TEXT, flags=re.DOTALL)
+    section = TEXT.split("\n## C++")[1].split("\n## ")[0]
+    (code,) = re.findall(r"```cpp\n(.*?)```", section, flags=re.DOTALL)
     includes = "\n".join(line for line in code.splitlines() if line.startswith("#include"))
     body = "\n".join(line for line in code.splitlines() if not line.startswith("#include"))
     (tmp_path / "trigger.cpp").write_text(PROGRAM.format(includes=includes, body=body, n=7), encoding="utf-8")

@@ -21,7 +21,8 @@ TEXT = (Path(__file__).resolve().parents[3] / "docs" / "trigger.md").read_text(e
 
 def example() -> str:
     """The Python of the page."""
-    blocks: list[str] = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+    section = TEXT.split("\n## Python")[1].split("\n## ")[0]
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     assert len(blocks) == 1
     return blocks[0]
 

@@ -21,6 +21,7 @@ from pipeline.terminal.tables import evaluation_tables
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}{% endif %}]]>"
 #: Stands in a cell for what there is not.
 NOTHING = "\N{EN DASH}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 Versions = dict[str, Version]
 
 
@@ -71,7 +72,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures(
 @pytest.mark.parametrize("rates", [True, False])
 def test_every_row_of_a_table_has_as_many_columns(tmp_path: Path, optional: tuple[str, ...], rates: bool) -> None:
     page = page_of(made_versions(tmp_path, optional=optional, rates=rates, after="x"), tmp_path)
-    assert len(page.tables) == (11 if optional else 9)
+    assert len(page.tables) == (12 if optional else 9)
     for table in page.tables:
         assert len(table) > 1
         assert {len(row) for row in table} == {len(table[0])}
@@ -104,11 +105,11 @@ def test_points_have_rates_and_those_that_cannot_be_measured_have_one_line(tmp_p
         ["hlf", "90 %", "0.7123", left, rate, rate, left],
         ["boosted-trees", "90 %", "0.7123", left, rate, rate, left],
     ]
-    assert "before the classifier QCD 1.2e+03/s, top 8/s" in page.words
+    assert "before the classifier QCD 1,200/s, top 8/s" in page.words
     assert "made up too" in page.words
     few = "Not measurable on these events: 99.9 % of top. There, 2.5 effective events of it are expected to fail"
     # In the summary, and below the table.
-    assert page.words.count(few) == 2
+    assert page.words.replace("\N{NO-BREAK SPACE}", " ").count(few) == 2
 
 
 def test_the_summary_answers_the_triggers_question_by_the_best_model(tmp_path: Path) -> None:
@@ -163,12 +164,48 @@ def test_a_run_without_grid_search_and_export_has_neither_section(tmp_path: Path
     assert less.tables[0][1][-1] == NOTHING
 
 
+def test_every_exported_form_is_shown_with_its_size_and_parity(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    table = next(each for each in page_of(made, tmp_path).tables if each[0][:2] == ["Network", "Form"])
+    assert table == [
+        ["Network", "Form", "Size", "Differs from torch by"],
+        ["hlf", "model.onnx", "53.4 kB", f"1.2 {TIMES} 10⁻⁷"],
+        ["hlf", "model.pt2", "3,000.0 kB", f"2 {TIMES} 10⁻⁷"],
+        ["hlf", "one_event.onnx", "60.0 kB", f"3 {TIMES} 10⁻⁶"],
+    ]
+    times = next(each for each in page_of(made, tmp_path).tables if each[0][:2] == ["Network", "Median"])
+    assert times[1] == ["hlf", "8.69 µs", "10.5 µs", "13.1 µs", "57.8 µs", "3,276,569/s"]
+
+
+def test_firmware_stands_beside_the_other_forms(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    networks = counters(made, "export")["networks"]
+    networks["particles"] = {**networks["hlf"], "firmware": []}
+    networks["hlf"]["firmware"] = [
+        {"bits": 8, "largest_difference": 0.2, "same_class": 0.9928, "latency_ns": 60.0, "lookup_tables": 20123},
+        {"bits": 16, "largest_difference": 0.0019, "same_class": 1.0, "latency_ns": 85.0, "lookup_tables": 51234},
+    ]
+    page = page_of(made, tmp_path)
+    table = next(each for each in page.tables if each[0][:2] == ["Network", "Form"])
+    assert table[0] == [
+        *["Network", "Form", "Size", "Differs from torch by", "Same class", "Estimated latency", "Estimated LUTs"]
+    ]
+    assert [row[1] for row in table[1:]] == [
+        *["model.onnx", "model.pt2", "one_event.onnx", "hls4ml, 8 bits", "hls4ml, 16 bits"],
+        *["model.onnx", "model.pt2", "one_event.onnx"],
+    ]
+    assert table[4] == ["hlf", "hls4ml, 8 bits", NOTHING, "0.2", "99.3 %", "60 ns", "20,123"]
+    assert table[5][5:] == ["85 ns", "51,234"]
+    assert table[1][4:] == [NOTHING] * 3
+
+
 def test_the_grid_search_shows_its_best_and_what_failed(tmp_path: Path) -> None:
     page = page_of(made_versions(tmp_path), tmp_path)
     table = next(table for table in page.tables if table[0][0] == "Layers")
     assert len(table) == 1 + 10
-    expected = ["50–20", "64", "0.001", "20", "2,013", "0.8710", "0.0120 ± 0.0040", "0.3990", "7.8 ± 0.2 µs"]  # noqa: RUF001
+    expected = ["50–20", "64", "0.001", "20", "2,013", "0.8710", "the best", "0.3990", "7.80 ± 0.20 µs"]  # noqa: RUF001
     assert table[1] == expected
+    assert table[2][6] == "0.0120 ± 0.0040"
     words = " ".join(page.words.split())
     assert "12 settings of a perceptron on the high-level features (1 more failed)" in words
     assert "the loss is not finite" in words
@@ -238,7 +275,7 @@ def test_the_cutflow_is_on_the_page_and_in_the_numbers(tmp_path: Path) -> None:
         assert [row["columns"][name]["events"] for row in content["cutflow"]] == [10, 9, 7, 7, 4, 4]
     assert "... e or mu with pT &gt; 25 GeV" in page
     assert "... with isolation &lt; 0.45" in page
-    assert "4 · 40 % (+20 −18)" in page  # noqa: RUF001 - a minus
+    assert "4 · 40 % (+20 −18)" in page.replace("\N{NO-BREAK SPACE}", " ")  # noqa: RUF001 - a minus
     assert "(the weights within a sample are alike)" in page
 
 

@@ -133,9 +133,18 @@ def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
     entries = [*stage.entry_points(config), *(each for part in parts for each in part.entry_points)]
     names = set(code_digests(entries))
     shell = {name for name in names if name.startswith("pipeline.")}
-    allowed = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.models_on_disk")
+    allowed = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.trained_models")
     assert all(name.startswith(allowed) for name in shell)
     assert not names & EXEMPT
+
+
+def test_evaluation_was_stale_after_a_change_of_the_export() -> None:
+    """Its models are those of the training; only `evaluate-files` reads exported ones."""
+    config = load_config("demo", [])
+    (stage,) = (each for each in STAGES if each.name == "evaluate")
+    found = code_digests(stage.entry_points(config))
+    assert "models.saved_model" in found
+    assert not [name for name in found if name.startswith("models.export")]
 
 
 def test_the_text_is_the_same_under_every_python() -> None:

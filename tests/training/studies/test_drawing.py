@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn import outside
 from made_study import EPOCHS, STUDY, made_result, made_run, made_study
 
 from models.evaluation.style import PlotLabels
@@ -24,7 +25,9 @@ RUNS = [made_run(method, seed) for seed in (1, 2) for method in ("ar-sgd", "sgd"
 
 def figure_of(*panels: dict[str, Any], result: StudyResult | None = None) -> Any:
     made = StudyFigure.model_validate({"name": "a", "title": "A", "panels": panels})
-    return draw(result or made_result(made_study(), RUNS), made, LABELS)
+    found = draw(result or made_result(made_study(), RUNS), made, LABELS)
+    assert outside(found) == []
+    return found
 
 
 def scaling() -> StudyResult:

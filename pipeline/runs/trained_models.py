@@ -1,0 +1,94 @@
+"""The networks of a training, as an evaluation takes them; of exported files it knows nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from features.settings import FeatureSettings
+from models.errors import ModelError
+from models.evaluation.evaluation import Candidate
+from models.saved_model import load_model
+from pipeline.runs.seen_events import dataset_of
+from pipeline.runs.store import Version
+
+
+class FoundModel(NamedTuple):
+    """A model with its provenance."""
+
+    candidate: Candidate
+    classes: list[str]
+    definitions: Mapping[str, Any]
+    """Definitions of the features that it was trained on."""
+    dataset: Path | None
+    """The features that it was trained on; None if they are unknown or gone."""
+
+
+def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]:
+    """The networks of a version of `train`, each with its further trainings.
+
+    Args:
+        trained: The version.
+        classes: Classes of the events.
+
+    Raises:
+        ModelError: A model cannot be read, or has other classes.
+    """
+    found, counters = [], trained.manifest["counters"]
+    for network in counters["networks"]:
+        folders = [network, *counters.get("further", {}).get(network, ())]
+        first, *further = (read_trained(folder, trained.folder / folder) for folder in folders)
+        for each in (first, *further):
+            refuse_other_classes(each, classes)
+        others = [each.candidate.model for each in further]
+        found.append(first._replace(candidate=first.candidate._replace(further=others)))
+    return found
+
+
+def read_trained(name: str, folder: Path) -> FoundModel:
+    """Read the model of a training, under a name.
+
+    Args:
+        name: Its name in the evaluation.
+        folder: Of the training of one network.
+
+    Raises:
+        ModelError: The model cannot be read.
+    """
+    model, spec = load_model(folder / "model")
+    records = folder / "metrics" / "rank-0.jsonl"
+    history = records.read_text(encoding="utf-8").splitlines() if records.exists() else []
+    candidate = Candidate(name, model, [json.loads(line) for line in history])
+    return FoundModel(candidate, spec.classes, spec.definitions, dataset_of(folder))
+
+
+def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str, Any]) -> None:
+    """Refuse models whose features have other definitions than those of the events.
+
+    Raises:
+        ModelError: A model has other definitions; the message names the settings that differ.
+    """
+    # What a model of an earlier version does not state is as it was then: the defaults of later settings.
+    defaults = FeatureSettings().model_dump(mode="json")
+    for each in models:
+        differing = [
+            f"{key} {each.definitions.get(key, 'not set')} instead of {definitions.get(key, 'not set')}"
+            for key in sorted({*each.definitions, *definitions})
+            if each.definitions.get(key, defaults.get(key)) != definitions.get(key, defaults.get(key))
+        ]
+        if differing:
+            raise ModelError(
+                f"{each.candidate.name} was trained on features with other definitions: {', '.join(differing)}. "
+                f"Use the config of its training, or train again."
+            )
+
+
+def refuse_other_classes(found: FoundModel, classes: Sequence[str]) -> None:
+    """Raise `ModelError` if a model has other classes than the events."""
+    if found.classes != list(classes):
+        raise ModelError(
+            f"{found.candidate.name} was trained for the classes {found.classes}, the config has {list(classes)}. "
+            f"Use the config of its training."
+        )
