@@ -122,8 +122,8 @@ class ServedVector:
             self._counters[kernels.NUM_LOST] += 1
         self.waited_seconds += perf_counter() - started
 
-    def begin(self, partner: int) -> None:
-        """Begin an average with a partner; skip it if the one before is under way."""
+    def begin(self, partner: int) -> bool:
+        """Begin an average with a partner; False: the one before is under way, so it is skipped and counted."""
         started = perf_counter()
         state = kernels.begin(
             self._slots[partner],
@@ -139,6 +139,7 @@ class ServedVector:
             self._wakes.send(b"-")
         self.skipped += state == kernels.BUSY
         self._blocked_seconds += perf_counter() - started
+        return bool(state != kernels.BUSY)
 
     def drain(self) -> None:
         """Wait for the end of the averages that `begin` began."""
@@ -271,13 +272,13 @@ class SocketSharedVector(SharedVector):
         self._served.average(partner)
 
     @override
-    def begin_average_with(self, partner: int) -> None:
+    def begin_average_with(self, partner: int) -> bool:
         """Begin an average beside the computation; without a thread, make it at once."""
         self._process.refuse_non_partner(partner)
         if self._with_thread:
-            self._served.begin(partner)
-        else:
-            self._served.average(partner)
+            return self._served.begin(partner)
+        self._served.average(partner)
+        return True
 
     @override
     async def drain(self) -> None:
