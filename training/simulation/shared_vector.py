@@ -116,10 +116,25 @@ class SimVector(SharedVector):
         self.waited += self._wait - waited
 
     async def _average(self, partner: int) -> None:
-        clock = self._network.clock
+        network = self._network
+        clock = network.clock
         started = clock.now
-        theirs = self._network.vectors[partner][self._which]
-        is_made = await (self._average_adding(theirs) if self._network.additive else self._average_locked(theirs))
+        theirs = network.vectors[partner][self._which]
+        first, second = (self, theirs) if self._rank < theirs._rank else (theirs, self)
+        if not network.additive:
+            await first.lock.acquire()
+            await second.lock.acquire()
+            self._wait += clock.now - started
+        is_made = None
+        if await self._travel(theirs, self):
+            difference = half_difference(theirs.values, self.values)
+            before = self.changes + theirs.changes
+            if await self._travel(self, theirs):
+                self._mixed += self.changes + theirs.changes != before
+                is_made = self._apply(theirs, difference)
+        if not network.additive:
+            second.lock.release()
+            first.lock.release()
         if is_made is None:
             self._lost += 1
             theirs._lost += 1
@@ -129,32 +144,6 @@ class SimVector(SharedVector):
         else:
             self._refused += 1
         self._busy += clock.now - started
-
-    async def _average_locked(self, theirs: SimVector) -> bool | None:
-        """Whether both sides changed; None if a message is lost."""
-        network = self._network
-        first, second = (self, theirs) if self._rank < theirs._rank else (theirs, self)
-        started = network.clock.now
-        await first.lock.acquire()
-        await second.lock.acquire()
-        self._wait += network.clock.now - started
-        is_made = None
-        if await self._travel(theirs, self) and await self._travel(self, theirs):
-            is_made = self._apply(theirs, half_difference(theirs.values, self.values))
-        second.lock.release()
-        first.lock.release()
-        return is_made
-
-    async def _average_adding(self, theirs: SimVector) -> bool | None:
-        """Likewise, without locks."""
-        if not await self._travel(theirs, self):
-            return None
-        difference = half_difference(theirs.values, self.values)
-        before = self.changes + theirs.changes
-        if not await self._travel(self, theirs):
-            return None
-        self._mixed += self.changes + theirs.changes != before
-        return self._apply(theirs, difference)
 
     @types.coroutine
     def _travel(self, sender: SimVector, receiver: SimVector) -> Generator[float, None, bool]:
