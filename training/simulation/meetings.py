@@ -11,7 +11,6 @@ from typing_extensions import override
 from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
 from training.transports.transport import PendingSum, Transport, Vector
 
-
 Finish = Callable[[Sequence[Vector]], tuple[float, Vector | None]]
 """The time that a collective operation takes after the last worker arrives [s], and what it makes of all vectors."""
 

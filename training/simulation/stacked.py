@@ -31,7 +31,7 @@ from training.workloads.sums import Sums, sums_of
 from training.workloads.work import ValidationShare, Work
 
 _VALIDATED_AT_ONCE: Final = 2048
-#: Number of workers whose gradients are computed in one call: soon after their updates, so that all of it is in the cache.
+#: Workers whose gradients are computed in one call: few, so that their parameters are still in the cache.
 _COMPUTED_AT_ONCE: Final = 32
 
 

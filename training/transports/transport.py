@@ -86,8 +86,7 @@ class SharedVector(Protocol):
         """Replace this vector and the partner's by their average, and wait for the end."""
 
     def begin_average_with(self, partner: int) -> bool:
-        """Begin an average without waiting for its end; False: the one before is under way, so it is skipped, counted.
-        """
+        """Begin an average and do not wait for its end; False: the one before is under way, so it is skipped."""
 
     async def drain(self) -> None:
         """Wait for the end of all averages that this worker began."""
