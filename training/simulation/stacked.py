@@ -31,8 +31,6 @@ from training.workloads.sums import Sums, sums_of
 from training.workloads.work import ValidationShare, Work
 
 _VALIDATED_AT_ONCE: Final = 2048
-#: Workers whose gradients are computed in one call: few, so that their parameters are still in the cache.
-_COMPUTED_AT_ONCE: Final = 32
 
 
 class StackedModels:
@@ -122,7 +120,7 @@ class RowModel(VectorModel):
 
 
 class MeanModelEvaluator:
-    """Evaluates the gradients of some computing workers together, at the latest when the first one is needed.
+    """Evaluates the gradients of all computing workers together, when the first one is needed.
 
     A worker's parameters and batch do not change while it computes, so the gradient may be evaluated at any time within
     this period.
@@ -146,8 +144,6 @@ class MeanModelEvaluator:
     def gradient(self, rank: int, rows: Vector, seconds: float) -> Generator[float, None, None]:
         """Let a worker compute on some rows, for some virtual time."""
         self._pending[rank] = rows
-        if len(self._pending) == _COMPUTED_AT_ONCE:
-            self._evaluate()
         yield self.clock.now + seconds
         if rank in self._pending:
             self._evaluate()
