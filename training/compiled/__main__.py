@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from training.compiled.kernel import unscaled
-from training.compiled.optimizer import Constants, is_finite, update
+from training.compiled.optimizer import Constants, array_of, is_finite, update_by_array
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_epoch, perceptron_gradients, perceptron_sums
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
 from training.transports import socket_kernels
@@ -25,7 +25,7 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
     perceptron_epoch(
         parameters[0], gradient[0], first[0], second[0], step, 0.1, adam, network, events, order, bounds, sums[0]
     )
-    update(parameters[0], gradient[0], first[0], second[0], step, 0.1, adam)
+    update_by_array(parameters[0], gradient[0], first[0], second[0], step, 0.1, array_of(adam))
     is_finite(gradient[0])
     perceptron_sums(parameters[0], network, events, order, sums[0])
     ones = np.ones(2, np.int64)

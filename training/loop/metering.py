@@ -8,7 +8,7 @@ Every moment belongs to one kind, so that the kinds add up to the time of the ru
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
@@ -18,6 +18,8 @@ from training.transports.shards import VECTOR
 from training.transports.transport import AverageCounts, CounterName, PendingSum, SharedVector, Transport, Vector
 
 T = TypeVar("T")
+Timed = Coroutine[Any, Any, T]
+"""What the caller awaits: without a coroutine of its own around it."""
 
 
 class _WaitCounter(Protocol):
@@ -96,10 +98,10 @@ class MeteredTransport(Transport):
         self.world_size = transport.world_size
 
     @override
-    async def all_reduce_sum(self, vector: Vector) -> None:
+    def all_reduce_sum(self, vector: Vector) -> Timed[None]:
         """Books the bytes that a worker of a ring sends: the minimum."""
         self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
-        await self._meter.timed("in an all-reduce", self._transport.all_reduce_sum(vector), self._transport)
+        return self._meter.timed("in an all-reduce", self._transport.all_reduce_sum(vector), self._transport)
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
@@ -112,12 +114,12 @@ class MeteredTransport(Transport):
         return _MeteredSum(pending, meter, self._transport)
 
     @override
-    async def broadcast(self, vector: Vector) -> None:
-        await self._meter.timed("in a broadcast", self._transport.broadcast(vector), self._transport)
+    def broadcast(self, vector: Vector) -> Timed[None]:
+        return self._meter.timed("in a broadcast", self._transport.broadcast(vector), self._transport)
 
     @override
-    async def barrier(self) -> None:
-        await self._meter.timed("in a barrier", self._transport.barrier(), self._transport)
+    def barrier(self) -> Timed[None]:
+        return self._meter.timed("in a barrier", self._transport.barrier(), self._transport)
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
@@ -137,12 +139,12 @@ class MeteredTransport(Transport):
         return _MeteredCentre(await self._transport.centre(vector, shards=shards, segments=segments), self._meter)
 
     @override
-    async def open_counters(self) -> None:
-        await self._meter.timed("opening the counters", self._transport.open_counters(), self._transport)
+    def open_counters(self) -> Timed[None]:
+        return self._meter.timed("opening the counters", self._transport.open_counters(), self._transport)
 
     @override
-    async def count(self, counter: CounterName, number: int) -> int:
-        return await self._meter.timed("counting", self._transport.count(counter, number), self._transport)
+    def count(self, counter: CounterName, number: int) -> Timed[int]:
+        return self._meter.timed("counting", self._transport.count(counter, number), self._transport)
 
     @override
     def now(self) -> float:
@@ -209,8 +211,8 @@ class _MeteredCentre(Centre):
         return await self._timed("finishing a commit", self._centre.drain())
 
     @override
-    async def close(self) -> None:
-        await self._timed("closing the centre", self._centre.close())
+    def close(self) -> Timed[None]:
+        return self._timed("closing the centre", self._centre.close())
 
     async def _timed(self, what: str, work: Awaitable[T]) -> T:
         result = await self._meter.timed(what, work, self._centre)
@@ -232,31 +234,32 @@ class _MeteredVector(SharedVector):
     def counts(self) -> AverageCounts:
         return self._shared.counts
 
-    async def read(self, out: Vector) -> int:
-        return await self._meter.timed("reading the own model", self._shared.read(out), self._shared)
+    def read(self, out: Vector) -> Timed[int]:
+        return self._meter.timed("reading the own model", self._shared.read(out), self._shared)
 
-    async def read_of(self, rank: int, out: Vector) -> None:
+    def read_of(self, rank: int, out: Vector) -> Timed[None]:
         self._meter.bytes += self._nbytes
-        await self._meter.timed(f"reading the model of rank {rank}", self._shared.read_of(rank, out), self._shared)
+        return self._meter.timed(f"reading the model of rank {rank}", self._shared.read_of(rank, out), self._shared)
 
-    async def add(self, change: Vector) -> int:
-        return await self._meter.timed("changing the own model", self._shared.add(change), self._shared)
+    def add(self, change: Vector) -> Timed[int]:
+        return self._meter.timed("changing the own model", self._shared.add(change), self._shared)
 
-    async def average_with(self, partner: int) -> None:
+    def average_with(self, partner: int) -> Timed[None]:
         # An average receives the partner's vector and sends its change.
         self._meter.bytes += 2 * self._nbytes
-        await self._meter.timed(f"averaging with rank {partner}", self._shared.average_with(partner), self._shared)
+        return self._meter.timed(f"averaging with rank {partner}", self._shared.average_with(partner), self._shared)
 
-    def begin_average_with(self, partner: int) -> None:
-        before, waited = self._shared.counts.skipped, self._shared.waited
+    def begin_average_with(self, partner: int) -> bool:
+        waited = self._shared.waited
         self._meter.lap("compute")
-        self._shared.begin_average_with(partner)
+        is_begun = self._shared.begin_average_with(partner)
         self._meter.talked(self._shared.waited - waited)
-        if self._shared.counts.skipped == before:
+        if is_begun:
             self._meter.bytes += 2 * self._nbytes
+        return is_begun
 
-    async def drain(self) -> None:
-        await self._meter.timed("finishing averages", self._shared.drain(), self._shared)
+    def drain(self) -> Timed[None]:
+        return self._meter.timed("finishing averages", self._shared.drain(), self._shared)
 
-    async def close(self) -> None:
-        await self._meter.timed("closing the shared model", self._shared.close(), self._shared)
+    def close(self) -> Timed[None]:
+        return self._meter.timed("closing the shared model", self._shared.close(), self._shared)

@@ -87,6 +87,7 @@ class Trainer:
         self._on_progress = on_progress
         self._account = Account(work, algorithm, meter)
         self._clock = SampleClock(settings)
+        self._rate_is_constant = settings.schedule.is_constant
         self._is_static = settings.has_static_shards
         self._owners = owners
         self._read = 0
@@ -208,7 +209,7 @@ class Trainer:
         num_samples = work.next_batch()
         meter.lap("read")
         meter.doing = "computing"
-        if not self._settings.schedule.is_constant:
+        if not self._rate_is_constant:
             if algorithm.traits.synchronous:
                 self._counted += of_all
             else:

@@ -121,7 +121,7 @@ class MemoryRows:
         """Numbers of the rows of a share, in reading order; `own`: see `reading_orders`."""
         orders = reading_orders(share, self.group_rows, own, seed=self.seed)
         parts = [self._starts[group] + order for group, order in zip(share.groups, orders, strict=True)]
-        order = np.concatenate(parts)
+        order = np.concatenate(parts) if len(parts) > 1 else parts[0]
         # Rows that belong to a worker stay in their row groups.
         return _mixed(len(self), self.seed, share.epoch)[order] if self.mixes_groups and own is None else order
 

@@ -140,8 +140,7 @@ def _units(
     def emit() -> None:
         nonlocal held
         if pieces:
-            sizes = np.diff(step_bounds(held, -(-held // batch_size))).tolist()
-            found.append(Unit(Share(epoch, pieces.copy(), sizes), Position(epoch, row - held)))
+            found.append(Unit(Share(epoch, pieces.copy(), _step_sizes(held, batch_size)), Position(epoch, row - held)))
             pieces.clear()
             held = 0
 
@@ -166,6 +165,13 @@ def _units(
             row += stop - start
     emit()
     return tuple(found)
+
+
+# Cached, since most units are of a few sizes.
+@lru_cache(maxsize=256)
+def _step_sizes(num_rows: int, batch_size: int) -> list[int]:
+    sizes: list[int] = np.diff(step_bounds(num_rows, -(-num_rows // batch_size))).tolist()
+    return sizes
 
 
 @lru_cache(maxsize=4)

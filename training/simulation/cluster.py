@@ -92,21 +92,21 @@ class ComputeTimes:
 
     def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int) -> None:
         self._cluster = cluster
+        self._step_seconds, self._event_seconds = cluster.step_seconds, cluster.event_seconds
         self._factor = cluster.slow_ranks.get(rank, 1.0) * cluster.crowding.get(cluster.workers_per_host, 1.0)
         self._rng = random_stream(seed, "compute times", rank)
         self._drawn: list[tuple[float, float]] = []
 
     def draw(self, num_events: int) -> float:
         """Time of the next step [s]."""
-        cluster = self._cluster
         if not self._drawn:
             self._drawn = self._block()
         stretch, pause = self._drawn.pop()
-        return (cluster.step_seconds + cluster.event_seconds * num_events) * self._factor * stretch + pause
+        return (self._step_seconds + self._event_seconds * num_events) * self._factor * stretch + pause
 
     def evaluating(self, num_events: int) -> float:
         """Time of a forward pass without gradients, which takes two more thirds [s]."""
-        return self._cluster.event_seconds * num_events * self._factor / 3
+        return self._event_seconds * num_events * self._factor / 3
 
     def _block(self) -> list[tuple[float, float]]:
         cluster, size = self._cluster, self._BLOCK

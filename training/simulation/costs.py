@@ -148,7 +148,10 @@ class Cards:
 
     def loses(self, sender: int, receiver: int) -> bool:
         """Whether the next message from one worker to another, which is sent only once, is lost."""
-        return self.link(sender, receiver) is self._network.between and self._losses.is_lost(sender)
+        per_host = self._network.workers_per_host
+        return (
+            self._losses.probability > 0 and sender // per_host != receiver // per_host and self._losses.is_lost(sender)
+        )
 
     def arrival(
         self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1, again: bool = True

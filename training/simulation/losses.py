@@ -37,21 +37,22 @@ class Losses:
         self.timeout = timeout
         self.lost = 0
         """Number of messages lost so far."""
-        self._probability = probability
+        self.probability = probability
+        """Probability that a message is lost."""
         self._seed = seed
         self._streams: dict[int, np.random.Generator] = {}
 
     def is_lost(self, sender: int) -> bool:
         """Whether the next message of a worker is lost."""
-        is_lost = self._probability > 0 and self._stream(sender).random() < self._probability
+        is_lost = self.probability > 0 and self._stream(sender).random() < self.probability
         self.lost += is_lost
         return is_lost
 
     def delay(self, sender: int) -> float:
         """Time from the first copy of a worker's next message to the one that arrives [s]."""
-        if not self._probability:
+        if not self.probability:
             return 0.0
-        copies = int(self._stream(sender).geometric(1 - self._probability))
+        copies = int(self._stream(sender).geometric(1 - self.probability))
         self.lost += copies - 1
         return self.timeout * (copies - 1)
 
@@ -60,11 +61,11 @@ class Losses:
 
         The largest of n geometric numbers is drawn by the inverse of its distribution (1 - p^k)^n.
         """
-        if not self._probability or world_size == 1:
+        if not self.probability or world_size == 1:
             return 0.0
         uniform = self._stream(_COLLECTIVE).random(rounds)
         with np.errstate(divide="ignore"):
-            copies = np.ceil(np.log(-np.expm1(np.log(uniform) / world_size)) / np.log(self._probability))
+            copies = np.ceil(np.log(-np.expm1(np.log(uniform) / world_size)) / np.log(self.probability))
         resent = int(np.maximum(copies - 1, 0).sum())
         # Of the worker that waits longest; the losses of the others cost no time, and are not drawn.
         self.lost += resent

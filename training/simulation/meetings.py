@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
 
 from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
 from training.transports.transport import PendingSum, Transport, Vector
+
+Finish = Callable[[Sequence[Vector]], tuple[float, Vector | None]]
+"""The time that a collective operation takes after the last worker arrives [s], and what it makes of all vectors."""
 
 
 class Meeting:
@@ -17,27 +21,37 @@ class Meeting:
     Workers continue in the order of their ranks, so that the order of their arrival does not matter.
     """
 
-    __slots__ = ("_clock", "_finish", "_tasks", "_world_size", "complete", "kind")
+    __slots__ = ("_clock", "_finish", "_missing", "_tasks", "_vectors", "complete", "kind")
 
-    def __init__(self, kind: str, world_size: int, clock: VirtualClock, finish: Callable[[], float]) -> None:
+    def __init__(self, kind: str, world_size: int, clock: VirtualClock, finish: Finish) -> None:
         self.kind = kind
         self._tasks: dict[int, VirtualTask] = {}
-        self._world_size = world_size
+        self._vectors: dict[int, Vector] = {}
+        self._missing = world_size
         self._clock = clock
         self._finish = finish
         self.complete = 0.0
-        """Time at which the last worker arrived so far."""
+        """Time at which the last worker arrived."""
+
+    def bring(self, rank: int, vector: Vector) -> None:
+        """Take the vector of a worker that arrives; the result replaces its content when the worker continues."""
+        self._vectors[rank] = vector
 
     def arrive(self, rank: int, task: VirtualTask) -> None:
         """Let a worker wait for the end."""
         self._tasks[rank] = task
+        self._missing -= 1
+        if self._missing:
+            return
         self.complete = self._clock.now
-        if len(self._tasks) == self._world_size:
-            self._clock.at(self._clock.now + self._finish(), self._resume_all)
+        seconds, result = self._finish([self._vectors[rank] for rank in sorted(self._vectors)])
+        self._clock.at(self._clock.now + seconds, partial(self._resume_all, result))
 
-    def _resume_all(self) -> None:
-        for rank in range(self._world_size):
-            self._tasks[rank].resume()
+    def _resume_all(self, result: Vector | None) -> None:
+        for rank, task in sorted(self._tasks.items()):
+            if result is not None:
+                self._vectors[rank][...] = result
+            task.resume()
 
 
 class SimSum(PendingSum):
@@ -83,13 +97,12 @@ class SimSum(PendingSum):
         self._worker.waited += max(0.0, self._complete - started)
 
 
-def add_up(payloads: dict[int, Vector]) -> None:
-    """Replace vectors of all ranks by their sum, in the order of the ranks."""
-    total = payloads[0].copy()
-    for rank in range(1, len(payloads)):
-        total += payloads[rank]
-    for each in payloads.values():
-        each[...] = total
+def added(vectors: Sequence[Vector]) -> Vector:
+    """The sum of vectors, in their order."""
+    total = vectors[0].copy()
+    for vector in vectors[1:]:
+        total += vector
+    return total
 
 
 def half_difference(theirs: Vector, own: Vector) -> Vector:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+from collections.abc import Awaitable, Generator
 from typing import Protocol
 
 import numpy as np
@@ -19,10 +21,14 @@ class AveragingNetwork(Protocol):
     additive: bool
     vectors: dict[int, list[SimVector]]
 
-    async def travel(self, sender: int, receiver: int, nbytes: int) -> bool:
-        """Wait for the half of an average that carries a vector from one worker to another; False if it is lost."""
+    def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]:
+        """Send the half of an average that carries a vector from one worker to another.
 
-    async def answer(self, sender: int, receiver: int, nbytes: int) -> None:
+        Returns:
+            The time until it arrives, or until the sender knows that it is lost [s]; whether it arrives.
+        """
+
+    def answer(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]:
         """Wait for the answer to a request: an empty message there, and some bytes back."""
 
 
@@ -110,10 +116,25 @@ class SimVector(SharedVector):
         self.waited += self._wait - waited
 
     async def _average(self, partner: int) -> None:
-        clock = self._network.clock
+        network = self._network
+        clock = network.clock
         started = clock.now
-        theirs = self._network.vectors[partner][self._which]
-        is_made = await (self._average_adding(theirs) if self._network.additive else self._average_locked(theirs))
+        theirs = network.vectors[partner][self._which]
+        first, second = (self, theirs) if self._rank < theirs._rank else (theirs, self)
+        if not network.additive:
+            await first.lock.acquire()
+            await second.lock.acquire()
+            self._wait += clock.now - started
+        is_made = None
+        if await self._travel(theirs, self):
+            difference = half_difference(theirs.values, self.values)
+            before = self.changes + theirs.changes
+            if await self._travel(self, theirs):
+                self._mixed += self.changes + theirs.changes != before
+                is_made = self._apply(theirs, difference)
+        if not network.additive:
+            second.lock.release()
+            first.lock.release()
         if is_made is None:
             self._lost += 1
             theirs._lost += 1
@@ -124,33 +145,12 @@ class SimVector(SharedVector):
             self._refused += 1
         self._busy += clock.now - started
 
-    async def _average_locked(self, theirs: SimVector) -> bool | None:
-        """Whether both sides changed; None if a message is lost."""
-        network = self._network
-        first, second = (self, theirs) if self._rank < theirs._rank else (theirs, self)
-        started = network.clock.now
-        await first.lock.acquire()
-        await second.lock.acquire()
-        self._wait += network.clock.now - started
-        is_made, size = None, self.values.nbytes
-        if await network.travel(theirs._rank, self._rank, size) and await network.travel(
-            self._rank, theirs._rank, size
-        ):
-            is_made = self._apply(theirs, half_difference(theirs.values, self.values))
-        second.lock.release()
-        first.lock.release()
-        return is_made
-
-    async def _average_adding(self, theirs: SimVector) -> bool | None:
-        network = self._network
-        if not await network.travel(theirs._rank, self._rank, self.values.nbytes):
-            return None
-        difference = half_difference(theirs.values, self.values)
-        before = self.changes + theirs.changes
-        if not await network.travel(self._rank, theirs._rank, self.values.nbytes):
-            return None
-        self._mixed += self.changes + theirs.changes != before
-        return self._apply(theirs, difference)
+    @types.coroutine
+    def _travel(self, sender: SimVector, receiver: SimVector) -> Generator[float, None, bool]:
+        """Wait for the half of an average that carries a vector; False if it is lost."""
+        seconds, arrives = self._network.travel(sender._rank, receiver._rank, self.values.nbytes)
+        yield self._network.clock.now + seconds
+        return arrives
 
     def _apply(self, theirs: SimVector, difference: Vector) -> bool:
         """Change both vectors, unless one of them is not finite, which must not reach the other."""
@@ -163,12 +163,13 @@ class SimVector(SharedVector):
         return True
 
     @override
-    def begin_average_with(self, partner: int) -> None:
+    def begin_average_with(self, partner: int) -> bool:
         if self._under_way:
             self._skipped += 1
-            return
+            return False
         self._under_way = True
         self._network.clock.spawn(self._average_beside(partner), f"average of rank {self._rank}", keep=False)
+        return True
 
     async def _average_beside(self, partner: int) -> None:
         await self._average(partner)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import types
+from collections.abc import Awaitable, Generator, Mapping
 from copy import deepcopy
 from itertools import accumulate
 from typing import Any, Final
@@ -20,7 +21,7 @@ from training.readers.memory_rows import MemoryRows
 from training.readers.sharding import OwnRows, Share
 from training.simulation.cluster import ComputeTimes
 from training.simulation.losses import Losses
-from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
+from training.simulation.virtual_time import VirtualClock
 from training.transports.transport import Vector
 from training.vector_model import VectorModel
 from training.workloads.augmentation import Augmentation
@@ -139,20 +140,13 @@ class MeanModelEvaluator:
         self._pending: dict[int, Vector] = {}
         self.num_val = len(val)
 
-    async def gradient(self, rank: int, rows: Vector, seconds: float) -> None:
+    @types.coroutine
+    def gradient(self, rank: int, rows: Vector, seconds: float) -> Generator[float, None, None]:
         """Let a worker compute on some rows, for some virtual time."""
-
-        def begin(task: VirtualTask) -> None:
-            self._pending[rank] = rows
-
-            def finish() -> None:
-                if rank in self._pending:
-                    self._evaluate()
-                task.resume()
-
-            self.clock.at(self.clock.now + seconds, finish)
-
-        await suspend(begin)
+        self._pending[rank] = rows
+        yield self.clock.now + seconds
+        if rank in self._pending:
+            self._evaluate()
 
     def _evaluate(self) -> None:
         self.stacked.compute(self._pending, self.train.rows)
@@ -225,8 +219,8 @@ class StackedWork(Work):
         return stop - start
 
     @override
-    async def compute_gradient(self) -> None:
-        await self._evaluator.gradient(self._rank, self._rows, self._times.draw(len(self._rows)))
+    def compute_gradient(self) -> Awaitable[None]:
+        return self._evaluator.gradient(self._rank, self._rows, self._times.draw(len(self._rows)))
 
     @override
     def take_sums(self) -> Sums:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import types
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -12,9 +14,9 @@ from training.simulation.centre import Record, SimCentre
 from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import ROUND_TRIPS, Cards, all_reduce_seconds, tree_seconds
 from training.simulation.losses import Losses
-from training.simulation.meetings import Meeting, SimSum, add_up
+from training.simulation.meetings import Finish, Meeting, SimSum, added
 from training.simulation.shared_vector import SimVector
-from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
+from training.simulation.virtual_time import Register, VirtualClock, VirtualTask, suspend
 from training.transports.centre import Centre
 from training.transports.shards import Layout
 from training.transports.transport import (
@@ -61,7 +63,6 @@ class SimNetwork:
         self.sums_until = 0.0
         """Time at which the last sum beside the computation ends; they follow each other."""
         self._meetings: dict[int, Meeting] = {}
-        self._payloads: dict[int, dict[int, Vector]] = {}
         self._mail: dict[tuple[int, int], list[_Message]] = {}
         self._expecting: dict[tuple[int, int], VirtualTask] = {}
 
@@ -69,9 +70,10 @@ class SimNetwork:
         """One transport for each worker."""
         return [SimTransport(self, rank) for rank in range(self.world_size)]
 
-    async def meet(
-        self, rank: int, number: int, kind: str, payload: Vector | None, finish: Callable[..., float]
-    ) -> float:
+    @types.coroutine
+    def meet(
+        self, rank: int, number: int, kind: str, vector: Vector | None, finish: Finish
+    ) -> Generator[Register, None, float]:
         """Take part in the collective operation of this number; all workers take part in all, in the same order.
 
         Returns:
@@ -80,22 +82,37 @@ class SimNetwork:
         Raises:
             AssertionError: Others are in another kind of operation, because of a bug in an algorithm.
         """
-        payloads = self._payloads.setdefault(number, {})
-        if payload is not None:
-            payloads[rank] = payload
-        if number not in self._meetings:
+        meeting = self._meetings.get(number)
+        if meeting is None:
 
-            def close() -> float:
-                del self._meetings[number], self._payloads[number]
-                return finish(payloads)
+            def close(vectors: Sequence[Vector]) -> tuple[float, Vector | None]:
+                del self._meetings[number]
+                return finish(vectors)
 
-            self._meetings[number] = Meeting(kind, self.world_size, self.clock, close)
-        meeting = self._meetings[number]
+            meeting = self._meetings[number] = Meeting(kind, self.world_size, self.clock, close)
         if meeting.kind != kind:
             raise AssertionError(f"rank {rank} is in {kind}, others are in {meeting.kind}")
+        if vector is not None:
+            meeting.bring(rank, vector)
         arrived = self.clock.now
-        await suspend(lambda task: meeting.arrive(rank, task))
+        yield partial(meeting.arrive, rank)
         return meeting.complete - arrived
+
+    def add_up(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
+        """Time and result of an all-reduce."""
+        return self.all_reduce_seconds(vectors[0].nbytes), added(vectors)
+
+    def add_up_beside(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
+        """Time and result of an all-reduce after all those that began before."""
+        seconds, total = self.add_up(vectors)
+        self.sums_until = max(self.clock.now, self.sums_until) + seconds
+        return self.sums_until - self.clock.now, total
+
+    def spread(self, vectors: Sequence[Vector]) -> tuple[float, Vector | None]:
+        """Time and result of a broadcast; without vectors, of a barrier."""
+        if not vectors:
+            return self.tree_seconds(0), None
+        return self.tree_seconds(vectors[0].nbytes), vectors[0].copy()
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:
         """Send a message; it arrives after its time on the network."""
@@ -106,13 +123,12 @@ class SimNetwork:
         if waiting is not None:
             self.clock.at(arrival, waiting.resume)
 
-    async def travel(self, sender: int, receiver: int, nbytes: int) -> bool:
-        """Wait for the half of an average that carries a vector from one worker to another; False if it is lost."""
+    def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]:
+        """Send the half of an average; see `AveragingNetwork`."""
         now = self.clock.now
         arrival = self.cards.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips, again=False)
         is_lost = self.cards.loses(sender, receiver)
-        await self.clock.sleep(self.losses.timeout if is_lost else arrival - now)
-        return not is_lost
+        return self.losses.timeout if is_lost else arrival - now, not is_lost
 
     def all_reduce_seconds(self, nbytes: int) -> float:
         """Time of an all-reduce after the last worker arrives, with messages that are sent again."""
@@ -129,10 +145,10 @@ class SimNetwork:
         is_one_host = self.world_size <= self.hosts.workers_per_host
         return 0.0 if is_one_host else self.losses.delay_of_all(self.world_size, rounds)
 
-    async def answer(self, sender: int, receiver: int, nbytes: int) -> None:
+    def answer(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]:
         """Wait for the answer to a request: an empty message there, and some bytes back."""
         now = self.clock.now
-        await self.clock.sleep(self.cards.arrival(now, sender, receiver, nbytes, round_trips=2) - now)
+        return self.clock.sleep(self.cards.arrival(now, sender, receiver, nbytes, round_trips=2) - now)
 
     async def fetch(self, sender: int, receiver: int) -> tuple[Vector, float]:
         """Wait for the next message on a link; returns it, and the time until it was sent [s]."""
@@ -167,44 +183,25 @@ class SimTransport(Transport):
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
         network = self._network
-
-        def finish(payloads: dict[int, Vector]) -> float:
-            add_up(payloads)
-            return network.all_reduce_seconds(vector.nbytes)
-
-        self.waited += await network.meet(self.rank, self._next(), "an all-reduce", vector, finish)
+        self.waited += await network.meet(self.rank, self._next(), "an all-reduce", vector, network.add_up)
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
         """A sum begins when all workers are there and the sum before it is done."""
-        network = self._network
+        network, what = self._network, "a sum beside the computation"
         self._sums += 1
-
-        def finish(payloads: dict[int, Vector]) -> float:
-            add_up(payloads)
-            seconds = network.all_reduce_seconds(vector.nbytes)
-            network.sums_until = max(network.clock.now, network.sums_until) + seconds
-            return network.sums_until - network.clock.now
-
         # Other operations have positive numbers.
-        meeting = network.meet(self.rank, -self._sums, "a sum beside the computation", vector, finish)
-        return SimSum(network.clock, meeting, self)
+        return SimSum(network.clock, network.meet(self.rank, -self._sums, what, vector, network.add_up_beside), self)
 
     @override
     async def broadcast(self, vector: Vector) -> None:
         network = self._network
-
-        def spread(payloads: dict[int, Vector]) -> float:
-            for each in payloads.values():
-                each[...] = payloads[0]
-            return network.tree_seconds(vector.nbytes)
-
-        self.waited += await network.meet(self.rank, self._next(), "a broadcast", vector, spread)
+        self.waited += await network.meet(self.rank, self._next(), "a broadcast", vector, network.spread)
 
     @override
     async def barrier(self) -> None:
         network = self._network
-        self.waited += await network.meet(self.rank, self._next(), "a barrier", None, lambda _: network.tree_seconds(0))
+        self.waited += await network.meet(self.rank, self._next(), "a barrier", None, network.spread)
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:

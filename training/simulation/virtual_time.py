@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import heapq
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
+from heapq import heappop, heappush
 from typing import Any
 
 from training.errors import StalledError
@@ -17,32 +17,36 @@ Register = Callable[["VirtualTask"], None]
 
 
 @types.coroutine
-def suspend(register: Register) -> Generator[Register, Any, Any]:
-    """Suspend the running task; `register` gets the task and arranges its resumption."""
-    return (yield register)
+def suspend(until: float | Register) -> Generator[float | Register, None, None]:
+    """Suspend the running task until a time, or until what `until` arranges when it gets the task."""
+    yield until
 
 
 class VirtualTask:
     """A coroutine on the virtual clock."""
 
-    __slots__ = ("_work", "done", "name")
+    __slots__ = ("_clock", "_work", "done", "name")
 
-    def __init__(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def __init__(self, work: Coroutine[Any, Any, None], name: str, clock: VirtualClock) -> None:
         self._work = work
+        self._clock = clock
         self.name = name
         self.done = False
 
     def resume(self) -> None:
         """Run the task until it is suspended again or ends."""
         try:
-            register = self._work.send(None)
+            until = self._work.send(None)
         except StopIteration:
             self.done = True
         except BaseException as error:
             error.add_note(f"in the simulated {self.name}")
             raise
         else:
-            register(self)
+            if isinstance(until, float):
+                self._clock.at(until, self.resume)
+            else:
+                until(self)
 
 
 class VirtualClock:
@@ -69,7 +73,7 @@ class VirtualClock:
     def at(self, when: float, what: Callable[[], None]) -> None:
         """Call a function at a time."""
         self._order += 1
-        heapq.heappush(self._events, (when, self._order, what))
+        heappush(self._events, (when, self._order, what))
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, keep: bool = True) -> VirtualTask:
         """Start a coroutine now.
@@ -79,15 +83,15 @@ class VirtualClock:
             name: Name of the task in errors.
             keep: Whether `run` checks that the task ends; not needed for short tasks.
         """
-        task = VirtualTask(work, name)
+        task = VirtualTask(work, name, self)
         if keep:
             self._tasks.append(task)
         self.at(self.now, task.resume)
         return task
 
-    async def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> Awaitable[None]:
         """Suspend the running task for some virtual time."""
-        await suspend(lambda task: self.at(self.now + seconds, task.resume))
+        return suspend(self.now + seconds)
 
     def run(self) -> None:
         """Run until nothing more can happen.
@@ -97,7 +101,7 @@ class VirtualClock:
         """
         events = self._events
         while events:
-            self.now, _, what = heapq.heappop(events)
+            self.now, _, what = heappop(events)
             what()
         waiting = [task.name for task in self._tasks if not task.done]
         if waiting:

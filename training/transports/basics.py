@@ -20,8 +20,8 @@ def is_finite(vector: Vector) -> bool:
         >>> is_finite(np.array([1.0, -2.0])), is_finite(np.array([1.0, np.nan]))
         (True, False)
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        return math.isfinite(np.dot(vector, vector))
+    # Unlike `dot` it does not warn of an overflow.
+    return math.isfinite(np.vdot(vector, vector))
 
 
 def run_now(work: Coroutine[Any, Any, T]) -> T:

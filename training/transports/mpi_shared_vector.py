@@ -113,14 +113,16 @@ class MpiSharedVector(SharedVector):
             self._average(partner)
 
     @override
-    def begin_average_with(self, partner: int) -> None:
+    def begin_average_with(self, partner: int) -> bool:
         """Begin an average in the thread; without a thread, make it at once."""
         self._process.refuse_non_partner(partner)
         if self._with_thread:
-            self._skipped += not self._beside.begin(partial(self._average, partner))
-        else:
-            with self._own_turn():
-                self._average(partner)
+            is_begun = self._beside.begin(partial(self._average, partner))
+            self._skipped += not is_begun
+            return is_begun
+        with self._own_turn():
+            self._average(partner)
+        return True
 
     @override
     async def drain(self) -> None:

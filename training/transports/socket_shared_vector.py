@@ -208,11 +208,11 @@ class SocketSharedVector(ServedVector, SharedVector):
         self._waited_seconds += perf_counter() - started
 
     @override
-    def begin_average_with(self, partner: int) -> None:
+    def begin_average_with(self, partner: int) -> bool:
         """Begin an average beside the computation; without a thread, make it at once."""
         if not self._with_thread:
             self._average(partner)
-            return
+            return True
         self._process.refuse_non_partner(partner)
         started = perf_counter()
         connections = (self._polled, self._region, self._progress, self._started)
@@ -221,6 +221,7 @@ class SocketSharedVector(ServedVector, SharedVector):
             self._wakes.send(b"-")
         self._skipped += state == kernels.BUSY
         self._blocked_seconds += perf_counter() - started
+        return bool(state != kernels.BUSY)
 
     @override
     async def drain(self) -> None:

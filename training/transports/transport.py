@@ -85,8 +85,8 @@ class SharedVector(Protocol):
     async def average_with(self, partner: int) -> None:
         """Replace this vector and the partner's by their average, and wait for the end."""
 
-    def begin_average_with(self, partner: int) -> None:
-        """Begin an average without waiting for its end; skip and count it if the previous one is still running."""
+    def begin_average_with(self, partner: int) -> bool:
+        """Begin an average and do not wait for its end; False: the one before is under way, so it is skipped."""
 
     async def drain(self) -> None:
         """Wait for the end of all averages that this worker began."""
@@ -240,7 +240,7 @@ class _OwnVector(SharedVector):
     async def average_with(self, partner: int) -> None:
         raise AssertionError(f"a single worker has no partner {partner}")
 
-    def begin_average_with(self, partner: int) -> None:
+    def begin_average_with(self, partner: int) -> bool:
         raise AssertionError(f"a single worker has no partner {partner}")
 
     async def drain(self) -> None:

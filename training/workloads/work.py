@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -43,7 +43,7 @@ class Work(Protocol):
     def next_batch(self) -> int:
         """Read the batch of the next step; returns its number of events, which may be 0."""
 
-    async def compute_gradient(self) -> None:
+    def compute_gradient(self) -> Awaitable[None]:
         """Compute the gradient of the batch's mean weighted loss, into the model."""
 
     def take_sums(self) -> Sums:

@@ -128,7 +128,7 @@ MUTATIONS = {
         {"method": "d-psgd", "slow": {}, "bad": float("nan")},
     ),
     "locks in the order of the ranks": Mutation(
-        SimVector._average_locked, " if self._rank < theirs._rank else (theirs, self)", "",
+        SimVector._average, " if self._rank < theirs._rank else (theirs, self)", "",
         "property/test_training_gossip.py::test_no_order_of_three_workers_ends_in_a_deadlock",
     ),
     "the scheduled rate": Mutation(
