@@ -125,13 +125,9 @@ def test_kernels_of_an_archive_are_compiled_once_whatever_its_path(tmp_path: Pat
     assert run_shipped(shipped(tmp_path / "edited", source=KERNEL.replace("2 *", "3 *")), home) == (9, 1)
 
 
-#: Compiled again with checks of all indices; the cache would give code without them.
+#: Not compiled: then NumPy checks all indices, in a tenth of the time that it takes to compile the checks.
 CHECKED = """
 import sys
-import numba
-njit, vectorize = numba.njit, numba.vectorize
-numba.njit = lambda *given, **options: njit(*given, **{**options, "cache": False})
-numba.vectorize = lambda *given, **options: vectorize(*given)
 import numpy as np
 from features.columns import INPUT_COLUMNS
 from features.compiling import compiled
@@ -172,7 +168,7 @@ def test_no_kernel_reads_or_writes_beyond_an_array() -> None:
     path = ROOT / "samples" / "ttbar_13TeV_PU20_0.root"
     done = subprocess.run(
         [sys.executable, "-c", CHECKED, str(path)],
-        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.split() == ["checked", "True"], done.stderr
