@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import datetime
+import datetime as dt
 import os
 import subprocess
 import sys
@@ -60,7 +60,7 @@ def test_it_lies_beside_the_source_and_is_used_until_any_file_of_the_package_cha
 def test_capsules_that_pybind11_leaves_in_builtins_stop_no_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builtins, "__pybind11_internals", datetime.datetime_CAPI, raising=False)
+    monkeypatch.setattr(builtins, "__pybind11_internals", dt.datetime_CAPI, raising=False)
     assert result(tmp_path / "kernels", "x + 1") == (4, 1)
     assert result(tmp_path / "kernels", "x + 1") == (4, 0)
 
