@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import BRIEF_JVM
+from cpu_times import CpuTimes
 from hypothesis import settings
 from pyspark import SparkContext
 
@@ -26,10 +27,17 @@ settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The switch that writes golden files."""
+    """The switches that write golden files, and that show processor times."""
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden and full.yaml instead of comparing them"
     )
+    parser.addoption("--cpu-times", action="store_true", help="show the processor time of each file of tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register what the switches ask for."""
+    if config.getoption("--cpu-times"):
+        config.pluginmanager.register(CpuTimes())
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -91,7 +92,7 @@ def read_machine(*, run_dir: Path, env: Mapping[str, str] | None = None) -> Mach
     return Machine(
         env=env,
         java=java,
-        java_version=None if java is None else ask_java(java, env),
+        java_version=None if java is None else _asked_once(java, frozenset(env.items())),
         host_name=host_name,
         host_resolves=_resolves(host_name),
         mpirun=_find_mpirun(python, env),
@@ -140,6 +141,12 @@ def ask_java(java: Path, env: Mapping[str, str]) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return f"{answer.stderr}\n{answer.stdout}".strip()
+
+
+@cache
+def _asked_once(java: Path, env: frozenset[tuple[str, str]]) -> str | None:
+    # A process that runs several commands, as tests do, would start a JVM for each.
+    return ask_java(java, dict(env))
 
 
 def java_major(answer: str) -> int | None:
@@ -210,12 +217,17 @@ def _is_usable(folder: Path) -> bool:
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
-def _unmet_requirements() -> dict[str, str | None]:
+def _unmet_requirements() -> Mapping[str, str | None]:
     """Unmet requirements of pyproject.toml; none if this project is on the path without being installed."""
     try:
-        requirements = metadata.requires(_DISTRIBUTION) or ()
+        return _unmet(tuple(metadata.requires(_DISTRIBUTION) or ()))
     except metadata.PackageNotFoundError:
         return {}
+
+
+@cache
+def _unmet(requirements: tuple[str, ...]) -> Mapping[str, str | None]:
+    # Read once in a process: the metadata of a hundred packages takes longer than some commands.
     unmet = {}
     for wanted in map(Requirement, requirements):
         if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):

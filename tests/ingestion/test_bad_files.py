@@ -95,12 +95,9 @@ KINDS: dict[str, tuple[Callable[[Path], None], type[IngestionError], str]] = {
 class Analysis:
     """Three samples of one good file each, and the runs over them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.data = folder / "data"
+    def __init__(self, folder: Path, good: Path) -> None:
+        self.data = shutil.copytree(good, folder / "data")
         self.run_dir = folder / "run"
-        self.data.mkdir()
-        for name in NAMES:
-            write_good(self.data / f"{name}_0.root")
 
     def ingest(self, **settings: Any) -> str:
         """What is printed, without line breaks of the terminal."""
@@ -129,10 +126,19 @@ class Analysis:
         return content
 
 
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One good file of each sample, to copy: writing them takes as long as reading them."""
+    folder = tmp_path_factory.mktemp("good")
+    for name in NAMES:
+        write_good(folder / f"{name}_0.root")
+    return folder
+
+
 @pytest.fixture
-def analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysis:
+def analysis(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysis:
     monkeypatch.setattr("pipeline.run_folder.SparkProvider", Provider)
-    return Analysis(tmp_path)
+    return Analysis(tmp_path, good)
 
 
 @pytest.fixture
