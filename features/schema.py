@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 
 from features.columns import COLUMNS
 from ingestion.schema import WEIGHT_PREFIX
+from ingestion.storage import is_remote
 
 SPLITS: Final = ("train", "val", "test")
 #: Begin of the names of the columns with other weights of the generator.
@@ -45,7 +45,7 @@ def features_schema(carried: Sequence[pa.Field] = ()) -> pa.Schema:
 
 def readable(path: Path) -> Any:
     """What pyarrow takes to read a file: a local path, or the open file of object storage."""
-    return path if isinstance(path, os.PathLike) else path.open("rb")
+    return path.open("rb") if is_remote(path) else path
 
 
 def footers(files: Sequence[Path]) -> list[pq.FileMetaData]:

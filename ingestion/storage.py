@@ -283,7 +283,7 @@ def local_copy(path: Path, folder: Path) -> Path:
     """The file itself, or for a URL its copy in a local folder, where it stays for the next caller."""
     if not is_remote(path):
         return path
-    copy = folder / f"{xxhash.xxh3_128_hexdigest(str(path))}{path.suffix}"
+    copy = folder / f"{xxhash.xxh3_128_hexdigest(str(path).encode())}{path.suffix}"
     if not copy.exists():
         system, name = on_system(path)
         with new_file(copy) as unfinished:
