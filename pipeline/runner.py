@@ -182,7 +182,7 @@ class Runner:
         self.log.event("stage started", stage=stage.name, reasons=reasons)
         self.say_what_is_stale(stage, upstream)
         context = self._context(stage, believed, upstream, found, fingerprint, frozenset(missing))
-        before = None if current is None else current.folder
+        before = None if current is None or is_remote(context.data_dir) else current.folder
         taken_over = [*stage.taken_over(context), *_files_of_parts(context)]
         needed = bytes_needed(before, taken_over, stage.remade(context))
         self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run", min_free_bytes=needed)

@@ -163,9 +163,7 @@ class StageStore:
             else:
                 own_folders.make(folder)
             if self.stored:
-                claim = uuid.uuid4().hex
-                (folder / own_folders.MARKER).write_text(claim, encoding="utf-8")
-                self.stored.claim(folder.name, claim)
+                self.stored.claim(folder.name, _signed(folder / own_folders.MARKER))
             self.remove(self._unpublished_twins(folder), but=[folder])
             self.remove_unfinished(but=[folder, *kept])
         except OSError as cause:
@@ -263,7 +261,8 @@ class StageStore:
         if self.stored:
             self.stored.remove(self.unused_files(but=but))
         used = self._used()
-        for folder in folders:
+        emptied = [path for path in self.unfinished() if path not in but] if self.stored else []
+        for folder in {*folders, *emptied}:
             if used is None or folder.name in {version_of(path) for path in used}:
                 own_folders.empty(folder)
             else:
@@ -335,6 +334,16 @@ class StageStore:
         if not self.folder.is_dir():
             return []
         return [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+
+
+def _signed(marker: Path) -> str:
+    """Write random words, which nobody else has, into a marker; returns them."""
+    words = uuid.uuid4().hex
+    with marker.open("w", encoding="utf-8") as file:
+        file.write(words)
+        file.flush()
+        os.fsync(file.fileno())
+    return words
 
 
 def _words(marker: Path) -> str:

@@ -71,8 +71,9 @@ class StoredFiles:
         numbers = {_number(name) for name in known}
         found = set()
         for path in sizes_below(self.root):
-            if (there := _OBJECT.fullmatch(path)) and there["version"] not in known:
-                found.add(there["version"])
+            # A late task of a killed run may leave an object without a marker.
+            if path.endswith(f"/{MARKER}") and (version := version_of(path)) and version not in known:
+                found.add(version)
             if (there := _POINTER.fullmatch(path)) and there["number"] not in numbers:
                 found.add(path)
         return sorted(found)
@@ -142,8 +143,8 @@ class StoredFiles:
         for version, sizes in objects.items():
             marker = f"{version}/{MARKER}"
             gone = {path: size for path, size in sizes.items() if path not in used and path != marker}
-            if version not in complete and _pointer(version) in pointers:
-                gone[_pointer(version)] = pointers[_pointer(version)]
+            if version not in complete and (size := pointers.get(_pointer(version))) and self._publishes(version):
+                gone[_pointer(version)] = size
             if marker in sizes and used.isdisjoint(sizes):
                 gone[marker] = sizes[marker]
             if gone and marker in sizes and claims.get(version) and self._words(marker) == claims[version]:
@@ -165,9 +166,13 @@ class StoredFiles:
                     if some:
                         system.rm(some)
 
-    def _words(self, marker: str) -> str:
+    def _publishes(self, version: str) -> bool:
+        """Whether the pointer of its number names a version."""
+        return bool(json.loads(self._words(_pointer(version)))["version"] == version)
+
+    def _words(self, path: str) -> str:
         with answers(self.root, "the storage"):
-            return (self.root / marker).read_text(encoding="utf-8")
+            return (self.root / path).read_text(encoding="utf-8")
 
 
 def used_by(manifests: Iterable[dict[str, Any]], current: dict[str, Any] | None, root: Path) -> set[str]:

@@ -1,7 +1,7 @@
 """Stages in this process, without a JVM; as a program, also killed at any request to object storage.
 
-python stages_here.py CONFIG FOLDER     reads lines `STAGE REQUEST`, runs each stage in a process of its own, and prints
-                                        the number of its requests or what became of it
+python stages_here.py CONFIG FOLDER     reads lines `STAGE REQUEST`, runs each stage anew in a process of its own, and
+                                        prints the number of its requests or what became of it
 
 A process ends by kill -9 at the given request, 0 is the first: the request is sent if its number is odd, and the answer
 never read. At -1 it is not killed.
@@ -52,7 +52,8 @@ def run_here(config: Path, *stages: str, **options: Any) -> str:
 
 def _killed_at(number: int) -> list[int]:
     """Kill this process at a request; returns the number of requests until now."""
-    from s3fs import S3FileSystem  # noqa: PLC0415 - it starts a thread, and this process forks
+    # Not above: it starts a thread, and this process forks.
+    from s3fs import S3FileSystem
 
     requests, call = [0], S3FileSystem._call_s3
 
@@ -77,12 +78,17 @@ def main(config: Path, folder: Path) -> None:
         child = os.fork()
         if child == 0:
             requests = _killed_at(int(number))
-            run_here(config, stage)
-            print("done", requests[0], flush=True)
+            run_here(config, stage, force=True)
+            _say(f"done {requests[0]}")
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if status:
-            print("killed" if os.WIFSIGNALED(status) else "failed", os.waitstatus_to_exitcode(status), flush=True)
+            _say(f"ended {os.waitstatus_to_exitcode(status)}")
+
+
+def _say(words: str) -> None:
+    sys.stdout.write(f"{words}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

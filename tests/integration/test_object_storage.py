@@ -96,5 +96,7 @@ def test_the_same_weights_with_either_reader(runs: list[Finished], reader: str) 
 def test_executors_that_do_not_reach_the_storage_are_named(runs: list[Finished], provider: SparkProvider) -> None:
     spark = provider.context()
     refuse_unshared(spark, place("s3://bucket/tests/run/ingest"))
-    with pytest.raises(MachineError, match=r"do not reach what they need: .* cannot list s3://nobucket/x \(FileNotFound"):
+    with pytest.raises(
+        MachineError, match=r"do not reach what they need: .* cannot list s3://nobucket/x \(FileNotFound"
+    ):
         refuse_unshared(spark, place("s3://nobucket/x"))
