@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import fsspec
 import xxhash
@@ -200,8 +200,10 @@ def place(path: str) -> Path:
     config = fsspec.config.conf.get(protocol_of(path), {}).get("config_kwargs", {})
     config = {**config, "retries": {"mode": "standard", "total_max_attempts": _ATTEMPTS}}
     # Other processes write there too, so no listing is remembered; readers of Parquet ask for what they need.
-    found: Path = paths.UPath(path, use_listings_cache=False, default_cache_type="none", config_kwargs=config)
-    return found
+    found = paths.UPath(path, use_listings_cache=False, default_cache_type="none", config_kwargs=config)
+    # Of reads that break off.
+    found.fs.retries = _ATTEMPTS
+    return cast("Path", found)
 
 
 def is_remote(path: Path) -> bool:

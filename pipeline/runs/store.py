@@ -164,7 +164,8 @@ class StageStore:
                 own_folders.make(folder)
             if self.stored:
                 self.stored.claim(folder.name, _signed(folder / own_folders.MARKER))
-            self.remove(self._unpublished_twins(folder), but=[folder])
+            if twins := self._unpublished_twins(folder):
+                self.remove(twins, but=[folder])
             self.remove_unfinished(but=[folder, *kept])
         except OSError as cause:
             raise cannot_write(self.folder, cause) from cause

@@ -94,7 +94,7 @@ class StoredFiles:
             StorageInUseError: It is there already.
             IngestionError: The storage cannot be written.
         """
-        self._create(_pointer(version), json.dumps({"version": version}))
+        self._create(_pointer(version), _publication(version))
 
     def _create(self, path: str, words: str) -> None:
         system, name = on_system(self.root / path)
@@ -103,6 +103,9 @@ class StoredFiles:
                 # A conditional PUT (If-None-Match).
                 system.pipe_file(name, words.encode(), mode="create")
             except FileExistsError as cause:
+                if self._words(path) == words:
+                    # Ours: the answer to the first attempt was lost.
+                    return
                 raise StorageInUseError(
                     f"{self.root / path} is there already: another run with the same `storage` was faster. Nothing of "
                     f"it was changed, and nothing of this run was published. Give each run folder a storage of its own."
@@ -143,8 +146,9 @@ class StoredFiles:
         for version, sizes in objects.items():
             marker = f"{version}/{MARKER}"
             gone = {path: size for path, size in sizes.items() if path not in used and path != marker}
-            if version not in complete and (size := pointers.get(_pointer(version))) and self._publishes(version):
-                gone[_pointer(version)] = size
+            pointer = _pointer(version)
+            if version not in complete and pointer in pointers and self._words(pointer) == _publication(version):
+                gone[pointer] = pointers[pointer]
             if marker in sizes and used.isdisjoint(sizes):
                 gone[marker] = sizes[marker]
             if gone and marker in sizes and claims.get(version) and self._words(marker) == claims[version]:
@@ -165,10 +169,6 @@ class StoredFiles:
                 for some in ([name for name in names if name not in markers], markers):
                     if some:
                         system.rm(some)
-
-    def _publishes(self, version: str) -> bool:
-        """Whether the pointer of its number names a version."""
-        return bool(json.loads(self._words(_pointer(version)))["version"] == version)
 
     def _words(self, path: str) -> str:
         with answers(self.root, "the storage"):
@@ -210,3 +210,7 @@ def _number(version: str) -> str:
 
 def _pointer(version: str) -> str:
     return f"{_number(version)}.json"
+
+
+def _publication(version: str) -> str:
+    return json.dumps({"version": version})
