@@ -345,7 +345,7 @@ def test_storage_is_moved_by_the_next_version(site: Site) -> None:
     "storage",
     ["s3://bucket", "s3://key:hush@bucket/x", "/data/x", "gs://bucket/x", "s3://bucket/a*", "s3://bucket/../x"],
 )
-def test_what_is_no_prefix_of_a_bucket_is_refused(site: Site, storage: str) -> None:
+def test_other_addresses_than_a_prefix_of_a_bucket_are_refused(site: Site, storage: str) -> None:
     with pytest.raises(ConfigError, match=r"storage: .*write s3://bucket/prefix") as raised:
         load_config(str(site.config("remote", storage)))
     assert "hush" not in str(raised.value)
