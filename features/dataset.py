@@ -1,6 +1,6 @@
 """A features dataset on disk: `dataset.json` describes its content, `scaler.json` its scaling. No Spark, no torch.
 
-Layout of the folder:
+Layout of the folder, whose Parquet may lie on object storage instead:
     dataset.json                        names, shapes, row groups, counts, class weights
     scaler.json                         mean and standard deviation of every column, from the training split only
     train/part-00000.parquet ...        one row group per file
@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Self
 from features.columns import HLF_NAMES, MAX_NEUTRAL_HADRONS, MAX_PHOTONS, MAX_TRACKS, PARTICLE_FEATURE_NAMES
 from features.errors import DatasetError
 from features.schema import SPLITS
+from ingestion.storage import place
 
 DATASET_VERSION: Final = 5
 
@@ -41,6 +42,8 @@ class FeatureDataset(NamedTuple):
     """Settings of the selection and the physics of its features."""
     normalisation: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - nobody changes it
     """By sample: what gives its physics weights, a `features.normalisation.GeneratedSample`, and their `factor`."""
+    lies_in: str = ""
+    """URL of the folder of the Parquet on object storage; empty for the dataset's own folder."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -79,6 +82,7 @@ class FeatureDataset(NamedTuple):
             load_test=content["load_test"],
             definitions=content["definitions"],
             normalisation=content["normalisation"],
+            lies_in=content.get("lies_in", ""),
         )
 
     def save(self, *, columns: dict[str, Any]) -> None:
@@ -98,7 +102,7 @@ class FeatureDataset(NamedTuple):
             "definitions": self.definitions,
             "normalisation": self.normalisation,
             "splits": {split: [group._asdict() for group in groups] for split, groups in self.splits.items()},
-        }
+        } | ({"lies_in": self.lies_in} if self.lies_in else {})
         (self.folder / "dataset.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
         (self.folder / "scaler.json").write_text(json.dumps(columns, indent=1), encoding="utf-8")
 
@@ -113,9 +117,15 @@ class FeatureDataset(NamedTuple):
         caps = {"max_tracks": MAX_TRACKS, "max_photons": MAX_PHOTONS, "max_neutral_hadrons": MAX_NEUTRAL_HADRONS}
         return 1 + sum(int(self.definitions.get(name, default)) for name, default in caps.items())
 
+    @property
+    def data(self) -> Path:
+        """Folder of the Parquet, from `ingestion.storage.place`."""
+        return place(self.lies_in) if self.lies_in else self.folder
+
     def files(self, split: str) -> list[Path]:
-        """Paths of a split's row groups, in order."""
-        return [self.folder / group.file for group in self.splits[split]]
+        """Paths of a split's row groups, in order; `features.schema.readable` opens them for pyarrow."""
+        data = self.data
+        return [data / group.file for group in self.splits[split]]
 
     def num_rows(self, split: str) -> int:
         """Number of events of a split."""

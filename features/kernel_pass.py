@@ -8,8 +8,7 @@ depends only on the events part and on `kernel_items` of the settings.
 from __future__ import annotations
 
 import os
-import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,9 +20,11 @@ from numpy.typing import NDArray
 
 from features.columns import NUM_CORE, NUM_HLF
 from features.kernels import OUTCOMES, FeatureBlock, build_features
+from features.schema import readable
 from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
 from ingestion.schema import WEIGHT_PREFIX, carried_fields
+from ingestion.storage import is_remote, new_file, place
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
 AFTER_KERNELS: Final = frozenset({"split", "balance", "integrated_luminosity", "rows_per_group", "feed_workers"})
@@ -62,10 +63,9 @@ class KernelOutput(NamedTuple):
         """The file, below the folder of all kernel outputs."""
         return kernels / self.lies_in / Path(self.name).with_suffix(".arrow")
 
-    def is_there(self, kernels: Path) -> bool:
-        """Whether the file is there, and whole."""
-        path = self.path(kernels)
-        return path.is_file() and path.stat().st_size == self.size
+    def is_there(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the file is among those below the folder of all kernel outputs, and whole."""
+        return sizes.get(self.path(Path()).as_posix()) == self.size
 
 
 class EventKeys(NamedTuple):
@@ -91,21 +91,20 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
     """
     counts = dict.fromkeys(("events", *OUTCOMES, LACKS_OWN_TRACK), 0)
     weights = {key: [0.0, 0.0] for key in counts}
-    name = Path(part.name).with_suffix(".arrow").name
-    unfinished = folder / f".{name}.{uuid.uuid4().hex}"
-    with (
-        pq.ParquetFile(part.path) as file,
-        pa.ipc.new_file(str(unfinished), unmixed_schema(carried_fields(file.schema_arrow))) as writer,
-    ):
-        for group in range(file.num_row_groups):
-            events = file.read_row_group(group)
-            block = build_features(events, settings)
-            _count(counts, weights, block, events["weight"].to_numpy())
-            writer.write_batch(unmixed_rows(events, block))
-    with unfinished.open("rb") as written:
-        os.fsync(written.fileno())
-    size = unfinished.stat().st_size
-    unfinished.replace(folder / name)
+    events_file, name = place(part.path), Path(part.name).with_suffix(".arrow").name
+    with new_file(folder / name) as unfinished:
+        with (
+            pq.ParquetFile(readable(events_file), pre_buffer=is_remote(events_file)) as file,
+            pa.ipc.new_file(str(unfinished), unmixed_schema(carried_fields(file.schema_arrow))) as writer,
+        ):
+            for group in range(file.num_row_groups):
+                events = file.read_row_group(group)
+                block = build_features(events, settings)
+                _count(counts, weights, block, events["weight"].to_numpy())
+                writer.write_batch(unmixed_rows(events, block))
+        with unfinished.open("rb") as written:
+            os.fsync(written.fileno())
+        size = unfinished.stat().st_size
     return KernelOutput(part.name, part.sample, part.digest, counts, weights, folder.name, size)
 
 
@@ -134,9 +133,9 @@ def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
     # The arrays keep the memory mapped; the closed file is none of the open ones, whose number is limited.
     with pa.memory_map(str(path)) as file:
         rows = pa.ipc.open_file(file).read_all()
-    for place, name in enumerate(rows.schema.names):
+    for number, name in enumerate(rows.schema.names):
         if name == "weight" or name.startswith(WEIGHT_PREFIX):
-            rows = rows.set_column(place, name, pc.multiply(rows[name], factor))
+            rows = rows.set_column(number, name, pc.multiply(rows[name], factor))
     return rows
 
 

@@ -6,7 +6,6 @@ from task to task.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,6 +23,7 @@ from features.matrices import features_of, list_columns, of_columns, particles_i
 from features.mixing import RowGroupPlan
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, TRAIN, described, features_schema
+from ingestion.storage import file_digest, local_copy, new_file, place
 
 #: Columns with minimum and maximum in the footer; for the features they would cost time and be of no use.
 _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "entry"]
@@ -47,6 +47,8 @@ class GroupWritten(NamedTuple):
     split: int
     group: int
     rows: int
+    digest: str
+    """Digest of the file's content."""
     hlf: ColumnStatistics
     particles: ColumnStatistics
 
@@ -69,7 +71,11 @@ class PickedRows(NamedTuple):
 
 
 def write_groups(
-    groups: Sequence[RowGroupPlan], files: Sequence[KernelFile], classes: list[str], out_dir: Path
+    groups: Sequence[RowGroupPlan],
+    files: Sequence[KernelFile],
+    classes: list[str],
+    out_dir: Path,
+    scratch: Path = Path(),
 ) -> TaskWritten:
     """Write the row groups of one task.
 
@@ -78,9 +84,10 @@ def write_groups(
         files: The kernels' files, in the order of their events.
         classes: Names of the classes.
         out_dir: The dataset's folder.
+        scratch: A local folder for copies of files on object storage.
     """
     wanted = np.concatenate([each.events for each in groups])
-    rows = gathered(_picked(files, wanted), len(wanted))
+    rows = gathered(_picked(files, wanted, scratch), len(wanted))
     written: list[GroupWritten] = []
     histograms: Histograms = {}
     first = 0
@@ -92,15 +99,14 @@ def write_groups(
     return TaskWritten(written, histograms)
 
 
-def _picked(files: Sequence[KernelFile], wanted: NDArray[np.int64]) -> Iterator[PickedRows]:
+def _picked(files: Sequence[KernelFile], wanted: NDArray[np.int64], scratch: Path) -> Iterator[PickedRows]:
     """The wanted events of each file that has some."""
     order = np.argsort(wanted, kind="stable")
     bounds = np.searchsorted(wanted[order], [each.first_event for each in files[1:]])
     for file, places in zip(files, np.split(order, bounds), strict=True):
         if places.size:
-            yield PickedRows(
-                read_unmixed(Path(file.path), factor=file.factor), wanted[places] - file.first_event, places
-            )
+            table = read_unmixed(local_copy(place(file.path), scratch), factor=file.factor)
+            yield PickedRows(table, wanted[places] - file.first_event, places)
 
 
 def gathered(picked: Iterable[PickedRows], num_rows: int) -> pa.Table:
@@ -155,7 +161,7 @@ def write_group(
         for field in schema
     ]
     table = pa.Table.from_arrays(arrays, schema=schema)
-    write_features(table, out_dir / group_file(split, group))
+    digest = write_features(table, out_dir / group_file(split, group))
     offsets, particles = particles_in(table)
     # The scaler must depend on the training split only, so no other split has statistics.
     fitted = None if split == TRAIN else 0
@@ -163,6 +169,7 @@ def write_group(
         split,
         group,
         table.num_rows,
+        digest,
         ColumnStatistics.of(hlf[:fitted], INPUT_COLUMNS["hlf"].log_above),
         ColumnStatistics.of(features_of(particles, fitted), INPUT_COLUMNS["particles"].log_above),
     )
@@ -171,23 +178,23 @@ def write_group(
     return written, fill(hlf, few, num_particles, labels, weights, classes)
 
 
-def write_features(table: pa.Table, path: Path) -> None:
-    """Write one row group under a temporary name, then rename it: several attempts of a task may write the same file.
+def write_features(table: pa.Table, path: Path) -> str:
+    """Write one row group, which appears whole; returns the digest of its file.
 
     Columns of numbers have no dictionary: float features hardly repeat, and the attempt costs a third of the time.
     """
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    pq.write_table(
-        table,
-        unfinished,
-        compression="zstd",
-        compression_level=1,
-        row_group_size=max(1, table.num_rows),
-        use_dictionary=_WITH_DICTIONARY,
-        write_statistics=_WITH_STATISTICS,
-        write_batch_size=1 << 16,
-    )
-    unfinished.replace(path)
+    with new_file(path) as unfinished:
+        pq.write_table(
+            table,
+            unfinished,
+            compression="zstd",
+            compression_level=1,
+            row_group_size=max(1, table.num_rows),
+            use_dictionary=_WITH_DICTIONARY,
+            write_statistics=_WITH_STATISTICS,
+            write_batch_size=1 << 16,
+        )
+        return file_digest(unfinished)
 
 
 def group_file(split: int, group: int) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from features.columns import COLUMNS
 from ingestion.schema import WEIGHT_PREFIX
+from ingestion.storage import is_remote
 
 SPLITS: Final = ("train", "val", "test")
 #: Begin of the names of the columns with other weights of the generator.
@@ -37,6 +41,18 @@ def features_schema(carried: Sequence[pa.Field] = ()) -> pa.Schema:
             kind = pa.list_(pa.field("element", kind, nullable=False))
         fields.append(pa.field(column.name, kind, nullable=False))
     return pa.schema([*fields, *carried])
+
+
+def readable(path: Path) -> Any:
+    """What pyarrow takes to read a file: a local path, or the open file of object storage."""
+    return path.open("rb") if is_remote(path) else path
+
+
+def footers(files: Sequence[Path]) -> list[pq.FileMetaData]:
+    """The footers of Parquet files."""
+    # On object storage, the wait for an answer takes longer than all else.
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(lambda file: pq.read_metadata(readable(file)), files))
 
 
 def described(schema: pa.Schema, classes: Sequence[str]) -> pa.Schema:

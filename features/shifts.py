@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from features.columns import NUM_HLF
 from features.errors import DatasetError
 from features.kernels import EnergyScales, build_features
+from features.schema import readable
 from features.settings import FeatureSettings
 
 
@@ -46,7 +47,7 @@ def shifted_features(
     entries = pc.unique(identities["entry"])
     alone = settings.model_copy(update={"particles": False})
     for path in parts:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(readable(path)) as file:
             for group in range(file.num_row_groups):
                 events = file.read_row_group(group)
                 events = events.filter(pc.is_in(events["entry"], entries))

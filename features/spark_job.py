@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from pyspark import Accumulator, SparkContext
+from pyspark import Accumulator, SparkContext, SparkFiles
 
 from features.columns import INPUT_COLUMNS, MAX_PARTICLES, NUM_CORE, NUM_HLF, NUM_PARTICLE_FEATURES
 from features.dataset import FeatureDataset, RowGroup
@@ -35,6 +35,7 @@ from features.normalisation import GeneratedSample, physics_factors
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS
 from features.settings import FeatureSettings
+from ingestion.storage import is_remote, local_copy, make_folder, sizes_below
 
 #: Memory of the rows that a task gathers.
 _GATHERED_BYTES: Final = 256 << 20
@@ -43,12 +44,14 @@ EVENTS_PER_TASK: Final = _GATHERED_BYTES // (MAX_PARTICLES * NUM_CORE * 4)
 
 
 class FeaturesResult(NamedTuple):
-    """The dataset, the kernel output of each part, the number of reused outputs, and the histograms."""
+    """The dataset, the kernel output of each part, the number of reused outputs, the histograms, and digests."""
 
     dataset: FeatureDataset
     outputs: list[KernelOutput]
     num_taken_over: int
     histograms: Histograms
+    digests: dict[str, str]
+    """Digest of the content of each file with a row group."""
 
 
 def make_features(
@@ -60,6 +63,7 @@ def make_features(
     out_dir: Path,
     *,
     kernels: Path,
+    data: Path | None = None,
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
     earlier: Iterable[KernelOutput] = (),
@@ -75,6 +79,7 @@ def make_features(
         settings: Selection, physics, layout.
         classes: Names of the classes, by label.
         out_dir: Where the dataset goes.
+        data: Where its Parquet goes, if that is object storage.
         kernels: Where the kernel outputs go, another such folder, beside those of the versions in `earlier`.
         done: Counts events as kernel tasks finish, for progress.
         num_tasks: Gives the number of Spark tasks for a number of pieces of work.
@@ -90,25 +95,33 @@ def make_features(
     outputs = [output for output, _, _ in made]
     _refuse_empty(outputs)
     plan = plan_mixing([keys for _, keys, _ in made], settings, classes)
+    data = data or out_dir
     for split in SPLITS:
-        (out_dir / split).mkdir()
+        make_folder(data / split)
     first_events = np.cumsum([0, *(len(keys.split) for _, keys, _ in made)]).tolist()
     files = [
         KernelFile(str(output.path(kernels.parent)), first, factors[output.sample])
         for output, first in zip(outputs, first_events, strict=False)
     ]
     with mixed(plan.num_events()) if mixed else nullcontext(spark.accumulator(0)) as num_mixed:
-        tasks = _mix(spark, plan, files, classes, out_dir, done=num_mixed)
+        tasks = _mix(spark, plan, files, classes, data, done=num_mixed)
     written = [group for task in tasks for group in task.groups]
-    for folder in (kernels, *(out_dir / split for split in SPLITS)):
+    for folder in () if is_remote(data) else (kernels, *(data / split for split in SPLITS)):
         for unfinished in folder.glob(".*"):
             # Left by a task whose executor was lost; another task has done its work.
             unfinished.unlink(missing_ok=True)
-    dataset = _describe(written, plan, classes, out_dir)
+    dataset = FeatureDataset(out_dir, classes, plan.class_weights, _row_groups(written), plan.counts)
     normalisation = {name: {**each._asdict(), "factor": factors[name]} for name, each in samples.items()}
-    dataset = dataset._replace(load_test=load_test, definitions=kernel_items(settings), normalisation=normalisation)
+    dataset = dataset._replace(
+        load_test=load_test,
+        definitions=kernel_items(settings),
+        normalisation=normalisation,
+        lies_in=str(data) if is_remote(data) else "",
+    )
     dataset.save(columns=_scaler(written))
-    return FeaturesResult(dataset, outputs, sum(old for _, _, old in made), add(task.histograms for task in tasks))
+    digests = {group_file(each.split, each.group): each.digest for each in written}
+    num_old = sum(old for _, _, old in made)
+    return FeaturesResult(dataset, outputs, num_old, add(task.histograms for task in tasks), digests)
 
 
 def _run_kernels(
@@ -122,17 +135,17 @@ def _run_kernels(
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
 ) -> list[tuple[KernelOutput, EventKeys, bool]]:
-    folder = str(kernels)
 
     def run(work: tuple[EventsFile, KernelOutput | None]) -> tuple[KernelOutput, EventKeys, bool]:
         keep_freed_memory()
         part, before = work
-        output = before or run_kernels(part, settings, Path(folder))
+        output = before or run_kernels(part, settings, kernels)
         done.add(output.counts["events"])
-        keys = keys_of(output.path(Path(folder).parent), settings, factor=factors[part.sample])
-        return output, keys, before is not None
+        rows = local_copy(output.path(kernels.parent), _scratch(kernels))
+        return output, keys_of(rows, settings, factor=factors[part.sample]), before is not None
 
-    known = {(output.name, output.digest): output for output in earlier if output.is_there(kernels.parent)}
+    sizes = sizes_below(kernels.parent)
+    known = {(output.name, output.digest): output for output in earlier if output.is_there(sizes)}
     work = [(part, known.get((part.name, part.digest))) for part in parts]
     return list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
 
@@ -142,21 +155,25 @@ def _mix(
     plan: MixingPlan,
     files: Sequence[KernelFile],
     classes: list[str],
-    out_dir: Path,
+    data: Path,
     *,
     done: Accumulator[int],
 ) -> list[TaskWritten]:
     """Write the row groups."""
-    folder = str(out_dir)
 
     def write(groups: list[RowGroupPlan]) -> TaskWritten:
         keep_freed_memory()
-        written = write_groups(groups, files, classes, Path(folder))
+        written = write_groups(groups, files, classes, data, _scratch(data))
         done.add(sum(group.rows for group in written.groups))
         return written
 
     tasks = plan.tasks(EVENTS_PER_TASK)
     return list(spark.parallelize(tasks, len(tasks)).map(write).collect())
+
+
+def _scratch(folder: Path) -> Path:
+    """In a task, where its host keeps copies of files of a folder on object storage; Spark removes them at its end."""
+    return Path(SparkFiles.getRootDirectory() if is_remote(folder) else "")
 
 
 def sum_by_sample(outputs: Iterable[KernelOutput]) -> dict[str, dict[str, int]]:
@@ -192,12 +209,12 @@ def _refuse_empty(outputs: Iterable[KernelOutput]) -> None:
             )
 
 
-def _describe(written: Sequence[GroupWritten], plan: MixingPlan, classes: list[str], out_dir: Path) -> FeatureDataset:
-    """The dataset's description: row groups, and events of each class by split."""
+def _row_groups(written: Sequence[GroupWritten]) -> dict[str, list[RowGroup]]:
+    """The row groups by split."""
     splits: dict[str, list[RowGroup]] = {split: [] for split in SPLITS}
     for each in sorted(written, key=lambda group: (group.split, group.group)):
         splits[SPLITS[each.split]].append(RowGroup(group_file(each.split, each.group), each.rows))
-    return FeatureDataset(out_dir, classes, plan.class_weights, splits, plan.counts)
+    return splits
 
 
 def _scaler(written: Sequence[GroupWritten]) -> dict[str, Any]:

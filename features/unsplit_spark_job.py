@@ -58,16 +58,15 @@ def make_unsplit(
     kernels = out_dir / _KERNELS
     for folder in (kernels, out_dir / SPLITS[_SPLIT]):
         folder.mkdir()
-    path = str(out_dir)
     factors = physics_factors(samples, settings.integrated_luminosity)
 
     def run(work: tuple[int, EventsFile]) -> tuple[KernelOutput, list[str]]:
         keep_freed_memory()
         place, part = work
-        output = run_kernels(part, settings, Path(path) / _KERNELS)
+        output = run_kernels(part, settings, kernels)
         done.add(output.counts["events"])
-        rows = read_unmixed(output.path(Path(path)), factor=factors[part.sample])
-        return output, _write(place, rows, classes, Path(path))
+        rows = read_unmixed(output.path(out_dir), factor=factors[part.sample])
+        return output, _write(place, rows, classes, out_dir)
 
     made = spark.parallelize(list(enumerate(parts)), num_tasks(len(parts))).map(run).collect()
     shutil.rmtree(kernels)

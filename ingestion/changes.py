@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import xxhash
-
 from ingestion.errors import IngestionError, read_error
 from ingestion.files import FileInfo
 from ingestion.retrying import patiently
-from ingestion.storage import is_url
+from ingestion.storage import file_digest, is_url
 
 
 def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:
@@ -46,19 +44,6 @@ def content_digest(path: str) -> str:
         return file_digest(Path(path))
     except OSError as cause:
         raise read_error(path, where="its content", cause=cause) from cause
-
-
-def file_digest(path: Path) -> str:
-    """128-bit hash (XXH3) of a file.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _recognised(info: FileInfo, before: FileInfo | None) -> FileInfo:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -65,7 +67,8 @@ def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:
     Args:
         parts: For each part the file with the keys of its entries, and its first entry.
     """
-    keys = [np.load(path) for path, _ in parts]
+    with ThreadPoolExecutor() as threads:
+        keys = list(threads.map(lambda part: np.load(io.BytesIO(part[0].read_bytes())), parts))
     starts = np.cumsum([0, *map(len, keys)])
     values = np.concatenate([np.zeros(0, np.uint64), *keys])
     order = np.argsort(values, kind="stable")

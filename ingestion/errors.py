@@ -149,7 +149,7 @@ class NoBucketError(NoFilesError):
     @classmethod
     def at_url(cls, url: str, *, cause: BaseException) -> Self:
         """Name the URL, with the server's words."""
-        return cls(f"{url}: {_first_line(cause)}. Correct the URL under samples: in the config.")
+        return cls(f"{url}: {_first_line(cause)}. Correct the URL in the config.")
 
 
 class ProgramReadError(IngestionError):

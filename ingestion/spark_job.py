@@ -1,15 +1,14 @@
 """The Spark job: tasks read ranges of entries with uproot and write events Parquet with pyarrow themselves.
 
 Spark only schedules: measured on 2 cores, sending nested events through the JVM costs nine times the CPU of writing
-them in the task that makes them. A task writes under a temporary name and renames the file at the end. The content
-depends only on the range, so a retried or speculative attempt writes the same bytes to the same place.
+them in the task that makes them. A file appears whole, when it is complete. The content depends only on the range, so
+a retried or speculative attempt writes the same bytes to the same place.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from pyspark import Accumulator, SparkContext
 
-from ingestion.changes import content_digest, file_digest
+from ingestion.changes import content_digest
 from ingestion.copies import UInt64s, find_copies
 from ingestion.errors import BadFilesError, CopiedEventsError, DamagedFileError, EmptySampleError, IngestionError
 from ingestion.files import BadFile, FileInfo, refuse_too_many
@@ -27,7 +26,7 @@ from ingestion.reader import keys_of_events, read_events, select_events
 from ingestion.retrying import patiently
 from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
-from ingestion.storage import size_and_time
+from ingestion.storage import file_digest, is_remote, make_folder, new_file, place, size_and_time
 
 #: Counters of the cutflow; entries = events + rejections.
 STEPS: Final = (
@@ -68,20 +67,33 @@ class EventsPart(NamedTuple):
     """Digest of the Parquet file's content."""
     counts: dict[str, int]
     weights: dict[str, list[float]]
+    lies_in: str = ""
+    """On object storage, the URL of the folder of the version that read it; empty for the version that names it."""
+
+    def file(self, events: Path) -> Path:
+        """The Parquet file; `events` is the events folder of the version that names the part."""
+        return self._folder(events) / self.name
+
+    def keys_file(self, events: Path) -> Path:
+        """The file of the keys of all entries (`ingestion.copies`)."""
+        return keys_folder(self._folder(events)) / self.keys_name
+
+    def _folder(self, events: Path) -> Path:
+        return place(self.lies_in) / events.name if self.lies_in else events
 
     @property
     def keys_name(self) -> str:
-        """File of the keys of all entries (`ingestion.copies`), in `keys_folder`."""
+        """Name of the file of the keys."""
         return f"{self.file_uuid}-{self.start:09d}.npy"
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """From a manifest."""
-        return cls(*(content[name] for name in cls._fields))
+        return cls(**{name: content[name] for name in cls._fields if name in content})
 
 
 class EarlierParts(NamedTuple):
-    """Parts of the last version that this one may reuse, by UUID of their ROOT file, and their folder."""
+    """Parts of the last version that this one may reuse, by UUID of their ROOT file, and its events folder."""
 
     folder: Path
     parts: Mapping[str, Sequence[EventsPart]]
@@ -141,7 +153,7 @@ def ingest(
         CopiedEventsError: An event is there twice, and copies are not dropped.
         EmptySampleError: A sample has no events, or none survives.
     """
-    keys_folder(out_dir).mkdir(exist_ok=True)
+    make_folder(keys_folder(out_dir))
     taken = _take_over(infos, earlier, out_dir)
     ranges = list(split_entries(info for info in infos if info.uuid not in taken))
     outcomes = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
@@ -180,11 +192,10 @@ def _read(
     done: Accumulator[int] | None = None,
 ) -> list[_Done | _Unread]:
     """Read ranges in Spark tasks."""
-    folder = str(out_dir)
 
     def run(work: EntryRange) -> _Done | _Unread:
         try:
-            part = patiently(ingest_range, work, settings, Path(folder))
+            part = patiently(ingest_range, work, settings, out_dir)
             digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
         except IngestionError as problem:
             # The driver raises it: from here, Spark would retry it four times and bury it in a Java trace.
@@ -214,7 +225,7 @@ def _copied(
     """
     place = {info.uuid: number for number, info in enumerate(infos)}
     ordered = sorted(parts, key=lambda part: (place[part.file_uuid], part.start))
-    copies = find_copies([(keys_folder(out_dir) / part.keys_name, part.start) for part in ordered])
+    copies = find_copies([(part.keys_file(out_dir), part.start) for part in ordered])
     info_of = [infos[place[part.file_uuid]] for part in ordered]
     if copies and settings.on_duplicate is OnDuplicate.FAIL:
         total = sum(len(each.entries) for each in copies.values())
@@ -249,9 +260,9 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
     weights = {step: [0.0, 0.0] for step in STEPS}
     stem = f"{work.info.uuid}-{work.start:09d}"
     name = f"{stem}.parquet"
+    digest = ""
     keys: list[UInt64s] = [np.zeros(0, np.uint64)]
-    unfinished = out_dir / f".{name}.{uuid.uuid4().hex}"
-    try:
+    with new_file(out_dir / name) as unfinished:
         with pq.ParquetWriter(
             unfinished,
             events_schema(work.info.carried),
@@ -267,25 +278,16 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
                 for step in STEPS:
                     counts[step] += selection.counts[step]
                     weights[step] = [a + b for a, b in zip(weights[step], selection.weights[step], strict=True)]
-        digest = ""
         if counts["events"]:
             digest = file_digest(unfinished)
-            unfinished.replace(out_dir / name)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    _write_keys(np.concatenate(keys), keys_folder(out_dir) / f"{stem}.npy")
-    info = work.info
-    written = name if counts["events"] else ""
-    return EventsPart(info.sample, info.path, info.uuid, work.start, work.stop, written, digest, counts, weights)
-
-
-def _write_keys(keys: UInt64s, path: Path) -> None:
-    """Under a temporary name first: several attempts of a task may write the same file."""
-    path.parent.mkdir(exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with unfinished.open("wb") as file:
-        np.save(file, keys)
-    unfinished.replace(path)
+        else:
+            unfinished.unlink()
+            name = ""
+    make_folder(keys_folder(out_dir))
+    with new_file(keys_folder(out_dir) / f"{stem}.npy") as unfinished, unfinished.open("wb") as file:
+        np.save(file, np.concatenate(keys))
+    info, lies_in = work.info, str(out_dir.parent) if is_remote(out_dir) else ""
+    return EventsPart(info.sample, info.path, info.uuid, work.start, work.stop, name, digest, counts, weights, lies_in)
 
 
 def sum_by_sample(parts: Iterable[EventsPart], samples: Sequence[SampleSettings]) -> dict[str, dict[str, int]]:
@@ -298,20 +300,25 @@ def sum_by_sample(parts: Iterable[EventsPart], samples: Sequence[SampleSettings]
 
 
 def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts | None, out_dir: Path) -> dict[str, list[EventsPart]]:
-    """Bring the parts of unchanged files into this version, without copying where possible."""
+    """The parts of unchanged files: local ones get a second name in this version, others stay where they lie."""
     taken: dict[str, list[EventsPart]] = {}
     for info in infos:
         parts = list(earlier.parts.get(info.uuid, ())) if earlier else []
         # What is a copy depends on the other files too.
         if earlier is None or not parts or any(part.counts["rejected_copy"] for part in parts):
             continue
-        old_keys, new_keys = keys_folder(earlier.folder), keys_folder(out_dir)
-        links = {earlier.folder / part.name: out_dir / part.name for part in parts if part.name}
-        links |= {old_keys / part.keys_name: new_keys / part.keys_name for part in parts}
-        if all(old.is_file() for old in links):
+        # Parts move neither between disk and storage nor between storages: their files are read again.
+        storage = str(out_dir.parents[1]) if is_remote(out_dir) else ""
+        if any(part.lies_in.rpartition("/")[0] != storage for part in parts):
+            continue
+        if not storage:
+            links = {part.file(earlier.folder): out_dir / part.name for part in parts if part.name}
+            links |= {part.keys_file(earlier.folder): keys_folder(out_dir) / part.keys_name for part in parts}
+            if not all(old.is_file() for old in links):
+                continue
             for old, new in links.items():
                 link_or_copy(old, new)
-            taken[info.uuid] = [part._replace(path=info.path) for part in parts]
+        taken[info.uuid] = [part._replace(path=info.path) for part in parts]
     return taken
 
 

@@ -1,13 +1,19 @@
-"""Where files lie: their file systems by path or URL, globs, sizes, times; how long a silent server is waited for."""
+"""Where files lie: file systems by path or URL, globs, sizes, times, whole writes, waits for silent servers."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
 
 import fsspec
+import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
 from ingestion.errors import UnreadableFileError, remote_error
@@ -15,6 +21,8 @@ from ingestion.errors import UnreadableFileError, remote_error
 #: Seconds until a server that does not answer counts as unreachable: for a connection, and for the next bytes.
 CONNECT_SECONDS: Final = 10
 READ_SECONDS: Final = 30
+#: Attempts of the S3 library at a request for our own files; those for inputs are made by `ingestion.retrying`.
+_ATTEMPTS: Final = 4
 #: The same for XRootD, whose own values make a run wait for minutes; its client reads them from the environment.
 _XROOTD: Final = {
     "XRD_CONNECTIONWINDOW": "5",
@@ -174,3 +182,127 @@ def _exists(filesystem: Any, name: str, pattern: str) -> bool:
             raise problem from cause
         return False
     return True
+
+
+def place(path: str) -> Path:
+    """The path of a file or folder of ours: of pathlib, or for a URL of universal-pathlib, which has the same methods.
+
+    Raises:
+        UnreadableFileError: The plug-in for this kind of URL is not installed.
+    """
+    if not is_url(path):
+        return Path(path)
+    file_system(path)
+    try:
+        paths = importlib.import_module("upath")
+    except ImportError as cause:
+        raise UnreadableFileError(f"{path} cannot be reached ({cause}). Run pip install -e '.[s3]'.") from cause
+    config = fsspec.config.conf.get(protocol_of(path), {}).get("config_kwargs", {})
+    config = {**config, "retries": {"mode": "standard", "total_max_attempts": _ATTEMPTS}}
+    # Other processes write there too, so no listing is remembered; readers of Parquet ask for what they need.
+    found = paths.UPath(path, use_listings_cache=False, default_cache_type="none", config_kwargs=config)
+    # Of reads that break off.
+    found.fs.retries = _ATTEMPTS
+    return cast("Path", found)
+
+
+def is_remote(path: Path) -> bool:
+    """Whether a path from `place` is a URL."""
+    return is_url(str(path))
+
+
+def on_system(path: Path) -> tuple[Any, str]:
+    """The file system of a path from `place`, and the name on it."""
+    if not is_remote(path):
+        return LocalFileSystem(), str(path.absolute())
+    url: Any = path
+    return url.fs, url.path
+
+
+@contextmanager
+def answers(path: Path, what: str) -> Iterator[None]:
+    """Name what is wrong with a server that does not answer or refuses.
+
+    Args:
+        path: A path from `place`; errors of local ones stay as they are.
+        what: What is read or written, for the message.
+
+    Raises:
+        IngestionError: The server does not answer, or refuses.
+    """
+    try:
+        yield
+    except Exception as cause:
+        if is_remote(path) and (problem := remote_error(str(path), where=what, cause=cause)):
+            raise problem from cause
+        raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make a local folder; object storage has none."""
+    if not is_remote(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A local path to write to; what is there at the end of the context appears as `path`, whole or not at all.
+
+    Several attempts of a task may write the same file.
+    """
+    with tempfile.TemporaryDirectory() if is_remote(path) else _no_folder(path.parent) as folder:
+        unfinished = Path(folder) / f".{path.name}.{uuid.uuid4().hex}"
+        try:
+            yield unfinished
+            if is_remote(path) and unfinished.exists():
+                system, name = on_system(path)
+                system.put_file(str(unfinished), name)
+            elif unfinished.exists():
+                unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _no_folder(folder: Path) -> Iterator[str]:
+    yield str(folder)
+
+
+def file_digest(path: Path) -> str:
+    """128-bit hash (XXH3) of a file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def local_copy(path: Path, folder: Path) -> Path:
+    """The file itself, or for a URL its copy in a local folder, where it stays for the next caller."""
+    if not is_remote(path):
+        return path
+    copy = folder / f"{xxhash.xxh3_128_hexdigest(str(path).encode())}{path.suffix}"
+    if not copy.exists():
+        system, name = on_system(path)
+        with new_file(copy) as unfinished:
+            system.get_file(name, str(unfinished))
+    return copy
+
+
+def sizes_below(folder: Path) -> dict[str, int]:
+    """Sizes of all files below a folder, by path below it.
+
+    Raises:
+        IngestionError: The server does not answer, or refuses.
+    """
+    if not is_remote(folder):
+        inside = (path for path in folder.rglob("*") if path.is_file())
+        return {path.relative_to(folder).as_posix(): path.stat().st_size for path in inside}
+    system, name = on_system(folder)
+    with answers(folder, "the list of its files"):
+        found: dict[str, dict[str, Any]] = system.find(name, detail=True)
+    return {path.removeprefix(f"{name}/"): int(info["size"]) for path, info in found.items()}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from features.columns import COLUMNS
 from features.matrices import columns_of, model_inputs
-from features.schema import IDENTITY_COLUMNS
+from features.schema import IDENTITY_COLUMNS, readable
 from models.errors import InputError
 
 
@@ -63,7 +63,7 @@ def predict(
     for file in files:
         if left == 0:
             break
-        with pq.ParquetFile(file) as parquet:
+        with pq.ParquetFile(readable(file)) as parquet:
             names = parquet.schema_arrow.names
             needed = {*kept, *columns_of([*model.inputs, *also])}
             missing = needed - set(names)
@@ -104,7 +104,7 @@ def inputs_of(
     chosen: list[pa.RecordBatch] = []
     first = 0
     for file in files:
-        with pq.ParquetFile(file) as parquet:
+        with pq.ParquetFile(readable(file)) as parquet:
             for batch in parquet.iter_batches(batch_size, columns=columns_of(model.inputs)):
                 inside = rows[(rows >= first) & (rows < first + batch.num_rows)] - first
                 if len(inside):

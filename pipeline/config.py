@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -20,7 +21,7 @@ from features.columns import COLUMNS
 from features.settings import FeatureSettings
 from ingestion.generation.settings import SCHEME, SimulateSettings
 from ingestion.schema import events_schema
-from ingestion.secrets import keep_secret
+from ingestion.secrets import keep_secret, redact
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
 from pipeline.configuration.credentials import variables_with_credentials
@@ -44,6 +45,8 @@ from pipeline.runs.code_meaning import PACKAGES, ROOT
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import SEEDS, TrainSettings
 
+#: A folder on object storage: bucket, and at least one name. Other servers lack the conditional requests of S3.
+_STORAGE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?/)[\w.=-]+)+/?", re.ASCII)
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
 
@@ -56,6 +59,9 @@ class Config(BaseModel):
     run_dir: Path = Field(examples=["runs/full"])
     """Local folder for all outputs; `~` is the home folder. Relative paths in a config file start at the folder of the
     file; relative paths in a shipped config or in `--set` start at the current folder."""
+    storage: str | None = Field(default=None, examples=["s3://bucket/experiment/night"])
+    """Folder on object storage for the Parquet of the stages ingest and features, `s3://bucket/prefix`, of this run
+    folder alone; null for `run_dir`, where all else stays. Credentials come from the environment, as for inputs."""
     classes: list[str] = Field(default=["QCD", "ttbar", "W+jets"], min_length=2, max_length=100)
     """Names of the classes, at least 2; the label of a sample is an index into this list."""
     samples: list[SampleSettings] = Field(
@@ -165,6 +171,16 @@ class Config(BaseModel):
     @classmethod
     def _run_dir_is_local(cls, value: object) -> object:
         return local_folder(value) if isinstance(value, str | Path) else value
+
+    @field_validator("storage")
+    @classmethod
+    def _storage_is_a_prefix(cls, value: str | None) -> str | None:
+        if value is not None and not _STORAGE.fullmatch(value):
+            raise ValueError(
+                f"'{redact(value)}' is no folder of a bucket: write s3://bucket/prefix with letters, digits and -_.=/, "
+                f"without credentials (they come from the environment), or null to keep all in run_dir"
+            )
+        return None if value is None else value.rstrip("/")
 
     @model_validator(mode="after")
     def _run_dir_holds_no_code(self) -> Self:

@@ -39,6 +39,10 @@ class FolderInUseError(RunFolderError):
     """Another command holds the part of the run folder that this command needs."""
 
 
+class StorageInUseError(RunFolderError):
+    """Another run folder writes to the storage of this one."""
+
+
 def cannot_write(what: Path | str, cause: BaseException, *, other: str = "another run_dir") -> RunFolderError:
     """The error for a file or folder that the system does not let us write.
 

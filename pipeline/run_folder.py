@@ -9,6 +9,7 @@ from typing import Any, Final
 import tenacity
 from rich.console import Console
 
+from ingestion.storage import place
 from pipeline.config import Config
 from pipeline.errors import FolderInUseError, MachineError, MissingInputError, NoOutputYetError, RunFolderError
 from pipeline.machine.doctor import Finding, Need, PlannedUse, Severity, examine, render
@@ -78,7 +79,8 @@ class RunFolder:
 
     def store(self, stage: str) -> StageStore:
         """The versions of a stage."""
-        return StageStore(self.config.run_dir, stage)
+        storage = self.config.storage if STAGE_OF[stage].uses_storage else None
+        return StageStore(self.config.run_dir, stage, storage=place(storage) if storage else None)
 
     def stores(self) -> list[StageStore]:
         """The versions of all stages, and the models of each network that were promoted."""

@@ -14,7 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from rich.markup import escape
 
+from ingestion.errors import IngestionError, remote_error
 from ingestion.secrets import redact_all
+from ingestion.storage import is_remote
 from pipeline.config import Config
 from pipeline.configuration.credentials import shown_command
 from pipeline.errors import CheckFailedError, RunFolderError, cannot_write
@@ -164,7 +166,7 @@ class Runner:
         reasons = ["first run"]
         missing: list[str] = []
         if current:
-            missing = missing_files(current.folder, current.files)
+            missing = [each.path for each in missing_files(current.folder, current.files)]
             reasons = reasons_to_run(Fingerprint.from_json(current.manifest["fingerprint"]), fingerprint)
             reasons += _about_missing(missing)
         if force:
@@ -177,7 +179,7 @@ class Runner:
         self.log.event("stage started", stage=stage.name, reasons=reasons)
         self.say_what_is_stale(stage, upstream)
         context = self._context(stage, believed, upstream, found, fingerprint, frozenset(missing))
-        before = None if current is None else current.folder
+        before = None if current is None or is_remote(context.data_dir) else current.folder
         taken_over = [*stage.taken_over(context), *_files_of_parts(context)]
         needed = bytes_needed(before, taken_over, stage.remade(context))
         self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run", min_free_bytes=needed)
@@ -215,6 +217,8 @@ class Runner:
         missing: frozenset[str],
     ) -> Context:
         made_from = None if current is None else Fingerprint.from_json(current.made_from)
+        store = self.run_folder.store(stage.name)
+        out_dir = store.next_folder(fingerprint.digest)
         return Context(
             config=self.config,
             upstream=upstream,
@@ -222,7 +226,8 @@ class Runner:
             missing=missing,
             taken_over_parts=_unchanged_parts(made_from, fingerprint, missing),
             found=found,
-            out_dir=self.run_folder.store(stage.name).next_folder(fingerprint.digest),
+            out_dir=out_dir,
+            data_dir=store.data_of(out_dir.absolute()),
             spark=self.run_folder.spark,
             console=self.console,
         )
@@ -244,13 +249,16 @@ class Runner:
             stop_if_requested()
             with context.bar(stage.name, "") as bar:
                 bar(0, 0, "writing the manifest")
-                store.commit(folder, self._manifest(stage, fingerprint, upstream, result, seconds))
+                manifest = self._manifest(stage, fingerprint, upstream, result, seconds)
+                store.commit(folder, manifest, digests=result.digests, taken_over=result.taken_over)
         except BaseException as error:
             # After Ctrl-C too. A kill leaves an unfinished folder; the next run continues or removes it. A version
             # that the pointer names is published and stays.
             if not (store.names(folder) or stage.can_continue(folder)):
                 store.discard(folder)
             no_room = out_of_room(error)
+            if not no_room and (problem := _about_storage(context.data_dir, error)):
+                raise problem from error
             if no_room or isinstance(error, OSError) or type(error).__module__.startswith("pyarrow"):
                 raise _about_files(stage, folder, no_room or error) from error
             raise
@@ -336,7 +344,7 @@ class Runner:
         after = self._fingerprint(stage, found, self.run_folder.upstream(stage, mixed=True))
         before = Fingerprint.from_json(current.manifest["fingerprint"])
         reasons = reasons_to_run(before.without_inputs(ignore), after.without_inputs(ignore))
-        return reasons + _about_missing(missing_files(current.folder, current.files))
+        return reasons + _about_missing([each.path for each in missing_files(current.folder, current.files)])
 
 
 def _unchanged_parts(before: Fingerprint | None, now: Fingerprint, missing: Iterable[str]) -> frozenset[str]:
@@ -386,6 +394,14 @@ def _refuse_failed_checks(stage: Stage, result: Result) -> None:
             f"the output of {stage.name} failed its own checks and was not published:\n" + "\n".join(failed) + "\n"
             "This is a bug or a damaged disk; run again, and report it if it stays."
         )
+
+
+def _about_storage(data_dir: Path, error: BaseException) -> IngestionError | None:
+    """The error for object storage that does not answer or refuses, while the driver reads or writes there."""
+    # Errors of local files name them.
+    if not is_remote(data_dir) or not isinstance(error, Exception) or getattr(error, "filename", None):
+        return None
+    return remote_error(str(data_dir), where="the storage", cause=error)
 
 
 def _about_files(stage: Stage, folder: Path, error: BaseException) -> RunFolderError:

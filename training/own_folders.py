@@ -29,15 +29,18 @@ def is_ours(folder: Path) -> bool:
     return (folder / MARKER).is_file() or not any(folder.iterdir())
 
 
-def remove(folder: Path) -> None:
-    """Remove a folder if it is ours. The marker comes last, so that the rest after a kill is still ours."""
-    if not is_ours(folder):
-        return
-    marker = folder / MARKER
-    for path in folder.iterdir():
+def empty(folder: Path) -> None:
+    """Remove all but the marker from a folder if it is ours."""
+    for path in folder.iterdir() if is_ours(folder) else ():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path != marker:
+        elif path.name != MARKER:
             path.unlink()
-    marker.unlink(missing_ok=True)
-    folder.rmdir()
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder if it is ours. The marker comes last, so that the rest after a kill is still ours."""
+    if is_ours(folder):
+        empty(folder)
+        (folder / MARKER).unlink(missing_ok=True)
+        folder.rmdir()

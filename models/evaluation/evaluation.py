@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from features.matrices import columns_of, model_inputs
-from features.schema import OTHER_WEIGHTS
+from features.schema import OTHER_WEIGHTS, readable
 from models.evaluation import figures as plots
 from models.evaluation.boosted_trees import BoostedTrees
 from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
@@ -117,7 +117,9 @@ def evaluate(
         UndefinedMetricError: A class has no events, or its weights add up to 0 or less.
     """
     predicted: list[Predicted] = []
-    labels = np.concatenate([pq.read_table(file, columns=["label"])["label"].to_numpy() for file in test_files])
+    labels = np.concatenate(
+        [pq.read_table(readable(file), columns=["label"])["label"].to_numpy() for file in test_files]
+    )
     num_each = len(labels) + min(train_events, _num_rows(train_files))
     num_all = sum(
         num_each + len(each.further) * len(labels) + num_predicted(each.model.inputs, labels) for each in candidates
@@ -216,7 +218,7 @@ def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _num_rows(files: Sequence[Path]) -> int:
-    return sum(pq.read_metadata(file).num_rows for file in files)
+    return sum(pq.read_metadata(readable(file)).num_rows for file in files)
 
 
 def write_predictions(predictions: pa.Table, classes: Sequence[str], folder: Path, *, has_truth: bool = True) -> None:
@@ -230,7 +232,9 @@ def boosted_trees(
     files: Sequence[Path], classes: Sequence[str], class_weights: Sequence[float], *, seed: int
 ) -> Candidate:
     """The reference: gradient-boosted trees on the high-level features, fitted to the training split."""
-    table = pa.concat_tables([pq.read_table(file, columns=columns_of(["hlf", "label", "weight"])) for file in files])
+    table = pa.concat_tables(
+        [pq.read_table(readable(file), columns=columns_of(["hlf", "label", "weight"])) for file in files]
+    )
     labels = table["label"].to_numpy()
     weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
     hlf = model_inputs(table, ["hlf"])["hlf"]

@@ -141,7 +141,8 @@ class StageTask(BaseSensorOperator):
         if until is not None:
             run_dir = _run_dir(params["config"])
             own = run_dir.with_name(f"{run_dir.name}-until") / until.strftime("%Y-%m-%dT%H%M%SZ")
-            words += ["--set", f"run_dir={own}", "--set", f"ingest.until={until.isoformat()}"]
+            # A storage belongs to one run folder.
+            words += ["--set", f"run_dir={own}", "--set", "storage=null", "--set", f"ingest.until={until.isoformat()}"]
         result = self._run(words)
         if result.output.startswith("report: "):
             self.report = DIR / result.output.removeprefix("report: ")

@@ -13,16 +13,16 @@ from pipeline.runs.kernel_outputs import unused_outputs
 from pipeline.runs.lock import is_read
 from pipeline.runs.model_registry import REGISTRY, Registry
 from pipeline.runs.space import size_of
-from pipeline.runs.store import MANIFEST, StageStore
+from pipeline.runs.store import StageStore
 from training import own_folders
 
 
 class Removable(NamedTuple):
-    """A version, or kernel outputs, that nothing in use needs."""
+    """A version, kernel outputs, or files on object storage, that nothing in use needs."""
 
     folder: Path
     freed_bytes: int
-    """Size of its files, without those that other versions share by hard links."""
+    """Size of its files, without those that other versions share by hard links or by name."""
 
 
 def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Removable]:
@@ -45,29 +45,36 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
         RunFolderError: A version cannot be removed.
     """
     with nullcontext() if dry_run else run_folder.locked():
-        found = _removable(run_folder, keep)
+        old = _removable(run_folder, keep)
+        found = [Removable(folder, _freed(folder)) for folders in old.values() for folder in folders]
+        stored = [
+            Removable(store.stored.root / each.version, sum(each.sizes.values()))
+            for store, folders in old.items()
+            if store.stored
+            for each in store.unused_files(without=folders)
+        ]
         kernels = unused_outputs(run_folder.store("features"))
         outputs = [Removable(each.folder, size_of(each.files)) for each in kernels]
         if dry_run:
-            return found + outputs
-        for each in found:
+            return found + stored + outputs
+        for store, folders in old.items():
             try:
-                # First the manifest: after a kill, the rest is an unfinished version, which nobody reads.
-                (each.folder / MANIFEST).unlink(missing_ok=True)
-                own_folders.remove(each.folder)
+                store.remove(folders)
             except OSError as cause:
-                raise RunFolderError(f"{each.folder} cannot be removed ({cause}). Fix its permissions.") from cause
-            run_folder.log.event("version removed", folder=str(each.folder), bytes=each.freed_bytes)
-        for unused, each in zip(kernels, outputs, strict=True):
+                raise RunFolderError(f"{store.folder} cannot be cleaned ({cause}). Fix its permissions.") from cause
+        for unused in kernels:
             unused.remove()
-            run_folder.log.event("kernel outputs removed", folder=str(each.folder), bytes=each.freed_bytes)
-    return found + outputs
+        for what, removed in {"version": found, "files on storage": stored, "kernel outputs": outputs}.items():
+            for each in removed:
+                run_folder.log.event(f"{what} removed", folder=str(each.folder), bytes=each.freed_bytes)
+    return found + stored + outputs
 
 
-def _removable(run_folder: RunFolder, keep: int) -> list[Removable]:
+def _removable(run_folder: RunFolder, keep: int) -> dict[StageStore, list[Path]]:
+    """The version folders to remove, by store."""
     stores = run_folder.stores()
     needed = _needed(run_folder, stores)
-    found = []
+    found: dict[StageStore, list[Path]] = {store: [] for store in stores}
     for store in stores:
         old = store.unfinished()
         # Withdrawn models do not count, since a rollback skips them.
@@ -78,7 +85,7 @@ def _removable(run_folder: RunFolder, keep: int) -> list[Removable]:
             if (store.folder, folder.name) in needed:
                 continue
             if store.may_remove(folder):
-                found.append(Removable(folder, _freed(folder)))
+                found[store].append(folder)
             else:
                 run_folder.say(
                     f"note: {folder} is kept: a symbolic link leads there, or it holds no {own_folders.MARKER}. "

@@ -14,6 +14,7 @@ from features.dataset import FeatureDataset
 from features.errors import EmptySelectionError
 from features.kernel_pass import EventsFile, kernel_items
 from features.normalisation import GeneratedSample
+from features.schema import readable
 from features.unsplit_spark_job import make_unsplit
 from ingestion.files import Inventory, expand, inventory, refuse_waiting
 from ingestion.settings import SampleSettings
@@ -215,7 +216,7 @@ def _write(
     candidates = [*(each.candidate for each in found), *_reference(run_folder, dataset, events)]
     config = run_folder.config
     if not events.has_truth:
-        rows = sum(pq.read_metadata(file).num_rows for file in events.files)
+        rows = sum(pq.read_metadata(readable(file)).num_rows for file in events.files)
         for candidate in candidates:
             (folder / candidate.name).mkdir()
             with Bar(run_folder.console, f"predict with {candidate.name}", "events", rows) as bar:

@@ -42,7 +42,7 @@ def verify(run_folder: RunFolder) -> list[str]:
     """Paths of files of the versions and models in use that are missing or changed."""
     stores = [*(run_folder.store(stage.name) for stage in STAGES), *Registry.all_of(run_folder.config.run_dir)]
     versions = [version for store in stores if (version := store.current())]
-    return [str(each.folder / path) for each in versions for path in changed_files(each.folder, each.files)]
+    return [str(file.place(each.folder)) for each in versions for file in changed_files(each.folder, each.files)]
 
 
 def _brief(store: StageStore, keys: Sequence[str]) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
 
     Args:
         spark: The context of a cluster.
-        folder: An existing folder for outputs.
+        folder: An existing folder for outputs, or one on object storage, which executors only list.
         inputs: Paths that tasks will read; URLs are passed over.
 
     Raises:
@@ -32,12 +32,23 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
     """
     paths = {path.parent: path for path in (Path(each).absolute() for each in inputs if "://" not in each)}
     slots = max(spark.defaultParallelism, 2)
+
+    def problems_of(look: Callable[[int], str]) -> list[str]:
+        return sorted(set(spark.parallelize(range(slots), slots).map(look).collect()) - {""})
+
+    if "://" in str(folder):
+        if problems := problems_of(_reaching(str(folder), list(paths.values()))):
+            raise MachineError(
+                f"executors of {spark.master} do not reach what they need: {'; '.join(problems[:_MOST_NAMED])}. Give "
+                f"them the packages of `.[s3]`, the credentials in their environment (spark.executorEnv.AWS_...) and "
+                f"the network; inputs that are no URLs must be on storage that all hosts mount."
+            )
+        return
     with tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute()) as probe:
         # Executors may run as another user.
         Path(probe).chmod(0o777)
         Path(probe, "driver").touch()
-        found = spark.parallelize(range(slots), slots).map(_looking(Path(probe, "driver"), list(paths.values())))
-        problems = sorted(set(found.collect()) - {""})
+        problems = problems_of(_looking(Path(probe, "driver"), list(paths.values())))
     if problems:
         raise MachineError(
             f"the executors of {spark.master} do not share the storage of the driver, {socket.gethostname()}: "
@@ -60,6 +71,26 @@ def _looking(written: Path, inputs: list[Path]) -> Callable[[int], str]:
             written.with_name(f"executor-{number}").touch()
         except OSError as error:
             return f"{host} cannot write into {folder} ({error.strerror})"
+        hidden = [str(path) for path in inputs if not path.exists()]
+        return f"{host} does not see {hidden[0]}" if hidden else ""
+
+    return look
+
+
+def _reaching(url: str, inputs: list[Path]) -> Callable[[int], str]:
+    """The same for object storage, whose library is the executor's own."""
+    seconds = _TASK_SECONDS
+
+    def look(number: int) -> str:  # noqa: ARG001
+        import fsspec  # noqa: PLC0415
+
+        time.sleep(seconds)
+        host = socket.gethostname()
+        try:
+            system, name = fsspec.core.url_to_fs(url)
+            system.ls(name, refresh=True)
+        except Exception as error:  # noqa: BLE001 - the driver reports it
+            return f"{host} cannot list {url} ({type(error).__name__}: {error})"
         hidden = [str(path) for path in inputs if not path.exists()]
         return f"{host} does not see {hidden[0]}" if hidden else ""
 

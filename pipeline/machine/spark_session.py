@@ -57,7 +57,7 @@ class SparkProvider:
         """The running context.
 
         Args:
-            folder: A folder for the output of tasks.
+            folder: A folder for the output of tasks, local or on object storage.
             inputs: Paths that tasks will read.
 
         Raises:

@@ -21,6 +21,7 @@ EXEMPT: Final = frozenset(
     {
         "ingestion.errors",
         "ingestion.secrets",
+        "ingestion.storage",
         "features.errors",
         "features.memory",
         "models.errors",

@@ -12,10 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pipeline.runs import stored_files
 from pipeline.runs.store import StageStore
 from training import own_folders
 
-KERNELS: Final = "kernels"
+KERNELS: Final = stored_files.KERNELS
 
 
 class UnusedOutputs(NamedTuple):

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import xxhash
+
+from ingestion.storage import answers, file_digest, place, sizes_below
 
 #: Keys of JSON about the time, speed or source of a result, rather than the result.
 NOT_CONTENT: Final = frozenset(
@@ -42,7 +44,6 @@ NOT_CONTENT: Final = frozenset(
 )
 #: Pattern for the counters of a manifest, among the files that a stage reads.
 COUNTERS: Final = "counters"
-_BLOCK: Final = 1 << 20
 
 
 class OutputFile(NamedTuple):
@@ -55,6 +56,21 @@ class OutputFile(NamedTuple):
     """XXH3 digest of the bytes."""
     content: str
     """Digest of the content; for JSON without `NOT_CONTENT`."""
+    lies_in: str = ""
+    """URL of its folder on object storage; empty for the folder of the version."""
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """From a manifest."""
+        return cls(*(content[name] for name in cls._fields[:-1]), content.get("lies_in", ""))
+
+    def to_json(self) -> dict[str, Any]:
+        """For a manifest."""
+        return {name: value for name, value in self._asdict().items() if name != "lies_in" or value}
+
+    def place(self, folder: Path) -> Path:
+        """The file; `folder` is that of the version."""
+        return (place(self.lies_in) if self.lies_in else folder) / self.path
 
 
 def written_files(folder: Path, but: Collection[str]) -> list[OutputFile]:
@@ -67,7 +83,9 @@ def written_files(folder: Path, but: Collection[str]) -> list[OutputFile]:
     found = []
     inside = sorted(folder.rglob("*"))
     for path in (path for path in inside if path.is_file() and path.name not in but):
-        digest = _digest(path, flush=True)
+        digest = _digest(path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
         content = _digest_of_json(path) if path.suffix in {".json", ".jsonl"} else None
         found.append(OutputFile(path.relative_to(folder).as_posix(), path.stat().st_size, digest, content or digest))
     for path in (folder, *(path for path in inside if path.is_dir())):
@@ -86,18 +104,26 @@ def flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def missing_files(folder: Path, files: Iterable[OutputFile]) -> list[str]:
-    """Files that are missing, or whose size changed."""
-    return [each.path for each in files if _size(folder / each.path) != each.size]
+def missing_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
+    """Files that are missing, or whose size changed.
 
-
-def changed_files(folder: Path, files: Iterable[OutputFile]) -> list[str]:
-    """Files that are missing, or whose bytes changed; reads all files."""
+    Raises:
+        IngestionError: Their storage cannot be listed.
+    """
+    # One list for all versions of a stage.
+    roots = {each.lies_in.rpartition("/")[0] for each in files if each.lies_in}
+    sizes = {f"{root}/{path}": size for root in roots for path, size in sizes_below(place(root)).items()}
     return [
-        each.path
+        each
         for each in files
-        if _size(folder / each.path) != each.size or _digest(folder / each.path) != each.digest
+        if (sizes.get(f"{each.lies_in}/{each.path}") if each.lies_in else _size(folder / each.path)) != each.size
     ]
+
+
+def changed_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
+    """Files that are missing, or whose bytes changed; reads all files."""
+    missing = missing_files(folder, files)
+    return [each for each in files if each in missing or _digest(each.place(folder)) != each.digest]
 
 
 def content_digest(files: Iterable[OutputFile], counters: object, patterns: Sequence[str]) -> str:
@@ -142,14 +168,9 @@ def _digest_of_json(path: Path) -> str | None:
     return digest_of(value)
 
 
-def _digest(path: Path, *, flush: bool = False) -> str:
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-        if flush:
-            os.fsync(file.fileno())
-    return digest.hexdigest()
+def _digest(path: Path) -> str:
+    with answers(path, "its content"):
+        return file_digest(path)
 
 
 def _size(path: Path) -> int | None:

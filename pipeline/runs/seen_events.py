@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
-from features.schema import IDENTITY_COLUMNS
+from features.schema import IDENTITY_COLUMNS, readable
+from ingestion.storage import sizes_below
 
 #: File beside the model that names the features of the training.
 _RUN: Final = "run.json"
@@ -30,7 +31,7 @@ def count_seen(dataset: FeatureDataset, events: pa.Array) -> int:
 
 def identities(files: Sequence[Path]) -> pa.Array:
     """`uuid:entry` of all rows of some features files."""
-    tables = [pq.read_table(file, columns=list(IDENTITY_COLUMNS)) for file in files]
+    tables = [pq.read_table(readable(file), columns=list(IDENTITY_COLUMNS)) for file in files]
     if not tables:
         return pa.array([], pa.string())
     table = pa.concat_tables(tables)
@@ -47,7 +48,8 @@ def dataset_of(place: Path) -> Path | None:
         dataset = FeatureDataset.load(folder)
     except FeatureError:
         return None
-    is_whole = all(file.is_file() for split in _LEARNT_FROM for file in dataset.files(split))
+    there = sizes_below(dataset.data)
+    is_whole = all(group.file in there for split in _LEARNT_FROM for group in dataset.splits[split])
     return folder if is_whole else None
 
 

@@ -3,6 +3,8 @@
     <run_dir>/<stage>/current.json          the pointer: {"version": "0002-1f0a93bc"}
     <run_dir>/<stage>/0002-1f0a93bc/        a version; complete if it holds manifest.json, ours if it holds a marker
 
+With a `storage` in the config, the Parquet of some stages lies there; see `pipeline.runs.stored_files`.
+
 A version is written in place and becomes visible when the pointer is replaced, which is atomic. Readers follow only the
 pointer, so a kill of a stage at any instant leaves the old version in use. Only folders of ours are ever removed, and
 no symbolic link is followed for that.
@@ -14,14 +16,17 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
+from ingestion.errors import IngestionError
 from ingestion.secrets import redact_all
 from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import OutputFile, flush_folder, written_files
+from pipeline.runs.stored_files import StoredFiles, UnusedFiles, used_by, version_of
 from training import own_folders
 
 POINTER: Final = "current.json"
@@ -62,7 +67,7 @@ class Version(NamedTuple):
     @property
     def files(self) -> list[OutputFile]:
         """All files of the version except the manifest."""
-        return [OutputFile(*(each[name] for name in OutputFile._fields)) for each in self.manifest["outputs"]]
+        return [OutputFile.from_json(each) for each in self.manifest["outputs"]]
 
 
 class StageStore:
@@ -72,10 +77,12 @@ class StageStore:
         run_dir: The run folder.
         stage: Name of the stage.
         group: Folder in the run folder that holds the folder of the stage.
+        storage: Where the Parquet of the stage goes instead, from `ingestion.storage.place`.
     """
 
-    def __init__(self, run_dir: Path, stage: str, *, group: str = "") -> None:
+    def __init__(self, run_dir: Path, stage: str, *, group: str = "", storage: Path | None = None) -> None:
         self.stage = stage
+        self.stored = StoredFiles(storage / stage) if storage else None
         self.folder = run_dir / group / stage
         self._holders = [run_dir / each for each in (group, Path(group, stage)) if each]
 
@@ -128,6 +135,10 @@ class StageStore:
         numbers = [_number(path) for path in self._named_like_versions()]
         return self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
 
+    def data_of(self, folder: Path) -> Path:
+        """Folder of the Parquet of a version: the version folder, or one on object storage."""
+        return self.stored.root / folder.name if self.stored else folder
+
     def begin(self, folder: Path, *, can_continue: Callable[[Path], bool] = lambda _: False) -> None:
         """Make a version folder, and remove folders of killed runs that cannot be continued.
 
@@ -138,8 +149,11 @@ class StageStore:
             can_continue: Whether the work in an unfinished folder can be continued.
 
         Raises:
-            RunFolderError: The folder cannot be written.
+            RunFolderError: The folder cannot be written, or another run folder writes to the storage.
+            IngestionError: The storage cannot be written.
         """
+        if self.stored:
+            self.stored.refuse_others(self._names())
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             kept = [path for path in self.unfinished() if can_continue(path)]
@@ -148,17 +162,41 @@ class StageStore:
                 max(same).rename(folder)
             else:
                 own_folders.make(folder)
+            if self.stored:
+                self.stored.claim(folder.name, _signed(folder / own_folders.MARKER))
+            if twins := self._unpublished_twins(folder):
+                self.remove(twins, but=[folder])
             self.remove_unfinished(but=[folder, *kept])
-            for path in self._unpublished_twins(folder):
-                own_folders.remove(path)
         except OSError as cause:
             raise cannot_write(self.folder, cause) from cause
 
-    def commit(self, folder: Path, manifest: dict[str, Any]) -> Version:
-        """Publish a finished version: flush its files to disk, then the manifest, then the pointer."""
-        outputs = [each._asdict() for each in written_files(folder, but={MANIFEST, own_folders.MARKER})]
+    def commit(
+        self,
+        folder: Path,
+        manifest: dict[str, Any],
+        *,
+        digests: Mapping[str, str] | None = None,
+        taken_over: Iterable[OutputFile] = (),
+    ) -> Version:
+        """Publish a finished version: flush its files to disk, then the manifest, then the pointer.
+
+        Args:
+            folder: The version folder.
+            manifest: Its manifest, without the list of files.
+            digests: Known digests of files on object storage, by path.
+            taken_over: Files on object storage that an earlier version wrote.
+
+        Raises:
+            StorageInUseError: Another run folder has published a version of this number.
+        """
+        files = written_files(folder, but={MANIFEST, own_folders.MARKER})
+        if self.stored:
+            files += [*self.stored.written(folder.name, digests or {}), *taken_over]
+        outputs = [each.to_json() for each in files]
         manifest = {"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs}
         write_atomically(folder / MANIFEST, manifest)
+        if self.stored:
+            self.stored.publish(folder.name)
         self.point_to(folder.name)
         return Version(folder.name, folder, manifest)
 
@@ -198,13 +236,67 @@ class StageStore:
 
     def remove_unfinished(self, *, but: Collection[Path] = ()) -> None:
         """Remove version folders without a manifest."""
-        for path in self.unfinished():
-            if path not in but and self.may_remove(path):
-                own_folders.remove(path)
+        self.remove([path for path in self.unfinished() if path not in but and self.may_remove(path)], but=but)
 
     def unfinished(self) -> list[Path]:
         """Version folders of ours without a manifest, which killed runs left."""
-        return [path for path in self._versions() if not (path / MANIFEST).exists() and own_folders.is_ours(path)]
+        named = {version_of(path) for path in self._used() or ()}
+        return [
+            path
+            for path in self._versions()
+            if not (path / MANIFEST).exists() and own_folders.is_ours(path) and path.name not in named
+        ]
+
+    def remove(self, folders: Collection[Path], *, but: Collection[Path] = ()) -> None:
+        """Remove versions, and files on object storage that nothing names any more.
+
+        A folder stays, empty, while other versions use files that its run wrote to object storage.
+
+        Args:
+            folders: Version folders of ours.
+            but: Further folders whose files on object storage stay.
+        """
+        for folder in filter(own_folders.is_ours, folders):
+            # First the manifest: after a kill, the rest is an unfinished version, which nobody reads.
+            (folder / MANIFEST).unlink(missing_ok=True)
+        if self.stored:
+            self.stored.remove(self.unused_files(but=but))
+        used = self._used()
+        emptied = [path for path in self.unfinished() if path not in but] if self.stored else []
+        for folder in {*folders, *emptied}:
+            if used is None or folder.name in {version_of(path) for path in used}:
+                own_folders.empty(folder)
+            else:
+                own_folders.remove(folder)
+
+    def unused_files(self, without: Collection[Path] = (), *, but: Collection[Path] = ()) -> list[UnusedFiles]:
+        """Files on object storage that no complete version names.
+
+        Args:
+            without: Versions that do not count.
+            but: Version folders whose own files are left out.
+        """
+        used = self._used(without)
+        if self.stored is None or used is None:
+            return []
+        ours = [path for path in self._versions() if path not in but and own_folders.is_ours(path)]
+        claims = {path.name: _words(path / own_folders.MARKER) for path in ours}
+        complete = set(self.complete()) - {path.name for path in without}
+        return self.stored.unused(claims, used, complete)
+
+    def _used(self, without: Collection[Path] = ()) -> set[str] | None:
+        """Paths on object storage that complete versions name; None if one cannot be read."""
+        if self.stored is None:
+            return set()
+        names = set(self.complete()) - {path.name for path in without}
+        manifests = {name: self.manifest_of(name) for name in names}
+        try:
+            current = json.loads(self.pointer.read_text(encoding="utf-8"))["version"] if self.pointer.exists() else ""
+            readable = [manifest for manifest in manifests.values() if manifest is not None]
+            used = used_by(readable, manifests.get(current), self.stored.root)
+        except (OSError, ValueError, KeyError, TypeError, RunFolderError):
+            return None
+        return used if len(readable) == len(manifests) else None
 
     def may_remove(self, folder: Path) -> bool:
         """Whether a version folder is ours, and no symbolic link in the run folder leads to it."""
@@ -212,8 +304,8 @@ class StageStore:
 
     def discard(self, folder: Path) -> None:
         """Remove a version that was just made; the next run removes what this cannot."""
-        with contextlib.suppress(OSError):
-            own_folders.remove(folder)
+        with contextlib.suppress(OSError, IngestionError):
+            self.remove([folder])
 
     def _unpublished_twins(self, folder: Path) -> list[Path]:
         """Complete versions of the same digest that were never in use: their runs were killed just before the pointer.
@@ -233,6 +325,9 @@ class StageStore:
             and self.may_remove(path)
         ]
 
+    def _names(self) -> set[str]:
+        return {path.name for path in self._named_like_versions()}
+
     def _versions(self) -> list[Path]:
         return [path for path in self._named_like_versions() if path.is_dir()]
 
@@ -240,6 +335,20 @@ class StageStore:
         if not self.folder.is_dir():
             return []
         return [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+
+
+def _signed(marker: Path) -> str:
+    """Write random words, which nobody else has, into a marker; returns them."""
+    words = uuid.uuid4().hex
+    with marker.open("w", encoding="utf-8") as file:
+        file.write(words)
+        file.flush()
+        os.fsync(file.fileno())
+    return words
+
+
+def _words(marker: Path) -> str:
+    return marker.read_text(encoding="utf-8") if marker.is_file() else ""
 
 
 def _number(folder: Path) -> int:

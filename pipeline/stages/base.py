@@ -14,7 +14,7 @@ from pipeline.config import Config
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Input
-from pipeline.runs.outputs import content_digest
+from pipeline.runs.outputs import OutputFile, content_digest
 from pipeline.runs.store import Version
 from pipeline.terminal.progress import Bar
 
@@ -44,6 +44,10 @@ class Result:
     """Details of the inputs, for the manifest."""
     own_inputs: dict[str, Input] | None = None
     """The inputs that were read, if they may differ from those of `find_inputs`."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """Digests of files on object storage that are known, by path."""
+    taken_over: list[OutputFile] = field(default_factory=list)
+    """Files on object storage that an earlier version wrote."""
 
 
 class StageInputs(NamedTuple):
@@ -72,6 +76,8 @@ class Context:
     """What `find_inputs` found."""
     out_dir: Path
     """Its new version folder."""
+    data_dir: Path
+    """Where its Parquet goes: the version folder, or a folder on object storage."""
     spark: SparkProvider
     console: Console
 
@@ -80,7 +86,7 @@ class Context:
         self.config.refuse_load_test(self.upstream["features"].manifest["counters"]["load_test"])
 
     def start_spark(self, inputs: Iterable[str] = ()) -> SparkContext:
-        """The running context, whose executors see the new version folder; a progress bar shows its start.
+        """The running context, whose executors see the folder of the Parquet; a progress bar shows its start.
 
         Args:
             inputs: Paths that tasks will read, besides the output of other stages.
@@ -90,7 +96,7 @@ class Context:
         """
         with self.bar("Spark", "") as bar:
             bar(0, 0, "starting")
-            return self.spark.context(folder=self.out_dir, inputs=inputs)
+            return self.spark.context(folder=self.data_dir, inputs=inputs)
 
     def say(self, words: str) -> None:
         """Print an indented line without markup."""
@@ -123,6 +129,8 @@ class Stage(ABC):
     """Stages whose output it reads, and patterns of the files there; see `pipeline.runs.outputs.content_digest`."""
     optional_upstream: ClassVar[tuple[str, ...]] = ()
     """Stages whose output it reads if it exists and belongs to the same inputs as the rest."""
+    uses_storage: ClassVar[bool] = False
+    """Whether its Parquet goes to the `storage` of the config."""
     needs: ClassVar[tuple[Need, ...]] = ()
     """Needs that `doctor` checks before the stage starts."""
 
@@ -178,11 +186,11 @@ class Stage(ABC):
         return False
 
     def taken_over(self, context: Context) -> list[Path]:  # noqa: ARG002
-        """Files of its version in use that `run` will take over as hard links."""
+        """Local files of its version in use that `run` will take over as hard links."""
         return []
 
     def remade(self, context: Context) -> list[Path]:  # noqa: ARG002
-        """Files beside the version in use that this run makes again."""
+        """Local files beside the version in use that this run makes again."""
         return []
 
     @abstractmethod

@@ -102,7 +102,7 @@ def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.
     import pyarrow.parquet as pq
 
     from features.kernels import EnergyScales
-    from features.schema import IDENTITY_COLUMNS
+    from features.schema import IDENTITY_COLUMNS, readable
     from features.shifts import shifted_features
 
     shifts = {}
@@ -113,10 +113,10 @@ def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.
     if not shifts:
         return {}
     ingested = context.upstream["ingest"]
-    parts = [
-        ingested.folder / "events" / part["name"] for part in ingested.manifest["counters"]["parts"] if part["name"]
-    ]
-    rows = pa.concat_tables([pq.read_table(path, columns=list(IDENTITY_COLUMNS)) for path in dataset.files("test")])
+    parts = [each.place(ingested.folder) for each in ingested.files if each.path.startswith("events/")]
+    rows = pa.concat_tables(
+        [pq.read_table(readable(path), columns=list(IDENTITY_COLUMNS)) for path in dataset.files("test")]
+    )
     settings = FeatureSettings.model_validate(context.upstream["features"].manifest["config"]["features"])
     return dict(zip(shifts, shifted_features(parts, rows, settings, list(shifts.values())), strict=True))
 

@@ -106,6 +106,7 @@ def _export(context: Context, network: str) -> dict[str, Any]:
 
     from features.dataset import FeatureDataset
     from features.matrices import columns_of, model_inputs
+    from features.schema import readable
     from models.export.latency import measure_latency, measure_throughput
     from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
     from models.export.onnx_export import export_one_event, export_onnx
@@ -118,7 +119,7 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     model, spec = load_model(context.upstream["train"].folder / network / "model")
     folder, provenance = context.out_dir / network, _provenance(context, network)
     folder.mkdir()
-    with pq.ParquetFile(dataset.files("test")[0]) as parquet:
+    with pq.ParquetFile(readable(dataset.files("test")[0])) as parquet:
         batch = next(parquet.iter_batches(_EVENTS, columns=columns_of(model.inputs)))
     columns = model_inputs(batch, model.inputs, most_particles=None)
     export_onnx(model, spec, folder / "model.onnx", provenance)
@@ -153,15 +154,16 @@ def _firmware(context: Context, model: Classifier, dataset: FeatureDataset, fold
     import pyarrow.parquet as pq
 
     from features.matrices import columns_of, model_inputs
+    from features.schema import readable
     from models.export.hls4ml_export import convertible, export_firmware
 
     if not convertible(model):
         return []
     (folder / "hls4ml").mkdir()
     train, test = (
-        model_inputs(pq.read_table(dataset.files(split)[0], columns=columns_of(["hlf"])).slice(0, _SIMULATED), ["hlf"])[
-            "hlf"
-        ]
+        model_inputs(
+            pq.read_table(readable(dataset.files(split)[0]), columns=columns_of(["hlf"])).slice(0, _SIMULATED), ["hlf"]
+        )["hlf"]
         for split in ("train", "test")
     )
     found = export_firmware(model, train, test, folder / "hls4ml", bits=context.config.export.hls4ml_bits)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ingestion.storage import is_remote
 from pipeline.config import Config, flat_items
 from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
@@ -33,6 +34,7 @@ class Features(Stage):
 
     name: ClassVar[str] = "features"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"ingest": ("events/*", COUNTERS)}
+    uses_storage: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def config_items(self, config: Config) -> dict[str, Any]:
@@ -41,7 +43,7 @@ class Features(Stage):
 
     def remade(self, context: Context) -> list[Path]:
         """Kernel outputs of changed events, or of all after a change of settings or code."""
-        if context.current is None:
+        if context.current is None or is_remote(context.data_dir):
             return []
         reused = {(each.name, each.digest) for each in _earlier(context)}
         reused &= {(each.name, each.digest) for each in _events_files(context)}
@@ -52,7 +54,7 @@ class Features(Stage):
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
         _refuse_other_labels(context)
-        with _folder_of_kernels(context, StageStore(context.config.run_dir, self.name)) as kernels:
+        with _folder_of_kernels(context) as kernels:
             return self._run(context, kernels)
 
     def _run(self, context: Context, kernels: Path) -> Result:
@@ -80,6 +82,7 @@ class Features(Stage):
                 context.config.classes,
                 context.out_dir,
                 kernels=kernels,
+                data=context.data_dir,
                 done=progress.enter_context(shown("features", total)),
                 num_tasks=context.spark.num_tasks,
                 mixed=partial(shown, "mixing"),
@@ -96,10 +99,17 @@ class Features(Stage):
 
 
 @contextmanager
-def _folder_of_kernels(context: Context, store: StageStore) -> Iterator[Path]:
-    """A new folder for the outputs of the kernels; removes those that nothing uses, also its own after a failure."""
+def _folder_of_kernels(context: Context) -> Iterator[Path]:
+    """A new folder for the outputs of the kernels; removes those that nothing uses, also its own after a failure.
+
+    On object storage, it belongs to the version folder there.
+    """
+    folder = context.data_dir.parent / KERNELS / context.out_dir.name
+    if is_remote(folder):
+        yield folder
+        return
+    store = StageStore(context.config.run_dir, Features.name)
     remove_unused_outputs(store)
-    folder = store.folder / KERNELS / context.out_dir.name
     own_folders.make(folder)
     try:
         yield folder
@@ -141,9 +151,9 @@ def _events_files(context: Context) -> list[EventsFile]:
     from features.kernel_pass import EventsFile
 
     ingested = context.upstream["ingest"]
-    folder = ingested.folder / "events"
+    paths = {each.path: str(each.place(ingested.folder)) for each in ingested.files}
     return [
-        EventsFile(part["name"], part["sample"], part["digest"], str(folder / part["name"]))
+        EventsFile(part["name"], part["sample"], part["digest"], paths[f"events/{part['name']}"])
         for part in ingested.manifest["counters"]["parts"]
         if part["name"]
     ]
@@ -213,16 +223,14 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
 
 def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Result:
     """Checks and the line for the terminal."""
-    import pyarrow.parquet as pq
-
     from features.kernels import OUTCOMES
-    from features.schema import SPLITS
+    from features.schema import SPLITS, footers
 
     dataset, samples = result.dataset, counters["samples"].values()
     selected = sum(sample["selected"] for sample in samples)
     kept = sum(dataset.num_rows(split) for split in SPLITS)
-    footers = [pq.read_metadata(path) for split in SPLITS for path in dataset.files(split)]
-    rows = sum(footer.num_rows for footer in footers)
+    found = footers([path for split in SPLITS for path in dataset.files(split)])
+    rows = sum(footer.num_rows for footer in found)
     accounted = sum(sample[outcome] for sample in samples for outcome in OUTCOMES)
     events_in = sum(sample["events"] for sample in samples)
     shares = ", ".join(f"{split} {dataset.num_rows(split)}" for split in SPLITS)
@@ -237,6 +245,7 @@ def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Res
             Check("events read = events ingested", events_in == total, f"{events_in} = {total}"),
             Check("events = selected + rejections", accounted == events_in, f"{events_in} = {accounted}"),
             Check("rows in the Parquet = rows planned", rows == kept, f"{rows} = {kept}"),
-            Check("one row group per file", all(footer.num_row_groups == 1 for footer in footers), "all footers"),
+            Check("one row group per file", all(footer.num_row_groups == 1 for footer in found), "all footers"),
         ],
+        digests=result.digests,
     )

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from rich.console import Console
 
 from ingestion.secrets import redact
+from ingestion.storage import is_remote, make_folder, sizes_below
 from pipeline.config import Config, flat_items
 from pipeline.errors import RunFolderError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import missing_weights, sum_weights
 from pipeline.runs.fingerprint import Input
+from pipeline.runs.outputs import OutputFile
 from pipeline.runs.provenance import package_versions
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
@@ -34,6 +36,7 @@ class Ingest(Stage):
     name: ClassVar[str] = "ingest"
     #: Nothing of the version: the simulated files are inputs of their own, by the UUID of their content.
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"simulate": ()}
+    uses_storage: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def upstream_of(self, config: Config) -> tuple[str, ...]:
@@ -79,14 +82,14 @@ class Ingest(Stage):
 
     def taken_over(self, context: Context) -> list[Path]:
         """Events of unchanged files."""
-        from ingestion.spark_job import keys_folder
-
         earlier = self._earlier_parts(context, context.found.details.infos)
-        if earlier is None:
+        if earlier is None or is_remote(context.data_dir):
             return []
-        parts = [part for each in earlier.parts.values() for part in each]
-        keys = [keys_folder(earlier.folder) / part.keys_name for part in parts]
-        return [*(earlier.folder / part.name for part in parts if part.name), *keys]
+        parts = [part for each in earlier.parts.values() for part in each if not part.lies_in]
+        return [
+            *(part.file(earlier.folder) for part in parts if part.name),
+            *(part.keys_file(earlier.folder) for part in parts),
+        ]
 
     def run(self, context: Context) -> Result:
         """Read new files, and take over the events of unchanged ones."""
@@ -95,8 +98,8 @@ class Ingest(Stage):
         config = context.config
         infos, bad, _ = context.found.details
         earlier = self._earlier_parts(context, infos)
-        events_dir = context.out_dir / "events"
-        events_dir.mkdir()
+        events_dir = context.data_dir / "events"
+        make_folder(events_dir)
         spark = context.start_spark(info.path for info in infos)
         to_read = sum(info.entries for info in infos if not earlier or info.uuid not in earlier.parts)
         with context.bar("ingest", "events") as bar, counted(spark, bar, to_read) as done:
@@ -185,16 +188,16 @@ def _identities(infos: Sequence[FileInfo], bad: Sequence[BadFile]) -> dict[str, 
 
 def _result(context: Context, result: IngestResult) -> Result:
     """Counters, checks and the line for the terminal."""
-    import pyarrow.parquet as pq
-
+    from features.schema import footers
     from ingestion.spark_job import STEPS, sum_by_sample
 
     samples = sum_by_sample(result.parts, context.config.samples)
     sums = {step: sum(counter[step] for counter in samples.values()) for step in STEPS}
     total = sum(info.entries for info in result.infos)
-    files = [context.out_dir / "events" / part.name for part in result.parts if part.name]
-    in_folder = {path.name for path in (context.out_dir / "events").iterdir()}
-    rows = sum(pq.read_metadata(path).num_rows for path in files)
+    events_dir = context.data_dir / "events"
+    parts = [part for part in result.parts if part.name]
+    own = {part.name for part in parts if part.lies_in in {"", str(context.data_dir)}}
+    rows = sum(footer.num_rows for footer in footers([part.file(events_dir) for part in parts]))
     accounted = sum(sums[step] for step in ("rejected_copy", "rejected_nonfinite", "rejected_no_lepton", "events"))
     summary = f"{len(result.infos)} files, {sums['entries']} entries, {sums['events']} events kept"
     with_entries = sum(info.entries > 0 for info in result.infos)
@@ -220,9 +223,19 @@ def _result(context: Context, result: IngestResult) -> Result:
         checks=[
             Check("entries read = entries in the files", sums["entries"] == total, f"{sums['entries']} = {total}"),
             Check("entries = events + rejections", accounted == sums["entries"], f"{sums['entries']} = {accounted}"),
-            Check("files in the folder = parts", in_folder == {path.name for path in files}, f"{len(files)}"),
+            Check("files in the folder = parts", sizes_below(events_dir).keys() == own, f"{len(own)}"),
             Check("rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"),
         ],
         inputs=[info._asdict() for info in result.infos],
         own_inputs=_identities(result.infos, result.bad),
+        digests={f"events/{part.name}": part.digest for part in parts},
+        taken_over=_taken_over(context, result),
     )
+
+
+def _taken_over(context: Context, result: IngestResult) -> list[OutputFile]:
+    """Files on object storage that an earlier version wrote."""
+    others = [part for part in result.parts if part.lies_in not in {"", str(context.data_dir)}]
+    named = {(part.lies_in, path) for part in others for path in (f"events/{part.name}", f"keys/{part.keys_name}")}
+    files = context.current.files if context.current else []
+    return [each for each in files if (each.lies_in, each.path) in named]

@@ -224,7 +224,14 @@ def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_fol
     )["ends"]
     asked = ["-m", "pipeline", "ingest", "--exit-code", "--config", "demo"]
     own = [
-        ["--set", f"run_dir={tmp_path / RUN_DIR}-until/{day}Z", "--set", f"ingest.until={until}"]
+        [
+            "--set",
+            f"run_dir={tmp_path / RUN_DIR}-until/{day}Z",
+            "--set",
+            "storage=null",
+            "--set",
+            f"ingest.until={until}",
+        ]
         for day, until in (
             ("2025-03-02T000000", "2025-03-02T00:00:00+00:00"),
             ("2025-03-01T100000", "2025-03-01T10:00:00+00:00"),

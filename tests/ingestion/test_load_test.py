@@ -476,6 +476,7 @@ def context_of(folder: Path, *, load_test: bool, allowed: bool) -> Context:
         taken_over_parts=frozenset(),
         found=StageInputs({}),
         out_dir=folder,
+        data_dir=folder,
         spark=SparkProvider(SparkSettings()),
         console=Console(quiet=True),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -9,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from features.dataset import FeatureDataset
+from features.schema import readable
 from training.errors import HostileDatasetError
-from training.readers.sources import damaged
+from training.readers.sources import read_problem
 
 _PICKLED_KEYS: Final = (b"dataset-toolkit", b"petastorm")
 
@@ -23,18 +26,22 @@ def refuse_pickled_schema(dataset: FeatureDataset) -> None:
         DamagedDatasetError: A file is missing or is no Parquet file.
     """
     for name in ("_common_metadata", "_metadata"):
-        for path in dataset.folder.rglob(name):
+        for path in dataset.data.rglob(name):
             _refuse_keys(path, _schema(dataset, path.parent.name, path))
-    for split in dataset.splits:
-        for path in dataset.files(split):
-            _refuse_keys(path, _schema(dataset, split, path))
+    with ThreadPoolExecutor() as threads:
+        for split in dataset.splits:
+            files = dataset.files(split)
+            for path, schema in zip(files, threads.map(partial(_schema, dataset, split), files), strict=True):
+                _refuse_keys(path, schema)
 
 
 def _schema(dataset: FeatureDataset, split: str, path: Path) -> pa.Schema:
     try:
-        return pq.read_schema(path)
-    except (OSError, pa.ArrowException) as cause:
-        raise damaged(dataset, split, f"{path.name}: {cause}") from cause
+        return pq.read_schema(readable(path))
+    except Exception as cause:
+        if problem := read_problem(dataset, split, f"{path.name}: ", cause):
+            raise problem from cause
+        raise
 
 
 def _refuse_keys(path: Path, schema: pa.Schema) -> None:

@@ -2,7 +2,7 @@
 
 Petastorm needs pyarrow's legacy dataset API, which ended with pyarrow 14, and names that NumPy 2 has dropped. This
 module adds both to petastorm's own modules; pyarrow and NumPy stay unchanged. This is enough for `make_batch_reader` on
-a list of local files with its thread pool; its process pool, partitions, filters, `make_reader` and hdfs do not work.
+a list of files with its thread pool; its process pool, partitions, filters, `make_reader` and hdfs do not work.
 
 Here no dataset has common metadata, so petastorm finds no pickled schema to execute.
 """
@@ -23,6 +23,7 @@ from urllib.parse import ParseResult
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from training.errors import PetastormVersionError
@@ -49,7 +50,7 @@ class ParquetDatasetPiece:
 
     def read(self, columns: Collection[str], partitions: None) -> pa.Table:  # noqa: ARG002 - petastorm passes both
         """The content of the row group."""
-        with self.open_file_func(self.path) as file, pq.ParquetFile(file) as parquet:
+        with self.open_file_func(self.path) as file, pq.ParquetFile(file, pre_buffer=True) as parquet:
             return parquet.read_row_group(self.row_group, columns=list(columns))
 
 
@@ -60,7 +61,7 @@ class ParquetDataset:
     metadata = None
     common_metadata = None
 
-    def __init__(self, paths: list[str], filesystem: LocalFileSystem, **_: object) -> None:
+    def __init__(self, paths: list[str], filesystem: AbstractFileSystem, **_: object) -> None:
         self.paths = paths
         self.fs = filesystem
         self.pieces = [ParquetDatasetPiece(path, filesystem.open) for path in paths]
@@ -117,7 +118,7 @@ def _stand_ins(modules: dict[str, dict[str, Any]]) -> Iterator[None]:
 
 
 def _local_url(url: str) -> ParseResult:
-    """The whole of what follows `file://` as the path: petastorm would cut it at the first `#` or `?`."""
+    """The whole of what follows `file://` as the path on any file system: petastorm would cut it at `#` or `?`."""
     return ParseResult("file", "", url.removeprefix("file://"), "", "", "")
 
 

@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
+from features.schema import readable
 from training.errors import ShardError
 from training.random_streams import random_stream
 from training.readers.sharding import EpochPlan, Piece, Share, samples_of_steps, step_bounds
-from training.readers.sources import damaged
+from training.readers.sources import read_problem
 from training.settings import SkewKind, TrainSettings
 
 _COLUMNS: Final = {"class": "label", "file": "file_uuid"}
@@ -36,10 +37,12 @@ def kinds_of_rows(dataset: FeatureDataset, by: SkewKind, split: str = "train") -
     name = _COLUMNS[by]
     try:
         # One file after the other: a dataset of all would look for partitions in their paths.
-        tables = [pq.ParquetFile(path).read(columns=[name]) for path in dataset.files(split)]
+        tables = [pq.read_table(readable(path), columns=[name]) for path in dataset.files(split)]
         encoded = pa.concat_tables(tables)[name].combine_chunks().dictionary_encode()
-    except (OSError, pa.ArrowException, KeyError) as cause:
-        raise damaged(dataset, split, str(cause)) from cause
+    except Exception as cause:
+        if problem := read_problem(dataset, split, "", cause):
+            raise problem from cause
+        raise
     place = np.argsort(np.argsort(encoded.dictionary.to_numpy(zero_copy_only=False)))
     numbers: NDArray[np.int64] = place[encoded.indices.to_numpy()]
     return numbers

@@ -23,7 +23,9 @@ from features.columns import COLUMNS, INPUT_COLUMNS, NUM_PARTICLE_FEATURES
 from features.dataset import FeatureDataset
 from features.errors import DatasetError
 from features.matrices import columns_of, model_inputs
-from features.schema import features_schema
+from features.schema import features_schema, readable
+from ingestion.errors import remote_error
+from ingestion.storage import is_remote, on_system
 from training.errors import DamagedDatasetError
 from training.readers.batch import Columns
 from training.readers.petastorm_compat import TransformSpec, make_batch_reader
@@ -112,12 +114,14 @@ class PetastormSource(Source):
                 takes itself for done if that thread hands out its last file in between.
         """
         files = self._dataset.files(split)
+        system = on_system(self._dataset.data)[0]
         rows = [group.rows for group in self._dataset.splits[split]]
         where = ""
         try:
             # No as_uri(), since petastorm takes %20 literally; num_epochs=1, since the default never ends.
             with make_batch_reader(
-                [f"file://{files[group].absolute()}" for group in groups],
+                [f"file://{on_system(files[group])[1]}" for group in groups],
+                filesystem=system,
                 schema_fields=columns_of(self._fields),
                 transform_spec=transform_spec(self._fields, self._most),
                 reader_pool_type="thread",
@@ -129,12 +133,11 @@ class PetastormSource(Source):
                 _OPEN_READERS.add(reader)
                 for group in groups:
                     where = f"{files[group].name}: "
-                    found = next(reader, None)
-                    if found is None and not is_last_try:
-                        raise _EndsEarlyError
-                    yield self._checked(found, rows[group])
-        except _READ_ERRORS as cause:
-            raise damaged(self._dataset, split, f"{where}{cause}") from cause
+                    yield self._checked(_next(reader, is_last_try=is_last_try), rows[group])
+        except Exception as cause:
+            if problem := read_problem(self._dataset, split, where, cause):
+                raise problem from cause
+            raise
 
     def _checked(self, found: object, num_rows: int) -> Columns:
         """Check the number of rows, and give the matrices of a row group their shapes."""
@@ -144,6 +147,13 @@ class PetastormSource(Source):
             if rows != num_rows:
                 raise ValueError(f"it has {rows} rows, dataset.json says {num_rows}")
         return {name: values.reshape(num_rows, *_shape(name, self._most)) for name, values in columns.items()}
+
+
+def _next(reader: Iterator[object], *, is_last_try: bool) -> object:
+    found = next(reader, None)
+    if found is None and not is_last_try:
+        raise _EndsEarlyError
+    return found
 
 
 class ArrowSource(Source):
@@ -201,9 +211,10 @@ class ArrowSource(Source):
     def _opened(self, split: str, group: int) -> Iterator[pq.ParquetFile]:
         """The file of a row group."""
         name, expected = self._dataset.splits[split][group]
+        path = self._data / name
         with (
             self._reporting(split, group),
-            pq.ParquetFile(self._dataset.folder / name, buffer_size=_READ_BYTES) as file,
+            pq.ParquetFile(readable(path), buffer_size=_READ_BYTES, pre_buffer=is_remote(path)) as file,
         ):
             found = file.metadata.num_rows
             if found != expected:
@@ -215,9 +226,11 @@ class ArrowSource(Source):
         """Turn errors of a row group into errors of the dataset."""
         try:
             yield
-        except _READ_ERRORS as cause:
+        except Exception as cause:
             name = Path(self._dataset.splits[split][group].file).name
-            raise damaged(self._dataset, split, f"{name}: {cause}") from cause
+            if problem := read_problem(self._dataset, split, f"{name}: ", cause):
+                raise problem from cause
+            raise
 
 
 def one_ahead(work: Callable[[int], T], count: int) -> Iterator[T]:
@@ -238,11 +251,25 @@ def one_ahead(work: Callable[[int], T], count: int) -> Iterator[T]:
         yield begun.result()
 
 
+def read_problem(dataset: FeatureDataset, split: str, where: str, cause: Exception) -> Exception | None:
+    """The error of a split that cannot be read: of its server, or of its files; None if it is something else.
+
+    Args:
+        dataset: The features dataset.
+        split: Name of the split.
+        where: Begin of the message about its files.
+        cause: What its reader raised.
+    """
+    if is_remote(dataset.data) and (problem := remote_error(dataset.lies_in, where=f"the {split} split", cause=cause)):
+        return problem
+    return damaged(dataset, split, f"{where}{cause}") if isinstance(cause, _READ_ERRORS) else None
+
+
 def damaged(dataset: FeatureDataset, split: str, why: str) -> DamagedDatasetError:
     """The error for a split that cannot be read, with advice."""
     one_line = " ".join(why.split())
     return DamagedDatasetError(
-        f"the {split} split in {dataset.folder} cannot be read ({one_line}). "
+        f"the {split} split in {dataset.data} cannot be read ({one_line}). "
         f"Make the features again: `python -m pipeline features --force`."
     )
 

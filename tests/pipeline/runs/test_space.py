@@ -25,6 +25,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs import space
 from pipeline.runs.code_meaning import code_digests
+from pipeline.runs.outputs import OutputFile
 from pipeline.runs.space import LEAST_BYTES, bytes_needed, out_of_room, size_of
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.features import Features
@@ -181,10 +182,13 @@ def features_context(folder: Path, **settings: Any) -> Any:
         "counters": {"kernel_outputs": old},
         "fingerprint": {"code": code_digests(["features.kernel_pass"])},
     }
+    files = [OutputFile(f"events/{part['name']}", 1, part["digest"], part["digest"]).to_json() for part in parts]
+    ingested = Version("0002-cd", folder / "0002-cd", {"counters": {"parts": parts}, "outputs": files})
     return SimpleNamespace(
         config=SimpleNamespace(features=FeatureSettings(**settings)),
         current=Version("0001-ab", folder / "0001-ab", made),
-        upstream={"ingest": Version("0002-cd", folder / "0002-cd", {"counters": {"parts": parts}})},
+        upstream={"ingest": ingested},
+        data_dir=folder / "0002-ab",
     )
 
 

@@ -1,0 +1,95 @@
+"""Stages in this process, without a JVM; as a program, also killed at any request to object storage.
+
+python stages_here.py CONFIG FOLDER     reads lines `STAGE REQUEST`, runs each stage anew in a process of its own, and
+                                        prints the number of its requests or what became of it
+
+A process ends by kill -9 at the given request, 0 is the first: the request is sent if its number is odd, and the answer
+never read. At -1 it is not killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from spark_in_process import Here
+
+from features import spark_job
+from pipeline import run_folder
+from pipeline.config import load_config
+from pipeline.machine.facts import read_machine
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner
+from pipeline.stages.features import Features
+from pipeline.stages.ingest import Ingest
+
+
+def without_spark(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let the stages ingest and features run in this process, with copies of remote files in a folder."""
+    patch.setattr(Ingest, "needs", ())
+    patch.setattr(Features, "needs", ())
+    healthy = replace(read_machine(run_dir=folder), unmet={})
+    patch.setattr(run_folder, "read_machine", lambda **_: healthy)
+    provider = SimpleNamespace(context=lambda **_: Here(), num_tasks=int, stop=lambda: None)
+    patch.setattr(run_folder, "SparkProvider", lambda _: provider)
+    patch.setattr(spark_job, "_scratch", lambda _: folder)
+
+
+def run_here(config: Path, *stages: str, **options: Any) -> str:
+    """Run stages; returns what is printed."""
+    shown = StringIO()
+    Runner(RunFolder(load_config(str(config)), Console(file=shown, width=1000))).run(stages, **options)
+    return shown.getvalue()
+
+
+def _killed_at(number: int) -> list[int]:
+    """Kill this process at a request; returns the number of requests until now."""
+    # Not above: it starts a thread, and this process forks.
+    from s3fs import S3FileSystem
+
+    requests, call = [0], S3FileSystem._call_s3
+
+    async def counted(self: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        if requests[0] == number and number % 2 == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = await call(self, method, *args, **kwargs)
+        if requests[0] == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        requests[0] += 1
+        return answer
+
+    S3FileSystem._call_s3 = counted
+    return requests
+
+
+def main(config: Path, folder: Path) -> None:
+    """See the module."""
+    without_spark(pytest.MonkeyPatch(), folder)
+    for line in sys.stdin:
+        stage, number = line.split()
+        child = os.fork()
+        if child == 0:
+            requests = _killed_at(int(number))
+            run_here(config, stage, force=True)
+            _say(f"done {requests[0]}")
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            _say(f"ended {os.waitstatus_to_exitcode(status)}")
+
+
+def _say(words: str) -> None:
+    sys.stdout.write(f"{words}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,351 @@
+"""Outputs on object storage: stages write there what they write to disk, whatever is killed or comes between."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from delphes_files import write_delphes
+from made_events import distinct, lepton, made_event
+from rich.console import Console
+from s3_server import Server, forget_connections, s3_server
+from stages_here import run_here, without_spark
+
+from features.dataset import FeatureDataset
+from ingestion.errors import NoBucketError, RefusedFileError
+from ingestion.storage import is_remote, place
+from pipeline.commands.clean import clean
+from pipeline.commands.status import verify
+from pipeline.config import load_config
+from pipeline.configuration.yaml_text import write_yaml
+from pipeline.errors import ConfigError, StorageInUseError
+from pipeline.run_folder import RunFolder
+from pipeline.runs.store import StageStore, Version
+from training.readers.opening import open_reader
+from training.readers.sharding import plan_epoch, share_of
+
+pytestmark = pytest.mark.slow
+
+NAMES = ("qcd", "ttbar", "wjets")
+STAGES = ("ingest", "features")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def here(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    server.lead_here(monkeypatch, tmp_path)
+    (tmp_path / "scratch").mkdir()
+    without_spark(monkeypatch, tmp_path / "scratch")
+
+
+class Site:
+    """Input files, and run folders over them, on disk or on the server."""
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.folder = folder
+        self.server = server
+        self.storage = f"s3://bucket/{folder.name}"
+        (folder / "data").mkdir()
+        for name in NAMES:
+            self.arrive(f"{name}_0")
+
+    def arrive(self, name: str) -> None:
+        """A file with events that no other has."""
+        sample, number = name.split("_")
+        offset = 100 * NAMES.index(sample) + 1000 * int(number)
+        events = [made_event(met=float(offset + n), electrons=[lepton(30.0 + n, 0.1, 0)]) for n in range(40)]
+        write_delphes(self.folder / "data" / f"{name}.root", distinct(events))
+
+    def config(self, name: str, storage: str | None = None, **changes: Any) -> Path:
+        """A config with the run folder `name`."""
+        samples = [
+            {"name": name, "label": label, "files": [str(self.folder / "data" / f"{name}_*.root")]}
+            for label, name in enumerate(NAMES)
+        ]
+        content = {"run_dir": str(self.folder / name), "storage": storage, "samples": samples}
+        path = self.folder / f"{name}.yaml"
+        path.write_text(write_yaml({**content, "features": {"feed_workers": 2}, **changes}))
+        return path
+
+    def objects(self) -> set[str]:
+        """Names of all objects of the storage."""
+        return self.server.objects(self.storage.removeprefix("s3://"))
+
+
+@pytest.fixture
+def site(tmp_path: Path, server: Server) -> Site:
+    return Site(tmp_path, server)
+
+
+def folder_of(config: Path) -> RunFolder:
+    return RunFolder(load_config(str(config)), Console(quiet=True))
+
+
+def current(config: Path, stage: str) -> Version:
+    version = folder_of(config).store(stage).current()
+    assert version is not None
+    return version
+
+
+def contents(config: Path) -> dict[str, str]:
+    """Digests of the content of all files of both stages."""
+    return {
+        f"{stage}/{file.path}": "" if file.path == "dataset.json" else file.content
+        for stage in STAGES
+        for file in current(config, stage).files
+    }
+
+
+def named(config: Path) -> set[str]:
+    """Objects that the versions in use need: files, kernel outputs, markers and pointers."""
+    found: set[str] = set()
+    storage = load_config(str(config)).storage
+    for stage in STAGES:
+        version = current(config, stage)
+        files = [str(file.place(version.folder)) for file in version.files if file.lies_in]
+        kernels = version.manifest["counters"].get("kernel_outputs", [])
+        files += [f"{storage}/features/kernels/{e['lies_in']}/{Path(e['name']).stem}.arrow" for e in kernels]
+        inside = {path.removeprefix(f"{storage}/") for path in files}
+        makers = {path.split("/")[2 if "/kernels/" in path else 1] for path in inside}
+        found |= inside | {f"{stage}/{name}/made-by-hep-pipeline" for name in makers}
+        found.add(f"{stage}/{version.name[:4]}.json")
+    return found
+
+
+def test_the_same_dataset_as_on_disk(site: Site) -> None:
+    local, remote = site.config("local"), site.config("remote", site.storage)
+    for config in (local, remote):
+        run_here(config, *STAGES)
+    assert contents(remote) == contents(local)
+    assert site.objects() == named(remote)
+    parquet = [path for path in contents(remote) if path.endswith((".parquet", ".npy"))]
+    assert {f"{stage}/{file.path}" for stage in STAGES for file in current(remote, stage).files if file.lies_in} == set(
+        parquet
+    )
+    assert not [*Path(site.folder / "remote").rglob("*.parquet"), *(site.folder / "remote").rglob("*.arrow")]
+    # Features do not become stale by the place of the events.
+    assert "features: up to date" in run_here(site.config("remote"), "features")
+    for secret in ("AWS_", "aws_secret"):
+        assert secret not in (current(remote, "ingest").folder / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize("kind", ["petastorm", "arrow"])
+def test_readers_deliver_the_same_batches(site: Site, kind: Any) -> None:
+    batches = []
+    for config in (site.config("local"), site.config("remote", site.storage)):
+        run_here(config, *STAGES)
+        dataset = FeatureDataset.load(current(config, "features").folder)
+        reader = open_reader(dataset, ["hlf", "particles"], kind=kind, seed=1)
+        rows = [group.rows for group in dataset.splits["train"]]
+        share = share_of(plan_epoch(rows, world_size=1, batch_size=16, seed=1, epoch=0), rows, rank=0, epoch=0)
+        found = [*reader.train_batches(share), *reader.val_batches(rank=0, world_size=1)]
+        batches.append([(*(each.numpy() for each in batch.inputs), batch.labels.numpy()) for batch in found])
+    assert is_remote(dataset.data)
+    assert len(batches[0]) == len(batches[1]) > 3
+    for one, other in zip(*batches, strict=True):
+        for left, right in zip(one, other, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: Site) -> None:
+    remote = site.config("remote", site.storage)
+    run_here(remote, *STAGES)
+    first = site.objects()
+    for number in (1, 2):
+        site.arrive(f"qcd_{number}")
+        shown = run_here(remote, *STAGES)
+        assert "1 files read" in shown
+        assert f"kernels of {2 + number} of {3 + number} parts reused" in shown
+    assert {path for path in first if "/events/" in path} < site.objects()
+    site.server.files.pipe("bucket/elsewhere", b"mine")
+    site.server.files.pipe(f"{site.storage}/ingest/notes.txt", b"mine")
+    assert verify(folder_of(remote)) == []
+    before = site.objects()
+    would = clean(folder_of(remote), 1, dry_run=True)
+    assert site.objects() == before
+    assert clean(folder_of(remote), 1) == would
+    assert site.objects() == named(remote) | {"ingest/notes.txt"}
+    assert clean(folder_of(remote), 1) == []
+    assert verify(folder_of(remote)) == []
+    assert "up to date" in run_here(remote, *STAGES)
+    local = site.config("local")
+    run_here(local, *STAGES)
+    assert contents(remote) == contents(local)
+    # Without the file, its parts go with the next version; the folder of their version with them.
+    (site.folder / "data" / "qcd_1.root").unlink()
+    run_here(remote, *STAGES)
+    clean(folder_of(remote), 1)
+    assert site.objects() == named(remote) | {"ingest/notes.txt"}
+    assert sorted(path.name for path in (site.folder / "remote" / "ingest").glob("0*")) == sorted(
+        {path.split("/")[1] for path in site.objects() if path.startswith("ingest/0") and "/" in path[7:]}
+        | {current(remote, "ingest").name}
+    )
+
+
+def test_lost_and_changed_objects_are_seen(site: Site) -> None:
+    remote = site.config("remote", site.storage)
+    run_here(remote, *STAGES)
+    expected = contents(remote)
+    lost, changed = sorted(path for path in site.objects() if path.endswith(".parquet"))[:2]
+    site.server.files.rm(f"{site.storage}/{lost}")
+    whole = site.server.files.cat(f"{site.storage}/{changed}")
+    site.server.files.pipe(f"{site.storage}/{changed}", whole[:-9] + b"x" + whole[-8:])
+    assert verify(folder_of(remote)) == [f"{site.storage}/{path}" for path in (lost, changed)]
+    # The list at the start of a run shows sizes only.
+    shown = run_here(remote, "features")
+    assert f"features: output is gone or changed: {lost.split('/', 2)[2]}\n" in shown
+    run_here(remote, *STAGES, force=True)
+    assert contents(remote) == expected
+    assert verify(folder_of(remote)) == []
+
+
+def test_another_run_folder_is_refused_before_it_writes(site: Site) -> None:
+    run_here(site.config("remote", site.storage), "ingest")
+    before = site.objects()
+    other = site.config("other", site.storage)
+    with pytest.raises(
+        StorageInUseError, match=rf"{site.storage}/ingest holds 0001.*which this run folder does not know"
+    ):
+        run_here(other, "ingest")
+    assert site.objects() == before
+    assert not list((site.folder / "other" / "ingest").glob("0*"))
+
+
+@pytest.mark.parametrize("when", ["claim", "publish"])
+def test_the_second_of_two_writers_loses_the_conditional_request(
+    site: Site, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """They begin at once, with the same settings or others, and neither sees the other in a list."""
+    one, two = (StageStore(site.folder / name, "ingest", storage=place(site.storage)) for name in ("one", "two"))
+    folders = [
+        each.next_folder("aaaaaaaa" if when == "claim" else digest * 8) for each, digest in ((one, "a"), (two, "b"))
+    ]
+    monkeypatch.setattr("pipeline.runs.stored_files.StoredFiles.unknown", lambda *_: [])
+    one.begin(folders[0])
+    (one.data_of(folders[0]) / "events" / "a.parquet").write_bytes(b"one")
+    if when == "claim":
+        with pytest.raises(StorageInUseError, match="is there already: another run with the same `storage` was faster"):
+            two.begin(folders[1])
+    else:
+        two.begin(folders[1])
+        (two.data_of(folders[1]) / "events" / "b.parquet").write_bytes(b"two")
+    one.commit(folders[0], {})
+    if when == "publish":
+        with pytest.raises(StorageInUseError, match=r"0001\.json is there already"):
+            two.commit(folders[1], {})
+    two.discard(folders[1])
+    assert two.current() is None
+    assert list((site.folder / "two" / "ingest").glob("0*")) == []
+    name = folders[0].name
+    assert site.objects() == {
+        f"ingest/{each}" for each in (f"{name}/made-by-hep-pipeline", f"{name}/events/a.parquet", "0001.json")
+    }
+    version = one.current()
+    assert version is not None
+    assert [file.path for file in version.files] == ["events/a.parquet"]
+
+
+def test_a_lost_answer_is_no_second_writer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library sends a conditional request again if it hears nothing; the server then has the object already."""
+    from s3fs import S3FileSystem
+
+    call = S3FileSystem._call_s3
+
+    async def twice(self: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        if "IfNoneMatch" in kwargs:
+            await call(self, method, *args, **kwargs)
+        return await call(self, method, *args, **kwargs)
+
+    monkeypatch.setattr(S3FileSystem, "_call_s3", twice)
+    store = StageStore(site.folder / "one", "ingest", storage=place(site.storage))
+    folder = store.next_folder("aaaaaaaa")
+    store.begin(folder)
+    store.commit(folder, {})
+    assert site.objects() == {f"ingest/{folder.name}/made-by-hep-pipeline", "ingest/0001.json"}
+
+
+def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes(site: Site) -> None:
+    expected, remote = site.config("local"), site.config("remote", site.storage)
+    run_here(expected, *STAGES)
+    random = np.random.default_rng(20)
+    child = subprocess.Popen(
+        [sys.executable, str(Path(__file__).parents[2] / "helpers" / "stages_here.py"), str(remote), str(site.folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+    def ran(stage: str, request: int) -> list[str]:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(f"{stage} {request}\n")
+        child.stdin.flush()
+        return child.stdout.readline().split()
+
+    for stage in STAGES:
+        # As many requests as an undisturbed run has; the next ones make the version again.
+        word, number = ran(stage, -1)
+        assert word == "done"
+        store = folder_of(remote).store(stage)
+        for request in random.choice(int(number), size=3, replace=False).tolist():
+            before = store.current()
+            assert ran(stage, request) == ["ended", "-9"]
+            assert store.current() == before
+            assert verify(folder_of(remote)) == []
+        assert ran(stage, -1)[0] == "done"
+    child.communicate(timeout=60)
+    assert contents(remote) == contents(expected)
+    clean(folder_of(remote), 1)
+    assert site.objects() == named(remote)
+
+
+def test_a_missing_bucket_and_refused_access_say_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoBucketError, match=r"s3://nobucket/x/ingest: The specified bucket does not exist"):
+        run_here(site.config("remote", "s3://nobucket/x"), "ingest")
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr("s3fs.S3FileSystem._call_s3", refuse)
+    forget_connections()
+    with pytest.raises(RefusedFileError, match=rf"{site.storage}/ingest: the server refuses.*Set AWS_ACCESS_KEY_ID"):
+        run_here(site.config("remote", site.storage), "ingest")
+    assert not list((site.folder / "remote" / "ingest").glob("0*"))
+
+
+def test_storage_is_moved_by_the_next_version(site: Site) -> None:
+    """Parts never move, so versions with another `storage` read their files again."""
+    config = site.config("remote")
+    run_here(config, *STAGES)
+    expected = contents(config)
+    for storage in (site.storage, f"{site.storage}-2", None):
+        site.config("remote", storage)
+        assert "up to date" in run_here(config, *STAGES)
+        site.config("remote", storage, ingest={"entries_per_task": 17})
+        run_here(config, *STAGES, force=True)
+        site.config("remote", storage)
+        run_here(config, *STAGES, force=True)
+        assert {each.lies_in.rpartition("/ingest")[0] for each in current(config, "ingest").files} == {storage or ""}
+        assert contents(config) == expected
+
+
+@pytest.mark.parametrize(
+    "storage",
+    ["s3://bucket", "s3://key:hush@bucket/x", "/data/x", "gs://bucket/x", "s3://bucket/a*", "s3://bucket/../x"],
+)
+def test_other_addresses_than_a_prefix_of_a_bucket_are_refused(site: Site, storage: str) -> None:
+    with pytest.raises(ConfigError, match=r"storage: .*write s3://bucket/prefix") as raised:
+        load_config(str(site.config("remote", storage)))
+    assert "hush" not in str(raised.value)
