@@ -52,8 +52,8 @@ def render(result: StudyResult, *, folder: str) -> str:
     parts = [f"# {study.title}", _about(result)]
     if claims:
         counts = counted([each.verdict for each in claims])
-        table = markdown_table(CLAIM_HEADINGS, [claim_row(each, result) for each in claims])
-        parts += ["## What the source claims, and what came out", f"{counts}.", table]
+        rows = markdown_table(CLAIM_HEADINGS, [claim_row(each, result) for each in claims])
+        parts += ["## What the source claims, and what came out", f"{counts}.", rows]
     for table in study.tables:
         parts += [f"## {table.title}", study_table(result, table)]
     learns = study.times_only is None

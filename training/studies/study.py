@@ -209,8 +209,12 @@ class StudySettings(_Section):
         return TrainSettings.model_validate({**content, "seed": seed})
 
     def cluster_settings(self, measured: ClusterSettings, values: Mapping[str, Any]) -> ClusterSettings:
-        """The simulated cluster of a run."""
-        return ClusterSettings.model_validate(_varied("cluster", _merged(measured.model_dump(), self.cluster), values))
+        """The simulated cluster of a run.
+
+        Nothing of it is measured where the study gives the time of a step: its runs are the same on any machine.
+        """
+        base = ClusterSettings() if "step_seconds" in self.cluster else measured
+        return ClusterSettings.model_validate(_varied("cluster", _merged(base.model_dump(), self.cluster), values))
 
     def combinations(self, method: str) -> Iterator[dict[str, Any]]:
         """The values of the varied keys of a method's runs."""
@@ -260,7 +264,8 @@ class StudySettings(_Section):
 
     @model_validator(mode="after")
     def _runs_are_possible(self) -> Self:
-        for key, given in [pair for each in (self, *self.methods.values()) for pair in each.vary.items()]:
+        own = (each.vary for each in self.methods.values())
+        for key, given in (pair for vary in (self.vary, *own) for pair in vary.items()):
             section, _, rest = key.partition(".")
             if section not in _SECTIONS or not rest:
                 raise ValueError(f"vary: '{key}' does not begin with {' or '.join(f'{name}.' for name in _SECTIONS)}")

@@ -169,12 +169,11 @@ def test_a_method_has_a_sweep_of_its_own() -> None:
     ]
     header, _, first, second = best_table(made_result(study, runs)).splitlines()
     assert [word for word in header.split() if word.startswith("0.")] == ["0.01", "0.05", "0.1", "0.2"]
-    assert first.startswith("| AR-SGD | - | - | **") and "lowest tried" in first
+    assert first.startswith("| AR-SGD | - | - | **")
+    assert "lowest tried" in first
     assert second.endswith("| - | the highest tried: a better one may lie beyond |")
-    assert edges_of_sweep(made_result(study, runs)) == [
-        "At the edge of the sweep, so that a better value may lie beyond: AR-SGD (lowest learning rate), SGD (highest "
-        "learning rate)."
-    ]
+    (words,) = edges_of_sweep(made_result(study, runs))
+    assert words.endswith("may lie beyond: AR-SGD (lowest learning rate), SGD (highest learning rate).")
 
 
 @pytest.mark.parametrize("times_only", [None, 4])
