@@ -165,11 +165,19 @@ def compare(
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Sets compare.train.workers.")] = None,
     publish: Annotated[Path | None, typer.Option("--publish", help="Folder of the page: docs/studies.")] = None,
     show: Annotated[bool, typer.Option("--list", help="List the studies: source, form, expected time.")] = False,
+    claims: Annotated[
+        Path | None, typer.Option("--claims", help="Folder of finished studies: writes the page of their claims.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Make all runs again.")] = False,
 ) -> None:
     """Study optimisers on the same events: claims of a source, tables, figures."""
     from pipeline.commands.compare import compare, list_studies, read_study
 
+    if claims is not None:
+        from pipeline.commands.claims import write_claims
+
+        err.print(f"claims: {write_claims(claims, publish or claims)}", markup=False)
+        return
     if show:
         out.print(list_studies())
         return

@@ -56,7 +56,7 @@ class StalledError(TrainingError):
 
 
 class StudyError(TrainingError):
-    """A run of a comparison cannot have its folder."""
+    """A comparison cannot go on: a process was killed, or a result cannot be read."""
 
 
 class WarmStartError(TrainingError):

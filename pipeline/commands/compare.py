@@ -37,7 +37,7 @@ from training.studies.figures import draw_all
 from training.studies.measured import measure_all, num_steps
 from training.studies.page import render
 from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of_study, planned_runs
-from training.studies.results import StudyResult, TimeCheck, load
+from training.studies.results import PACKED, StudyResult, TimeCheck, load, pack
 from training.studies.simulated import simulate_all
 from training.studies.study import FOLDER, StudySettings, form_of
 from training.studies.tables import summed_up, what_was_left_out
@@ -125,7 +125,7 @@ def compare(
         study: The study.
         command: The command line, for the page.
         force: Make all runs again.
-        publish: Folder for a copy of page and figures, such as `docs/studies`.
+        publish: Folder for a copy of page, figures and packed result, such as `docs/studies`.
 
     Returns:
         The page.
@@ -236,7 +236,8 @@ def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, An
     settings = HepSettings(folder=features.folder.absolute(), network=config.model.of(chosen))
     about = {"version": features.name, "classes": dataset.classes, "sample_note": config.report.sample_note}
     counts = {split: [*found, sum(found)] for split, found in dataset.counts.items()}
-    return Subject(settings, dataset_digest(features.folder)), about | {"counts": counts}
+    digest = dataset_digest(features.folder)
+    return Subject(settings, digest), about | {"counts": counts, "digest": digest}
 
 
 def _refuse_launcher(launcher: str) -> None:
@@ -294,6 +295,7 @@ def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Pa
         (publish / result.name).mkdir(parents=True, exist_ok=True)
         for figure in result.study.figures:
             shutil.copy(figures / f"{figure.name}.png", publish / result.name)
+        (publish / result.name / PACKED).write_bytes(pack(result))
         page = publish / f"{result.name}.md"
         page.write_text(render(result, folder=result.name), encoding="utf-8")
     return page

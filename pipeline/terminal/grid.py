@@ -26,8 +26,8 @@ class Grid:
 
     def __init__(self, *columns: str, keys: int = 1, title: str = "", caption: str = "") -> None:
         self._keys = keys
-        self._title = title
-        self._caption = caption
+        self.title = title
+        self.caption = caption
         self.rows: list[tuple[str, ...]] = [columns]
 
     def add_row(self, *cells: str) -> None:
@@ -36,8 +36,8 @@ class Grid:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The title, as many tables as the width asks for, the caption."""
-        if self._title:
-            yield Text(self._title, style="italic")
+        if self.title:
+            yield Text(self.title, style="italic")
         for columns in self._columns_by_table(options.max_width):
             table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
             for place in columns:
@@ -46,8 +46,8 @@ class Grid:
             for row in self.rows[1:]:
                 table.add_row(*(Text(row[place]) for place in columns))
             yield table
-        if self._caption:
-            yield Text(self._caption, style="dim italic")
+        if self.caption:
+            yield Text(self.caption, style="dim italic")
 
     def _columns_by_table(self, room: int) -> list[list[int]]:
         widths = [max(map(cell_len, cells)) + _GAP for cells in zip(*self.rows, strict=True)]

@@ -17,7 +17,7 @@ from pipeline.cli import app
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.terminal.exit_codes import Exit
 from training.launching.rank import RunSpec
-from training.studies.results import Cell, StudyResult
+from training.studies.results import PACKED, Cell, StudyResult, read
 from training.studies.run_result import Counts
 from training.studies.trained import predictions_of
 
@@ -125,6 +125,7 @@ def test_the_page_and_its_figures_are_there_and_published(compared: Compared) ->
     published = compared.run_dir.parent / "docs" / "small.md"
     assert published.read_text() == page.replace("](figures/", "](small/")
     assert (published.parent / "small" / "fig_1.png").exists()
+    assert read(published.parent / "small" / PACKED) == compared.result()
     assert f"study: {published}" in compared.first.stderr
 
 

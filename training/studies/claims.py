@@ -52,6 +52,29 @@ class JudgedClaim(NamedTuple):
         return found[0] if self.verdict is ClaimVerdict.UNDECIDED and found else ""
 
 
+def counted(found: Sequence[ClaimVerdict]) -> str:
+    """How many claims have each verdict, in words.
+
+    Examples:
+        >>> counted([ClaimVerdict.UNDECIDED, ClaimVerdict.CONFIRMED, ClaimVerdict.UNDECIDED])
+        '1 confirmed, 2 undecided'
+    """
+    return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in ClaimVerdict if verdict in found)
+
+
+def together(found: Sequence[ClaimVerdict]) -> ClaimVerdict:
+    """The verdict on several claims as one: confirmed if all are, refuted if one is.
+
+    Examples:
+        >>> str(together([ClaimVerdict.CONFIRMED, ClaimVerdict.UNDECIDED]))
+        'undecided'
+    """
+    for verdict in (ClaimVerdict.REFUTED, ClaimVerdict.UNDECIDED, ClaimVerdict.CONFIRMED):
+        if verdict in found:
+            return verdict
+    return ClaimVerdict.NOT_TESTED
+
+
 def judge(result: StudyResult) -> tuple[dict[Comparison, Judgement], list[JudgedClaim]]:
     """The verdicts on all comparisons of a study, and on its claims.
 
@@ -66,7 +89,7 @@ def judge(result: StudyResult) -> tuple[dict[Comparison, Judgement], list[Judged
     claims = []
     for number, claim in enumerate(result.study.claims):
         judged = {each: found[each] for each in claimed[number]}
-        claims.append(JudgedClaim(claim, _verdict(claim, list(judged.values())), judged))
+        claims.append(JudgedClaim(claim, together([_one(claim, each) for each in judged.values()]), judged))
     return found, claims
 
 
@@ -158,15 +181,6 @@ def _along(cells: Sequence[Cell], claim: Claim) -> Iterator[Comparison]:
         for each in others:
             if each != group[0]:
                 yield Comparison(each, group[0], claim.measure, margin=claim.within)
-
-
-def _verdict(claim: Claim, judged: Sequence[Judgement]) -> ClaimVerdict:
-    if not judged:
-        return ClaimVerdict.NOT_TESTED
-    words = [_one(claim, each) for each in judged]
-    if ClaimVerdict.REFUTED in words:
-        return ClaimVerdict.REFUTED
-    return ClaimVerdict.UNDECIDED if ClaimVerdict.UNDECIDED in words else ClaimVerdict.CONFIRMED
 
 
 def _one(claim: Claim, judgement: Judgement) -> ClaimVerdict:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from training.studies.claims import ClaimVerdict, judge
+from training.studies.claims import counted, judge
 from training.studies.results import StudyResult
 from training.studies.statistics import LEVEL, MARGIN
 from training.studies.tables import (
+    CLAIM_HEADINGS,
     best_table,
     binomial_note,
-    claims_table,
+    claim_row,
     markdown_table,
     still_learning,
     study_table,
@@ -18,7 +19,7 @@ from training.studies.tables import (
     what_was_left_out,
 )
 
-_RULE: Final = (
+RULE: Final = (
     "Differences are paired: the same seed and, for the test accuracy, the same test events. Seeds and events both "
     "count as samples, so that a verdict holds for other seeds and other events of this kind. Times and rates compare "
     f"by their ratio, seed by seed. *Better* and *worse*: a difference at {100 * LEVEL:g} %. *Equivalent*: two "
@@ -28,6 +29,8 @@ _RULE: Final = (
     "difference as large as the measured one. A claim is *confirmed* or *refuted* if each of its comparisons, or one, "
     "is significantly so."
 )
+#: Headings of `check_rows`, after that of the method.
+CHECK_HEADINGS: Final = ("workers", "measured [ms]", "predicted [ms]", "error")
 _BEST: Final = (
     "Lowest validation loss and test accuracy, means over the seeds. In bold: the one with the lowest loss, which all "
     "other tables and figures use."
@@ -48,9 +51,9 @@ def render(result: StudyResult, *, folder: str) -> str:
     judged, claims = judge(result)
     parts = [f"# {study.title}", _about(result)]
     if claims:
-        words = [each.verdict for each in claims]
-        counts = ", ".join(f"{words.count(verdict)} {verdict}" for verdict in ClaimVerdict if verdict in words)
-        parts += ["## What the source claims, and what came out", f"{counts}.", claims_table(claims, result)]
+        counts = counted([each.verdict for each in claims])
+        rows = markdown_table(CLAIM_HEADINGS, [claim_row(each, result) for each in claims])
+        parts += ["## What the source claims, and what came out", f"{counts}.", rows]
     for table in study.tables:
         parts += [f"## {table.title}", study_table(result, table)]
     learns = study.times_only is None
@@ -61,7 +64,7 @@ def render(result: StudyResult, *, folder: str) -> str:
         title = f"{figure.title} ({result.warning})" if result.warning else figure.title
         parts += [f"## {title}", f"![{figure.title}]({folder}/{figure.name}.png)", figure.caption]
     if judged:
-        parts += ["## Every comparison", _RULE, verdict_table(judged, result)]
+        parts += ["## Every comparison", RULE, verdict_table(judged, result)]
     if study.best_of:
         parts += [
             f"## Sweep of {', '.join(key.rpartition('.')[2] for key in study.best_of)}",
@@ -89,16 +92,6 @@ def _about(result: StudyResult) -> str:
 def _checks(result: StudyResult) -> str:
     if not result.checks:
         return "The computing times of the cluster are given, not measured: nothing was checked on this machine."
-    rows = [
-        [
-            result.study.title_of(each.method),
-            each.workers,
-            f"{1e3 * each.measured:.3g}",
-            f"{1e3 * each.predicted:.3g}",
-            f"{100 * (each.predicted / each.measured - 1):+.0f} %",
-        ]
-        for each in result.checks
-    ]
     cluster, given = result.cluster or {}, result.study.cluster
     cores = "one such core for each worker"
     if "step_seconds" in given:
@@ -116,8 +109,21 @@ def _checks(result: StudyResult) -> str:
             f" Other work kept {result.made['machine']['load']:.1f} of these cores busy, so that neither column is a "
             f"time of this machine."
         )
-    header = ["", "workers", "measured [ms]", "predicted [ms]", "error"]
-    return f"{about}\n\n{markdown_table(header, rows)}"
+    return f"{about}\n\n{markdown_table(['', *CHECK_HEADINGS], check_rows(result))}"
+
+
+def check_rows(result: StudyResult) -> list[list[Any]]:
+    """Measured and predicted times, a row for each check."""
+    return [
+        [
+            result.study.title_of(each.method),
+            each.workers,
+            f"{1e3 * each.measured:.3g}",
+            f"{1e3 * each.predicted:.3g}",
+            f"{100 * (each.predicted / each.measured - 1):+.0f} %",
+        ]
+        for each in result.checks
+    ]
 
 
 def _made(result: StudyResult) -> str:
@@ -130,6 +136,7 @@ def _made(result: StudyResult) -> str:
         ["machine", f"{machine['cpu']}, {machine['cores']} core(s)"],
         ["code of the runs", "; ".join(sorted({run.made_with for run in result.runs}))],
         ["events", data["version"]],
+        *([["digest of the events", data["digest"]]] if data.get("digest") else []),
         ["sample", data["sample_note"]],
         *([name, version] for name, version in made["packages"].items()),
     ]

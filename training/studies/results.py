@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -10,6 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from training.errors import StudyError
 from training.studies.measures import lowest_loss, measure_of
 from training.studies.run_result import RunResult
 from training.studies.study import Chosen, Panel, StudySettings, method_of
@@ -17,6 +19,8 @@ from training.studies.study import Chosen, Panel, StudySettings, method_of
 VERSION: Final = 4
 #: Relative error of a predicted time per batch above which titles of simulated figures say so.
 LARGE_MISS: Final = 0.25
+#: A result beside its published page: the same JSON, a tenth as long.
+PACKED: Final = "result.json.xz"
 Floats = NDArray[np.float64]
 
 
@@ -180,7 +184,13 @@ class StudyResult(NamedTuple):
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """From what `to_json` gives."""
+        """From what `to_json` gives.
+
+        Raises:
+            ValueError: It is of another version.
+        """
+        if content["version"] != VERSION:
+            raise ValueError(f"version {content['version']} instead of {VERSION}")
         fields = {name: content[name] for name in cls._fields}
         fields["study"] = StudySettings.model_validate(content["study"])
         fields["checks"] = [TimeCheck(**each) for each in content["checks"]]
@@ -191,12 +201,31 @@ class StudyResult(NamedTuple):
 def load(path: Path, digest: str) -> StudyResult | None:
     """Earlier results, if they belong to the same runs, else None."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if (content["version"], content["digest"]) != (VERSION, digest):
-            return None
-        return StudyResult.from_json(content)
-    except (OSError, ValueError, KeyError, TypeError):
+        found = read(path)
+    except StudyError:
         return None
+    return found if found.digest == digest else None
+
+
+def pack(result: StudyResult) -> bytes:
+    """The content of a file `PACKED`; the same result gives the same bytes."""
+    return lzma.compress(json.dumps(result.to_json()).encode())
+
+
+def read(path: Path) -> StudyResult:
+    """A result of a finished study.
+
+    Args:
+        path: `result.json` of a run folder, or `result.json.xz` beside a page.
+
+    Raises:
+        StudyError: It cannot be read, or is of another version.
+    """
+    try:
+        content = json.loads(lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
+        return StudyResult.from_json(content)
+    except (OSError, EOFError, ValueError, KeyError, TypeError, lzma.LZMAError) as cause:
+        raise StudyError(f"{path} is no result of a study ({cause}). `compare --study` makes it again.") from cause
 
 
 def _text(value: Any) -> str:

@@ -47,6 +47,8 @@ class StudiedMethod(_Section):
     """Values of `train` that differ from those of the study."""
     fixed: list[str] = []
     """Varied keys that this method does not have; nor does it vary those that it sets itself."""
+    vary: dict[str, list[Any]] = {}
+    """Its own values of varied keys, instead of those of the study: learning rates around its best one."""
 
 
 Chosen = str | dict[str, Any]
@@ -61,6 +63,9 @@ class Claim(_Section):
 
     claim: str
     """The sentence."""
+    topic: str = ""
+    """What it is about: claims of all studies about the same are one section of the page of claims; empty: the title of
+    the study."""
     better: Chosen | None = None
     """What is better, with `than`."""
     equivalent: Chosen | None = None
@@ -204,15 +209,23 @@ class StudySettings(_Section):
         return TrainSettings.model_validate({**content, "seed": seed})
 
     def cluster_settings(self, measured: ClusterSettings, values: Mapping[str, Any]) -> ClusterSettings:
-        """The simulated cluster of a run."""
-        return ClusterSettings.model_validate(_varied("cluster", _merged(measured.model_dump(), self.cluster), values))
+        """The simulated cluster of a run.
+
+        Nothing of it is measured where the study gives the time of a step: its runs are the same on any machine.
+        """
+        base = ClusterSettings() if "step_seconds" in self.cluster else measured
+        return ClusterSettings.model_validate(_varied("cluster", _merged(base.model_dump(), self.cluster), values))
 
     def combinations(self, method: str) -> Iterator[dict[str, Any]]:
         """The values of the varied keys of a method's runs."""
         chosen = self.methods[method]
         keys = [key for key in self.vary if key not in chosen.fixed and not _sets(chosen.train, key)]
-        for values in itertools.product(*(self.vary[key] for key in keys)):
+        for values in itertools.product(*(self.values_of(method, key) for key in keys)):
             yield dict(zip(keys, values, strict=True))
+
+    def values_of(self, method: str, key: str) -> list[Any]:
+        """The values of a varied key for a method."""
+        return self.methods[method].vary.get(key, self.vary[key])
 
     def title_of(self, method: str) -> str:
         """Name of a method in tables and figures."""
@@ -241,7 +254,7 @@ class StudySettings(_Section):
             if name not in self.methods:
                 raise ValueError(f"there is no method '{name}'.{near(name, self.methods)}")
         overs = [*(each.over for each in (*self.claims, *self.tables)), *(panel.x for panel in panels)]  # type: ignore[attr-defined]
-        keys = [*self.best_of, *overs, *(key for each in self.methods.values() for key in each.fixed)]
+        keys = [*self.best_of, *overs, *(key for each in self.methods.values() for key in (*each.fixed, *each.vary))]
         keys += [key for each in compared if isinstance(each, dict) for key in each if key != "method"]
         keys += [key for panel in panels for key in panel.where]
         for key in keys:
@@ -251,7 +264,8 @@ class StudySettings(_Section):
 
     @model_validator(mode="after")
     def _runs_are_possible(self) -> Self:
-        for key, given in self.vary.items():
+        own = (each.vary for each in self.methods.values())
+        for key, given in (pair for vary in (self.vary, *own) for pair in vary.items()):
             section, _, rest = key.partition(".")
             if section not in _SECTIONS or not rest:
                 raise ValueError(f"vary: '{key}' does not begin with {' or '.join(f'{name}.' for name in _SECTIONS)}")

@@ -17,7 +17,7 @@ from training.studies.study import StudyTable
 
 #: Relative spread below which a number has none: rounding.
 _VISIBLE: Final = 1e-6
-_MARKS: Final = {
+MARKS: Final = {
     ClaimVerdict.CONFIRMED: "**confirmed**",
     ClaimVerdict.REFUTED: "**refuted**",
     ClaimVerdict.UNDECIDED: "undecided",
@@ -70,21 +70,21 @@ def summed_up(result: StudyResult, cell: Cell, name: str) -> str:
     return f"{words}; {measure.text(math.inf)} in {lost} of {len(values)}" if lost else words
 
 
-def claims_table(claims: Sequence[JudgedClaim], result: StudyResult) -> str:
+#: Headings of `claim_row`.
+CLAIM_HEADINGS: Final = ("Claim", "measured by", "came out (95 % interval)", "verdict")
+
+
+def claim_row(judged: JudgedClaim, result: StudyResult) -> list[str]:
     """What the source claims, and what came out."""
-    rows = []
-    for claim, verdict, judged in claims:
-        found = "; ".join(
-            f"{result.title(each.this)} against {result.title(each.other)}: "
-            f"{'{} ({})'.format(*effect(each, judgement))}"
-            for each, judgement in judged.items()
-        )
-        settled = next((each.needed for each in judged.values() if each.needed), "")
-        words = _MARKS[verdict] + (f" (needs {settled})" if verdict is ClaimVerdict.UNDECIDED and settled else "")
-        if result.warning and measure_of(claim.measure).is_ratio:
-            words += f"; {result.warning}"
-        rows.append([claim.claim, measure_of(claim.measure).words, found, words])
-    return markdown_table(["Claim", "measured by", "came out (95 % interval)", "verdict"], rows)
+    claim = judged.claim
+    found = "; ".join(
+        f"{result.title(each.this)} against {result.title(each.other)}: {'{} ({})'.format(*effect(each, judgement))}"
+        for each, judgement in judged.judged.items()
+    )
+    words = MARKS[judged.verdict] + (f" (needs {judged.needed})" if judged.needed else "")
+    if result.warning and measure_of(claim.measure).is_ratio:
+        words += f"; {result.warning}"
+    return [claim.claim, measure_of(claim.measure).words, found, words]
 
 
 def verdict_table(judged: Mapping[Comparison, Judgement], result: StudyResult) -> str:
@@ -101,16 +101,19 @@ def verdict_table(judged: Mapping[Comparison, Judgement], result: StudyResult) -
 
 def best_table(result: StudyResult) -> str:
     """The sweep of the keys of `best_of`: lowest validation loss and test accuracy of each method at each value."""
-    columns = [Cell("", values) for values in dict.fromkeys(
-        each.values for cell in result.cells() for each in result.by_best(cell)
-    )]  # fmt: skip
+    every = dict.fromkeys(each.values for cell in result.cells() for each in result.by_best(cell))
+    columns = sorted((Cell("", values) for values in every), key=_size)
     rows = []
     for cell in result.cells():
         found, best = result.by_best(cell), result.best(cell)
         texts = {each.values: _of_best(runs, is_best=each == best) for each, runs in found.items()}
-        edges = [_edge(result, key, best.value(key)) for key, _ in best.values]
+        edges = [_edge(result, cell.method, key, best.value(key)) for key, _ in best.values]
         rows.append(
-            [result.title(cell), *(texts.get(each.values, "-") for each in columns), "; ".join(filter(None, edges))]
+            [
+                result.title(cell),
+                *(texts.get(each.values, "-") for each in columns),
+                "; ".join(f"the {edge} tried: a better one may lie beyond" for edge in edges if edge),
+            ]
         )
     header = [
         ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {text}" for key, text in each.values) for each in columns
@@ -118,13 +121,28 @@ def best_table(result: StudyResult) -> str:
     return markdown_table(["", *header, "best"], rows)
 
 
-def _edge(result: StudyResult, key: str, best: Any) -> str:
-    """A remark if the best value of a key is the lowest or highest of several."""
-    values = result.study.vary[key]
+def edges_of_sweep(result: StudyResult) -> list[str]:
+    """A sentence about the methods whose best value is the lowest or highest tried; none where there is none."""
+    found = []
+    for cell, best in ((cell, result.best(cell)) for cell in result.cells()):
+        edges = {key: _edge(result, cell.method, key, best.value(key)) for key, _ in best.values}
+        words = [f"{edge} {key.rpartition('.')[2].replace('_', ' ')}" for key, edge in edges.items() if edge]
+        found += [f"{result.title(cell)} ({', '.join(words)})"] if words else []
+    return [f"At the edge of the sweep, so that a better value may lie beyond: {', '.join(found)}."] if found else []
+
+
+def _size(cell: Cell) -> list[float]:
+    """What orders the columns of a sweep: the values that are numbers."""
+    values = (cell.value(key) for key, _ in cell.values)
+    return [value if isinstance(value, int | float) else 0.0 for value in values]
+
+
+def _edge(result: StudyResult, method: str, key: str, best: Any) -> str:
+    """Whether the best value of a key is the `lowest` or `highest` of several; else empty."""
+    values = result.study.values_of(method, key)
     if len(values) == 1 or not all(isinstance(value, int | float) for value in values):
         return ""
-    edge = {min(values): "lowest", max(values): "highest"}.get(best)
-    return f"the {edge} tried: a better one may lie beyond" if edge else ""
+    return {min(values): "lowest", max(values): "highest"}.get(best, "")
 
 
 def _of_best(runs: Sequence[RunResult], *, is_best: bool) -> str:

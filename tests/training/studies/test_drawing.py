@@ -16,7 +16,7 @@ from training.studies.page import render
 from training.studies.results import StudyResult, TimeCheck
 from training.studies.run_result import RunResult
 from training.studies.study import StudyFigure
-from training.studies.tables import best_table, study_table, what_was_left_out
+from training.studies.tables import best_table, edges_of_sweep, study_table, what_was_left_out
 
 LABELS = PlotLabels("", "technical sample", 13)
 WORKERS = "train.workers"
@@ -157,6 +157,26 @@ def test_a_best_value_at_the_edge_of_the_sweep_is_said() -> None:
         "",
         "the highest tried: a better one may lie beyond",
     ]
+
+
+def test_a_method_has_a_sweep_of_its_own() -> None:
+    rate = "train.learning_rate"
+    methods = {**STUDY["methods"], "sgd": {**STUDY["methods"]["sgd"], "vary": {rate: [0.01, 0.05, 0.1]}}}
+    study = made_study(vary={rate: [0.1, 0.2]}, best_of=[rate], methods=methods)
+    assert [values[rate] for values in study.combinations("sgd")] == [0.01, 0.05, 0.1]
+    assert [values[rate] for values in study.combinations("ar-sgd")] == [0.1, 0.2]
+    runs = [
+        made_run(name, 1, correct=900 if value == 0.1 else 800, values={rate: value})
+        for name in ("ar-sgd", "sgd")
+        for value in study.values_of(name, rate)
+    ]
+    header, _, first, second = best_table(made_result(study, runs)).splitlines()
+    assert [word for word in header.split() if word.startswith("0.")] == ["0.01", "0.05", "0.1", "0.2"]
+    assert first.startswith("| AR-SGD | - | - | **")
+    assert "lowest tried" in first
+    assert second.endswith("| - | the highest tried: a better one may lie beyond |")
+    (words,) = edges_of_sweep(made_result(study, runs))
+    assert words.endswith("may lie beyond: AR-SGD (lowest learning rate), SGD (highest learning rate).")
 
 
 @pytest.mark.parametrize("times_only", [None, 4])

@@ -56,6 +56,14 @@ def test_a_run_is_stale_when_its_result_can_change(
     assert (before.digest == after.digest) == expected[execution]
 
 
+def test_a_study_that_gives_the_time_of_a_step_has_the_same_runs_on_any_machine() -> None:
+    """Its runs took the crowding and the memory of the machine, and were made again after another calibration."""
+    measured = ClusterSettings(step_seconds=2e-5, crowding={2: 1.3}, memory_latency_seconds=5e-6, jitter=0.4)
+    given = made_study(cluster={"step_seconds": 1e-3, "jitter": 0.1})
+    assert given.cluster_settings(measured, {}) == ClusterSettings(step_seconds=1e-3, jitter=0.1)
+    assert made_study(cluster={"jitter": 0.1}).cluster_settings(measured, {}).crowding == {2: 1.3}
+
+
 def test_measured_times_depend_on_the_network_between_hosts() -> None:
     def of(execution: str, network: str | None) -> str:
         algorithm = {"name": "ad-psgd", "network": network}

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_study
 
+from training.errors import StudyError
 from training.settings import TrainSettings
-from training.studies.results import Cell, StudyResult, TimeCheck, load
+from training.studies.results import PACKED, Cell, StudyResult, TimeCheck, load, pack, read
 from training.studies.run_result import Counts, curves_of, read_result, write_result
 
 RATE = "train.learning_rate"
@@ -47,6 +48,20 @@ def test_json_keeps_everything_and_another_plan_is_not_read(tmp_path: Path) -> N
     assert load(path, "4567") is None
     path.write_text("{")
     assert load(path, "0123") is None
+
+
+def test_a_packed_result_is_the_same_and_another_file_is_refused_by_name(tmp_path: Path) -> None:
+    result, path = swept(), tmp_path / PACKED
+    path.write_bytes(pack(result))
+    assert read(path) == result
+    assert pack(read(path)) == path.read_bytes()
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(StudyError, match=r"result\.json\.xz is no result of a study \("):
+        read(path)
+    old = tmp_path / "result.json"
+    old.write_text(json.dumps({**result.to_json(), "version": 1}))
+    with pytest.raises(StudyError, match="version 1 instead of"):
+        read(old)
 
 
 def test_values_that_are_mappings_are_the_same_after_json() -> None:

@@ -57,6 +57,8 @@ def test_tables_and_figures_are_further_names_of_a_study() -> None:
         ({"train": {"epoch": 3}}, "methods.ar-sgd, train.learning_rate 0.001: epoch: .*Did you mean 'epochs'"),
         ({"reference": "ar-sdg"}, "no method 'ar-sdg'. Did you mean 'ar-sgd'"),
         ({"best_of": ["train.learning_rates"]}, "is no varied key. Did you mean 'train.learning_rate'"),
+        ({"methods": {"sgd": {"vary": {"train.learning_rates": [1]}}}}, "Did you mean 'train.learning_rate'"),
+        ({"methods": {"sgd": {"vary": {"train.learning_rate": []}}}}, "vary: 'train.learning_rate' has no values"),
         ({"compared": ["test_acuracy"]}, "no measure 'test_acuracy'. Did you mean 'test_accuracy'"),
         ({"claims": [{"claim": "x", "better": "sgd"}]}, "better and equivalent need `than`"),
         ({"claims": [{"claim": "x"}]}, "exactly one of better"),
