@@ -211,7 +211,7 @@ class ArrowSource(Source):
     def _opened(self, split: str, group: int) -> Iterator[pq.ParquetFile]:
         """The file of a row group."""
         name, expected = self._dataset.splits[split][group]
-        path = self._data / name
+        path = self._dataset.data / name
         with (
             self._reporting(split, group),
             pq.ParquetFile(readable(path), buffer_size=_READ_BYTES, pre_buffer=is_remote(path)) as file,
