@@ -62,7 +62,7 @@ class OutputFile(NamedTuple):
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """From a manifest."""
-        return cls(*(content[name] for name in cls._fields[:-1]), content.get("lies_in", ""))
+        return cls(**{name: content[name] for name in cls._fields if name != "lies_in" or name in content})
 
     def to_json(self) -> dict[str, Any]:
         """For a manifest."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,7 +68,7 @@ def runs(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> I
     for name in ("data", "disk", "server"):
         (folder / name).mkdir()
     for name in ("qcd", "ttbar", "wjets"):
-        os.link(SAMPLES / f"{name}_13TeV_PU20_0.root", folder / "data" / f"{name}_0.root")
+        shutil.copy2(SAMPLES / f"{name}_13TeV_PU20_0.root", folder / "data" / f"{name}_0.root")
     with s3_server() as server, pytest.MonkeyPatch.context() as patch:
         server.lead_here(patch, folder)
         yield [

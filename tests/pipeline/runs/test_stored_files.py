@@ -13,22 +13,29 @@ import numpy as np
 import pytest
 from delphes_files import write_delphes
 from made_events import distinct, lepton, made_event
+from networks import made_network
 from rich.console import Console
 from s3_server import Server, forget_connections, s3_server
 from stages_here import run_here, without_spark
 
 from features.dataset import FeatureDataset
+from features.kernels import EnergyScales
+from features.settings import FeatureSettings
+from features.shifts import shifted_features
 from ingestion.errors import NoBucketError, RefusedFileError
 from ingestion.storage import is_remote, place
+from models.prediction import predict
 from pipeline.commands.clean import clean
 from pipeline.commands.status import verify
 from pipeline.config import load_config
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError, StorageInUseError
 from pipeline.run_folder import RunFolder
+from pipeline.runs.seen_events import count_seen, identities
 from pipeline.runs.store import StageStore, Version
 from training.readers.opening import open_reader
 from training.readers.sharding import plan_epoch, share_of
+from training.readers.skew import kinds_of_rows
 
 pytestmark = pytest.mark.slow
 
@@ -156,6 +163,21 @@ def test_readers_deliver_the_same_batches(site: Site, kind: Any) -> None:
     for one, other in zip(*batches, strict=True):
         for left, right in zip(one, other, strict=True):
             np.testing.assert_array_equal(left, right)
+
+
+def test_what_evaluation_reads_is_the_same(site: Site) -> None:
+    found = []
+    for config in (site.config("local"), site.config("remote", site.storage)):
+        run_here(config, *STAGES)
+        dataset, events = FeatureDataset.load(current(config, "features").folder), current(config, "ingest")
+        rows = identities(dataset.files("test"))
+        predictions = predict(made_network("hlf"), dataset.files("test"), also=["hlf"])
+        parts = [file.place(events.folder) for file in events.files if file.path.startswith("events/")]
+        shifted = shifted_features(parts, predictions, FeatureSettings(), [EnergyScales(met=1.02)])
+        assert count_seen(dataset, rows) == 0
+        found.append((rows, predictions, np.nan_to_num(shifted[0]).tolist(), kinds_of_rows(dataset, "file").tolist()))
+    assert is_remote(dataset.data)
+    assert found[0] == found[1]
 
 
 def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: Site) -> None:
