@@ -65,7 +65,8 @@ def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarra
     if settings.optimizer == "sgd":
         rate, momentum = settings.effective_learning_rate, settings.momentum
         optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=momentum)
-    reader = open_reader(dataset, ("hlf",), kind="petastorm", cache="none", dtype=torch.float64, seed=settings.seed)
+    # The ranks read with petastorm, which takes seconds.
+    reader = open_reader(dataset, ("hlf",), kind="arrow", cache="none", dtype=torch.float64, seed=settings.seed)
     for epoch in range(epochs):
         plan = plan_epoch(
             ROWS["train"],
