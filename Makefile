@@ -122,8 +122,9 @@ test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (minutes)
 test-cluster: setup ## Run on clusters of hosts in network namespaces: ssh, SLURM, standalone Spark (as root; a quarter of an hour)
 	$(BIN)/python -m pytest -m cluster tests/cluster $(CLUSTER)
 
+# Folders without any of these are not even read.
 test-fast: setup ## Run the tests without JVM, MPI and command line, and the examples in docstrings
-	$(PYTEST) -m "not slow and not spark and not distributed and not end_to_end and not airflow and not cluster"
+	$(PYTEST) $(patsubst %,--ignore=tests/%,airflow benchmarks cluster distributed) -m "not slow and not spark and not distributed and not end_to_end and not airflow and not cluster"
 
 torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TORTURE='--kills 3 --fuzz 100' is quicker)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/torture.py $(TORTURE)

@@ -21,6 +21,9 @@ from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.storage import limit_waiting
 
+# The server takes seconds to start.
+pytestmark = pytest.mark.slow
+
 SETTINGS = IngestSettings()
 
 

@@ -43,6 +43,7 @@ def test_they_learn_what_no_linear_model_can_from_400_events(trees: BoostedTrees
     assert (trees.inputs, trees.classes, trees.num_negative) == (("hlf",), CLASSES, 0)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_trees_and_the_unit_of_weights_is_of_no_account(trees: BoostedTrees) -> None:
     hlf, labels = made(400)
     expected = trees.probabilities({"hlf": hlf})
