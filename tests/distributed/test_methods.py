@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 ROWS = {"train": [20] * 6 + [7], "val": [15, 15], "test": [10]}
 SLOWMO = {"tau": 4, "beta": 0.5}
 SYNCHRONOUS: list[dict[str, Any]] = [
-    {"algorithm": "ar-sgd", "reader": "petastorm"},
+    {"algorithm": "ar-sgd"},
     {"algorithm": "ar-sgd", "slowmo": SLOWMO},
     {"algorithm": "local-sgd", "local_steps": 3},
     {"algorithm": "local-sgd", "local_steps": 2, "slowmo": SLOWMO, "optimizer_state": "average"},
@@ -31,7 +31,7 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "d-psgd", "topology": "complete", "slowmo": SLOWMO},
     {"algorithm": "d-psgd", "slowmo": {**SLOWMO, "exact_average": True}},
     {"algorithm": "qg-dsgdm", "topology": "base-2", "optimizer": "sgd", "skew": {"by": "class"}},
-    {"algorithm": "choco-sgd", "compression": "top-k", "skew": {"by": "file"}, "reader": "arrow", "cache": "memory"},
+    {"algorithm": "choco-sgd", "compression": "top-k", "skew": {"by": "file"}, "cache": "memory"},
     {"algorithm": "diloco", "local_steps": 3, "optimizer": "adamw", "weight_decay": 0.1},
     {"algorithm": "mpca", "cycle_steps": 2, "alpha_free": 1, "beta_ramp": 3, "gamma_ramp": 3},
     {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
@@ -55,8 +55,7 @@ GOSSIP: list[dict[str, Any]] = [
 #: Run a second time, by itself; the other runs come before it here.
 TWICE: dict[str, Any] = {"workers": 3, "algorithm": "d-psgd", "slowmo": SLOWMO}
 SHARDS: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
-#: What they all are run with: equal numbers, by the reader that starts at once.
-EXACT: dict[str, Any] = {"workers": 3, "precision": "float64", "reader": "arrow"}
+EXACT: dict[str, Any] = {"workers": 3, "precision": "float64"}
 GOSSIP_RUN: dict[str, Any] = {"workers": 3, "epochs": 8, "learning_rate": 0.03}
 
 
