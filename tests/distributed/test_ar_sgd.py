@@ -48,11 +48,17 @@ def done(
     folder = tmp_path_factory.mktemp("runs")
     runs = {
         each["optimizer"]: make_spec(
-            dataset, folder / each["optimizer"], workers=request.param, learning_rate=0.01, precision="float64", **each
+            dataset,
+            folder / each["optimizer"],
+            workers=request.param,
+            learning_rate=0.01,
+            precision="float64",
+            reader="petastorm",
+            **each,
         )
         for each in OPTIMIZERS
     }
-    runs["default"] = make_spec(dataset, folder / "default", workers=request.param)
+    runs["default"] = make_spec(dataset, folder / "default", workers=request.param, reader="petastorm")
     launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
     return runs
 
@@ -133,7 +139,7 @@ def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) 
     path.write_bytes(content)
     started = time.monotonic()
     with pytest.raises(LaunchError, match=r"training failed on rank 1: the train split.*cannot be read"):
-        launch(make_spec(broken, tmp_path / "out"), on_progress=lambda _: None)
+        launch(make_spec(broken, tmp_path / "out", reader="petastorm"), on_progress=lambda _: None)
     assert time.monotonic() - started < 30
 
 

@@ -17,7 +17,7 @@ OVERLAPS = ["inline", "thread"]
 WAYS = list(product(PROTOCOLS, OVERLAPS))
 DTYPES = ["float64", "float32", "int32"]
 #: By the number of ranks.
-AVERAGES = {2: 5000, 4: 2500, 8: 500}
+AVERAGES = {2: 2000, 4: 1000, 8: 300}
 FAILING = ["read", "add", "begin", "average", "drain", "close"]
 REFUSED = ["size", "type", "complex", "self", "outside"]
 

@@ -27,9 +27,12 @@ def make_spec(
     start_from: Path | None = None,
     **train: Any,
 ) -> RunSpec:
-    """A short run of a small perceptron on two workers, unless told otherwise."""
+    """A short run of a small perceptron on two workers, unless told otherwise.
+
+    Ranks need a second to load petastorm, and get the same batches from Arrow.
+    """
     out.mkdir(exist_ok=True)
-    chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8} | train
+    chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8, "reader": "arrow"} | train
     network = settings_from_json({"name": "hlf", "hidden": [10, 5]} | (model or {}))
     workload = HepSettings(folder=dataset.folder, network=network, start_from=start_from)
     return RunSpec(workload, TrainSettings(**nested(chosen)), out)

@@ -28,7 +28,8 @@ from pipeline.runs.store import StageStore
 #: The grid search is at the side of the others.
 SETTINGS: Final = {
     "gridsearch": {"hidden": [[4, 8]], "batch_size": [64], "epochs": [2], "folds": 2},
-    "train": {"workers": 2, "epochs": 3, "batch_size": 8, "checkpoint_steps": 5},
+    # Ranks need a second to load petastorm, and get the same batches from Arrow.
+    "train": {"workers": 2, "epochs": 3, "batch_size": 8, "checkpoint_steps": 5, "reader": "arrow"},
 }
 #: In the order in which they run.
 STAGES: Final = ("ingest", "features", "gridsearch", "train", "evaluate", "export", "report")

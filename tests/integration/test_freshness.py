@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 from undisturbed_run import Undisturbed
 
+from pipeline.cli import app
 from pipeline.commands.clean import clean
 from pipeline.commands.plan import lines, plan
 from pipeline.commands.status import verify
@@ -54,6 +56,13 @@ class Plans:
             for each in plans
             if each.state is not State.FRESH
         }
+
+
+def run(undisturbed: Undisturbed, *words: str) -> str:
+    """A command that starts no Spark, in this process; what it said."""
+    done = CliRunner().invoke(app, [*words, "--config", str(undisturbed.config)])
+    assert done.exit_code == 0, done.stderr
+    return done.stderr
 
 
 @pytest.fixture
@@ -196,8 +205,7 @@ def test_an_export_again_with_the_same_result_leaves_the_report_as_it_is(
     plans: Plans, undisturbed: Undisturbed
 ) -> None:
     before = StageStore(plans.run_dir, "export").current()
-    done = undisturbed.run("export", "--force")
-    assert done.returncode == 0, done.stderr
+    run(undisturbed, "export", "--force")
     after = StageStore(plans.run_dir, "export").current()
     assert before is not None
     assert after is not None
@@ -208,8 +216,7 @@ def test_an_export_again_with_the_same_result_leaves_the_report_as_it_is(
 def test_a_training_again_with_the_same_result_leaves_what_follows_as_it_is(
     plans: Plans, undisturbed: Undisturbed
 ) -> None:
-    done = undisturbed.run("train", "--force")
-    assert done.returncode == 0, done.stderr
+    run(undisturbed, "train", "--force")
     assert plans.reasons() == {}
 
 
@@ -217,9 +224,7 @@ def test_a_network_that_nothing_changed_for_is_taken_over(plans: Plans, undistur
     before = StageStore(plans.run_dir, "train").current()
     assert before is not None
     overrides = ["--set", "model.names=[hlf, particles]", "--set", "train_by_network.particles.epochs=1"]
-    done = undisturbed.run("train", *overrides)
-    assert done.returncode == 0, done.stderr
-    assert "hlf: nothing changed, taken over" in done.stderr
+    assert "hlf: nothing changed, taken over" in run(undisturbed, "train", *overrides)
     after = StageStore(plans.run_dir, "train").current()
     assert after is not None
     same = before.folder / "hlf" / "model" / "weights.pt"
@@ -234,9 +239,7 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     plans.change(train={"seeds": 2})
     assert plans.reasons() == {"train": ["hlf-seed-2 is new"], "evaluate": [], "export": [], "report": []}
     two, store = ["--set", "train.seeds=2"], StageStore(plans.run_dir, "train")
-    done = undisturbed.run("train", *two)
-    assert done.returncode == 0, done.stderr
-    assert "hlf: nothing changed, taken over" in done.stderr
+    assert "hlf: nothing changed, taken over" in run(undisturbed, "train", *two)
     # Export holds the thresholds of the working points, so it waits for what evaluate finds.
     assert set(plans.reasons()) == {"evaluate", "export", "report"}
     version = store.current()
@@ -247,17 +250,14 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     (version.folder / "manifest.json").unlink()
     store.point_to(store.complete()[0])
     assert version.folder in [each.folder for each in clean(plans.run_folder, 3, dry_run=True)]
-    done = undisturbed.run("train", *two)
-    assert done.returncode == 0, done.stderr
-    assert "hlf-seed-2: training continues from the checkpoint of an interrupted run" in done.stderr
+    said = run(undisturbed, "train", *two)
+    assert "hlf-seed-2: training continues from the checkpoint of an interrupted run" in said
     again = store.current()
     assert again is not None
     weights = Path("hlf-seed-2", "model", "weights.pt")
     assert again.manifest["counters"]["further"]["hlf"]["hlf-seed-2"]["best_val_loss"] == further["best_val_loss"]
     assert (again.folder / weights).is_file()
-    done = undisturbed.run("evaluate", *two)
-    assert done.returncode == 0, done.stderr
-    assert "mean and spread over trainings" in done.stderr
+    assert "mean and spread over trainings" in run(undisturbed, "evaluate", *two)
 
 
 def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: Plans, undisturbed: Undisturbed) -> None:
@@ -270,15 +270,13 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: P
     (interrupted / "manifest.json").unlink()
     made_from = interrupted / "hlf" / "made-from"
     other = ["--set", "train.learning_rate=0.002"]
-    assert undisturbed.run("train", *other).returncode == 0
+    run(undisturbed, "train", *other)
     assert interrupted.is_dir()
     (note,) = (line for line in lines(plan(plans.run_folder)) if str(interrupted) in line)
     assert "stays until `clean`" in note
     # The settings return: what was interrupted is continued, not begun again.
     digest = made_from.read_text(encoding="utf-8")
-    done = undisturbed.run("train")
-    assert done.returncode == 0, done.stderr
-    assert "hlf: training continues from the checkpoint of an interrupted run" in done.stderr
+    assert "hlf: training continues from the checkpoint of an interrupted run" in run(undisturbed, "train")
     again = store.current()
     assert again is not None
     assert (again.folder / "hlf" / "made-from").read_text(encoding="utf-8") == digest

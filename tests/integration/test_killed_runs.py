@@ -16,11 +16,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from fault_child import COMPLETE, IN_USE, STEPS
+from lent_spark import command
 from ranks import wait_until
 from typer.testing import CliRunner
 from undisturbed_run import STAGES, Kill, Undisturbed, without_times
 
 from pipeline.cli import app
+from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.store import StageStore, Version
 from pipeline.terminal.exit_codes import Exit
 
@@ -40,14 +42,14 @@ def invoke(undisturbed: Undisturbed, *arguments: str) -> str:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_that_is_interrupted_and_killed_twice_ends_as_if_nothing_had_been(
-    undisturbed: Undisturbed, stage: str
+    undisturbed: Undisturbed, provider: SparkProvider, stage: str
 ) -> None:
     undisturbed.restore(stage)
     interrupt(undisturbed, stage)
     # The second one comes at once, whatever of the first still lives.
     kills.extend(undisturbed.kill(stage, seed) for seed in SEEDS)
-    done = undisturbed.run(stage)
-    assert done.returncode == 0, f"{kills[-2:]}\n{done.stderr}"
+    done = command(provider, stage, "--config", undisturbed.config)
+    assert done.exit_code == 0, f"{kills[-2:]}\n{done.stderr}"
     undisturbed.check(stage)
 
 
