@@ -59,7 +59,7 @@ def _versions(pythia: Any, places: list[int], number: int, lepton_filter: Lepton
     """Decay the current event many times.
 
     Particles decay in each version if they are hard enough for a lepton above the threshold. The others, and the rest
-    of the event, are looked at where there is such a lepton.
+    of the event, count where there is such a lepton.
     """
     event, least = pythia.event, lepton_filter.min_pt
     size = event.size()
