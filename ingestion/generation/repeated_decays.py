@@ -63,7 +63,10 @@ def _versions(pythia: Any, places: list[int], number: int, lepton_filter: Lepton
     """
     event, least = pythia.event, lepton_filter.min_pt
     size = event.size()
-    stable, hard, soft, has_lepton = [], [], [], least == 0
+    stable: list[int] = []
+    hard: list[int] = []
+    soft: list[int] = []
+    has_lepton = least == 0
     for place in places:
         each = event[place]
         if not each.isFinal():
