@@ -1,6 +1,6 @@
 """Gives up events early that would hardly pass the lepton filter, and keeps all weighted sums.
 
-It looks at an event where the showers have come down to some scale. What they do later hardly changes hard particles,
+It examines an event where the showers have come down to some scale. What they do later hardly changes hard particles,
 but takes most of the time, with the further collisions of partons. Of the events without a promising particle, one in
 `thinning` is followed, with that weight.
 
@@ -17,7 +17,7 @@ import pythia8mc
 
 from ingestion.generation.settings import HeavyFlavourSettings, LeptonFilterSettings
 
-#: Transverse momentum of the evolution at which leptons are looked at, and heavy quarks, which may come late [GeV].
+#: Transverse momentum of the evolution at which leptons are examined, and heavy quarks, which may come late [GeV].
 _LEPTON_SCALE: Final = 6.0
 _QUARK_SCALE: Final = 5.0
 #: How much a lepton may miss the thresholds there, in transverse momentum [GeV] and pseudorapidity. Of 2,500 ttbar and
@@ -38,7 +38,7 @@ class EarlyFilter(pythia8mc.UserHooks):  # type: ignore[misc]
 
     Args:
         thinning: Of the events that do not promise to pass, one in this number is followed.
-        scale: Where it looks at an event [GeV].
+        scale: Where it examines an event [GeV].
         rng: Draws which events are followed.
     """
 
@@ -141,7 +141,7 @@ class EarlyLeptonFilter(EarlyFilter):
         return True
 
     def doVetoPartonLevel(self, event: Any) -> bool:  # noqa: N802
-        """Partons are complete: those of thinned events are put aside, the others go on to hadrons."""
+        """Partons are complete: those of thinned events are put aside, the others become hadrons."""
         if self.is_thinned:
             self._followed.append(pythia8mc.Event(event))
         return self.is_thinned

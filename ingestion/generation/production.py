@@ -188,7 +188,9 @@ def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> 
 
 def _is_lost(particles: StableParticles) -> NDArray[np.bool_]:
     """Which particles leave along the beam, wherever their collision is: beyond |eta| = 5 at the calorimeter."""
-    return (np.hypot(particles.x, particles.y) < _NEAR_MM) & (np.abs(particles.pz) > np.sinh(_LOST_ETA) * particles.pt)
+    near = np.hypot(particles.x, particles.y) < _NEAR_MM
+    lost: NDArray[np.bool_] = near & (np.abs(particles.pz) > np.sinh(_LOST_ETA) * particles.pt)
+    return lost
 
 
 @lru_cache(maxsize=1)

@@ -30,11 +30,13 @@ class Arrival(NamedTuple):
 
 def propagate(particles: StableParticles) -> Arrival:
     """Follow particles on helices (charged) or straight lines (neutral) to the cylinder around the tracker."""
-    return Arrival(*_arrivals(*(np.asarray(column, np.float64) for column in particles[2:]), particles.charge))
+    columns = [np.asarray(column, np.float64) for column in particles[2:]]
+    return Arrival(*_arrivals(particles.charge, *columns))
 
 
 @compiled
 def _arrivals(
+    charges: Integers,
     all_px: Floats,
     all_py: Floats,
     all_pz: Floats,
@@ -42,7 +44,6 @@ def _arrivals(
     all_x: Floats,
     all_y: Floats,
     all_z: Floats,
-    charges: Integers,
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Circles in the transverse plane are clockwise for positive charges, in a field along z."""
     number = len(all_px)

@@ -134,7 +134,7 @@ def _medians_of_sorted(edges: Integers, value: Floats) -> tuple[Floats, Floats]:
         if len(values) == 0:
             continue
         # Without a neighbour the metric is zero; the median is that of what comes from the last zero on.
-        last_zero = max(np.searchsorted(values, 0.0, "right") - 1, 0)
+        last_zero: int = max(np.searchsorted(values, 0.0, "right") - 1, 0)  # type: ignore[assignment]
         skipped = last_zero if values[last_zero] == 0 else 0
         middle = values[skipped + int((len(values) - skipped) * 0.5)]
         square, count = 0.0, 0

@@ -59,11 +59,14 @@ def _versions(pythia: Any, places: list[int], number: int, lepton_filter: Lepton
     """Decay the current event many times.
 
     Particles decay in each version if they are hard enough for a lepton above the threshold. The others, and the rest
-    of the event, are looked at where there is such a lepton.
+    of the event, count where there is such a lepton.
     """
     event, least = pythia.event, lepton_filter.min_pt
     size = event.size()
-    stable, hard, soft, has_lepton = [], [], [], least == 0
+    stable: list[int] = []
+    hard: list[int] = []
+    soft: list[int] = []
+    has_lepton = least == 0
     for place in places:
         each = event[place]
         if not each.isFinal():
