@@ -25,7 +25,7 @@ from ingestion.schema import COLLECTIONS, ORIGIN_BRANCHES, SCALARS
 from ingestion.settings import IngestSettings
 
 TREE: Final = "LoadTest"
-_EVENTS_PER_FILE: Final = 20_000
+EVENTS_PER_FILE: Final = 20_000
 
 
 def branch_map() -> dict[str, str]:
@@ -45,6 +45,7 @@ def write_load_test(
     out_dir: Path,
     *,
     rng: np.random.Generator,
+    events_per_file: int = EVENTS_PER_FILE,
     on_events: Callable[[int, int], None] | None = None,
 ) -> dict[str, list[Path]]:
     """Write `num_events` events of each sample to `out_dir/<sample>_<number>.root` (ZLIB level 1, as Delphes does).
@@ -55,6 +56,7 @@ def write_load_test(
         num_events: Events of each sample.
         out_dir: An existing folder.
         rng: Draws the angles and mirrorings.
+        events_per_file: A file has at least so many events, but the last; a block of entries is in one file.
         on_events: Called with (events done, events in all).
 
     Returns:
@@ -79,7 +81,7 @@ def write_load_test(
             in_file = 0
             with uproot.recreate(path, compression=uproot.ZLIB(1)) as file:
                 tree = None
-                while pending is not None and in_file < _EVENTS_PER_FILE:
+                while pending is not None and in_file < events_per_file:
                     info, raw = pending
                     columns = _columns(turned(raw, rng), info)
                     tree = tree or file.mktree(TREE, {name: _type(values) for name, values in columns.items()})

@@ -23,7 +23,7 @@ from features.settings import FeatureSettings
 from features.splitting import split_index
 from ingestion.errors import EmptySampleError
 from ingestion.files import FileInfo, SourceFile, expand, inventory
-from ingestion.load_test import TREE, branch_map, write_load_test
+from ingestion.load_test import EVENTS_PER_FILE, TREE, branch_map, write_load_test
 from ingestion.reader import RawEvents, read_events, select_events
 from ingestion.schema import COLLECTIONS
 from ingestion.settings import IngestSettings, SampleSettings
@@ -99,11 +99,18 @@ def made_events(count: int, *, seed: int = 3) -> list[Row]:
 
 
 def copies_of(
-    infos: list[FileInfo], num_events: int, folder: Path, *, settings: IngestSettings = SETTINGS, seed: int = 1
+    infos: list[FileInfo],
+    num_events: int,
+    folder: Path,
+    *,
+    settings: IngestSettings = SETTINGS,
+    seed: int = 1,
+    events_per_file: int = EVENTS_PER_FILE,
 ) -> list[FileInfo]:
     """The checked files of a new load-test sample of these files."""
     folder.mkdir()
-    written = write_load_test(infos, settings, num_events, folder, rng=np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    written = write_load_test(infos, settings, num_events, folder, rng=rng, events_per_file=events_per_file)
     return [info for name, paths in written.items() for info in checked(paths, LOAD_TEST, name=name)]
 
 
@@ -174,11 +181,8 @@ def test_each_sample_has_files_of_its_own(made_files: list[FileInfo], tmp_path: 
         assert set(sample_of([own], LOAD_TEST).table["origin_uuid"].to_pylist()) == {info.uuid}
 
 
-def test_large_samples_are_cut_into_files_of_different_identity(
-    made_files: list[FileInfo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ingestion.load_test._EVENTS_PER_FILE", 6)
-    infos = copies_of(made_files, 23, tmp_path / "copies")
+def test_large_samples_are_cut_into_files_of_different_identity(made_files: list[FileInfo], tmp_path: Path) -> None:
+    infos = copies_of(made_files, 23, tmp_path / "copies", events_per_file=6)
     assert sum(info.entries for info in infos) == 23
     assert len(infos) >= 3
     # A block (here a file of 3 or 2 events) is never torn.
