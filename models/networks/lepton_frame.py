@@ -87,7 +87,8 @@ class LeptonFrame(nn.Module):
             "of_sign": beams.sum(dim=0),
         }
         for each, values in constants.items():
-            self.register_buffer(each, values, persistent=False)
+            # Copies, since torch's program files warn about tensors that are views.
+            self.register_buffer(each, values.clone(memory_format=torch.contiguous_format), persistent=False)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Raw rows (B, L, num_columns), of which the first has the lepton, or only that row (B, num_columns)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from training.compiled.engines import columns_to_turn
 from training.compiled.kernel import unscaled
 from training.compiled.optimizer import Constants, array_of, is_finite, update_by_array
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_epoch, perceptron_gradients, perceptron_sums
@@ -29,7 +30,8 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
     is_finite(gradient[0])
     perceptron_sums(parameters[0], network, events, order, sums[0])
     ones = np.ones(2, np.int64)
-    recurrent = Recurrent(1, unscaled(2, real), True, Perceptron(np.array([1, 2]), unscaled(0, real)))
+    head, still = Perceptron(np.array([1, 2]), unscaled(0, real)), columns_to_turn(None)
+    recurrent = Recurrent(1, unscaled(2, real), True, head, still, still)
     lists = ParticleEvents(np.empty((2, 0), real), np.ones((2, 1, 2), real), ones, events.labels, events.weights)
     parameters, gradient = np.zeros((2, 19), real)
     recurrent_gradient(parameters, gradient, recurrent, lists, steps_of(order, ones), np.empty(14, real), sums[0])
