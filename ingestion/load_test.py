@@ -56,7 +56,7 @@ def write_load_test(
         num_events: Events of each sample.
         out_dir: An existing folder.
         rng: Draws the angles and mirrorings.
-        events_per_file: A file has at least so many events, but the last; a block of entries is in one file.
+        events_per_file: Lowest number of events of a file, but for the last; a block of entries is in one file.
         on_events: Called with (events done, events in all).
 
     Returns:
