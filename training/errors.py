@@ -56,7 +56,7 @@ class StalledError(TrainingError):
 
 
 class StudyError(TrainingError):
-    """A comparison cannot go on: a process was killed, or a result cannot be read."""
+    """A comparison cannot continue: a process was killed, or a result cannot be read."""
 
 
 class WarmStartError(TrainingError):

@@ -54,12 +54,14 @@ def render(results: Mapping[str, StudyResult], *, command: str, more: Sequence[s
         command: The command that makes the page.
         more: Further sections.
     """
+    # Studies that only time come after those that learn.
+    ordered = sorted(results.items(), key=lambda item: item[1].study.times_only is not None)
     subjects: dict[tuple[str, str], list[_Found]] = {}
-    for result in results.values():
+    for _, result in ordered:
         for each in judge(result)[1]:
             subject = each.claim.topic or result.study.title
             subjects.setdefault((result.study.source, subject), []).append(_Found(result, each))
-    named = {f"[{result.name}]({link})": result for link, result in results.items()}
+    named = {f"[{result.name}]({link})": result for link, result in ordered}
     links = {result.name: link for link, result in named.items()}
     summary = [[subject, *_together(found)] for (_, subject), found in subjects.items()]
     parts = ["# What the sources claim, and what came out", _MADE.format(command)]

@@ -43,6 +43,13 @@ def test_claims_of_all_studies_about_one_subject_stand_together() -> None:
     assert "AD-PSGD against AR-SGD: +10.00 points (" in rows[0]
 
 
+def test_studies_that_only_time_come_last() -> None:
+    made = result_of("a", FASTER)
+    timed = made._replace(study=made_study(title="Study a", claims=[FASTER], times_only=4))
+    page = render({"a.md": timed, "b.md": result_of("b", BETTER)}, command="x")
+    assert page.index("## Accuracy") < page.index("## Study a")
+
+
 def test_the_page_says_events_seeds_and_the_check_of_the_times() -> None:
     sample = {"version": "1", "classes": [], "counts": {"train": [800], "val": [200], "test": [1000]}}
     data = {**sample, "sample_note": "Simulation", "digest": "0123456789abcdef"}
