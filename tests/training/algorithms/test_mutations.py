@@ -21,11 +21,9 @@ from training.algorithms.base import Algorithm, mean_over_workers
 from training.algorithms.dropping import Dropper
 from training.algorithms.dynsgd import DynSgd
 from training.algorithms.elastic import ElasticAlgorithm
-from training.algorithms.local_sgd import LocalSgd
 from training.algorithms.mpca import Mpca
 from training.algorithms.mpca_joint import JointModel
 from training.algorithms.partners import RandomPartners
-from training.algorithms.server import WindowAlgorithm
 from training.algorithms.slowmo import SlowMo
 from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
 from training.compiled.optimizer import VectorOptimizer
@@ -75,6 +73,14 @@ UNEVEN = {"chosen": {"optimizer": "sgd"}, "workers": 3}
 
 def resumed(method: str, slowmo: str = "plain") -> dict[str, Any]:
     return {"method": method, "optimizer": "adam", "slowmo": slowmo}
+
+
+def forgotten(name: str, method: str, slowmo: str = "plain") -> Mutation:
+    """A checkpoint without one of the things that the algorithm names in `KEPT`."""
+    found = 'vars(kind).get("KEPT", ())'
+    return Mutation(
+        Algorithm._names_kept, found, f'{found} if name != "{name}"', RESUME, resumed(method, slowmo)
+    )  # fmt: skip
 
 
 MUTATIONS = {
@@ -136,12 +142,8 @@ MUTATIONS = {
         "training/compiled/test_optimizer.py::test_steps_are_those_of_torch",
         {"chosen": {"optimizer": "adam"}, "precision": "float64"},
     ),
-    "slow momentum in a checkpoint": Mutation(
-        SlowMo.restore, 'self._momentum[:] = state["momentum"]', "pass", RESUME, resumed("d-psgd", "slowmo")
-    ),
-    "the start of the window in a checkpoint": Mutation(
-        SlowMo.restore, 'self._origin[:] = state["origin"]', "pass", RESUME, resumed("d-psgd", "slowmo")
-    ),
+    "slow momentum in a checkpoint": forgotten("_momentum", "d-psgd", "slowmo"),
+    "the start of the window in a checkpoint": forgotten("_origin", "d-psgd", "slowmo"),
     "the mean of local steps": Mutation(Agn.weighed, "change / self.taken", "change", IN_TURN, {"case": "agn"}),
     "staleness of a commit": Mutation(DynSgd.weighed, " + 1)", " + 2)", IN_TURN, {"case": "dynsgd"}),
     "the way of each weight": Mutation(
@@ -156,15 +158,9 @@ MUTATIONS = {
         Dropper.take, "self.residual[indices] = 0", "pass",
         "training/algorithms/test_dropping.py::test_what_is_sent_and_what_is_left_is_all_that_came",
     ),
-    "steps since the last commit in a checkpoint": Mutation(
-        WindowAlgorithm.state, '"since": self._since', '"since": 0', RESUME, resumed("agn")
-    ),
-    "steps of the window in a checkpoint": Mutation(
-        SlowMo.state, '"done": self._done', '"done": 0', RESUME, resumed("ar-sgd", "slowmo")
-    ),
-    "local steps in a checkpoint": Mutation(
-        LocalSgd.state, '"done": self._done', '"done": 0', RESUME, resumed("local-sgd")
-    ),
+    "steps since the last commit in a checkpoint": forgotten("_since", "agn"),
+    "steps of the window in a checkpoint": forgotten("_done", "ar-sgd", "slowmo"),
+    "local steps in a checkpoint": forgotten("_done", "local-sgd"),
     "the private model in a checkpoint": Mutation(
         SwarmSgd.restore, 'self.model.write(state["private"])', "pass", RESUME, resumed("swarm-sgd")
     ),
