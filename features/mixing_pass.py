@@ -23,7 +23,7 @@ from features.matrices import features_of, list_columns, of_columns, particles_i
 from features.mixing import RowGroupPlan
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, TRAIN, described, features_schema
-from ingestion.storage import file_digest, local_copy, new_file, place
+from ingestion.storage import file_digest, is_remote, local_copy, new_file, place
 
 #: Columns with minimum and maximum in the footer; for the features they would cost time and be of no use.
 _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "entry"]
@@ -179,7 +179,7 @@ def write_group(
 
 
 def write_features(table: pa.Table, path: Path) -> str:
-    """Write one row group, which appears whole; returns the digest of its file.
+    """Write one row group, which appears whole; on object storage, returns the digest of its file.
 
     Columns of numbers have no dictionary: float features hardly repeat, and the attempt costs a third of the time.
     """
@@ -194,7 +194,7 @@ def write_features(table: pa.Table, path: Path) -> str:
             write_statistics=_WITH_STATISTICS,
             write_batch_size=1 << 16,
         )
-        return file_digest(unfinished)
+        return file_digest(unfinished) if is_remote(path) else ""
 
 
 def group_file(split: int, group: int) -> str:

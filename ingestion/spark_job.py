@@ -89,7 +89,8 @@ class EventsPart(NamedTuple):
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """From a manifest."""
-        return cls(**{name: content[name] for name in cls._fields if name in content})
+        optional = cls._field_defaults.keys() - content.keys()
+        return cls(**{name: content[name] for name in cls._fields if name not in optional})
 
 
 class EarlierParts(NamedTuple):

@@ -46,7 +46,7 @@ from training.gridsearch.settings import GridSearchSettings
 from training.settings import SEEDS, TrainSettings
 
 #: A folder on object storage: bucket, and at least one name. Other servers lack the conditional requests of S3.
-_STORAGE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?/)[\w.=-]+)+/?", re.ASCII)
+_STORAGE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(?:/|$))[\w.=-]+)+/?", re.ASCII)
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
 
@@ -343,6 +343,11 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
         words = explain(cause, Config, place=str(path), of_file=_mistakes(content), overrides=given)
         raise ConfigError(words) from None
     keep_secret(config.model_dump())
+    if config.storage and redact(config.storage) != config.storage:
+        raise ConfigError(
+            f"storage: {redact(config.storage)} contains a value that the config or the environment has as a secret, "
+            f"and secrets are hidden in manifests. Choose another bucket or prefix."
+        )
     return LoadedConfig(config, path, content, given)
 
 

@@ -166,7 +166,8 @@ class Runner:
         reasons = ["first run"]
         missing: list[str] = []
         if current:
-            missing = [each.path for each in missing_files(current.folder, current.files)]
+            if not force:
+                missing = [each.path for each in missing_files(current.folder, current.files)]
             reasons = reasons_to_run(Fingerprint.from_json(current.manifest["fingerprint"]), fingerprint)
             reasons += _about_missing(missing)
         if force:

@@ -33,6 +33,8 @@ _XML: Final = Path("share", "Pythia8", "xmldoc")
 _BATCH: Final = 100
 #: Charm and bottom quarks above this transverse momentum may give a jet its flavour [GeV].
 _MIN_PARTON_PT: Final = 10.0
+#: Events that Pythia may give up in a row.
+_TRIES: Final = 1000
 _HEAVY: Final = (4, 5)
 
 
@@ -63,6 +65,8 @@ class Tally(NamedTuple):
     """Number of generated events, those included that the filter drops."""
     passed_weight: float
     """Sum of the weights of the events that pass."""
+    passed_weight_squared: float
+    """Sum of the squares of these weights."""
     cross_section_pb: float
     """Cross-section of the process before the filter [pb]."""
     cross_section_error_pb: float
@@ -107,6 +111,8 @@ class Generator:
         self._generated = 0
         self._completed = 0
         self._weight = 0.0
+        self._weight_squared = 0.0
+        self._order = np.random.default_rng([seed, 2])
 
     @property
     def num_generated(self) -> int:
@@ -114,22 +120,33 @@ class Generator:
         return self._generated
 
     def tally(self) -> Tally:
-        """What was done so far; the cross-section becomes more precise with every event."""
-        if self._early is not None and self._completed == 0:
-            # Pythia knows no cross-section before the first event that is not given up.
+        """What was done so far; the cross-section becomes more precise with every event.
+
+        Raises:
+            GenerationError: Pythia gives up one event after the other.
+        """
+        more = 0
+        if self._early is not None:
+            # Pythia computes the cross-section anew with an event that is not given up. This one counts nowhere else.
             self._early.is_on = False
-            self._count_completed(int(self._pythia.next()))
+            if not any(self._pythia.next() for _ in range(_TRIES)):
+                raise GenerationError(f"Pythia gives up {_TRIES} events in a row. Correct the settings of the process.")
             self._early.is_on = True
+            more = 1
+        generated, completed = self._generated + more, max(self._completed + more, 1)
         info = self._pythia.infoPython()
-        # Events that the early filter gives up are missing in Pythia's cross-section.
-        before = _MB_TO_PB * self._generated / max(self._completed, 1)
-        return Tally(self._generated, self._weight, info.sigmaGen() * before, info.sigmaErr() * before)
+        # Events that the early filter gives up are missing in Pythia's cross-section, and their number in its error.
+        cross_section = info.sigmaGen() * _MB_TO_PB * generated / completed
+        relative = (info.sigmaErr() / info.sigmaGen()) ** 2 if info.sigmaGen() else 0.0
+        error = cross_section * max(relative - 1 / completed + 1 / max(generated, 1), 1 / max(generated, 1)) ** 0.5
+        return Tally(self._generated, self._weight, self._weight_squared, cross_section, error)
 
     def blocks(self) -> Iterator[GeneratedBlock]:
         """Blocks of events that pass the filter, without end; a block may be empty."""
         while True:
             block = self._batch() if self._enrichment is None else self._enriched(self._enrichment)
             self._weight += float(block.weights.sum())
+            self._weight_squared += float(np.square(block.weights).sum())
             yield block
 
     def _batch(self) -> GeneratedBlock:
@@ -143,7 +160,10 @@ class Generator:
             return block
         followed = self._early.followed()
         self._generated += self._early.num_given_up() + len(followed)
-        return joined([block, *map(self._followed, followed)])
+        whole = joined([block, *map(self._followed, followed)])
+        # In any order, since the last events of a file may be left out.
+        order = self._order.permutation(len(whole.weights))
+        return GeneratedBlock(*_chosen(whole.particles, whole.quarks, order), whole.weights[order])
 
     def _count_completed(self, number: int) -> None:
         self._completed += number

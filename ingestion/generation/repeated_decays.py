@@ -15,7 +15,8 @@ from ingestion.generation.particles import StableParticles
 from ingestion.generation.settings import LeptonFilterSettings
 
 #: Ground states of charm and bottom hadrons, and taus.
-_DECAYING: Final = frozenset({15, 411, 421, 431, 4122, 4132, 4232, 4332, 511, 521, 531, 541, 5122, 5132, 5232, 5332})
+_TAU: Final = 15
+_DECAYING: Final = frozenset({_TAU, 411, 421, 431, 4122, 4132, 4232, 4332, 511, 521, 531, 541, 5122, 5132, 5232, 5332})
 _FIELDS: Final = ("id", "px", "py", "pz", "e", "xProd", "yProd", "zProd")
 
 
@@ -66,6 +67,7 @@ def _versions(pythia: Any, places: list[int], number: int, lepton_filter: Lepton
     stable: list[int] = []
     hard: list[int] = []
     soft: list[int] = []
+    is_hard = False
     has_lepton = least == 0
     for place in places:
         each = event[place]
@@ -73,11 +75,13 @@ def _versions(pythia: Any, places: list[int], number: int, lepton_filter: Lepton
             continue
         code = each.idAbs()
         if code in _DECAYING:
-            (hard if each.pT() > least else soft).append(place)
+            # Pythia decays the taus of one boson together, so both in each version.
+            (hard if each.pT() > least or code == _TAU else soft).append(place)
+            is_hard = is_hard or each.pT() > least
         else:
             stable.append(place)
             has_lepton = has_lepton or (code in LEPTONS and each.pT() > least)
-    if not has_lepton and not hard:
+    if not has_lepton and not is_hard:
         return Versions(None, 0)
     rest: StableParticles | None = None
     kept: StableParticles | None = None

@@ -12,7 +12,7 @@ from ingestion.secrets import HIDDEN, redact
 
 _CREDENTIAL: Final = re.compile(
     # Default of spark.redaction.regex; Spark applies it to names and values of properties and to variables.
-    r"secret|password|token|access[.]?key"
+    r"secret|password|token|access[._]?key"
     # Further names in Hadoop's default of hadoop.security.sensitive-config-keys, and SAS of its Azure connector.
     r"|ssl[.]keystore[.]pass\b|(?:encryption|session)[.]key\b|fs[.]azure[.](?:account[.]key|oauth2|sas)\b"
     r"|fs[.]adl[.]oauth2|fs[.]gs[.](?:encryption|proxy|auth)\b|credential(?![\w.])",

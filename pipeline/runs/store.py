@@ -163,7 +163,7 @@ class StageStore:
             else:
                 own_folders.make(folder)
             if self.stored:
-                self.stored.claim(folder.name, _signed(folder / own_folders.MARKER))
+                self.stored.claim(folder.name, _signed(folder / own_folders.MARKER, self.stored.root))
             if twins := self._unpublished_twins(folder):
                 self.remove(twins, but=[folder])
             self.remove_unfinished(but=[folder, *kept])
@@ -244,8 +244,19 @@ class StageStore:
         return [
             path
             for path in self._versions()
-            if not (path / MANIFEST).exists() and own_folders.is_ours(path) and path.name not in named
+            if not (path / MANIFEST).exists()
+            and own_folders.is_ours(path)
+            and path.name not in named
+            and not (self._is_claim_elsewhere(path) and own_folders.is_empty(path))
         ]
+
+    def _is_claim_elsewhere(self, folder: Path) -> bool:
+        """Whether the run of a version wrote to another place on object storage than the present one.
+
+        The marker is all that says that what lies there is ours; without it nobody could write there again.
+        """
+        _, _, root = _words(folder / own_folders.MARKER).partition(" ")
+        return bool(root) and (self.stored is None or root != str(self.stored.root))
 
     def remove(self, folders: Collection[Path], *, but: Collection[Path] = ()) -> None:
         """Remove versions, and files on object storage that nothing names any more.
@@ -262,9 +273,11 @@ class StageStore:
         if self.stored:
             self.stored.remove(self.unused_files(but=but))
         used = self._used()
-        emptied = [path for path in self.unfinished() if path not in but] if self.stored else []
+        emptied = (
+            [path for path in self.unfinished() if path not in but and self.may_remove(path)] if self.stored else []
+        )
         for folder in {*folders, *emptied}:
-            if used is None or folder.name in {version_of(path) for path in used}:
+            if used is None or folder.name in {version_of(path) for path in used} or self._is_claim_elsewhere(folder):
                 own_folders.empty(folder)
             else:
                 own_folders.remove(folder)
@@ -279,7 +292,7 @@ class StageStore:
         used = self._used(without)
         if self.stored is None or used is None:
             return []
-        ours = [path for path in self._versions() if path not in but and own_folders.is_ours(path)]
+        ours = [path for path in self._versions() if path not in but and self.may_remove(path)]
         claims = {path.name: _words(path / own_folders.MARKER) for path in ours}
         complete = set(self.complete()) - {path.name for path in without}
         return self.stored.unused(claims, used, complete)
@@ -337,9 +350,9 @@ class StageStore:
         return [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
 
 
-def _signed(marker: Path) -> str:
-    """Write random words, which nobody else has, into a marker; returns them."""
-    words = uuid.uuid4().hex
+def _signed(marker: Path, root: Path) -> str:
+    """Write random words, which nobody else has, and the place on object storage into a marker; returns both."""
+    words = f"{uuid.uuid4().hex} {root}"
     with marker.open("w", encoding="utf-8") as file:
         file.write(words)
         file.flush()

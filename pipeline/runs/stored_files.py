@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from ingestion.errors import RefusedFileError
 from ingestion.storage import answers, file_digest, on_system, sizes_below
 from pipeline.errors import StorageInUseError
 from pipeline.runs.outputs import OutputFile
@@ -133,7 +134,7 @@ class StoredFiles:
         Args:
             claims: By version of the run folder, the words in its local marker.
             used: Paths of files that are named, below the folder of the stage.
-            complete: Versions that are complete; the pointers to others are unused.
+            complete: Versions that are complete; the pointers to others, and their markers, are unused.
         """
         objects: defaultdict[str, dict[str, int]] = defaultdict(dict)
         pointers = {}
@@ -149,7 +150,8 @@ class StoredFiles:
             pointer = _pointer(version)
             if version not in complete and pointer in pointers and self._words(pointer) == _publication(version):
                 gone[pointer] = pointers[pointer]
-            if marker in sizes and used.isdisjoint(sizes):
+            # The marker of a complete version stays, even if all its files are those of earlier ones.
+            if version not in complete and marker in sizes and used.isdisjoint(sizes):
                 gone[marker] = sizes[marker]
             if gone and marker in sizes and claims.get(version) and self._words(marker) == claims[version]:
                 found.append(UnusedFiles(version, gone))
@@ -159,16 +161,22 @@ class StoredFiles:
         """Remove objects; the marker comes last, so that the rest after a kill is still ours.
 
         Raises:
+            RefusedFileError: The server leaves some of them.
             IngestionError: The storage cannot be written.
         """
         system, root = on_system(self.root)
-        with answers(self.root, "the storage"):
-            for each in unused:
-                names = [f"{root}/{path}" for path in each.sizes]
-                markers = [name for name in names if name.endswith(f"/{MARKER}")]
-                for some in ([name for name in names if name not in markers], markers):
-                    if some:
-                        system.rm(some)
+        names = [path for each in unused for path in each.sizes]
+        markers = [name for name in names if name.endswith(f"/{MARKER}")]
+        for some in ([name for name in names if name not in markers], markers):
+            if some:
+                with answers(self.root, "the storage"):
+                    system.rm([f"{root}/{name}" for name in some])
+                # s3fs passes over the objects that a server refuses to remove.
+                if left := sorted(set(some) & set(sizes_below(self.root))):
+                    raise RefusedFileError(
+                        f"{self.root / left[0]} cannot be removed: the server refuses it. Give the key the right to "
+                        f"remove objects (s3:DeleteObject), and run the command again."
+                    )
 
     def _words(self, path: str) -> str:
         with answers(self.root, "the storage"):

@@ -101,8 +101,9 @@ def _summed(records: list[dict[str, Any]], name: str) -> dict[str, Any]:
     # Each file has its own estimate; those of more generated events are better.
     before = sum(record["cross_section_pb"] * record["generated"] for record in own) / generated
     error = sum((record["cross_section_error_pb"] * record["generated"]) ** 2 for record in own) ** 0.5 / generated
-    passed = max(sum(record["events"] for record in own), 1)
-    relative = (error / before) ** 2 + (1 - min(efficiency, 1.0)) / passed if before else 0.0
+    # Of the share of events with weights; (1 - efficiency) / number if all weights are 1.
+    squares = sum(record["passed_weight_squared"] for record in own) / (efficiency * generated) ** 2
+    relative = (error / before) ** 2 + max(squares - 1 / generated, 0.0) if before else 0.0
     return {
         "events": sum(record["events"] for record in own),
         "generated": generated,

@@ -99,10 +99,10 @@ def kill_at(number: int) -> None:
     steps = Steps(number)
     commit = store.StageStore.commit
 
-    def counted_commit(self: Any, folder: Path, manifest: dict[str, Any]) -> Any:
+    def counted_commit(self: Any, folder: Path, manifest: dict[str, Any], **chosen: Any) -> Any:
         steps.is_publishing = steps.done == 0
         steps.before(lambda: None)()
-        version = commit(self, folder, manifest)
+        version = commit(self, folder, manifest, **chosen)
         steps.before(lambda: None)()
         steps.is_publishing = False
         assert steps.done in {0, len(STEPS)}, f"publishing has {steps.done} steps now; name them in STEPS"

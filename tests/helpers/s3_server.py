@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import fsspec
 import pytest
@@ -53,7 +54,10 @@ def s3_server() -> Iterator[Server]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    url = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+    # A process has the buckets of all its servers.
+    urlopen(Request(f"{url}/moto-api/reset", method="POST")).close()  # noqa: S310 - our own server
     try:
-        yield Server(f"http://127.0.0.1:{server.get_host_and_port()[1]}")
+        yield Server(url)
     finally:
         server.stop()

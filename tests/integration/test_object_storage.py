@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,9 @@ def runs(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> I
         shutil.copy2(SAMPLES / f"{name}_13TeV_PU20_0.root", folder / "data" / f"{name}_0.root")
     with s3_server() as server, pytest.MonkeyPatch.context() as patch:
         server.lead_here(patch, folder)
+        for name in (name for name in os.environ if name.startswith("AWS_")):
+            # Spark may have been started with another environment.
+            patch.setitem(provider.context().environment, name, os.environ[name])
         yield [
             finished(provider, folder / "disk", folder / "data", ("arrow",)),
             finished(

@@ -44,8 +44,8 @@ def make_small_version(run_dir: Path) -> None:
 def test_a_published_version_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = StageStore.commit
 
-    def interrupted(store: StageStore, folder: Path, manifest: dict[str, Any]) -> Version:
-        commit(store, folder, manifest)
+    def interrupted(store: StageStore, folder: Path, manifest: dict[str, Any], **chosen: Any) -> Version:
+        commit(store, folder, manifest, **chosen)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(StageStore, "commit", interrupted)
@@ -57,7 +57,7 @@ def test_a_published_version_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_unpublished_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(store: StageStore, folder: Path, manifest: dict[str, Any]) -> Version:
+    def interrupted(store: StageStore, folder: Path, manifest: dict[str, Any], **chosen: Any) -> Version:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(StageStore, "commit", interrupted)

@@ -17,13 +17,13 @@ from command_line import SAMPLES
 
 SCRIPT = """
 import os, signal, sys, time
-from pipeline import cli
+from pipeline import cli, command_line
 
 def work(*_):
     # As collections.namedtuple does.
     eval("[os.kill(os.getpid(), signal.SIGINT), time.sleep(5)]")
 
-cli.load_config = work
+command_line.load_config = work
 sys.argv = ["pipeline", "plan"]
 cli.main()
 """

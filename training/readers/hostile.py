@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from features.dataset import FeatureDataset
 from features.schema import readable
+from ingestion.storage import sizes_below
 from training.errors import HostileDatasetError
 from training.readers.sources import read_problem
 
@@ -25,8 +26,9 @@ def refuse_pickled_schema(dataset: FeatureDataset) -> None:
         HostileDatasetError: A `_common_metadata` or `_metadata` file, or a file's own metadata, has petastorm's keys.
         DamagedDatasetError: A file is missing or is no Parquet file.
     """
-    for name in ("_common_metadata", "_metadata"):
-        for path in dataset.data.rglob(name):
+    for name in sizes_below(dataset.data):
+        path = dataset.data / name
+        if path.name in ("_common_metadata", "_metadata"):
             _refuse_keys(path, _schema(dataset, path.parent.name, path))
     with ThreadPoolExecutor() as threads:
         for split in dataset.splits:

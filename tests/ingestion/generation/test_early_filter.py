@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ingestion.generation.generator import GeneratedBlock, Generator, Tally, joined
+from ingestion.generation.generator import GeneratedBlock, Generator, Tally, _pythia, joined
+from ingestion.generation.lepton_filter import passes
+from ingestion.generation.repeated_decays import _particles, decayed_often
 from ingestion.generation.settings import PRESETS, HeavyFlavourSettings, LeptonFilterSettings
 
 pytest.importorskip("pythia8mc", reason="the extra `simulate` is not installed")
@@ -83,3 +85,53 @@ def test_enriched_events_without_a_hard_quark_stand_for_those_given_up() -> None
     assert after.cross_section_pb == pytest.approx(
         before.cross_section_pb, abs=4 * np.hypot(before.cross_section_error_pb, after.cross_section_error_pb)
     )
+
+
+def test_taus_of_one_boson_decay_together() -> None:
+    """Pythia drew the decay of a hard tau anew as soon as the soft tau of the same boson decayed."""
+    lines = ["WeakSingleBoson:ffbar2gmZ = on", "23:onMode = off", "23:onIfAny = 15", "PhaseSpace:mHatMin = 60"]
+    own = [
+        "PartonLevel:MPI = off",
+        "HadronLevel:all = off",
+        "Random:setSeed = on",
+        "Random:seed = 5",
+        "Print:quiet = on",
+    ]
+    pythia = _pythia([*lines, *own], None)
+    settings = LeptonFilterSettings(min_pt=15)
+    often = plain = 0
+    for _ in range(600):
+        pythia.next()
+        taus = sorted(each.pT() for each in pythia.event if each.idAbs() == 15 and each.isFinal())
+        if not (len(taus) == 2 and taus[0] < 15 and taus[1] > 30):
+            continue
+        partons = type(pythia.event)(pythia.event)
+        found = decayed_often(pythia, partons, hadronisations=1, decays=20, lepton_filter=settings)
+        often += found.passed
+        for _ in range(20):
+            pythia.event = partons
+            pythia.forceHadronLevel()
+            final = [place for place in range(1, pythia.event.size()) if pythia.event[place].isFinal()]
+            plain += int(passes(_particles(pythia.event, final), settings)[0])
+    assert plain > 50
+    assert abs(often - plain) < 4 * np.sqrt(often + plain)
+
+
+def test_weighted_events_do_not_come_last() -> None:
+    """The last events of a file may be left out, which took mostly weighted ones."""
+    generator = Generator(
+        list(PRESETS["ttbar"]), energy_tev=13.0, seed=3, lepton_filter=LeptonFilterSettings(thinning=2)
+    )
+    (places,) = np.nonzero(next(block for block in generator.blocks() if set(block.weights) > {1.0}).weights != 1)
+    block = next(block for block in generator.blocks() if set(block.weights) > {1.0})
+    assert places.min() < len(block.weights) - len(places)
+
+
+def test_the_cross_section_does_not_depend_on_when_it_is_asked_for() -> None:
+    """It was that of the last event that was not given up, times all events given up since."""
+    generator = Generator(TO_TAUS, energy_tev=13.0, seed=6, lepton_filter=LeptonFilterSettings(thinning=1000))
+    next(generator.blocks())
+    tally = generator.tally()
+    assert tally.generated == generator.num_generated
+    assert 1.2e4 < tally.cross_section_pb < 2.4e4
+    assert 0 < tally.cross_section_error_pb < 0.5 * tally.cross_section_pb

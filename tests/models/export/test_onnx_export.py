@@ -96,7 +96,9 @@ def test_padding_changes_nothing(tmp_path: Path, name: ModelName, garbage: float
 
 @with_particles
 def test_no_particles_count_as_one_average_particle(tmp_path: Path, name: ModelName) -> None:
-    session, events = exported(name, tmp_path / "model.onnx"), random_events([0], dtype=torch.float32)
+    # In the frame of the lepton an average particle would be turned.
+    session = exported(name, tmp_path / "model.onnx", frame="detector")
+    events = random_events([0], dtype=torch.float32)
     average = torch.tensor(SCALERS["particles"].mean).view(1, 1, 19)
     one = events | {"particles": average, "num_particles": torch.tensor([1])}
     np.testing.assert_allclose(output(session, events), output(session, one), rtol=0, atol=1e-6)

@@ -124,7 +124,7 @@ def named(config: Path) -> set[str]:
         kernels = version.manifest["counters"].get("kernel_outputs", [])
         files += [f"{storage}/features/kernels/{e['lies_in']}/{Path(e['name']).stem}.arrow" for e in kernels]
         inside = {path.removeprefix(f"{storage}/") for path in files}
-        makers = {path.split("/")[2 if "/kernels/" in path else 1] for path in inside}
+        makers = {path.split("/")[2 if "/kernels/" in path else 1] for path in inside} | {version.name}
         found |= inside | {f"{stage}/{name}/made-by-hep-pipeline" for name in makers}
         found.add(f"{stage}/{version.name[:4]}.json")
     return found
@@ -211,8 +211,50 @@ def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: S
     assert site.objects() == named(remote) | {"ingest/notes.txt"}
     assert sorted(path.name for path in (site.folder / "remote" / "ingest").glob("0*")) == sorted(
         {path.split("/")[1] for path in site.objects() if path.startswith("ingest/0") and "/" in path[7:]}
-        | {current(remote, "ingest").name}
     )
+    # A version that took everything over keeps its marker, so the nights after it go on.
+    assert current(remote, "ingest").name not in {each.lies_in[-13:] for each in current(remote, "ingest").files}
+    site.arrive("qcd_3")
+    run_here(remote, *STAGES)
+    clean(folder_of(remote), 1)
+    run_here(remote, *STAGES, force=True)
+    clean(folder_of(remote), 1)
+    assert site.objects() == named(remote) | {"ingest/notes.txt"}
+
+
+def test_objects_that_a_server_keeps_end_the_removal(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = site.config("remote", site.storage)
+    run_here(remote, "ingest")
+    run_here(remote, "ingest", force=True)
+    before = site.objects()
+
+    async def refused(*_: object, **__: object) -> list[str]:
+        # s3fs does not read the answer, which has "AccessDenied" for each object.
+        return []
+
+    monkeypatch.setattr("s3fs.S3FileSystem._bulk_delete", refused)
+    with pytest.raises(RefusedFileError, match=r"cannot be removed.*s3:DeleteObject"):
+        clean(folder_of(remote), 1)
+    monkeypatch.undo()
+    assert site.objects() == before
+    clean(folder_of(remote), 1)
+    run_here(remote, *STAGES, force=True)
+    clean(folder_of(remote), 1)
+    assert site.objects() == named(remote)
+
+
+def test_clean_in_a_linked_stage_folder_removes_nothing(site: Site) -> None:
+    remote = site.config("remote", site.storage)
+    run_here(remote, "ingest")
+    store = folder_of(remote).store("ingest")
+    under_way = store.next_folder("0" * 64)
+    store.begin(under_way)
+    (site.folder / "other").mkdir()
+    (site.folder / "other" / "ingest").symlink_to(store.folder)
+    before = site.objects()
+    clean(folder_of(site.config("other", site.storage)), 1)
+    assert under_way.is_dir()
+    assert site.objects() == before
 
 
 def test_lost_and_changed_objects_are_seen(site: Site) -> None:
@@ -363,9 +405,30 @@ def test_storage_is_moved_by_the_next_version(site: Site) -> None:
         assert contents(config) == expected
 
 
+def test_a_storage_can_be_used_again_after_another(site: Site) -> None:
+    """`clean` with another storage, or none, kept no word of what the first storage holds."""
+    config = site.config("remote", site.storage)
+    run_here(config, *STAGES)
+    for storage in (None, f"{site.storage}-2", site.storage):
+        site.config("remote", storage)
+        run_here(config, *STAGES, force=True)
+        clean(folder_of(config), 1)
+        assert clean(folder_of(config), 1) == []
+    assert site.objects() == named(config)
+
+
 @pytest.mark.parametrize(
     "storage",
-    ["s3://bucket", "s3://key:hush@bucket/x", "/data/x", "gs://bucket/x", "s3://bucket/a*", "s3://bucket/../x"],
+    [
+        "s3://bucket",
+        "s3://key:hush@bucket/x",
+        "/data/x",
+        "gs://bucket/x",
+        "s3://bucket/a*",
+        "s3://bucket/../x",
+        "s3://bucket/x/..",
+        "s3://bucket/x/./",
+    ],
 )
 def test_other_addresses_than_a_prefix_of_a_bucket_are_refused(site: Site, storage: str) -> None:
     with pytest.raises(ConfigError, match=r"storage: .*write s3://bucket/prefix") as raised:
