@@ -212,7 +212,7 @@ def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: S
     assert sorted(path.name for path in (site.folder / "remote" / "ingest").glob("0*")) == sorted(
         {path.split("/")[1] for path in site.objects() if path.startswith("ingest/0") and "/" in path[7:]}
     )
-    # A version that took everything over keeps its marker, so the nights after it go on.
+    # A version that took everything over keeps its marker, so later nights find their way.
     assert current(remote, "ingest").name not in {each.lies_in[-13:] for each in current(remote, "ingest").files}
     site.arrive("qcd_3")
     run_here(remote, *STAGES)
@@ -222,7 +222,7 @@ def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: S
     assert site.objects() == named(remote) | {"ingest/notes.txt"}
 
 
-def test_objects_that_a_server_keeps_end_the_removal(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_that_a_server_keeps_end_the_removal(site: Site) -> None:
     remote = site.config("remote", site.storage)
     run_here(remote, "ingest")
     run_here(remote, "ingest", force=True)
@@ -232,10 +232,10 @@ def test_objects_that_a_server_keeps_end_the_removal(site: Site, monkeypatch: py
         # s3fs does not read the answer, which has "AccessDenied" for each object.
         return []
 
-    monkeypatch.setattr("s3fs.S3FileSystem._bulk_delete", refused)
-    with pytest.raises(RefusedFileError, match=r"cannot be removed.*s3:DeleteObject"):
-        clean(folder_of(remote), 1)
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("s3fs.S3FileSystem._bulk_delete", refused)
+        with pytest.raises(RefusedFileError, match=r"cannot be removed.*s3:DeleteObject"):
+            clean(folder_of(remote), 1)
     assert site.objects() == before
     clean(folder_of(remote), 1)
     run_here(remote, *STAGES, force=True)
