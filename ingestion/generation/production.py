@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ingestion.generation.delphes_file import content_of, first_events, joined_collections, write_delphes
 from ingestion.generation.detector import simulate
 from ingestion.generation.errors import GenerationError
-from ingestion.generation.generator import LAST_SEED, GeneratedBlock, Generator, joined
+from ingestion.generation.generator import LAST_SEED, GeneratedBlock, Generator, Tally, joined
 from ingestion.generation.particles import StableParticles
 from ingestion.generation.pile_up import MINIMUM_BIAS
 from ingestion.generation.settings import ProcessSettings, SimulateSettings
@@ -104,6 +104,8 @@ def finished(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
     try:
         record: dict[str, Any] = json.loads(record_of(path).read_text(encoding="utf-8"))
         is_complete = path.stat().st_size == record["bytes"] and record["events"] == file.events
+        # Another generator made a file whose record lacks a number; it is made again.
+        is_complete = is_complete and record.keys() >= set(Tally._fields)
     except (OSError, ValueError, KeyError):
         return None
     return record if is_complete else None

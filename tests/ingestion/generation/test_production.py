@@ -24,7 +24,7 @@ from ingestion.generation import errors, production
 from ingestion.generation.delphes_file import write_delphes
 from ingestion.generation.detector import Collection
 from ingestion.generation.errors import GenerationError, refuse_missing_packages
-from ingestion.generation.generator import GeneratedBlock, HeavyQuarks
+from ingestion.generation.generator import GeneratedBlock, HeavyQuarks, Tally
 from ingestion.generation.particles import StableParticles
 from ingestion.generation.production import events_made, files_of, make_file, make_pool_part, pool_of, record_of
 from ingestion.generation.settings import HeavyFlavourSettings, PileUpSettings, ProcessSettings, SimulateSettings
@@ -250,3 +250,17 @@ class TestWithTheGenerator:
         process = ProcessSettings(name="ttbar", pythia=["Top:gg2tbar = on"])
         with pytest.raises(GenerationError, match="does not know the setting 'Top:gg2tbar = on'"):
             make_all(small(processes=[process], pile_up=PileUpSettings(mean=0)), tmp_path)
+
+
+def test_a_file_of_an_earlier_generator_is_made_again(tmp_path: Path) -> None:
+    """Its record lacked a number, and the sums over all files ended with a bare KeyError."""
+    (file, *_) = files_of(small())
+    path = tmp_path / file.name
+    path.parent.mkdir()
+    path.write_bytes(b"root")
+    record = {"bytes": 4, "events": file.events, **Tally(9, 3.0, 3.0, 1.0, 0.1)._asdict()}
+    record_of(path).write_text(json.dumps(record))
+    assert production.finished(tmp_path, file) == record
+    del record["passed_weight_squared"]
+    record_of(path).write_text(json.dumps(record))
+    assert production.finished(tmp_path, file) is None
