@@ -9,7 +9,7 @@ import tempfile
 import threading
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -161,15 +161,19 @@ def _start(settings: SparkSettings) -> SparkContext:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
     }
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYSPARK_PYTHON"] = settings.executor_python or sys.executable
+    environment: dict[str, str | None] = {
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": settings.executor_python or sys.executable,
+    }
     if settings.master.startswith("local"):
         # Another Spark in SPARK_HOME, a host name without an address, and arguments for another application must have
         # no effect here.
-        os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        environment |= {
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_SUBMIT_ARGS": None,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+        }
         properties |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     for key, value in settings.conf.items():
         properties[key] = value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -182,13 +186,33 @@ def _start(settings: SparkSettings) -> SparkContext:
         return SparkContext.getOrCreate(conf)
 
     try:
-        context = _away_from_main_thread(start)
+        with _environment(environment):
+            context = _away_from_main_thread(start)
     except Exception as cause:
         raise MachineError(
             f"Spark does not start on {settings.master} ({type(cause).__name__}: {str(cause).strip()[:500]}). "
             f"Run `python -m pipeline doctor`."
         ) from cause
     return context
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """Change environment variables for a while: a Spark on a cluster must not have what one on this machine needs."""
+    before = {name: os.environ.get(name) for name in changes}
+
+    def write(values: Mapping[str, str | None]) -> None:
+        for name, value in values.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    write(changes)
+    try:
+        yield
+    finally:
+        write(before)
 
 
 def _start_jvm(conf: SparkConf) -> JavaGateway:

@@ -1,4 +1,4 @@
-"""What of Spark can be tried without starting it."""
+"""Starting Spark."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from pipeline.machine.spark_session import _cause, pass_on, zip_code
 
@@ -56,3 +57,11 @@ def test_what_the_jvm_says_is_passed_on_without_its_incubator() -> None:
     os.close(told)
     with os.fdopen(said, "rb") as file:
         assert file.read() == b"first\nWARNING: other\nno end of line"
+
+
+@pytest.mark.spark
+def test_a_local_spark_leaves_the_environment_as_it_was(spark: SparkContext) -> None:
+    # SPARK_LOCAL_IP stayed at 127.0.0.1, and executors of a later cluster looked for the driver on their own hosts.
+    assert spark.master.startswith("local")
+    assert "SPARK_LOCAL_IP" not in os.environ
+    assert "PYSPARK_PYTHON" not in os.environ
