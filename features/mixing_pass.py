@@ -6,12 +6,14 @@ from task to task.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -63,7 +65,8 @@ class TaskWritten(NamedTuple):
 class PickedRows(NamedTuple):
     """Some rows of one table, and their places among all rows that are gathered."""
 
-    table: pa.Table
+    read: Callable[[], pa.Table]
+    """Maps the table from its file."""
     rows: NDArray[np.int64]
     """(num_rows,) in ascending order."""
     places: NDArray[np.int64]
@@ -87,7 +90,7 @@ def write_groups(
         scratch: A local folder for copies of files on object storage.
     """
     wanted = np.concatenate([each.events for each in groups])
-    rows = gathered(_picked(files, wanted, scratch), len(wanted))
+    rows = gathered(list(_picked(files, wanted, scratch)), len(wanted))
     written: list[GroupWritten] = []
     histograms: Histograms = {}
     first = 0
@@ -105,29 +108,34 @@ def _picked(files: Sequence[KernelFile], wanted: NDArray[np.int64], scratch: Pat
     bounds = np.searchsorted(wanted[order], [each.first_event for each in files[1:]])
     for file, places in zip(files, np.split(order, bounds), strict=True):
         if places.size:
-            table = read_unmixed(local_copy(place(file.path), scratch), factor=file.factor)
-            yield PickedRows(table, wanted[places] - file.first_event, places)
+            read = partial(read_unmixed, local_copy(place(file.path), scratch), factor=file.factor)
+            yield PickedRows(read, wanted[places] - file.first_event, places)
 
 
-def gathered(picked: Iterable[PickedRows], num_rows: int) -> pa.Table:
-    """Rows of tables in the schema `unmixed_schema()` in their places, with the particles as columns of lists."""
-    taken, runs, everywhere = [], [], [np.zeros(0, dtype=np.int64)]
+def gathered(picked: Sequence[PickedRows], num_rows: int) -> pa.Table:
+    """Rows of tables in the schema `unmixed_schema()` in their places, with the particles as columns of lists.
+
+    Mapped files count as memory of the task, so each is read twice, for the lengths and for the particles, and none is
+    kept.
+    """
+    taken = []
     lengths = np.zeros(num_rows, dtype=np.int64)
-    for table, rows, places in picked:
-        taken.append(table.drop_columns(["core"]).take(rows))
-        everywhere.append(places)
-        first = 0
-        for chunk in table["core"].chunks:
-            inside = slice(*np.searchsorted(rows, [first, first + len(chunk)]))
-            starts, here = chunk.offsets.to_numpy() // NUM_CORE, rows[inside] - first
-            lengths[places[inside]] = starts[here + 1] - starts[here]
-            runs.append((chunk.values.to_numpy().reshape(-1, NUM_CORE), starts[here], places[inside]))
-            first += len(chunk)
+    for each in picked:
+        table = each.read()
+        taken.append(table.drop_columns(["core"]).take(each.rows))
+        lengths[each.places] = pc.list_value_length(table["core"]).to_numpy()[each.rows] // NUM_CORE
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     columns = np.empty((NUM_CORE, offsets[-1]), dtype=np.float32)
-    for source, starts, places in runs:
-        copy_runs(source, starts, lengths[places], columns, offsets[places])
-    found = pa.concat_tables(taken).take(np.argsort(np.concatenate(everywhere)))
+    for each in picked:
+        first = 0
+        for chunk in each.read()["core"].chunks:
+            inside = slice(*np.searchsorted(each.rows, [first, first + len(chunk)]))
+            source, places = chunk.values.to_numpy().reshape(-1, NUM_CORE), each.places[inside]
+            starts = chunk.offsets.to_numpy()[each.rows[inside] - first] // NUM_CORE
+            copy_runs(source, starts, lengths[places], columns, offsets[places])
+            first += len(chunk)
+    everywhere = np.concatenate([np.zeros(0, dtype=np.int64), *(each.places for each in picked)])
+    found = pa.concat_tables(taken).take(np.argsort(everywhere))
     for name, column in list_columns(offsets, of_columns(columns)).items():
         found = found.append_column(name, column)
     return found.append_column("num_particles", pa.array(lengths))

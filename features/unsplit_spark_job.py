@@ -80,6 +80,8 @@ def _write(place: int, rows: pa.Table, classes: list[str], out_dir: Path) -> lis
         # Parts hold a few thousand events, so the file numbers of two parts never collide.
         number = place * 1000 + first // _ROWS
         some = np.arange(first, min(first + _ROWS, rows.num_rows))
-        write_group(_SPLIT, number, gathered([PickedRows(rows, some, some - first)], len(some)), classes, out_dir)
+        write_group(
+            _SPLIT, number, gathered([PickedRows(lambda: rows, some, some - first)], len(some)), classes, out_dir
+        )
         names.append(group_file(_SPLIT, number))
     return names

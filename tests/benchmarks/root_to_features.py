@@ -89,7 +89,7 @@ def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -
             batches.append(unmixed_rows(events, build_features(events, features)))
         rows = pa.Table.from_batches(batches)
         every = np.arange(rows.num_rows)
-        write_group(0, number, gathered([PickedRows(rows, every, every)], rows.num_rows), CLASSES, folder)
+        write_group(0, number, gathered([PickedRows(lambda r=rows: r, every, every)], rows.num_rows), CLASSES, folder)
 
 
 def both_stages(provider: SparkProvider, infos: list[FileInfo], settings: IngestSettings, folder: Path) -> None:

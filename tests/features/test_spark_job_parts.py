@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -151,7 +152,7 @@ def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
     made = events_table(events(100))
     output = kernels_of(_written(made, tmp_path / "a.parquet"), FeatureSettings(), _folder(tmp_path / "unmixed"))
     every = np.arange(100)
-    table = gathered([PickedRows(read_unmixed(output.path(tmp_path)), every, every)], 100)
+    table = gathered([PickedRows(partial(read_unmixed, output.path(tmp_path)), every, every)], 100)
     for index, split in enumerate(SPLITS):
         (tmp_path / split).mkdir()
         written, _ = write_group(index, 0, table, CLASSES, tmp_path)
