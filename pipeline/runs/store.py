@@ -258,7 +258,13 @@ class StageStore:
         _, _, root = _words(folder / own_folders.MARKER).partition(" ")
         return bool(root) and (self.stored is None or root != str(self.stored.root))
 
-    def remove(self, folders: Collection[Path], *, but: Collection[Path] = ()) -> None:
+    def remove(
+        self,
+        folders: Collection[Path],
+        *,
+        but: Collection[Path] = (),
+        on_removed: Callable[[Path], None] = lambda _: None,
+    ) -> None:
         """Remove versions, and files on object storage that nothing names any more.
 
         A folder stays, empty, while other versions use files that its run wrote to object storage.
@@ -266,6 +272,7 @@ class StageStore:
         Args:
             folders: Version folders of ours.
             but: Further folders whose files on object storage stay.
+            on_removed: Called after each folder is removed or emptied.
         """
         for folder in filter(own_folders.is_ours, folders):
             # First the manifest: after a kill, the rest is an unfinished version, which nobody reads.
@@ -273,14 +280,14 @@ class StageStore:
         if self.stored:
             self.stored.remove(self.unused_files(but=but))
         used = self._used()
-        emptied = (
-            [path for path in self.unfinished() if path not in but and self.may_remove(path)] if self.stored else []
-        )
-        for folder in {*folders, *emptied}:
+        left = self.unfinished() if self.stored else []
+        emptied = [path for path in left if path not in but and self.may_remove(path)]
+        for folder in dict.fromkeys([*folders, *emptied]):
             if used is None or folder.name in {version_of(path) for path in used} or self._is_claim_elsewhere(folder):
                 own_folders.empty(folder)
             else:
                 own_folders.remove(folder)
+            on_removed(folder)
 
     def unused_files(self, without: Collection[Path] = (), *, but: Collection[Path] = ()) -> list[UnusedFiles]:
         """Files on object storage that no complete version names.
