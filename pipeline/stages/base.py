@@ -134,6 +134,9 @@ class Stage(ABC):
     needs: ClassVar[tuple[Need, ...]] = ()
     """Needs that `doctor` checks before the stage starts."""
 
+    wanted_by: ClassVar[str] = ""
+    """The config key that asks for it, if `run` does not always include it."""
+
     def is_wanted(self, config: Config) -> bool:  # noqa: ARG002
         """Whether `run` includes it."""
         return True

@@ -32,6 +32,7 @@ class GridSearch(Stage):
     name: ClassVar[str] = "gridsearch"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"features": ("dataset.json", "scaler.json", "train/*")}
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
+    wanted_by: ClassVar[str] = "model.hlf.from_gridsearch"
 
     def is_wanted(self, config: Config) -> bool:
         """Whether a network takes its settings from the search; the command `gridsearch` runs it in any case."""

@@ -217,7 +217,8 @@ def test_run_stops_after_the_stage_that_is_named(tmp_path: Path, monkeypatch: py
     config = ["--config", small_config(tmp_path, SAMPLES)]
     assert invoke("run", "--until", "features", "--force", *config).exit_code == Exit.OK
     assert found == [(["ingest", "features"], True)]
-    for name, words in (("gridsearch", "`run` includes no such stage"), ("trian", "Did you mean 'train'?")):
+    why = "`run` includes no such stage under this config. model.hlf.from_gridsearch does not ask for it."
+    for name, words in (("gridsearch", why), ("trian", "Did you mean 'train'?")):
         done = invoke("run", "--until", name, *config)
         assert done.exit_code == Exit.USAGE
         assert words in done.stderr
