@@ -38,6 +38,16 @@ def purity(each: Mapping[str, float] | None) -> str:
     return "not defined" if each is None else _with_interval(each, 100, " %")
 
 
+def estimate(each: Mapping[str, float]) -> str:
+    """A number with its error."""
+    return f"{each['value']:.3f} ± {each['error']:.3f}"
+
+
+def spread(over: Mapping[str, float]) -> str:
+    """Mean and spread of a number over several trainings."""
+    return f"{over['mean']:.3f} ± {over['spread']:.3f}"
+
+
 def tight(words: str) -> str:
     """Words in which a number, its unit and its interval stay together, as far as the line allows."""
     return words.replace(" %", f"{_TIGHT}%").replace(" −", f"{_TIGHT}−")  # noqa: RUF001 - a minus

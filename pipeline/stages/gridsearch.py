@@ -38,10 +38,6 @@ class GridSearch(Stage):
         """Whether a network takes its settings from the search; the command `gridsearch` runs it in any case."""
         return config.model.searched
 
-    def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
-        """None besides those of its trainings."""
-        return {}
-
     def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
         """The search, and the network that it searches."""
         return (f"pipeline.stages.{self.name}", "models.networks.hlf")

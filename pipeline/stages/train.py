@@ -44,10 +44,6 @@ class Train(Stage):
         """The features, and the grid search if a network takes its settings from there."""
         return ("features", "gridsearch") if config.model.searched else ("features",)
 
-    def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
-        """None besides those of its networks."""
-        return {}
-
     def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
         """None besides those of its networks."""
         return ()
