@@ -87,9 +87,9 @@ class Asked(NamedTuple):
 def version(asked: bool) -> None:
     """Print the version and exit, if asked."""
     if asked:
-        from pipeline.runs.provenance import code_version, release
+        from pipeline.runs.provenance import code_version, installed_version
 
-        say(f"hep-pipeline {release()}, {code_version()}")
+        say(f"hep-pipeline {installed_version('hep-pipeline') or '(not installed)'}, {code_version()}")
         raise typer.Exit
 
 

@@ -59,10 +59,10 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
 def _clean(run_folder: RunFolder, store: StageStore, folders: list[Path], *, dry_run: bool) -> list[Removable]:
     """Remove version folders of a store, and what they alone use on object storage; each is logged once it is gone."""
     versions = {folder: Removable(folder, _freed(folder)) for folder in folders}
-    stored = [
-        Removable(store.stored.root / each.version, sum(each.sizes.values()))
-        for each in (store.unused_files(without=folders) if store.stored else ())
-    ]
+    stored = []
+    if store.stored:
+        unused, root = store.unused_files(without=folders), store.stored.root
+        stored = [Removable(root / each.version, sum(each.sizes.values())) for each in unused]
 
     def log(folder: Path) -> None:
         if folder in versions:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from ruamel.yaml.error import YAMLError
 
 from pipeline.configuration.credentials import Property, shown
@@ -133,13 +134,11 @@ def _find(path: str, model: type[BaseModel]) -> tuple[Keys, Any]:
 def _tag_of(model: type[BaseModel], keys: Keys) -> str | None:
     """The key that names the kind of a section, if it has several kinds."""
     section: type[BaseModel] | None = model
-    for key in keys[:-1]:
-        field = section.model_fields.get(str(key))
-        section = None if field is None else section_of(field.annotation)
-        if section is None:
-            return None
-    field = section.model_fields.get(str(keys[-1]))
-    return field.discriminator if field is not None and isinstance(field.discriminator, str) else None
+    field: FieldInfo | None = None
+    for key in keys:
+        field = section.model_fields.get(str(key)) if section else None
+        section = section_of(field.annotation) if field else None
+    return field.discriminator if field and isinstance(field.discriminator, str) else None
 
 
 def _default(model: type[BaseModel], keys: Keys) -> Any:

@@ -64,9 +64,10 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
     plain = (summary.estimate, summary.powers, summary.shift, summary.spread, summary.tight)
     environment.filters |= {each.__name__: each for each in plain}
-    environment.filters["share"] = lambda each: summary.tight(_share(each))
+    environment.filters["share"] = lambda each: summary.tight(
+        summary.share(each._asdict() if isinstance(each, Efficiency) else each)
+    )
     environment.filters["rate"] = lambda each: summary.tight(summary.rate(each))
-    environment.filters["purity"] = lambda each: summary.tight(summary.purity(each))
     environment.filters["thousands"] = "{:,}".format
     environment.filters["microseconds"] = lambda each: f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
     return environment.get_template("report.html").render(
@@ -213,13 +214,6 @@ def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     shown = {key: value for key, value in content(versions, report).items() if key != "config_yaml"}
     shown["cutflow"] = as_json(shown["cutflow"])
     return json.dumps(shown, indent=1)
-
-
-def _share(each: Mapping[str, float] | Efficiency | None) -> str:
-    """A share of the evaluation or of the cutflow, in per cent."""
-    if each is None:
-        return "not defined"
-    return summary.share(each._asdict() if isinstance(each, Efficiency) else each)
 
 
 def _curves(versions: Mapping[str, Version]) -> Any:
