@@ -159,7 +159,9 @@ def compare(
 ) -> None:
     """Study optimisers on the same events: claims of a source, tables, figures."""
     from pipeline.commands.compare import compare, list_studies, read_study
+    from pipeline.configuration.local_folder import chosen_folder
 
+    publish = chosen_folder(publish, "--publish") if publish else None
     if claims is not None:
         from pipeline.commands.claims import write_claims
 

@@ -211,6 +211,18 @@ def test_a_dry_run_says_what_plan_says_up_to_a_stage(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("words", [("compare",), ("compare", "--claims", "docs/studies")])
+def test_publishing_to_a_url_made_a_folder_named_like_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    config = small_config(tmp_path, SAMPLES)
+    monkeypatch.chdir(tmp_path)
+    done = invoke(*words, "--publish", "s3://bucket/pages", "--config", config)
+    assert done.exit_code == Exit.USAGE
+    assert "--publish: 's3:/bucket/pages' is a URL" in done.stderr
+    assert not (tmp_path / "s3:").exists()
+
+
 def test_run_stops_after_the_stage_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
     monkeypatch.setattr("pipeline.runner.Runner.run", lambda _, names, force: found.append((list(names), force)))
