@@ -26,7 +26,7 @@ from models.networks.registry import ModelName, NetworksSettings
 from pipeline.configuration.credentials import variables_with_credentials
 from pipeline.configuration.local_folder import local_folder
 from pipeline.configuration.mistakes import explain
-from pipeline.configuration.overrides import Keys, Override, put, read_override, value_at
+from pipeline.configuration.overrides import Keys, Override, put, read_override
 from pipeline.configuration.relative_paths import count_from_folder
 from pipeline.configuration.sections import advice
 from pipeline.configuration.shell_sections import (
@@ -303,10 +303,13 @@ class LoadedConfig(NamedTuple):
 
 def _gives(content: Any, keys: Keys) -> bool:
     """Whether a content has a value; the name alone stands for a section with this `name`."""
-    try:
-        value_at(content, keys)
-    except KeyError:
-        return keys[-1] == "name" and _gives(content, keys[:-1]) and isinstance(value_at(content, keys[:-1]), str)
+    for place, key in enumerate(keys):
+        if isinstance(content, str) and keys[place:] == ("name",):
+            return True
+        items = dict(enumerate(content)) if isinstance(content, list) else content
+        if not (isinstance(items, dict) and key in items):
+            return False
+        content = items[key]
     return True
 
 

@@ -148,17 +148,3 @@ def _default(model: type[BaseModel], keys: Keys) -> Any:
     for key in keys[1:]:
         found = getattr(found, str(key), None) if isinstance(found, BaseModel) else None
     return found
-
-
-def value_at(content: Any, keys: Keys) -> Any:
-    """The value of nested mappings and lists at a sequence of keys.
-
-    Raises:
-        KeyError: There is no such value.
-    """
-    for key in keys:
-        items = dict(enumerate(content)) if isinstance(content, list) else content
-        if not (isinstance(items, dict) and key in items):
-            raise KeyError(keys)
-        content = items[key]
-    return content

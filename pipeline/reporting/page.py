@@ -70,8 +70,10 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     environment.filters["rate"] = lambda each: summary.tight(summary.rate(each))
     environment.filters["thousands"] = "{:,}".format
     environment.filters["microseconds"] = lambda each: f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
+    # By background and model, for the script of the page.
+    curves = json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
     return environment.get_template("report.html").render(
-        **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS), curves=_curves(versions)
+        **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS), curves=curves
     )
 
 
@@ -214,11 +216,6 @@ def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     shown = {key: value for key, value in content(versions, report).items() if key != "config_yaml"}
     shown["cutflow"] = as_json(shown["cutflow"])
     return json.dumps(shown, indent=1)
-
-
-def _curves(versions: Mapping[str, Version]) -> Any:
-    """Curves by background and model, for the script of the page."""
-    return json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
 
 
 def _inline(path: Path) -> str:

@@ -156,7 +156,7 @@ class StageStore:
             IngestionError: The storage cannot be written.
         """
         if self.stored:
-            self.stored.refuse_others(self._names())
+            self.stored.refuse_others({path.name for path in self._named_like_versions()})
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             kept = [path for path in self.unfinished() if can_continue(path)]
@@ -347,9 +347,6 @@ class StageStore:
             and "withdrawn" not in (self.manifest_of(path.name) or {})
             and self.may_remove(path)
         ]
-
-    def _names(self) -> set[str]:
-        return {path.name for path in self._named_like_versions()}
 
     def _versions(self) -> list[Path]:
         return [path for path in self._named_like_versions() if path.is_dir()]
