@@ -80,8 +80,8 @@ class Asked(NamedTuple):
 
     def typed(self, *words: str) -> str:
         """The command line, without secrets."""
-        changes = (f"--set {shlex.quote(each)}" for each in shown_command(self.overrides))
-        return " ".join(["python -m pipeline", *words, "--config", self.config, *changes])
+        changes = [word for each in shown_command(self.overrides) for word in ("--set", each)]
+        return shlex.join(["python", "-m", "pipeline", *words, "--config", self.config, *changes])
 
 
 def version(asked: bool) -> None:

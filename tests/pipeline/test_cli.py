@@ -135,6 +135,9 @@ def test_what_was_asked_is_quoted_for_a_shell_and_without_secrets() -> None:
         "python -m pipeline compare thesis --config my.yaml --set 'report.title=Two words' --set 'spark.conf=***' "
         "--set train.workers=3"
     )
+    # Once only the values of --set were quoted.
+    asked = Asked("my config.yaml", [])
+    assert asked.typed("compare", "a b.yaml") == "python -m pipeline compare 'a b.yaml' --config 'my config.yaml'"
 
 
 def test_a_run_folder_is_made_of_the_config_that_was_asked_for(tmp_path: Path) -> None:
