@@ -32,14 +32,8 @@ def stage_command(name: str, words: str, *, moved: Mapping[str, str] | None = No
     command(work, moved=moved)
 
 
-def optional_stage_command(name: str, words: str, *, if_asked: str) -> None:
-    """Make the command of a stage that only some configs want.
-
-    Args:
-        name: The stage.
-        words: What it does.
-        if_asked: The config key that asks for it.
-    """
+def optional_stage_command(name: str, words: str) -> None:
+    """Make the command of a stage that only some configs want."""
 
     def work(
         asked: Asked,
@@ -49,8 +43,9 @@ def optional_stage_command(name: str, words: str, *, if_asked: str) -> None:
     ) -> None:
         from pipeline.stages.table import STAGE_OF
 
-        if if_wanted and not STAGE_OF[name].is_wanted(asked.run_folder().config):
-            say(f"{name}: not wanted ({if_asked} does not ask for it)")
+        stage = STAGE_OF[name]
+        if if_wanted and not stage.is_wanted(asked.run_folder().config):
+            say(f"{name}: not wanted ({stage.wanted_by} does not ask for it)")
             _end(did=False, exit_code=exit_code)
         else:
             _run(asked, name, force=force, exit_code=exit_code)
@@ -99,19 +94,11 @@ def run(
 
 
 optional_stage_command(
-    "simulate",
-    "Make events: generator, pile-up and a fast detector to ROOT files (Spark; extra `simulate`).",
-    if_asked="simulate.processes",
+    "simulate", "Make events: generator, pile-up and a fast detector to ROOT files (Spark; extra `simulate`)."
 )
 stage_command("ingest", "ROOT files to events Parquet (Spark and uproot).")
 stage_command("features", "Events to high- and low-level features, split and mixed (Spark).")
-
-
-optional_stage_command(
-    "gridsearch",
-    "Try perceptrons on high-level features by cross-validation (Spark).",
-    if_asked="model.hlf.from_gridsearch",
-)
+optional_stage_command("gridsearch", "Try perceptrons on high-level features by cross-validation (Spark).")
 
 
 @partial(command, moved={"--compare": "compare"})
@@ -172,7 +159,9 @@ def compare(
 ) -> None:
     """Study optimisers on the same events: claims of a source, tables, figures."""
     from pipeline.commands.compare import compare, list_studies, read_study
+    from pipeline.configuration.local_folder import chosen_folder
 
+    publish = chosen_folder(publish, "--publish") if publish else None
     if claims is not None:
         from pipeline.commands.claims import write_claims
 

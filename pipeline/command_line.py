@@ -80,16 +80,16 @@ class Asked(NamedTuple):
 
     def typed(self, *words: str) -> str:
         """The command line, without secrets."""
-        changes = (f"--set {shlex.quote(each)}" for each in shown_command(self.overrides))
-        return " ".join(["python -m pipeline", *words, "--config", self.config, *changes])
+        changes = [word for each in shown_command(self.overrides) for word in ("--set", each)]
+        return shlex.join(["python", "-m", "pipeline", *words, "--config", self.config, *changes])
 
 
 def version(asked: bool) -> None:
     """Print the version and exit, if asked."""
     if asked:
-        from pipeline.runs.provenance import code_version, release
+        from pipeline.runs.provenance import code_version, installed_version
 
-        say(f"hep-pipeline {release()}, {code_version()}")
+        say(f"hep-pipeline {installed_version('hep-pipeline') or '(not installed)'}, {code_version()}")
         raise typer.Exit
 
 

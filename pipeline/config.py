@@ -15,7 +15,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from ruamel.yaml.error import YAMLError
 
 from features.columns import COLUMNS
 from features.settings import FeatureSettings
@@ -27,7 +26,7 @@ from models.networks.registry import ModelName, NetworksSettings
 from pipeline.configuration.credentials import variables_with_credentials
 from pipeline.configuration.local_folder import local_folder
 from pipeline.configuration.mistakes import explain
-from pipeline.configuration.overrides import Keys, Override, put, read_override, value_at
+from pipeline.configuration.overrides import Keys, Override, put, read_override
 from pipeline.configuration.relative_paths import count_from_folder
 from pipeline.configuration.sections import advice
 from pipeline.configuration.shell_sections import (
@@ -39,7 +38,7 @@ from pipeline.configuration.shell_sections import (
     ShellSection,
     SparkSettings,
 )
-from pipeline.configuration.yaml_text import about_yaml, not_text, read_yaml
+from pipeline.configuration.yaml_text import not_text, read_mapping
 from pipeline.errors import ConfigError, LoadTestError, nearest, short
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from training.gridsearch.settings import GridSearchSettings
@@ -304,10 +303,13 @@ class LoadedConfig(NamedTuple):
 
 def _gives(content: Any, keys: Keys) -> bool:
     """Whether a content has a value; the name alone stands for a section with this `name`."""
-    try:
-        value_at(content, keys)
-    except KeyError:
-        return keys[-1] == "name" and _gives(content, keys[:-1]) and isinstance(value_at(content, keys[:-1]), str)
+    for place, key in enumerate(keys):
+        if isinstance(content, str) and keys[place:] == ("name",):
+            return True
+        items = dict(enumerate(content)) if isinstance(content, list) else content
+        if not (isinstance(items, dict) and key in items):
+            return False
+        content = items[key]
     return True
 
 
@@ -327,7 +329,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
         ConfigError: The file is missing, is no YAML, or has mistakes; the message lists all.
     """
     path = find_config(name)
-    content = _content_of(path)
+    content = read_mapping(path)
     # Before the paths are used.
     _refuse_half_characters(path, content)
     if not is_shipped(path):
@@ -349,18 +351,6 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
             f"and secrets are hidden in manifests. Choose another bucket or prefix."
         )
     return LoadedConfig(config, path, content, given)
-
-
-def _content_of(path: Path) -> dict[str, Any]:
-    try:
-        content = read_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as cause:
-        raise ConfigError(f"{path} cannot be read ({cause}).") from cause
-    except YAMLError as cause:
-        raise ConfigError(f"{path} is no valid YAML: {about_yaml(cause)}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} must hold keys and values, such as `run_dir: runs/mine`.")
-    return content
 
 
 def _refuse_half_characters(path: Path, content: dict[str, Any]) -> None:

@@ -124,7 +124,7 @@ class RunFolder:
                 if name not in made and self.store(name).current() is None:
                     who = command or stage.name
                     raise NoOutputYetError(
-                        f"{who} needs the output of {name}, which is not in {self.config.run_dir} yet. "
+                        f"{who} needs the output of {name}, which is not in {self.config.run_dir.absolute()} yet. "
                         f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all."
                     )
             made.add(stage.name)

@@ -240,8 +240,12 @@ class Runner:
         upstream = dict(context.upstream)
         started = time.monotonic()
         try:
-            store.begin(folder, can_continue=lambda unfinished: not afresh and stage.can_continue(unfinished))
-            self._begin_parts(stage, context, fingerprint)
+            # Afresh, only the work of these settings is thrown away.
+            thrown_away = folder.name[4:] if afresh else "none"
+            store.begin(
+                folder, can_continue=lambda each: stage.can_continue(each) and not each.name.endswith(thrown_away)
+            )
+            self._begin_parts(stage, context, fingerprint, afresh=afresh)
             result = stage.run(context)
             _refuse_failed_checks(stage, result)
             if result.own_inputs is not None:
@@ -268,7 +272,7 @@ class Runner:
         )
         self.console.print(f"  {escape(result.summary)}  [dim]({seconds:.1f} s)[/]", highlight=False)
 
-    def _begin_parts(self, stage: Stage, context: Context, fingerprint: Fingerprint) -> None:
+    def _begin_parts(self, stage: Stage, context: Context, fingerprint: Fingerprint, *, afresh: bool) -> None:
         """Give each part its folder: that of the version in use, that of an interrupted run, or an empty one.
 
         Other unfinished folders that can be continued stay, and are named.
@@ -280,7 +284,7 @@ class Runner:
             if context.current is not None and name in context.taken_over_parts:
                 shutil.copytree(context.current.folder / name, folder, copy_function=os.link)
                 continue
-            for unfinished in self.run_folder.store(stage.name).unfinished():
+            for unfinished in [] if afresh else self.run_folder.store(stage.name).unfinished():
                 if unfinished != context.out_dir and _digest_of_part(unfinished / name) == part.digest:
                     (unfinished / name).rename(folder)
                     break

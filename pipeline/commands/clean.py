@@ -45,29 +45,41 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
         RunFolderError: A version cannot be removed.
     """
     with nullcontext() if dry_run else run_folder.locked():
-        old = _removable(run_folder, keep)
-        found = [Removable(folder, _freed(folder)) for folders in old.values() for folder in folders]
-        stored = [
-            Removable(store.stored.root / each.version, sum(each.sizes.values()))
-            for store, folders in old.items()
-            if store.stored
-            for each in store.unused_files(without=folders)
-        ]
-        kernels = unused_outputs(run_folder.store("features"))
-        outputs = [Removable(each.folder, size_of(each.files)) for each in kernels]
-        if dry_run:
-            return found + stored + outputs
-        for store, folders in old.items():
-            try:
-                store.remove(folders)
-            except OSError as cause:
-                raise RunFolderError(f"{store.folder} cannot be cleaned ({cause}). Fix its permissions.") from cause
-        for unused in kernels:
-            unused.remove()
-        for what, removed in {"version": found, "files on storage": stored, "kernel outputs": outputs}.items():
-            for each in removed:
-                run_folder.log.event(f"{what} removed", folder=str(each.folder), bytes=each.freed_bytes)
-    return found + stored + outputs
+        found: list[Removable] = []
+        for store, folders in _removable(run_folder, keep).items():
+            found += _clean(run_folder, store, folders, dry_run=dry_run)
+        for unused in unused_outputs(run_folder.store("features")):
+            found.append(Removable(unused.folder, size_of(unused.files)))
+            if not dry_run:
+                unused.remove()
+                _log(run_folder, "kernel outputs", found[-1])
+    return found
+
+
+def _clean(run_folder: RunFolder, store: StageStore, folders: list[Path], *, dry_run: bool) -> list[Removable]:
+    """Remove version folders of a store, and what they alone use on object storage; each is logged once it is gone."""
+    versions = {folder: Removable(folder, _freed(folder)) for folder in folders}
+    stored = []
+    if store.stored:
+        unused, root = store.unused_files(without=folders), store.stored.root
+        stored = [Removable(root / each.version, sum(each.sizes.values())) for each in unused]
+
+    def log(folder: Path) -> None:
+        if folder in versions:
+            _log(run_folder, "version", versions[folder])
+
+    if not dry_run:
+        try:
+            store.remove(folders, on_removed=log)
+        except OSError as cause:
+            raise RunFolderError(f"{store.folder} cannot be cleaned ({cause}). Fix its permissions.") from cause
+        _log(run_folder, "files on storage", *stored)
+    return [*versions.values(), *stored]
+
+
+def _log(run_folder: RunFolder, what: str, *removed: Removable) -> None:
+    for each in removed:
+        run_folder.log.event(f"{what} removed", folder=str(each.folder), bytes=each.freed_bytes)
 
 
 def _removable(run_folder: RunFolder, keep: int) -> dict[StageStore, list[Path]]:

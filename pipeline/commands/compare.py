@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
-from ruamel.yaml.error import YAMLError
 
 from features.dataset import FeatureDataset
 from features.schema import SPLITS
 from models.evaluation.style import PlotLabels
 from models.networks.registry import NETWORKS
 from pipeline.configuration.mistakes import explain
-from pipeline.configuration.yaml_text import about_yaml, read_yaml
+from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import ConfigError, RunFolderError, nearest
 from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
@@ -64,7 +63,7 @@ class Study(NamedTuple):
 def shipped() -> dict[str, Path]:
     """The studies that come with the code, by name; tables and figures of a study are further names of it."""
     found = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
-    return found | {name: path for path in found.values() for name in _content(path).get("shows") or {}}
+    return found | {name: path for path in found.values() for name in read_mapping(path).get("shows") or {}}
 
 
 def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> Study:
@@ -84,20 +83,12 @@ def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> S
         raise ConfigError(f"compare {name}: there is no such study.{nearest(name, files)} `compare --list` shows all.")
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
-    content = form_of(_content(path), form, changes or {})
+    content = form_of(read_mapping(path), form, changes or {})
     try:
         return Study(path.stem, form, StudySettings.model_validate(content))
     except ValidationError as cause:
         place = f"{path}{' with the section compare of the config' if changes else ''}"
         raise ConfigError(explain(cause, StudySettings, place=place, of_file=None, overrides=[])) from None
-
-
-def _content(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = read_yaml(path.read_text(encoding="utf-8"))
-    except YAMLError as cause:
-        raise ConfigError(f"{path} is no valid YAML: {about_yaml(cause)}") from None
-    return content
 
 
 def list_studies() -> Grid:

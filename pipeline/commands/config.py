@@ -15,34 +15,28 @@ _WIDTH: Final = 44
 
 def lines(loaded: LoadedConfig) -> Iterator[str]:
     """YAML, with the source of each value in a comment."""
-    yield from _lines(redact_all(loaded.config.model_dump(mode="json")), (), loaded)
-
-
-def _lines(content: Any, keys: Keys, loaded: LoadedConfig) -> Iterator[str]:
-    items = content.items() if isinstance(content, dict) else enumerate(content)
-    for key, value in items:
-        place = (*keys, key)
-        begin = "  " * len(keys) + (f"{key}:" if isinstance(content, dict) else "-")
-        if _has_parts(value):
-            yield begin
-            yield from _lines(value, place, loaded)
-        else:
-            given = f"{begin} {json.dumps(value, ensure_ascii=False)}"
-            yield f"{given:<{_WIDTH}} # {' '.join(loaded.source(place).split())}"
+    for keys, value in _values(_content(loaded), ()):
+        begin = "  " * (len(keys) - 1) + ("-" if isinstance(keys[-1], int) else f"{keys[-1]}:")
+        given = f"{begin} {json.dumps(value, ensure_ascii=False)}"
+        yield begin if _has_parts(value) else f"{given:<{_WIDTH}} # {' '.join(loaded.source(keys).split())}"
 
 
 def as_json(loaded: LoadedConfig) -> dict[str, dict[str, Any]]:
     """Value and source of each dotted key."""
-    values = _values(redact_all(loaded.config.model_dump(mode="json")), ())
+    values = [(keys, value) for keys, value in _values(_content(loaded), ()) if not _has_parts(value)]
     return {".".join(map(str, keys)): {"value": value, "source": loaded.source(keys)} for keys, value in values}
 
 
+def _content(loaded: LoadedConfig) -> Any:
+    return redact_all(loaded.config.model_dump(mode="json"))
+
+
 def _values(content: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:
+    """Keys and values, those of sections before those inside."""
     for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+        yield (*keys, key), value
         if _has_parts(value):
             yield from _values(value, (*keys, key))
-        else:
-            yield (*keys, key), value
 
 
 def _has_parts(value: Any) -> bool:

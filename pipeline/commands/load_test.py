@@ -54,6 +54,9 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
     if config.spark.conf:
         # The file holds no credentials; commands get them by --set.
         content["spark"]["conf"] = {name: each for name, each in config.spark.conf.items() if isinstance(each, str)}
+    # A storage belongs to one run folder, and no events are to be simulated.
+    for key in ("storage", "simulate"):
+        content.pop(key, None)
     content |= {
         # Relative to the config, so that the folder can be moved.
         "run_dir": "run",

@@ -9,6 +9,7 @@ from ingestion.secrets import redact_all
 from pipeline.errors import ConfigError, nearest
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, StagePlan, State
+from pipeline.stages.table import STAGE_OF
 
 
 def plan(run_folder: RunFolder, *, until: str | None = None, force: bool = False) -> list[StagePlan]:
@@ -39,7 +40,9 @@ def names_until(runner: Runner, until: str | None) -> list[str]:
     if until is None:
         return names
     if until not in names:
-        raise ConfigError(f"--until {until}: `run` includes no such stage under this config.{nearest(until, names)}")
+        stage = STAGE_OF.get(until)
+        why = f" {stage.wanted_by} does not ask for it." if stage else nearest(until, names)
+        raise ConfigError(f"--until {until}: `run` includes no such stage under this config.{why}")
     return names[: names.index(until) + 1]
 
 

@@ -18,11 +18,11 @@ from models.prediction import predict
 from pipeline.errors import USER_ERRORS, PromotionError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
-from pipeline.runs.models_on_disk import find_models, refuse_seen_events
+from pipeline.runs.models_on_disk import refuse_seen_events
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version
-from pipeline.runs.trained_models import FoundModel, refuse_other_features
+from pipeline.runs.trained_models import FoundModel, read_trained, refuse_other_classes, refuse_other_features
 from pipeline.stages.evaluate import Evaluate
 from pipeline.terminal.progress import Bar
 from training.threads import use_threads
@@ -84,8 +84,7 @@ def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, for
 def _promote(
     run_folder: RunFolder, network: str, trained: Version, dataset: FeatureDataset, bar: Bar, *, force: bool
 ) -> Verdict:
-    (candidate,) = find_models([f"{network}={trained.folder / network}"], dataset.classes)
-    refuse_other_features([candidate], dataset.definitions)
+    candidate = _read(network, trained.folder / network, dataset)
     _refuse_seen_events(candidate, dataset, force=force)
     registry = Registry(run_folder.config.run_dir, network)
     current = registry.recovered()
@@ -122,14 +121,25 @@ def _decide(found: Estimate, current: Version, num_events: int, needed: float) -
 
 def _compare(candidate: FoundModel, current: Version, dataset: FeatureDataset, bar: Bar) -> Estimate:
     """Improvement of a candidate over the model in use."""
-    (old,) = find_models([f"in-use={current.folder}"], dataset.classes)
-    refuse_other_features([old], dataset.definitions)
+    old = _read("in-use", current.folder, dataset)
     _refuse_seen_events(old, dataset)
     before, after = (
         ScoredEvents.of(predict(each.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add))
         for each in (old, candidate)
     )
     return improvement(before, after)
+
+
+def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
+    """A model for the classes and features of a dataset.
+
+    Raises:
+        ModelError: It cannot be read, or is for others.
+    """
+    found = read_trained(name, folder)
+    refuse_other_classes(found, dataset.classes)
+    refuse_other_features([found], dataset.definitions)
+    return found
 
 
 def _refuse_seen_events(model: FoundModel, dataset: FeatureDataset, *, force: bool = False) -> None:

@@ -26,7 +26,7 @@ def status(run_folder: RunFolder) -> dict[str, Any]:
 
 def table_of(run_folder: RunFolder) -> Grid:
     """The result of `status` as a table."""
-    table = Grid("stage", "version", "made", "seconds", title=str(run_folder.config.run_dir))
+    table = Grid("stage", "version", "made", "seconds", title=str(run_folder.config.run_dir.absolute()))
     found = status(run_folder)
     models = found.pop("in_use")
     for name, each in found.items():
@@ -40,8 +40,7 @@ def table_of(run_folder: RunFolder) -> Grid:
 
 def verify(run_folder: RunFolder) -> list[str]:
     """Paths of files of the versions and models in use that are missing or changed."""
-    stores = [*(run_folder.store(stage.name) for stage in STAGES), *Registry.all_of(run_folder.config.run_dir)]
-    versions = [version for store in stores if (version := store.current())]
+    versions = [version for store in run_folder.stores() if (version := store.current())]
     return [str(file.place(each.folder)) for each in versions for file in changed_files(each.folder, each.files)]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ingestion.secrets import redact
 from pipeline.errors import ConfigError, MachineError, TrackingError
@@ -20,15 +20,12 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 
-_Item = TypeVar("_Item")
 #: Tags that identify a run: its evaluation and its network.
 EVALUATION: Final = "hep_pipeline.evaluation"
 NETWORK: Final = "hep_pipeline.network"
 _URI_VARIABLE: Final = "MLFLOW_TRACKING_URI"
 #: Highest length of a parameter in MLflow.
 _MOST_LETTERS: Final = 500
-#: Highest numbers of parameters and of metrics in one call.
-_MOST_PER_CALL: Final = 100
 #: Values of an epoch that become curves.
 _CURVES: Final = ("train_loss", "val_loss", "val_accuracy", "consensus_distance")
 
@@ -134,18 +131,13 @@ def _track(client: MlflowClient, experiment: str, network: str, upstream: Mappin
         run_name=f"{network} {upstream['train'].name}",
         tags=tags | {"code_version": str(evaluated.manifest["code_version"])},
     ).info.run_id
-    for params in _parts(list(_params(_config(training, upstream)))):
-        client.log_batch(run_id, params=params)
-    for metrics in _parts(list(_metrics(network, training, upstream["evaluate"]))):
-        client.log_batch(run_id, metrics=metrics)
+    # The client cuts them into calls of the size that servers take.
+    params, metrics = _params(_config(training, upstream)), _metrics(network, training, evaluated)
+    client.log_batch(run_id, params=[*params], metrics=[*metrics])
     for path, place in _artifacts(network, upstream):
         client.log_artifact(run_id, str(path), place)
     client.set_terminated(run_id, end_time=_milliseconds(training.end))
     return Tracked(network, run_id, is_new=True)
-
-
-def _parts(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-    return (items[first : first + _MOST_PER_CALL] for first in range(0, len(items), _MOST_PER_CALL))
 
 
 def _config(training: _Training, upstream: Mapping[str, Version]) -> dict[str, Any]:

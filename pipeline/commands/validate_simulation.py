@@ -120,8 +120,7 @@ def _named(reference: Sequence[str], config: Config) -> dict[str, list[str]]:
         name, is_named, pattern = each.partition("=")
         if not is_named or name not in names:
             raise ConfigError(
-                f"--reference {each}: give SAMPLE=GLOB with a sample of the config: {', '.join(names)}."
-                f"{nearest(name, names)}"
+                f"--reference {each}: give SAMPLE=GLOB with a sample of the config.{nearest(name, names)}"
             )
         found.setdefault(name, []).append(pattern)
     return found

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-import types
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Union, get_args, get_origin
+from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -15,7 +14,7 @@ from pydantic_core import ErrorDetails
 from ingestion.secrets import HIDDEN, redact_all
 from pipeline.configuration.credentials import shown
 from pipeline.configuration.overrides import Keys, Override
-from pipeline.configuration.sections import advice, kinds_of
+from pipeline.configuration.sections import advice, kinds_of, section_of
 from pipeline.errors import nearest, short
 
 _MISTAKES_SHOWN: Final = 20
@@ -97,7 +96,7 @@ def _place_of(loc: Keys, model: type[BaseModel]) -> _Place:
         kinds = {} if field is None else kinds_of(field)
         if kinds:
             around = field
-        inner = None if field is None else _model_of(field.annotation)
+        inner = None if field is None else _section_of(field.annotation)
     return _Place(tuple(keys), section, around, kind)
 
 
@@ -132,7 +131,6 @@ def _of_other_kinds(place: _Place) -> str:
     return f" {place.kind} has no such key, only {', '.join(having)}." if having else ""
 
 
-def _model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model inside `Model`, `list[Model]` or `Model | None`."""
-    parts = get_args(annotation) if get_origin(annotation) in (list, Union, types.UnionType) else [annotation]
-    return next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key, or each item of its list, holds."""
+    return section_of(get_args(annotation)[0] if get_origin(annotation) is list else annotation)

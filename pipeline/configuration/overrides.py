@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-import types
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from ruamel.yaml.error import YAMLError
 
 from pipeline.configuration.credentials import Property, shown
+from pipeline.configuration.sections import section_of, without_none
 from pipeline.configuration.yaml_text import about_yaml, read_yaml
 from pipeline.errors import ConfigError, short
 
@@ -124,57 +125,26 @@ def _find(path: str, model: type[BaseModel]) -> tuple[Keys, Any]:
         keys.append(int(name) if is_item else name)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             field = kind.model_fields.get(name)
-            kind = None if field is None else _without_none(field.annotation)
+            kind = None if field is None else without_none(field.annotation)
         else:
-            kind = _without_none(arguments[-1]) if get_origin(kind) in (list, dict) else None
+            kind = without_none(arguments[-1]) if get_origin(kind) in (list, dict) else None
     return tuple(keys), kind
-
-
-def _without_none(annotation: Any) -> Any:
-    """The section or list inside `Annotated[X, ...]` and `X | None`; YAML reads text that may be null."""
-    if get_origin(annotation) is Annotated:
-        return _without_none(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
-        (inner, *others) = (each for each in get_args(annotation) if each is not types.NoneType)
-        return None if others or inner is str else inner
-    return annotation
 
 
 def _tag_of(model: type[BaseModel], keys: Keys) -> str | None:
     """The key that names the kind of a section, if it has several kinds."""
-    section: Any = model
-    for key in keys[:-1]:
-        field = section.model_fields.get(str(key))
-        section = None if field is None else _without_none(field.annotation)
-        if not (isinstance(section, type) and issubclass(section, BaseModel)):
-            return None
-    field = section.model_fields.get(str(keys[-1]))
-    return field.discriminator if field is not None and isinstance(field.discriminator, str) else None
+    section: type[BaseModel] | None = model
+    field: FieldInfo | None = None
+    for key in keys:
+        field = section.model_fields.get(str(key)) if section else None
+        section = section_of(field.annotation) if field else None
+    return field.discriminator if field and isinstance(field.discriminator, str) else None
 
 
 def _default(model: type[BaseModel], keys: Keys) -> Any:
     """The default of a key; None if there is none."""
-    found: Any = model
-    for key in keys:
-        if isinstance(found, type) and issubclass(found, BaseModel):
-            field = found.model_fields.get(str(key))
-            found = None if field is None else field.get_default(call_default_factory=True)
-        elif isinstance(found, BaseModel):
-            found = getattr(found, str(key), None)
-        else:
-            return None
+    field = model.model_fields.get(str(keys[0]))
+    found = None if field is None else field.get_default(call_default_factory=True)
+    for key in keys[1:]:
+        found = getattr(found, str(key), None) if isinstance(found, BaseModel) else None
     return found
-
-
-def value_at(content: Any, keys: Keys) -> Any:
-    """The value of nested mappings and lists at a sequence of keys.
-
-    Raises:
-        KeyError: There is no such value.
-    """
-    for key in keys:
-        items = dict(enumerate(content)) if isinstance(content, list) else content
-        if not (isinstance(items, dict) and key in items):
-            raise KeyError(keys)
-        content = items[key]
-    return content

@@ -1,13 +1,31 @@
-"""Sections of the config that are one of several kinds, such as the methods of `train.algorithm`."""
+"""Sections of the config: those inside a section, and those that are one of several kinds, as `train.algorithm` is."""
 
 from __future__ import annotations
 
-from typing import get_args
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from pipeline.errors import nearest
+
+
+def without_none(annotation: Any) -> Any:
+    """The section or list inside `Annotated[X, ...]` and `X | None`; YAML reads text that may be null."""
+    if get_origin(annotation) is Annotated:
+        return without_none(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        (inner, *others) = (each for each in get_args(annotation) if each is not types.NoneType)
+        return None if others or inner is str else inner
+    return annotation
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key of this type holds, if it holds one."""
+    found = without_none(annotation)
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
 
 
 def kinds_of(field: FieldInfo) -> dict[str, type[BaseModel]]:
@@ -18,7 +36,7 @@ def kinds_of(field: FieldInfo) -> dict[str, type[BaseModel]]:
 
 
 def advice(key: str, section: type[BaseModel], *, prefix: str = "") -> str:
-    """What may be meant by a key that a section lacks: a key of one of its kinds of sections, or a name like it.
+    """What may be meant by a key that a section lacks: a key of a section inside it, or a name like it.
 
     Args:
         key: The unknown key.
@@ -31,9 +49,22 @@ def advice(key: str, section: type[BaseModel], *, prefix: str = "") -> str:
         " 'train.algorithm.exchange' is a key of ad-psgd, swarm-sgd."
         >>> advice("epoch", TrainSettings)
         " Did you mean 'epochs'?"
+        >>> from pipeline.config import Config
+        >>> advice("isolation_cone", Config)
+        " Did you mean 'features.isolation_cone'?"
     """
     for name, field in section.model_fields.items():
         having = [kind for kind, model in kinds_of(field).items() if key in model.model_fields]
         if having:
             return f" '{prefix}{name}.{key}' is a key of {', '.join(having)}."
-    return nearest(key, section.model_fields)
+    inside = [f"'{found}'" for found in _inside(key, section, prefix)]
+    return f" Did you mean {' or '.join(inside)}?" if inside else nearest(key, section.model_fields)
+
+
+def _inside(key: str, section: type[BaseModel], prefix: str) -> Iterator[str]:
+    """Dotted names of a key in the sections inside a section."""
+    for name, field in section.model_fields.items():
+        if inner := section_of(field.annotation):
+            if key in inner.model_fields:
+                yield f"{prefix}{name}.{key}"
+            yield from _inside(key, inner, f"{prefix}{name}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from ruamel.yaml import YAML
@@ -17,7 +18,7 @@ from ruamel.yaml.tag import Tag
 
 from ingestion.secrets import redact
 from pipeline.configuration.credentials import holds_credential
-from pipeline.errors import short
+from pipeline.errors import ConfigError, short
 
 #: Highest number of values in a config, with repetitions by aliases: ten lines of nested aliases give a billion values.
 _MOST_VALUES: Final = 1_000_000
@@ -102,6 +103,23 @@ def read_yaml(text: str) -> Any:
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as cause:
         # A value is declared to be a date or a number, and is none.
         raise YAMLError(f"a value in it cannot be read ({cause})") from cause
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The keys and values of a YAML file.
+
+    Raises:
+        ConfigError: It cannot be read, is no valid YAML, or holds something else.
+    """
+    try:
+        content = read_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as cause:
+        raise ConfigError(f"{path} cannot be read ({cause}).") from cause
+    except YAMLError as cause:
+        raise ConfigError(f"{path} is no valid YAML: {about_yaml(cause)}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold keys and values, one `key: value` in a line.")
+    return content
 
 
 def write_yaml(content: Any) -> str:

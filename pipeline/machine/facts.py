@@ -16,6 +16,8 @@ from typing import Final
 
 from packaging.requirements import Requirement
 
+from pipeline.runs.provenance import installed_version
+
 _DISTRIBUTION: Final = "hep-pipeline"
 INTERPRETER_VARIABLES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 _JAVA_TIMEOUT_SECONDS: Final = 20
@@ -231,17 +233,10 @@ def _unmet(requirements: tuple[str, ...]) -> Mapping[str, str | None]:
     unmet = {}
     for wanted in map(Requirement, requirements):
         if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
-            version = _installed_version(wanted.name)
+            version = installed_version(wanted.name)
             if version is None or not wanted.specifier.contains(version, prereleases=True):
                 unmet[str(wanted)] = version
     return unmet
-
-
-def _installed_version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _pyspark_home() -> Path | None:

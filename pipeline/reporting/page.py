@@ -12,9 +12,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
+from pipeline.reporting import summary
 from pipeline.reporting.card import CAPTIONS
 from pipeline.reporting.cutflow import as_json, cutflow, missing_weights, uncertain_mixtures
-from pipeline.reporting.summary import answer, point_to_show, powers, purity, rate, share, shift, tight, unmeasurable
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
 
@@ -62,18 +62,18 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     # Every file is escaped: names of samples and paths come from users and files.
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
-    environment.filters["tight"] = tight
-    environment.filters["powers"] = powers
-    environment.filters["share"] = lambda each: tight(_share(each))
-    environment.filters["rate"] = lambda each: tight(rate(each))
+    plain = (summary.estimate, summary.powers, summary.shift, summary.spread, summary.tight)
+    environment.filters |= {each.__name__: each for each in plain}
+    environment.filters["share"] = lambda each: summary.tight(
+        summary.share(each._asdict() if isinstance(each, Efficiency) else each)
+    )
+    environment.filters["rate"] = lambda each: summary.tight(summary.rate(each))
     environment.filters["thousands"] = "{:,}".format
-    environment.filters["purity"] = lambda each: tight(purity(each))
-    environment.filters["shift"] = shift
     environment.filters["microseconds"] = lambda each: f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
-    environment.filters["spread"] = lambda each: f"{each['mean']:.3f} ± {each['spread']:.3f}"
-    environment.filters["estimate"] = lambda each: f"{each['value']:.3f} ± {each['error']:.3f}"
+    # By background and model, for the script of the page.
+    curves = json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
     return environment.get_template("report.html").render(
-        **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS), curves=_curves(versions)
+        **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS), curves=curves
     )
 
 
@@ -121,10 +121,10 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "luminosity": config["evaluate"]["luminosity"],
         "rates_note": config["report"]["rates_note"],
         **{key: metrics[key] for key in ("mixture", "best", "behind_best")},
-        "answer": answer(metrics),
-        "shown_point": point_to_show(metrics["runs"]),
+        "answer": summary.answer(metrics),
+        "shown_point": summary.point_to_show(metrics["runs"]),
         "kinds": _kinds(metrics["runs"]),
-        "unmeasurable": unmeasurable(metrics),
+        "unmeasurable": summary.unmeasurable(metrics),
         "export": versions["export"].manifest["counters"]["networks"] if "export" in versions else {},
         "files": ingest["inputs"],
         "config_yaml": write_yaml(config),
@@ -216,18 +216,6 @@ def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
     shown = {key: value for key, value in content(versions, report).items() if key != "config_yaml"}
     shown["cutflow"] = as_json(shown["cutflow"])
     return json.dumps(shown, indent=1)
-
-
-def _share(each: Mapping[str, float] | Efficiency | None) -> str:
-    """A share of the evaluation or of the cutflow, in per cent."""
-    if each is None:
-        return "not defined"
-    return share(each._asdict() if isinstance(each, Efficiency) else each)
-
-
-def _curves(versions: Mapping[str, Version]) -> Any:
-    """Curves by background and model, for the script of the page."""
-    return json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
 
 
 def _inline(path: Path) -> str:

@@ -13,14 +13,14 @@ _TIGHT: Final = "\N{NO-BREAK SPACE}"
 _RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def share(each: Mapping[str, float]) -> str:
-    """An efficiency with its interval in per cent, or an upper limit where nothing passes.
+def share(each: Mapping[str, float] | None) -> str:
+    """An efficiency or purity with its interval in per cent, or an upper limit where nothing passes.
 
     Examples:
         >>> share({"value": 0.0, "low": 0.0, "high": 0.0577})
         '< 5.8 %'
     """
-    return _with_interval(each, 100, " %")
+    return "not defined" if each is None else _with_interval(each, 100, " %")
 
 
 def rate(each: Mapping[str, float]) -> str:
@@ -33,9 +33,14 @@ def rate(each: Mapping[str, float]) -> str:
     return _with_interval(each, 1, "/s")
 
 
-def purity(each: Mapping[str, float] | None) -> str:
-    """A purity with its interval."""
-    return "not defined" if each is None else _with_interval(each, 100, " %")
+def estimate(each: Mapping[str, float]) -> str:
+    """A number with its error."""
+    return f"{each['value']:.3f} ± {each['error']:.3f}"
+
+
+def spread(over: Mapping[str, float]) -> str:
+    """Mean and spread of a number over several trainings."""
+    return f"{over['mean']:.3f} ± {over['spread']:.3f}"
 
 
 def tight(words: str) -> str:
@@ -103,7 +108,7 @@ def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
         "left": {name: share(each) for name, each in point["backgrounds"].items()},
         "rates": {name: rate(each) for name, each in point["rates"].items()} if "rates" in point else {},
         "total": rate(point["total_rate"]) if "rates" in point else None,
-        "purity": purity(point["purity"]) if "rates" in point else None,
+        "purity": share(point["purity"]) if "rates" in point else None,
     }
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from pipeline.runs import stored_files
 from pipeline.runs.store import StageStore
+from pipeline.runs.stored_files import KERNELS
 from training import own_folders
-
-KERNELS: Final = stored_files.KERNELS
 
 
 class UnusedOutputs(NamedTuple):

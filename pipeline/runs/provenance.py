@@ -38,21 +38,16 @@ def now() -> str:
 
 def package_versions() -> dict[str, str]:
     """Installed versions of Python and of the packages that can change numbers."""
-    versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
+    versions = {name: installed_version(name) or "not installed" for name in _PACKAGES}
+    return {"python": platform.python_version(), **versions}
 
 
-def release() -> str:
-    """Installed version of the pipeline."""
+def installed_version(package: str) -> str | None:
+    """Installed version of a package; None if it is missing."""
     try:
-        return metadata.version("hep-pipeline")
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "(not installed)"
+        return None
 
 
 def code_version() -> str:

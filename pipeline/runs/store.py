@@ -97,33 +97,36 @@ class StageStore:
         Raises:
             RunFolderError: The pointer or its version is damaged.
         """
-        pointer = self.folder / POINTER
-        if not pointer.exists():
+        if not self.pointer.exists():
             return None
         try:
-            name = json.loads(pointer.read_text(encoding="utf-8"))["version"]
-            folder = self.folder / name
-            manifest = self._manifest(folder)
+            name = self._name_in_use()
+            manifest = self._manifest(self.folder / name)
         except (OSError, ValueError, KeyError, TypeError) as cause:
             raise RunFolderError(
-                f"{pointer} or the version it names is damaged ({cause}). Remove {pointer} and run the stage again."
+                f"{self.pointer} or the version it names is damaged ({cause}). Remove {self.pointer} and run the stage "
+                f"again."
             ) from cause
         if manifest.get("manifest_version") in range(1, MANIFEST_VERSION):
             # Earlier code made it: the stage runs again.
             return None
         if manifest.get("manifest_version") != MANIFEST_VERSION:
             raise RunFolderError(
-                f"{folder / MANIFEST} is incomplete, or another version of this code wrote it. "
-                f"Remove {pointer} and run the stage again."
+                f"{self.folder / name / MANIFEST} is incomplete, or another version of this code wrote it. "
+                f"Remove {self.pointer} and run the stage again."
             )
-        return Version(name, folder, manifest)
+        return Version(name, self.folder / name, manifest)
 
     def names(self, folder: Path) -> bool:
         """Whether the pointer names this version folder."""
         try:
-            return bool(json.loads((self.folder / POINTER).read_text(encoding="utf-8"))["version"] == folder.name)
+            return self._name_in_use() == folder.name
         except (OSError, ValueError, KeyError, TypeError):
             return False
+
+    def _name_in_use(self) -> str:
+        """The version that the pointer names; the caller handles a missing or damaged one."""
+        return str(json.loads(self.pointer.read_text(encoding="utf-8"))["version"])
 
     def next_folder(self, digest: str) -> Path:
         """Folder of the next version; this makes nothing.
@@ -153,7 +156,7 @@ class StageStore:
             IngestionError: The storage cannot be written.
         """
         if self.stored:
-            self.stored.refuse_others(self._names())
+            self.stored.refuse_others({path.name for path in self._named_like_versions()})
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             kept = [path for path in self.unfinished() if can_continue(path)]
@@ -228,7 +231,7 @@ class StageStore:
 
     def point_to(self, name: str) -> None:
         """Put a complete version in use."""
-        write_atomically(self.folder / POINTER, {"version": name})
+        write_atomically(self.pointer, {"version": name})
 
     def rewrite_manifest(self, version: Version, manifest: dict[str, Any]) -> None:
         """Replace the manifest of a version (`plan --accept`)."""
@@ -258,7 +261,13 @@ class StageStore:
         _, _, root = _words(folder / own_folders.MARKER).partition(" ")
         return bool(root) and (self.stored is None or root != str(self.stored.root))
 
-    def remove(self, folders: Collection[Path], *, but: Collection[Path] = ()) -> None:
+    def remove(
+        self,
+        folders: Collection[Path],
+        *,
+        but: Collection[Path] = (),
+        on_removed: Callable[[Path], None] = lambda _: None,
+    ) -> None:
         """Remove versions, and files on object storage that nothing names any more.
 
         A folder stays, empty, while other versions use files that its run wrote to object storage.
@@ -266,6 +275,7 @@ class StageStore:
         Args:
             folders: Version folders of ours.
             but: Further folders whose files on object storage stay.
+            on_removed: Called after each folder is removed or emptied.
         """
         for folder in filter(own_folders.is_ours, folders):
             # First the manifest: after a kill, the rest is an unfinished version, which nobody reads.
@@ -273,14 +283,14 @@ class StageStore:
         if self.stored:
             self.stored.remove(self.unused_files(but=but))
         used = self._used()
-        emptied = (
-            [path for path in self.unfinished() if path not in but and self.may_remove(path)] if self.stored else []
-        )
-        for folder in {*folders, *emptied}:
+        left = self.unfinished() if self.stored else []
+        emptied = [path for path in left if path not in but and self.may_remove(path)]
+        for folder in dict.fromkeys([*folders, *emptied]):
             if used is None or folder.name in {version_of(path) for path in used} or self._is_claim_elsewhere(folder):
                 own_folders.empty(folder)
             else:
                 own_folders.remove(folder)
+            on_removed(folder)
 
     def unused_files(self, without: Collection[Path] = (), *, but: Collection[Path] = ()) -> list[UnusedFiles]:
         """Files on object storage that no complete version names.
@@ -304,7 +314,7 @@ class StageStore:
         names = set(self.complete()) - {path.name for path in without}
         manifests = {name: self.manifest_of(name) for name in names}
         try:
-            current = json.loads(self.pointer.read_text(encoding="utf-8"))["version"] if self.pointer.exists() else ""
+            current = self._name_in_use() if self.pointer.exists() else ""
             readable = [manifest for manifest in manifests.values() if manifest is not None]
             used = used_by(readable, manifests.get(current), self.stored.root)
         except (OSError, ValueError, KeyError, TypeError, RunFolderError):
@@ -326,7 +336,7 @@ class StageStore:
         A withdrawn version was in use.
         """
         try:
-            in_use = _number(Path(json.loads((self.folder / POINTER).read_text(encoding="utf-8"))["version"]))
+            in_use = _number(Path(self._name_in_use()))
         except FileNotFoundError:
             in_use = 0
         twins = [path for path in self._versions() if path != folder and path.name.endswith(folder.name[4:])]
@@ -337,9 +347,6 @@ class StageStore:
             and "withdrawn" not in (self.manifest_of(path.name) or {})
             and self.may_remove(path)
         ]
-
-    def _names(self) -> set[str]:
-        return {path.name for path in self._named_like_versions()}
 
     def _versions(self) -> list[Path]:
         return [path for path in self._named_like_versions() if path.is_dir()]

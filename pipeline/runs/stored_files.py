@@ -29,7 +29,7 @@ from training.own_folders import MARKER
 #: Folder of the kernel outputs of all versions.
 KERNELS: Final = "kernels"
 _OBJECT: Final = re.compile(rf"(?:{KERNELS}/)?(?P<version>[0-9]{{4,}}-[0-9a-f]{{8}})/.+")
-_POINTER: Final = re.compile(r"(?P<number>[0-9]{4,})\.json")
+_POINTER: Final = re.compile(r"[0-9]{4,}\.json")
 
 
 class UnusedFiles(NamedTuple):
@@ -60,24 +60,20 @@ class StoredFiles:
             StorageInUseError: There is such a version.
             IngestionError: The storage cannot be listed.
         """
-        if unknown := self.unknown(known):
-            raise StorageInUseError(
-                f"{self.root} holds {unknown[0]}, which this run folder does not know: another run folder writes "
-                f"there, or the run folder that did is gone. Give each run folder a `storage` of its own, or remove "
-                f"{self.root} if nothing needs it."
-            )
-
-    def unknown(self, known: Collection[str]) -> list[str]:
-        """Versions and publications of other run folders."""
-        numbers = {_number(name) for name in known}
-        found = set()
+        pointers = {_pointer(name) for name in known}
+        unknown = set()
         for path in sizes_below(self.root):
             # A late task of a killed run may leave an object without a marker.
             if path.endswith(f"/{MARKER}") and (version := version_of(path)) and version not in known:
-                found.add(version)
-            if (there := _POINTER.fullmatch(path)) and there["number"] not in numbers:
-                found.add(path)
-        return sorted(found)
+                unknown.add(version)
+            if _POINTER.fullmatch(path) and path not in pointers:
+                unknown.add(path)
+        if unknown:
+            raise StorageInUseError(
+                f"{self.root} holds {min(unknown)}, which this run folder does not know: another run folder writes "
+                f"there, or the run folder that did is gone. Give each run folder a `storage` of its own, or remove "
+                f"{self.root} if nothing needs it."
+            )
 
     def claim(self, version: str, words: str) -> None:
         """Make the marker of a version, which nobody else can make then.
@@ -212,12 +208,8 @@ def version_of(path: str) -> str:
     return found["version"] if found else ""
 
 
-def _number(version: str) -> str:
-    return version.split("-", maxsplit=1)[0]
-
-
 def _pointer(version: str) -> str:
-    return f"{_number(version)}.json"
+    return f"{version.partition('-')[0]}.json"
 
 
 def _publication(version: str) -> str:

@@ -134,6 +134,9 @@ class Stage(ABC):
     needs: ClassVar[tuple[Need, ...]] = ()
     """Needs that `doctor` checks before the stage starts."""
 
+    wanted_by: ClassVar[str] = ""
+    """The config key that asks for it, if `run` does not always include it."""
+
     def is_wanted(self, config: Config) -> bool:  # noqa: ARG002
         """Whether `run` includes it."""
         return True
@@ -154,9 +157,9 @@ class Stage(ABC):
         """Digest of the content that it reads of a version of a stage."""
         return content_digest(version.files, version.manifest["counters"], self.reads[version.manifest["stage"]])
 
-    @abstractmethod
-    def config_items(self, config: Config) -> dict[str, Any]:
+    def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
         """The config keys that its result depends on, without those of its parts."""
+        return {}
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:  # noqa: ARG002
         """What it reads besides the output of other stages.

@@ -32,14 +32,11 @@ class GridSearch(Stage):
     name: ClassVar[str] = "gridsearch"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"features": ("dataset.json", "scaler.json", "train/*")}
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
+    wanted_by: ClassVar[str] = "model.hlf.from_gridsearch"
 
     def is_wanted(self, config: Config) -> bool:
         """Whether a network takes its settings from the search; the command `gridsearch` runs it in any case."""
         return config.model.searched
-
-    def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
-        """None besides those of its trainings."""
-        return {}
 
     def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
         """The search, and the network that it searches."""

@@ -26,6 +26,7 @@ class Simulate(Stage):
 
     name: ClassVar[str] = "simulate"
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
+    wanted_by: ClassVar[str] = "simulate.processes"
 
     def is_wanted(self, config: Config) -> bool:
         """Whether the config names processes."""

@@ -22,7 +22,6 @@ from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.terminal.tables import describe, rank_table
 
 if TYPE_CHECKING:
-    from training.launching.launcher import Hosts
     from training.launching.rank import RunSpec
     from training.settings import TrainSettings
 
@@ -43,10 +42,6 @@ class Train(Stage):
     def upstream_of(self, config: Config) -> tuple[str, ...]:
         """The features, and the grid search if a network takes its settings from there."""
         return ("features", "gridsearch") if config.model.searched else ("features",)
-
-    def config_items(self, config: Config) -> dict[str, Any]:  # noqa: ARG002
-        """None besides those of its networks."""
-        return {}
 
     def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
         """None besides those of its networks."""
@@ -188,18 +183,11 @@ def _launch(context: Context, spec: RunSpec) -> Callable[..., None]:
         return partial(train_on_spark, context.start_spark(), spec)
     from training.launching.launcher import launch
 
-    return partial(launch, spec, hosts=_hosts(context, spec.train))
-
-
-def _hosts(context: Context, settings: TrainSettings) -> Hosts:
-    """Where the ranks run."""
-    from training.launching.launcher import no_hosts
-
-    if settings.launcher != "spark" or settings.workers == 1:
-        return no_hosts
+    if spec.train.launcher != "spark" or spec.train.workers == 1:
+        return partial(launch, spec)
     from training.launching.spark_job import spark_hosts
 
-    return partial(spark_hosts, context.start_spark())
+    return partial(launch, spec, hosts=partial(spark_hosts, context.start_spark()))
 
 
 def _write_scalars(settings: TrainSettings, training: Path, console: Console) -> None:

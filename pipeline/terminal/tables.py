@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.reporting.summary import shift
+from pipeline.reporting.summary import estimate, shift, spread
 from pipeline.terminal.grid import Grid
 from training.settings import TrainSettings
 
@@ -116,7 +116,7 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
         "model", "kept", *classes, "purity", keys=2, title=f"rates [1/s] at this signal efficiency for {signal}"
     )
     for name, run in metrics["runs"].items():
-        summary.add_row(name, _words(run["accuracy"]), *(_words(run["auc"][each]) for each in classes))
+        summary.add_row(name, estimate(run["accuracy"]), *(estimate(run["auc"][each]) for each in classes))
         for point in run["working_points"]:
             kept = f"{100 * point['wanted']:g}%"
             if not point["measurable"]:
@@ -137,8 +137,8 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
     )
     for name, run in metrics["runs"].items():
         if found := run.get("trainings"):
-            areas = (_spread(found["auc"][each]) for each in classes)
-            trainings.add_row(name, str(found["count"]), _spread(found["accuracy"]), *areas)
+            areas = (spread(found["auc"][each]) for each in classes)
+            trainings.add_row(name, str(found["count"]), spread(found["accuracy"]), *areas)
     varied = [table for kind in ("weights", "systematics") if (table := _variations_table(metrics, kind))]
     return [summary, points, *(each for each in (rates, trainings) if len(each.rows) > 1), *varied]
 
@@ -160,14 +160,6 @@ def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:
                     cells = [found["accuracy"], *point["efficiencies"].values()]
                     table.add_row(name, variation, f"{100 * point['wanted']:g}%", *map(shift, cells))
     return table
-
-
-def _words(estimate: Mapping[str, float]) -> str:
-    return f"{estimate['value']:.3f} ± {estimate['error']:.3f}"
-
-
-def _spread(over: Mapping[str, float]) -> str:
-    return f"{over['mean']:.3f} ± {over['spread']:.3f}"
 
 
 def _interval(found: Mapping[str, float], unit: float = 1.0) -> str:

@@ -22,8 +22,9 @@ from command_line import SAMPLES, small_config
 from filelock import FileLock
 from ranks import wait_until
 
-from pipeline.runs.kernel_outputs import KERNELS, unused_outputs
+from pipeline.runs.kernel_outputs import unused_outputs
 from pipeline.runs.store import StageStore
+from pipeline.runs.stored_files import KERNELS
 
 #: The grid search is at the side of the others.
 SETTINGS: Final = {

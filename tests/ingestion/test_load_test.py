@@ -442,6 +442,16 @@ def test_the_command_writes_files_and_a_config_that_reads_them(tmp_path: Path) -
     assert all(info.is_load_test for info in infos)
 
 
+def test_the_config_kept_the_storage_and_the_processes_of_the_original(tmp_path: Path) -> None:
+    processes = {"processes": [{"name": "ttbar", "events": 5, "pythia": ["Top:all = on"]}]}
+    asked = config_of(tmp_path, storage="s3://bucket/night", simulate=processes)
+    load_test(RunFolder(asked, Console(quiet=True)), tmp_path / "sample", 2, seed=1)
+    config = load_config(str(tmp_path / "sample" / "load_test.yaml"))
+    # A storage belongs to one run folder, and the events are there: nothing has to be simulated.
+    assert config.storage is None
+    assert not config.simulate.processes
+
+
 def test_the_command_takes_an_empty_folder(tmp_path: Path) -> None:
     folder = tmp_path / "sample"
     folder.mkdir()

@@ -135,6 +135,9 @@ def test_what_was_asked_is_quoted_for_a_shell_and_without_secrets() -> None:
         "python -m pipeline compare thesis --config my.yaml --set 'report.title=Two words' --set 'spark.conf=***' "
         "--set train.workers=3"
     )
+    # Once only the values of --set were quoted.
+    asked = Asked("my config.yaml", [])
+    assert asked.typed("compare", "a b.yaml") == "python -m pipeline compare 'a b.yaml' --config 'my config.yaml'"
 
 
 def test_a_run_folder_is_made_of_the_config_that_was_asked_for(tmp_path: Path) -> None:
@@ -211,13 +214,26 @@ def test_a_dry_run_says_what_plan_says_up_to_a_stage(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("words", [("compare",), ("compare", "--claims", "docs/studies")])
+def test_publishing_to_a_url_made_a_folder_named_like_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    config = small_config(tmp_path, SAMPLES)
+    monkeypatch.chdir(tmp_path)
+    done = invoke(*words, "--publish", "s3://bucket/pages", "--config", config)
+    assert done.exit_code == Exit.USAGE
+    assert "--publish: 's3:/bucket/pages' is a URL" in done.stderr
+    assert not (tmp_path / "s3:").exists()
+
+
 def test_run_stops_after_the_stage_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
     monkeypatch.setattr("pipeline.runner.Runner.run", lambda _, names, force: found.append((list(names), force)))
     config = ["--config", small_config(tmp_path, SAMPLES)]
     assert invoke("run", "--until", "features", "--force", *config).exit_code == Exit.OK
     assert found == [(["ingest", "features"], True)]
-    for name, words in (("gridsearch", "`run` includes no such stage"), ("trian", "Did you mean 'train'?")):
+    why = "`run` includes no such stage under this config. model.hlf.from_gridsearch does not ask for it."
+    for name, words in (("gridsearch", why), ("trian", "Did you mean 'train'?")):
         done = invoke("run", "--until", name, *config)
         assert done.exit_code == Exit.USAGE
         assert words in done.stderr

@@ -197,6 +197,9 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
         ("run_dir.x=3", "'run_dir' holds a value"),
         ("train.epochs=[1", "no valid YAML"),
         ("train.epoch=3", "unknown key 'train.epoch'. Did you mean 'epochs'?"),
+        # Once: "Did you mean 'report'?"
+        ("epochs=3", "unknown key 'epochs'. Did you mean 'gridsearch.epochs' or 'train.epochs'?"),
+        ("evaluate.jet_scale=0.02", "Did you mean 'evaluate.systematics.jet_scale'?"),
     ],
 )
 def test_wrong_overrides_are_explained(tmp_path: Path, override: str, words: str) -> None:

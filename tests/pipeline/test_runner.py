@@ -1,8 +1,9 @@
-"""A run that cannot begin leaves nothing."""
+"""What a run leaves if it cannot begin, and what it leaves of interrupted work."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from command_line import SAMPLES, small_config
@@ -12,6 +13,8 @@ from pipeline.config import load_config
 from pipeline.errors import MissingInputError
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
+from pipeline.stages.base import Context, Result, Stage
+from training import own_folders
 
 
 @pytest.mark.parametrize(("stages", "missing"), [(["features"], "ingest"), (["ingest", "train"], "features")])
@@ -20,3 +23,33 @@ def test_a_run_without_its_input_leaves_no_run_folder(tmp_path: Path, stages: li
     with pytest.raises(MissingInputError, match=f"{stages[-1]} needs the output of {missing}"):
         Runner(run_folder).run(stages)
     assert not run_folder.config.run_dir.exists()
+
+
+class Halves(Stage):
+    """Continues work of which half is done."""
+
+    name: ClassVar[str] = "train"
+
+    def can_continue(self, folder: Path) -> bool:
+        return (folder / "half").exists()
+
+    def run(self, context: Context) -> Result:
+        return Result(summary="continued" if (context.out_dir / "half").exists() else "from scratch")
+
+
+def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path) -> None:
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    runner, store = Runner(run_folder), run_folder.store("train")
+    assert runner._run_stage(Halves(), force=False)
+    current = store.current()
+    assert current is not None
+    same, others = (store.folder / name for name in (f"0002{current.name[4:]}", "0003-0123abcd"))
+    for folder in (same, others):
+        own_folders.make(folder)
+        (folder / "half").touch()
+    assert runner._run_stage(Halves(), force=True)
+    assert (others / "half").exists()
+    assert not same.exists()
+    made = store.current()
+    assert made is not None
+    assert not (made.folder / "half").exists()

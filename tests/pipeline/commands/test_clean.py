@@ -135,6 +135,26 @@ def test_what_a_kill_leaves_of_a_removed_version_is_no_version(
     assert (run_dir / "ingest" / "0001-01234567" / "data").exists()
 
 
+def test_a_removal_was_logged_only_after_the_last_one(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        night(run_folder.config.run_dir)
+    removed: list[Path] = []
+    remove = own_folders.remove
+
+    def killed_at_the_third(folder: Path) -> None:
+        if len(removed) == 3:
+            raise KeyboardInterrupt
+        remove(folder)
+        removed.append(folder)
+
+    monkeypatch.setattr(own_folders, "remove", killed_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        clean(run_folder, 1)
+    lines = [json.loads(line) for line in run_folder.log.path.read_text().splitlines()]
+    assert [line["folder"] for line in lines if line["event"] == "version removed"] == list(map(str, removed))
+    assert all(line["bytes"] > 1000 for line in lines)
+
+
 def test_shared_files_free_no_space(run_folder: RunFolder) -> None:
     run_dir = run_folder.config.run_dir
     first, second = night(run_dir), night(run_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -100,9 +101,18 @@ def damaged_weights(nights: TrainedNights) -> None:
     path.write_bytes(b"")
 
 
+def no_model(nights: TrainedNights) -> None:
+    """Once this stopped every promotion, forced or not, with a message about an option `--model`."""
+    shutil.rmtree(nights.registry.current().folder / "model")  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
-    [(other_features, "cone 0.4 instead of not set"), (damaged_weights, "no readable model")],
+    [
+        (other_features, "cone 0.4 instead of not set"),
+        (damaged_weights, "no readable model"),
+        (no_model, "no readable model"),
+    ],
 )
 def test_a_model_in_use_that_cannot_be_compared_stays_until_it_is_forced(
     nights: TrainedNights, spoil: Callable[[TrainedNights], None], why: str

@@ -295,7 +295,7 @@ def test_the_second_of_two_writers_loses_the_conditional_request(
     folders = [
         each.next_folder("aaaaaaaa" if when == "claim" else digest * 8) for each, digest in ((one, "a"), (two, "b"))
     ]
-    monkeypatch.setattr("pipeline.runs.stored_files.StoredFiles.unknown", lambda *_: [])
+    monkeypatch.setattr("pipeline.runs.stored_files.StoredFiles.refuse_others", lambda *_: None)
     one.begin(folders[0])
     (one.data_of(folders[0]) / "events" / "a.parquet").write_bytes(b"one")
     if when == "claim":

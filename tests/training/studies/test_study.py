@@ -86,6 +86,16 @@ def test_the_example_of_the_docs_is_a_study(tmp_path: Path) -> None:
     assert [len(list(study.combinations(name))) for name in study.methods] == [2, 2]
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"- a", "must hold keys and values"), (b"", "must hold keys and values"), (b"title: \xff", "cannot be read")],
+)
+def test_a_file_that_is_no_study_was_called_a_bug(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "mine.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        read_study(str(tmp_path / "mine.yaml"), "small")
+
+
 def test_an_unknown_study_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"compare thesis: there is no such study\. Did you mean 'thesis-hlf'"):
         read_study("thesis", "small")
