@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import onnxruntime
 import torch
 from numpy.typing import NDArray
 
-from models.errors import SavedModelError
+from models.errors import InputError, SavedModelError
 from models.export.metadata import FORMAT_VERSION
 from models.export.onnx_export import OUTPUT
 from models.inputs import input_tensors
@@ -135,13 +136,24 @@ class OneEventClassifier:
         self._shapes = {each.name: tuple(each.shape) for each in self._session.get_inputs()}
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Probabilities, (num_events, num_classes), for columns of the features Parquet, padded with zeros."""
-        num_events = len(next(iter(columns.values())))
-        events = [
-            {name: columns[name][event].reshape(shape) for name, shape in self._shapes.items()}
-            for event in range(num_events)
-        ]
-        return np.concatenate([self._session.run([OUTPUT], each)[0] for each in events])
+        """Probabilities, (num_events, num_classes), for columns of the features Parquet, padded with zeros.
+
+        Raises:
+            InputError: An event has more particles than the file has rows.
+        """
+        given = {name: _with_rows(columns[name], shape) for name, shape in self._shapes.items()}
+        events = range(len(next(iter(given.values()))))
+        found = [self._session.run([OUTPUT], {name: each[[event]] for name, each in given.items()}) for event in events]
+        return np.concatenate([probabilities for (probabilities,) in found])
+
+
+def _with_rows(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Events of any number of rows with that of a file's input, (1, width) or (1, rows, width); new rows are 0."""
+    rows, lists = math.prod(shape[1:-1]), values.reshape(len(values), -1, shape[-1])
+    if lists[:, rows:].any():
+        raise InputError(f"an event has more than {rows} particles. Give it to `model.onnx`, which takes any number.")
+    missing = max(0, rows - lists.shape[1])
+    return np.pad(lists[:, :rows], ((0, 0), (0, missing), (0, 0))).reshape(len(values), *shape[1:])
 
 
 def open_session(path: Path, *, threads: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate, groupby
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -52,8 +53,8 @@ def turned_columns(name: str) -> TurnedColumns:
 class LeptonFrame(nn.Module):
     """Turns events around the beam, and mirrors them along it, so that the lepton has azimuth 0 and eta >= 0.
 
-    Both leave the physics unchanged, so a network need not learn that from its events. The operators are those that
-    small runtimes have: matrix products with constants, Relu, Sin and Cos.
+    Both leave the physics unchanged, so a network need not learn that from its events. Each number follows from those
+    that turn with it alone, as in compiled code. The operators are those that small runtimes have.
 
     Args:
         name: The input, `particles` or `hlf`.
@@ -65,40 +66,33 @@ class LeptonFrame(nn.Module):
         tensor([-2.2832,  1.0000,  0.0000])
     """
 
-    azimuths: Tensor
-    of_lepton: Tensor
-    swapped: Tensor
-    fixed: Tensor
-    of_cos: Tensor
-    of_sign: Tensor
-
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.columns = columns = turned_columns(name)
-        picked = torch.eye(len(INPUT_COLUMNS[name].features))
-        azimuths, xs, ys, beams = (picked[torch.from_numpy(each)] for each in columns[:4])
-        along = xs.sum(dim=0) + ys.sum(dim=0)
-        constants = {
-            "azimuths": azimuths.T,
-            "of_lepton": picked[[columns.azimuth, columns.eta]].T,
-            "swapped": ys.T @ xs - xs.T @ ys,
-            "fixed": 1.0 - azimuths.sum(dim=0) - along - beams.sum(dim=0),
-            "of_cos": along,
-            "of_sign": beams.sum(dim=0),
-        }
-        for each, values in constants.items():
-            # Copies, since torch's program files warn about tensors that are views.
-            self.register_buffer(each, values.clone(memory_format=torch.contiguous_format), persistent=False)
+        self.columns = turned_columns(name)
+        turnings = [feature.turning for feature in INPUT_COLUMNS[name].features]
+        runs = [(turning, len(list(run))) for turning, run in groupby(turnings)]
+        stops = accumulate(length for _, length in runs)
+        self._runs = [(turning, stop - length, stop) for (turning, length), stop in zip(runs, stops, strict=True)]
 
     def forward(self, rows: Tensor) -> Tensor:
         """Raw rows (B, L, num_columns), of which the first has the lepton, or only that row (B, num_columns)."""
-        lepton = (rows[:, :1] if rows.dim() == 3 else rows) @ self.of_lepton
-        azimuth, eta = lepton[..., :1], lepton[..., 1:]
-        factors = self.fixed + azimuth.cos() * self.of_cos + (1.0 - 2.0 * _step(-eta)) * self.of_sign
-        angles = rows @ self.azimuths - azimuth
-        angles = angles - 2.0 * math.pi * (_step(angles - math.pi) - _step(-angles - math.pi))
-        turned: Tensor = rows * factors + (rows @ self.swapped) * azimuth.sin() + angles @ self.azimuths.T
-        return turned
+        lepton = rows[:, :1] if rows.dim() == 3 else rows
+        azimuth, eta = (lepton[..., place : place + 1] for place in (self.columns.azimuth, self.columns.eta))
+        cos, sin, sign = azimuth.cos(), azimuth.sin(), 1.0 - 2.0 * _step(-eta)
+        turned = []
+        for turning, start, stop in self._runs:
+            values = rows[..., start:stop]
+            if turning is Turning.X:
+                values = values * cos + rows[..., stop : stop + 1] * sin
+            elif turning is Turning.Y:
+                values = values * cos - rows[..., start - 1 : start] * sin
+            elif turning is Turning.BEAM:
+                values = values * sign
+            elif turning is Turning.AZIMUTH:
+                angles = values - azimuth
+                values = angles - 2.0 * math.pi * (_step(angles - math.pi) - _step(-angles - math.pi))
+            turned.append(values)
+        return torch.cat(turned, dim=-1)
 
 
 def _step(values: Tensor) -> Tensor:

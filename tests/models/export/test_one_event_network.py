@@ -14,6 +14,7 @@ from networks import NAMES, ROBUST_SCALERS, SCALERS, made_network, made_spec
 from torch import nn
 
 from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from models.errors import InputError
 from models.export.one_event_network import HoldingEncoder, OneEventNetwork, PlainScaling
 from models.export.onnx_classifier import OneEventClassifier
 from models.export.onnx_export import OPSET, export_one_event
@@ -68,6 +69,25 @@ def test_it_gives_the_networks_probabilities(
     found = exported(model, name, tmp_path)
     np.testing.assert_allclose(found.probabilities(columns), model.probabilities(columns), rtol=0, atol=2e-6)
     assert largest_difference(model, found, columns, batch_sizes=(4,)) <= PARITY_TOLERANCE
+
+
+@pytest.mark.parametrize("rows", [2, 900])
+def test_lists_of_other_lengths_than_the_files_were_a_bug(
+    tmp_path: Path, columns: dict[str, np.ndarray[Any, Any]], rows: int
+) -> None:
+    """The lists of some events are as long as their longest: no event of an export needed to have all 801 particles."""
+    few = {name: values[:2] for name, values in columns.items()}
+    lists = np.zeros((2, rows, NUM_PARTICLE_FEATURES), np.float32)
+    lists[:, :2] = few["particles"][:, :2]
+    model = made_network("particles", dtype=torch.float32)
+    found = exported(model, "particles", tmp_path)
+    given = {**few, "particles": lists}
+    np.testing.assert_array_equal(found.probabilities(given), found.probabilities(few))
+    assert largest_difference(model, found, given, batch_sizes=(2,)) <= PARITY_TOLERANCE
+    lists[1] = 1.0
+    if rows > MAX_PARTICLES:
+        with pytest.raises(InputError, match="more than 801 particles"):
+            found.probabilities(given)
 
 
 @pytest.mark.parametrize("column", ROBUST_SCALERS)
