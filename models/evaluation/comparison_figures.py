@@ -32,8 +32,14 @@ Curves = Mapping[str, Mapping[str, EfficiencyCurve]]
 
 
 @styled
-def plot_background_efficiency(
-    curves: Curves, signal: str, words: Mapping[str, str], points: Sequence[float], labels: PlotLabels
+def plot_curves(
+    curves: Curves,
+    signal: str,
+    words: Mapping[str, str],
+    points: Sequence[float],
+    labels: PlotLabels,
+    *,
+    rejection: bool,
 ) -> Figure:
     """Background efficiency against signal efficiency in the working region, and relative to the first model.
 
@@ -43,27 +49,8 @@ def plot_background_efficiency(
         words: Longer names of backgrounds.
         points: Signal efficiencies to mark, with error bars.
         labels: Words on the plot.
+        rejection: Whether to draw background rejection, which is 1 / background efficiency.
     """
-    return _plot(curves, signal, words, points, labels, rejection=False)
-
-
-@styled
-def plot_rejection(
-    curves: Curves, signal: str, words: Mapping[str, str], points: Sequence[float], labels: PlotLabels
-) -> Figure:
-    """Background rejection (1 / background efficiency); arguments as in `plot_background_efficiency`."""
-    return _plot(curves, signal, words, points, labels, rejection=True)
-
-
-def _plot(
-    curves: Curves,
-    signal: str,
-    words: Mapping[str, str],
-    points: Sequence[float],
-    labels: PlotLabels,
-    *,
-    rejection: bool,
-) -> Figure:
     panels = len(curves)
     figure, first = new_figure(labels, panels=panels, height=7.4, ratios=(3, 1))
     lowest = min([0.7, *(np.floor(20 * min(points) - 0.5) / 20 for _ in points[:1])])

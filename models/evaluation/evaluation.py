@@ -19,7 +19,7 @@ from features.schema import OTHER_WEIGHTS, readable
 from models.evaluation import figures as plots
 from models.evaluation.boosted_trees import BoostedTrees
 from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
-from models.evaluation.comparison_figures import plot_background_efficiency, plot_rejection
+from models.evaluation.comparison_figures import plot_curves
 from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.measurements import (
@@ -325,10 +325,8 @@ def _plot_side_by_side(
     }
     words = {ALL_BACKGROUNDS: task.question.mixture.words}
     points = task.working_points
-    save_figure(
-        plot_background_efficiency(curves, signal, words, points, task.labels), folder / "background_efficiency"
-    )
-    save_figure(plot_rejection(curves, signal, words, points, task.labels), folder / "rejection")
+    for name, rejection in (("background_efficiency", False), ("rejection", True)):
+        save_figure(plot_curves(curves, signal, words, points, task.labels, rejection=rejection), folder / name)
     important = {name: each["importance"] for name, each in metrics["runs"].items() if "importance" in each}
     if important:
         save_figure(plots.plot_importance(important, signal, task.labels), folder / "importance")

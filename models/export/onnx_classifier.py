@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +29,21 @@ Feeds = dict[str, NDArray[Any]]
 _FATAL = 4
 
 
+@dataclass
 class OnnxClassifier:
-    """An exported network, read by `load`.
+    """An exported network, read by `load`."""
 
-    Attributes:
-        inputs: Columns that the network takes.
-        classes: Names of the classes, in the order of the probabilities.
-        settings: Settings of the network.
-        definitions: Definitions of the features of its training.
-    """
-
-    inputs: tuple[str, ...]
-    classes: list[str]
+    session: Any
     settings: NetworkSettings
+    classes: list[str]
+    """Names of the classes, in the order of the probabilities."""
     definitions: dict[str, Any]
+    """Definitions of the features of its training."""
 
-    def __init__(
-        self, session: Any, settings: NetworkSettings, classes: list[str], definitions: dict[str, Any]
-    ) -> None:
-        self.inputs = settings.inputs
-        self.classes = classes
-        self.settings = settings
-        self.definitions = definitions
-        self._session = session
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Columns that the network takes."""
+        return self.settings.inputs
 
     @classmethod
     def load(cls, path: Path, *, threads: int = 1) -> OnnxClassifier:
@@ -104,7 +97,7 @@ class OnnxClassifier:
         if len(feeds[self.inputs[0]]) == 0:
             # onnxruntime ends the whole process if a GRU gets no events.
             return np.empty((0, len(self.classes)), dtype=np.float32)
-        return np.asarray(self._session.run([OUTPUT], feeds)[0], dtype=np.float32)
+        return np.asarray(self.session.run([OUTPUT], feeds)[0], dtype=np.float32)
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Probabilities, (num_events, num_classes), for columns of the features Parquet.
@@ -134,6 +127,7 @@ class OneEventClassifier:
     def __init__(self, path: Path) -> None:
         self._session = open_session(path, threads=1)
         self._shapes = {each.name: tuple(each.shape) for each in self._session.get_inputs()}
+        self.inputs = tuple(self._shapes)
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Probabilities, (num_events, num_classes), for columns of the features Parquet, padded with zeros.

@@ -19,7 +19,7 @@ from matplotlib.patches import StepPatch
 from features.columns import HLF_NAMES, NUM_HLF
 from models.evaluation import figures
 from models.evaluation.bootstrap import Replicas
-from models.evaluation.comparison_figures import plot_background_efficiency, plot_rejection
+from models.evaluation.comparison_figures import plot_curves
 from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.measurements import Question, measure, mixture_of
 from models.evaluation.scored_events import ScoredEvents
@@ -59,8 +59,8 @@ def made_figure(name: str, lightest: float = 1.0) -> Figure:
     row = {name: {"value": float(place), "error": 0.1} for place, name in enumerate(HLF_NAMES)}
     history = [{**each, "consensus_distance": 0.1} for each in HISTORY]
     kinds: dict[str, Callable[[], Figure]] = {
-        "background_efficiency": lambda: plot_background_efficiency(CURVES, "t_t", WORDS, POINTS, LABELS),
-        "rejection": lambda: plot_rejection(CURVES, "t_t", WORDS, POINTS, LABELS),
+        "background_efficiency": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, LABELS, rejection=False),
+        "rejection": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, LABELS, rejection=True),
         "confusion": lambda: figures.plot_confusion(numbers["confusion"], LABELS),
         "scores": lambda: figures.plot_scores(test, train, numbers["train_against_test"], NAMES, LABELS),
         "calibration": lambda: figures.plot_calibration(numbers["calibration"], LABELS),
