@@ -15,14 +15,14 @@ from models.evaluation.axis_labels import axis_label, symbol_of
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import (
     COLOURS,
-    DASHES,
     GREY,
-    MARKERS,
     PlotLabels,
     legend_below,
+    line_look,
     new_figure,
     new_grid,
     plain,
+    point_look,
     show_positive,
     styled,
 )
@@ -81,7 +81,6 @@ def plot_scores(
     shown: list[Floats] = []
     for output, axes in enumerate(figure.axes):
         for index, name in enumerate(classes):
-            colour, dashes = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
             heights, errors = _shares(test, output, index, edges)
             there = heights > 0
             centres = edges[:-1] + (index + 1) / (len(classes) + 1) / _SCORE_BINS
@@ -91,25 +90,21 @@ def plot_scores(
                 centres[there],
                 heights[there],
                 [down[there], errors[there]],
-                color=colour,
-                marker=MARKERS[index % len(MARKERS)],
-                markersize=4,
-                linestyle="",
-                elinewidth=1,
                 label=f"true {plain(name)}, test",
+                **point_look(index),
             )
             shown += [(heights - down)[there], (heights + errors)[there]]
             if train is not None:
                 heights, _ = _shares(train, output, index, edges)
                 words = f"true {plain(name)}, training"
-                axes.stairs(heights, edges, color=colour, linestyle=dashes, linewidth=1.5, label=words)
+                axes.stairs(heights, edges, linewidth=1.5, label=words, **line_look(index))
                 shown.append(heights)
                 axes.text(
                     0.5,
                     0.97 - 0.06 * index,
                     f"{plain(name)}: p = {tests[classes[output]][name]['p_value']:.2g}",
                     transform=axes.transAxes,
-                    color=colour,
+                    color=line_look(index)["color"],
                     fontsize="x-small",
                     ha="center",
                     va="top",
@@ -175,12 +170,8 @@ def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labe
             axes.errorbar(
                 (edges[:-1] + np.diff(edges) * (place + 1) / (num_classes + 1))[measured],
                 *_values_and_bars([bins[index] for index in measured]),
-                color=COLOURS[place % len(COLOURS)],
-                marker=MARKERS[place % len(MARKERS)],
-                markersize=4,
-                linestyle="",
-                elinewidth=1,
                 label=plain(name),
+                **point_look(place),
             )
         axes.set_xlabel(axis_label(HIGH_LEVEL[HLF_NAMES.index(variable)]))
         axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.05, 1.09))
@@ -213,7 +204,7 @@ def plot_importance(found: Mapping[str, Mapping[str, Mapping[str, float]]], sign
             [values[feature]["value"] for feature in features],
             height,
             xerr=[values[feature]["error"] for feature in features],
-            color=COLOURS[place % len(COLOURS)],
+            color=line_look(place)["color"],
             error_kw={"elinewidth": 1},
             label=plain(name),
         )

@@ -26,6 +26,17 @@ WIDTH: Final = 12.0
 DPI: Final = 110
 
 
+def line_look(number: int) -> dict[str, Any]:
+    """How the line of a model or class is drawn, by its number."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+
+
+def point_look(number: int) -> dict[str, Any]:
+    """How the points of a model or class are drawn with their error bars."""
+    look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+    return {**look, "markersize": 4, "linestyle": "", "elinewidth": 1}
+
+
 class PlotLabels(NamedTuple):
     """Words on every plot."""
 
