@@ -120,7 +120,8 @@ def evaluate(
     labels = np.concatenate(
         [pq.read_table(readable(file), columns=["label"])["label"].to_numpy() for file in test_files]
     )
-    num_each = len(labels) + min(train_events, _num_rows(train_files))
+    num_train = sum(pq.read_metadata(readable(file)).num_rows for file in train_files)
+    num_each = len(labels) + min(train_events, num_train)
     num_all = sum(
         num_each + len(each.further) * len(labels) + num_predicted(each.model.inputs, labels) for each in candidates
     )
@@ -215,10 +216,6 @@ def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
         }
         for name, numbers in metrics["runs"].items()
     }
-
-
-def _num_rows(files: Sequence[Path]) -> int:
-    return sum(pq.read_metadata(readable(file)).num_rows for file in files)
 
 
 def write_predictions(predictions: pa.Table, classes: Sequence[str], folder: Path, *, has_truth: bool = True) -> None:
