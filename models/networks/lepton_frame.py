@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate, groupby
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from models.networks.network_settings import Frame
 _LEPTON: Final = {"particles": ("phi", "eta"), "hlf": ("lepton_phi", "lepton_eta")}
 #: Of the differences of numbers around pi in single precision the smallest becomes more than 1.
 _STEEP: Final = 2.0**24
+
+
+_T = TypeVar("_T")
 
 
 class TurnedColumns(NamedTuple):
@@ -69,10 +73,7 @@ class LeptonFrame(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.columns = turned_columns(name)
-        turnings = [feature.turning for feature in INPUT_COLUMNS[name].features]
-        runs = [(turning, len(list(run))) for turning, run in groupby(turnings)]
-        stops = accumulate(length for _, length in runs)
-        self._runs = [(turning, stop - length, stop) for (turning, length), stop in zip(runs, stops, strict=True)]
+        self._runs = runs_of([feature.turning for feature in INPUT_COLUMNS[name].features])
 
     def forward(self, rows: Tensor) -> Tensor:
         """Raw rows (B, L, num_columns), of which the first has the lepton, or only that row (B, num_columns)."""
@@ -93,6 +94,17 @@ class LeptonFrame(nn.Module):
                 values = angles - 2.0 * math.pi * (_step(angles - math.pi) - _step(-angles - math.pi))
             turned.append(values)
         return torch.cat(turned, dim=-1)
+
+
+def runs_of(values: Sequence[_T]) -> list[tuple[_T, int, int]]:
+    """Each value that stands in some places in a row, with the first of these places and the one behind the last.
+
+    Examples:
+        >>> runs_of("aab")
+        [('a', 0, 2), ('b', 2, 3)]
+    """
+    starts = [place for place, value in enumerate(values) if place == 0 or value != values[place - 1]]
+    return [(values[start], start, stop) for start, stop in pairwise([*starts, len(values)])]
 
 
 def _step(values: Tensor) -> Tensor:
