@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.evaluation.discriminant import discriminant
-from models.evaluation.measurements import Question
+from models.evaluation.measurements import EvaluationTask
 from models.evaluation.metrics import within_classes
 from models.evaluation.scored_events import ScoredEvents
 
@@ -44,14 +44,14 @@ def with_scores(events: ScoredEvents, probabilities: Floats, is_selected: NDArra
 
 
 def variations(
-    events: ScoredEvents, varied: Mapping[str, Varied], question: Question, thresholds: Sequence[float]
+    events: ScoredEvents, varied: Mapping[str, Varied], task: EvaluationTask, thresholds: Sequence[float]
 ) -> dict[str, Any]:
     """Accuracy, and efficiency of each class at each working point, of each variation, and their shifts.
 
     Args:
         events: The events as they are.
         varied: The variations by name.
-        question: Classes, signal, mixture and working points.
+        task: Classes, signal, mixture and working points.
         thresholds: Threshold of each working point.
 
     Returns:
@@ -59,27 +59,25 @@ def variations(
         from the events as they are, and `error` of the shift. Without weight in a class, it has no efficiency (null).
     """
     nominal = with_weights(events, events.weights)
-    return {name: _one(events.labels, (nominal, each), question, thresholds) for name, each in varied.items()}
+    return {name: _one(events.labels, (nominal, each), task, thresholds) for name, each in varied.items()}
 
 
 def _one(
-    labels: NDArray[np.int64], both: tuple[Varied, Varied], question: Question, thresholds: Sequence[float]
+    labels: NDArray[np.int64], both: tuple[Varied, Varied], task: EvaluationTask, thresholds: Sequence[float]
 ) -> dict[str, Any]:
     def shifts(passing: Sequence[NDArray[np.bool_]]) -> list[dict[str, float] | None]:
         """Of the share of each class that passes before and after."""
         kept = [(each & of.is_selected).astype(np.float64) for each, of in zip(passing, both, strict=True)]
-        chosen = (labels == label for label in range(len(question.classes)))
+        chosen = (labels == label for label in range(len(task.classes)))
         return [
             _shift([(of.weights[rows], each[rows]) for each, of in zip(kept, both, strict=True)]) for rows in chosen
         ]
 
-    scores = [
-        discriminant(each.probabilities, signal=question.signal, fractions=question.mixture.fractions) for each in both
-    ]
+    scores = [discriminant(each.probabilities, signal=task.signal, fractions=task.mixture.fractions) for each in both]
     points = []
-    for wanted, threshold in zip(question.working_points, thresholds, strict=True):
+    for wanted, threshold in zip(task.working_points, thresholds, strict=True):
         found = shifts([score >= threshold for score in scores])
-        points.append({"wanted": wanted, "efficiencies": dict(zip(question.classes, found, strict=True))})
+        points.append({"wanted": wanted, "efficiencies": dict(zip(task.classes, found, strict=True))})
     accuracies = shifts([each.probabilities.argmax(axis=1) == labels for each in both])
     return {"accuracy": _mean(accuracies), "working_points": points}
 

@@ -21,7 +21,7 @@ from models.evaluation import figures
 from models.evaluation.bootstrap import Replicas
 from models.evaluation.comparison_figures import plot_curves
 from models.evaluation.curves import KINEMATIC_EDGES
-from models.evaluation.measurements import Question, measure, mixture_of
+from models.evaluation.measurements import EvaluationTask, measure
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import COLOURS, DASHES, DPI, WIDTH, PlotLabels, save_figure
 
@@ -48,9 +48,9 @@ def made_events(count: int = 90, *, seed: int = 1, lightest: float = 1.0) -> Sco
 def made_numbers(lightest: float = 1.0) -> tuple[ScoredEvents, ScoredEvents, dict[str, Any]]:
     """Test events, training events and the numbers of them."""
     test, train = made_events(lightest=lightest), made_events(60, seed=2, lightest=lightest)
-    question = Question(NAMES, 1, [0.5], mixture_of(NAMES, 1, None), None, 1)
+    task = EvaluationTask(NAMES, 1, [0.5], None, LABELS, 1)
     replicas = Replicas(test.labels, test.samples, test.weights, seed=1, num=50)
-    return test, train, measure(test, train, replicas, question).numbers
+    return test, train, measure(test, train, replicas, task).numbers
 
 
 def made_figure(name: str, lightest: float = 1.0) -> Figure:
