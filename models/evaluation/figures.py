@@ -144,7 +144,7 @@ def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
             f"p = {content['p_value']:.2g}"
         )
         axes.text(0.05, 0.96, words, transform=axes.transAxes, fontsize="x-small", va="top")
-        axes.set(xlabel=f"Probability of {plain(name)}", xlim=(0, 1), ylim=(-0.05, 1.3))
+        axes.set(xlabel=f"Probability of {plain(name)}", xlim=(-0.04, 1.04), ylim=(-0.05, 1.3))
     first.set_ylabel("Observed share (classes weighted equally)")
     return figure
 
