@@ -11,11 +11,8 @@ from scipy.stats import kstwo
 
 from models.errors import UndefinedMetricError
 from models.evaluation.discriminant import Scored
-from models.evaluation.efficiencies import efficiency
+from models.evaluation.efficiencies import Floats, efficiency
 from models.evaluation.intervals import ONE_SIGMA, Efficiency, WeightSums
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 #: Bin edges of the variables in plots of efficiencies; names as in `features.columns.HIGH_LEVEL`. pT, HT and missing ET
 #: in GeV. Lepton pT starts at the threshold of the selection, 23 GeV.

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from features.columns import HIGH_LEVEL, HLF_NAMES
 from models.evaluation.axis_labels import axis_label, symbol_of
+from models.evaluation.efficiencies import Floats
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import (
     COLOURS,
@@ -26,8 +27,6 @@ from models.evaluation.style import (
     show_positive,
     styled,
 )
-
-Floats = NDArray[np.float64]
 
 _SCORE_BINS: Final = 20
 #: Panels per row in the figure of the efficiencies.
@@ -151,7 +150,7 @@ def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
 
 @styled
 def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labels: PlotLabels) -> Figure:
-    """Efficiency of each class at a working point against kinematic variables.
+    """Efficiency of each class at a working point against kinematic variables; uneven bins are drawn equally wide.
 
     Args:
         found: `edges` and `classes` by variable, as in `models.evaluation.measurements`.
@@ -162,6 +161,10 @@ def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labe
     figure, panels = new_grid(labels, panels=len(found), columns=_COLUMNS)
     for axes, (variable, content) in zip(panels, found.items(), strict=True):
         edges = np.array(content["edges"])
+        if np.ptp(np.diff(edges)) > 0:
+            axes.set_xticks(range(len(edges)), [f"{edge:g}" for edge in edges])
+            axes.xaxis.set_minor_locator(NullLocator())
+            edges = np.arange(len(edges), dtype=np.float64)
         axes.axhline(wanted, color=GREY, linewidth=1)
         num_classes = len(content["classes"])
         for place, (name, bins) in enumerate(content["classes"].items()):

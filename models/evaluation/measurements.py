@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from features.columns import HLF_NAMES
 from models.errors import UndefinedMetricError
@@ -20,14 +19,12 @@ from models.evaluation.curves import (
     kolmogorov_smirnov,
 )
 from models.evaluation.discriminant import Mixture, Scored, discriminant
-from models.evaluation.efficiencies import efficiency
+from models.evaluation.efficiencies import Floats, efficiency
 from models.evaluation.intervals import WeightSums
 from models.evaluation.metrics import balanced, confusion_matrix
 from models.evaluation.rates import Rates, rates_behind
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import PlotLabels
-
-Floats = NDArray[np.float64]
 
 ALL_BACKGROUNDS: Final = "all backgrounds"
 #: Least expected number of signal events below a threshold; with fewer, its position is mostly chance.

@@ -23,9 +23,8 @@ from sklearn.preprocessing import QuantileTransformer
 
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.curves import kolmogorov_smirnov
+from models.evaluation.efficiencies import Floats
 from models.evaluation.style import COLOURS, GREY, PlotLabels, legend_below, new_grid, styled
-
-Floats = NDArray[np.float64]
 
 _FOLDS: Final = 5
 _REPLICAS: Final = 200

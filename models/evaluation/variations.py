@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.evaluation.discriminant import discriminant
+from models.evaluation.efficiencies import Floats
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.metrics import within_classes
 from models.evaluation.scored_events import ScoredEvents
-
-Floats = NDArray[np.float64]
 
 
 class Varied(NamedTuple):

@@ -262,6 +262,11 @@ def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(lig
     empty = 0
     for axes, (variable, content) in zip(panels, found.items(), strict=True):
         edges = np.array(KINEMATIC_EDGES[variable])
+        # Most events are in the narrow ones of uneven bins, whose points hid each other.
+        if variable in ("lepton_pt", "ht", "met"):
+            assert [text.get_text() for text in axes.get_xticklabels()] == [f"{edge:g}" for edge in edges]
+            edges = np.arange(len(edges))
+            assert list(axes.get_xticks()) == list(edges)
         assert axes.get_xlim() == (edges[0], edges[-1])
         assert list(axes.lines[0].get_ydata()) == [0.995, 0.995]
         for place, (container, bins) in enumerate(
