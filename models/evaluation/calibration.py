@@ -128,7 +128,6 @@ def expected_calibration_errors(
         for index in range(num_classes):
             apart = share * ((drawn == index) - probabilities[:, index])
             errors[draw, index] = np.abs(np.bincount(place[:, index], apart)).sum()
-    return [
-        ExpectedError(float(errors[:, index].mean()), float((errors[:, index] >= each).mean()))
-        for index, each in enumerate(observed)
-    ]
+    # The model counts as one of the draws: no finite number of them excludes a perfect model.
+    p_values = (1 + (errors >= observed).sum(axis=0)) / (1 + len(errors))
+    return list(map(ExpectedError, errors.mean(axis=0).tolist(), p_values.tolist()))
