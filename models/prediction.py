@@ -59,9 +59,9 @@ def predict(
     """
     kept = [*IDENTITY_COLUMNS, "sample", "label", "weight"]
     parts: list[pa.Table] = []
-    left, start = at_most, 0
+    start = 0
     for file in files:
-        if left == 0:
+        if start == at_most:
             break
         with pq.ParquetFile(readable(file)) as parquet:
             names = parquet.schema_arrow.names
@@ -71,7 +71,7 @@ def predict(
                 raise InputError(f"{file} has no column {sorted(missing)}. Make the features again.")
             carried = [name for name in names if name not in COLUMNS]
             for batch in parquet.iter_batches(batch_size, columns=sorted({*needed, *carried})):
-                chosen = batch if left is None else batch.slice(0, left)
+                chosen = batch if at_most is None else batch.slice(0, at_most - start)
                 if chosen.num_rows == 0:
                     break
                 inputs = model_inputs(chosen, {*model.inputs, *also}, most_particles=None)
@@ -82,7 +82,6 @@ def predict(
                 for name, rows in {**{name: inputs[name] for name in also}, "probability": scores}.items():
                     part = part.append_column(name, pa.array(list(rows)))
                 parts.append(part)
-                left = None if left is None else left - chosen.num_rows
                 if on_events:
                     on_events(chosen.num_rows)
     if not parts:

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
 from models.errors import UndefinedMetricError
+from models.evaluation.efficiencies import Floats, Labels
 from models.evaluation.intervals import FEW, ONE_SIGMA, Efficiency
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 NUM_REPLICAS: Final = 2000
 #: Highest number of independent random weights in a replica. More events share weights in random groups, which gives

@@ -12,6 +12,8 @@ from models.errors import UndefinedMetricError
 from models.evaluation.efficiencies import Floats, Labels, efficiency
 from models.evaluation.intervals import Efficiency
 
+#: Bins between probabilities 0 and 1.
+NUM_BINS: Final = 10
 #: Number of events whose labels are drawn, over all draws.
 _MOST_DRAWN: Final = 10_000_000
 _MOST_DRAWS: Final = 400
@@ -39,7 +41,7 @@ class ExpectedError(NamedTuple):
 
 
 def calibration(
-    is_class: NDArray[np.bool_], predicted: Floats, weights: Floats, *, num_bins: int = 10
+    is_class: NDArray[np.bool_], predicted: Floats, weights: Floats, *, num_bins: int = NUM_BINS
 ) -> list[CalibrationBin]:
     """Observed share of a class in bins of its predicted probability: the reliability curve.
 
@@ -101,7 +103,6 @@ def expected_calibration_errors(
     observed: Sequence[float],
     *,
     generator: np.random.Generator,
-    num_bins: int = 10,
 ) -> list[ExpectedError]:
     """What a perfect model with these predictions would show, for each class.
 
@@ -114,12 +115,11 @@ def expected_calibration_errors(
         weights: (num_events,) event weights.
         observed: (num_classes,) calibration errors of the model.
         generator: Source of the labels.
-        num_bins: Number of bins between 0 and 1.
     """
     num_events, num_classes = probabilities.shape
     of_sample = probabilities * np.bincount(labels, weights, minlength=num_classes)
     limits = np.cumsum(of_sample / of_sample.sum(axis=1, keepdims=True), axis=1)[:, :-1]
-    place = np.searchsorted(np.arange(1, num_bins) / num_bins, probabilities)
+    place = np.searchsorted(np.arange(1, NUM_BINS) / NUM_BINS, probabilities)
     errors = np.empty((min(_MOST_DRAWS, max(50, _MOST_DRAWN // num_events)), num_classes))
     for draw in range(len(errors)):
         drawn = (generator.random((num_events, 1)) > limits).sum(axis=1)
@@ -128,7 +128,6 @@ def expected_calibration_errors(
         for index in range(num_classes):
             apart = share * ((drawn == index) - probabilities[:, index])
             errors[draw, index] = np.abs(np.bincount(place[:, index], apart)).sum()
-    return [
-        ExpectedError(float(errors[:, index].mean()), float((errors[:, index] >= each).mean()))
-        for index, each in enumerate(observed)
-    ]
+    # The model counts as one of the draws: no finite number of them excludes a perfect model.
+    p_values = (1 + (errors >= observed).sum(axis=0)) / (1 + len(errors))
+    return list(map(ExpectedError, errors.mean(axis=0).tolist(), p_values.tolist()))

@@ -13,14 +13,13 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from models.evaluation.curves import EfficiencyCurve, ratio
 from models.evaluation.efficiencies import Floats
 from models.evaluation.style import (
-    COLOURS,
-    DASHES,
     GREY,
-    MARKERS,
     PlotLabels,
     legend_below,
+    line_look,
     new_figure,
     plain,
+    point_look,
     show_positive,
     styled,
 )
@@ -32,8 +31,14 @@ Curves = Mapping[str, Mapping[str, EfficiencyCurve]]
 
 
 @styled
-def plot_background_efficiency(
-    curves: Curves, signal: str, words: Mapping[str, str], points: Sequence[float], labels: PlotLabels
+def plot_curves(
+    curves: Curves,
+    signal: str,
+    words: Mapping[str, str],
+    points: Sequence[float],
+    labels: PlotLabels,
+    *,
+    rejection: bool,
 ) -> Figure:
     """Background efficiency against signal efficiency in the working region, and relative to the first model.
 
@@ -43,27 +48,8 @@ def plot_background_efficiency(
         words: Longer names of backgrounds.
         points: Signal efficiencies to mark, with error bars.
         labels: Words on the plot.
+        rejection: Whether to draw background rejection, which is 1 / background efficiency.
     """
-    return _plot(curves, signal, words, points, labels, rejection=False)
-
-
-@styled
-def plot_rejection(
-    curves: Curves, signal: str, words: Mapping[str, str], points: Sequence[float], labels: PlotLabels
-) -> Figure:
-    """Background rejection (1 / background efficiency); arguments as in `plot_background_efficiency`."""
-    return _plot(curves, signal, words, points, labels, rejection=True)
-
-
-def _plot(
-    curves: Curves,
-    signal: str,
-    words: Mapping[str, str],
-    points: Sequence[float],
-    labels: PlotLabels,
-    *,
-    rejection: bool,
-) -> Figure:
     panels = len(curves)
     figure, first = new_figure(labels, panels=panels, height=7.4, ratios=(3, 1))
     lowest = min([0.7, *(np.floor(20 * min(points) - 0.5) / 20 for _ in points[:1])])
@@ -100,16 +86,9 @@ def _draw(
     rejection: bool,
 ) -> list[Floats]:
     """Draw a line, and marks with error bars at the working points; returns the values that axes must hold."""
-    colour = COLOURS[number % len(COLOURS)]
     chosen = (curve.signal_efficiency >= lowest) & (curve.background_efficiency > 0)
     value = _form(curve.background_efficiency[chosen], rejection=rejection)
-    axes.plot(
-        curve.signal_efficiency[chosen],
-        value,
-        color=colour,
-        linestyle=DASHES[number % len(DASHES)],
-        label=plain(name),
-    )
+    axes.plot(curve.signal_efficiency[chosen], value, label=plain(name), **line_look(number))
     places = [int(np.argmin(np.abs(curve.signal_efficiency - each))) for each in points]
     marked = np.array([each for each in places if curve.background_efficiency[each] > 0], dtype=np.int64)
     ends = np.stack([curve.low[marked], curve.high[marked]])
@@ -123,12 +102,8 @@ def _draw(
         np.minimum(curve.signal_efficiency[marked] + beside, 1.0),
         middle,
         np.maximum([middle - low, high - middle], 0),
-        color=colour,
-        marker=MARKERS[number % len(MARKERS)],
-        markersize=5,
-        linestyle="",
-        elinewidth=1.4,
         capsize=2,
+        **point_look(number) | {"markersize": 5, "elinewidth": 1.4},
     )
     return [value, low, high]
 
@@ -145,8 +120,8 @@ def _draw_ratio(
         return
     value, low, high = ratio(reference, curve) if rejection else ratio(curve, reference)
     chosen = (curve.signal_efficiency >= lowest) & np.isfinite(value) & (value > 0)
-    across, colour = curve.signal_efficiency[chosen], COLOURS[number % len(COLOURS)]
+    across, look = curve.signal_efficiency[chosen], line_look(number)
     inside = np.where((value >= _RATIOS[0]) & (value <= _RATIOS[1]), value, np.nan)[chosen]
-    axes.plot(across, inside, color=colour, linestyle=DASHES[number % len(DASHES)], linewidth=1.4)
+    axes.plot(across, inside, linewidth=1.4, **look)
     bottom, top = (np.clip(each[chosen], *_RATIOS) for each in (low, high))
-    axes.fill_between(across, bottom, top, color=colour, alpha=0.15, linewidth=0)
+    axes.fill_between(across, bottom, top, color=look["color"], alpha=0.15, linewidth=0)

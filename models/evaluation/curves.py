@@ -11,11 +11,8 @@ from scipy.stats import kstwo
 
 from models.errors import UndefinedMetricError
 from models.evaluation.discriminant import Scored
-from models.evaluation.efficiencies import efficiency
+from models.evaluation.efficiencies import Floats, efficiency
 from models.evaluation.intervals import ONE_SIGMA, Efficiency, WeightSums
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 #: Bin edges of the variables in plots of efficiencies; names as in `features.columns.HIGH_LEVEL`. pT, HT and missing ET
 #: in GeV. Lepton pT starts at the threshold of the selection, 23 GeV.
@@ -98,7 +95,10 @@ def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, sec
         0.75
     """
     for values, weights in ((first, first_weights), (second, second_weights)):
-        _refuse_no_weight(weights, "two samples cannot be compared")
+        if not weights.sum() > 0:
+            raise UndefinedMetricError(
+                "two samples cannot be compared: no events, or their weights add up to 0 or less. Add files."
+            )
         if np.isnan(values).any():
             raise UndefinedMetricError("two samples cannot be compared: a value is not a number. Check the features.")
     places = np.unique(np.concatenate([first, second]))
@@ -151,8 +151,3 @@ def efficiency_against(
     place = np.searchsorted(np.asarray(edges[1:-1], dtype=np.float64), variable, side="right")
     chosen = [place == index for index in range(len(edges) - 1)]
     return [efficiency(passing[each], weights[each]) if weights[each].sum() > 0 else None for each in chosen]
-
-
-def _refuse_no_weight(weights: Floats, what: str) -> None:
-    if not weights.sum() > 0:
-        raise UndefinedMetricError(f"{what}: no events, or their weights add up to 0 or less. Add files.")

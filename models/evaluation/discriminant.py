@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Ends, Replicas, added
-from models.evaluation.efficiencies import Floats, first_kept, refuse_not_finite, thresholds
+from models.evaluation.efficiencies import Floats, first_kept, thresholds
 
 #: Highest number of thresholds in the replicas. With more different scores, only some are thresholds.
 _MOST_THRESHOLDS: Final = 2000
@@ -64,7 +65,8 @@ class Scored:
     """
 
     def __init__(self, replicas: Replicas, scores: Floats, signal: int, wanted: Floats) -> None:
-        refuse_not_finite(scores)
+        if not np.isfinite(scores).all():
+            raise UndefinedMetricError("a score is not finite; the model or its input is damaged")
         self.replicas, self.signal, self.wanted = replicas, signal, wanted
         self.thresholds = self._chosen(scores)
         """(num_thresholds,) falling."""

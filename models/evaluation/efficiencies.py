@@ -62,9 +62,3 @@ def first_kept(kept: Floats, wanted: Floats) -> NDArray[np.int64]:
     """
     # The lowest score keeps all events, but rounding may make the sum of many weights a little less than 1.
     return np.minimum(np.searchsorted(kept, wanted - 1e-12), len(kept) - 1)
-
-
-def refuse_not_finite(scores: Floats) -> None:
-    """Raise `UndefinedMetricError` if a score is infinite or not a number."""
-    if not np.isfinite(scores).all():
-        raise UndefinedMetricError("a score is not finite; the model or its input is damaged")

@@ -19,24 +19,18 @@ from features.schema import OTHER_WEIGHTS, readable
 from models.evaluation import figures as plots
 from models.evaluation.boosted_trees import BoostedTrees
 from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
-from models.evaluation.comparison_figures import plot_background_efficiency, plot_rejection
+from models.evaluation.comparison_figures import plot_curves
 from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.importance import chosen_events, importance, num_predicted
-from models.evaluation.measurements import (
-    ALL_BACKGROUNDS,
-    Measured,
-    Question,
-    measure,
-    mixture_of,
-    refuse_missing,
-)
-from models.evaluation.rates import Rates
+from models.evaluation.measurements import ALL_BACKGROUNDS, EvaluationTask, Measured, measure, refuse_missing
 from models.evaluation.scored_events import ScoredEvents
-from models.evaluation.style import PlotLabels, save_figure
+from models.evaluation.style import save_figure
 from models.evaluation.trainings import over_trainings
 from models.evaluation.variations import variations, with_scores, with_weights
 from models.prediction import Predictor, inputs_of, predict, rows_of
 from models.prediction_files import write_parquet, write_root
+
+__all__ = ["Candidate", "EvaluationTask", "boosted_trees", "evaluate", "write_predictions"]
 
 
 class Candidate(NamedTuple):
@@ -49,28 +43,6 @@ class Candidate(NamedTuple):
     """Records of its training, one per epoch; empty if there are none."""
     further: Sequence[Predictor] = ()
     """The same network from trainings with other seeds: how much they differ is measured."""
-
-
-class EvaluationTask(NamedTuple):
-    """What an evaluation computes."""
-
-    classes: Sequence[str]
-    signal: int
-    """The class that working points keep."""
-    working_points: Sequence[float]
-    """Wanted signal efficiencies."""
-    rates: Rates | None
-    """Rates before the classifier; None if cross-sections are unknown."""
-    labels: PlotLabels
-    seed: int
-    by_rate: bool = True
-    """Whether backgrounds count in the fractions of their rates, where these are known; else in equal parts."""
-
-    @property
-    def question(self) -> Question:
-        """What is measured of each model."""
-        mixture = mixture_of(self.classes, self.signal, self.rates if self.by_rate else None)
-        return Question(list(self.classes), self.signal, self.working_points, mixture, self.rates, self.seed)
 
 
 class Predicted(NamedTuple):
@@ -120,7 +92,8 @@ def evaluate(
     labels = np.concatenate(
         [pq.read_table(readable(file), columns=["label"])["label"].to_numpy() for file in test_files]
     )
-    num_each = len(labels) + min(train_events, _num_rows(train_files))
+    num_train = sum(pq.read_metadata(readable(file)).num_rows for file in train_files)
+    num_each = len(labels) + min(train_events, num_train)
     num_all = sum(
         num_each + len(each.further) * len(labels) + num_predicted(each.model.inputs, labels) for each in candidates
     )
@@ -132,7 +105,7 @@ def evaluate(
         if on_progress:
             on_progress(num_done, num_all, words)
 
-    question, replicas = task.question, None
+    replicas = None
     for candidate in candidates:
         folder = out_dir / candidate.name
         folder.mkdir()
@@ -147,10 +120,10 @@ def evaluate(
         show(f"measuring {candidate.name}")
         test = ScoredEvents.of(predictions)
         replicas = replicas or _replicas(test, task)
-        found = Predicted(candidate, test, train, measure(test, train, replicas, question))
+        found = Predicted(candidate, test, train, measure(test, train, replicas, task))
         _add_importance(found, test_files, task, partial(show, f"shuffling inputs of {candidate.name}"))
         _add_trainings(found, test_files, task, partial(show, f"predicting with other trainings of {candidate.name}"))
-        _add_variations(found, predictions, shifted or {}, test_files, question)
+        _add_variations(found, predictions, shifted or {}, test_files, task)
         show(f"drawing {candidate.name}")
         _plot(found, task, folder / "plots")
         predicted.append(found)
@@ -175,8 +148,8 @@ def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, 
         "classes": list(task.classes),
         "signal": task.classes[task.signal],
         "mixture": {
-            "fractions": {task.classes[label]: each for label, each in task.question.mixture.fractions.items()},
-            "words": task.question.mixture.words,
+            "fractions": {task.classes[label]: each for label, each in task.mixture.fractions.items()},
+            "words": task.mixture.words,
         },
         "num_events": predicted[0].measured.numbers["num_events"],
         "rates_before": task.rates.of_classes(task.classes) if task.rates else None,
@@ -217,10 +190,6 @@ def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _num_rows(files: Sequence[Path]) -> int:
-    return sum(pq.read_metadata(readable(file)).num_rows for file in files)
-
-
 def write_predictions(predictions: pa.Table, classes: Sequence[str], folder: Path, *, has_truth: bool = True) -> None:
     """Write `predictions.parquet` and `predictions.root`, without the label if true classes are unknown."""
     kept = predictions.drop_columns(["hlf"] if has_truth else ["hlf", "label"])
@@ -246,7 +215,7 @@ def _add_variations(
     predictions: pa.Table,
     shifted: Mapping[str, NDArray[np.float32]],
     files: Sequence[Path],
-    question: Question,
+    task: EvaluationTask,
 ) -> None:
     """Add the numbers with the other weights of the generator and with shifted features."""
     test, numbers = found.test, found.measured.numbers
@@ -263,8 +232,8 @@ def _add_variations(
         instead = {"hlf": np.where(is_selected[:, None], hlf, test.hlf)}
         table = predict(found.candidate.model, files, instead=instead)
         scores[name] = with_scores(test, rows_of(table, "probability").astype(np.float64), is_selected)
-    numbers["weights"] = variations(test, weights, question, thresholds)
-    numbers["systematics"] = variations(test, scores, question, thresholds)
+    numbers["weights"] = variations(test, weights, task, thresholds)
+    numbers["systematics"] = variations(test, scores, task, thresholds)
 
 
 def _add_importance(
@@ -289,7 +258,7 @@ def _add_trainings(
     for model in found.candidate.further:
         events = ScoredEvents.of(predict(model, files, also=["hlf"], on_events=on_events))
         # Only the values count: the fewest replicas that give errors at all.
-        runs.append(measure(events, None, _replicas(events, task, num=2), task.question).numbers)
+        runs.append(measure(events, None, _replicas(events, task, num=2), task).numbers)
     if len(runs) > 1:
         found.measured.numbers["trainings"] = over_trainings(runs)
 
@@ -323,12 +292,10 @@ def _plot_side_by_side(
         name: {each.candidate.name: each.measured.curves[name] for each in predicted}
         for name in predicted[0].measured.curves
     }
-    words = {ALL_BACKGROUNDS: task.question.mixture.words}
+    words = {ALL_BACKGROUNDS: task.mixture.words}
     points = task.working_points
-    save_figure(
-        plot_background_efficiency(curves, signal, words, points, task.labels), folder / "background_efficiency"
-    )
-    save_figure(plot_rejection(curves, signal, words, points, task.labels), folder / "rejection")
+    for name, rejection in (("background_efficiency", False), ("rejection", True)):
+        save_figure(plot_curves(curves, signal, words, points, task.labels, rejection=rejection), folder / name)
     important = {name: each["importance"] for name, each in metrics["runs"].items() if "importance" in each}
     if important:
         save_figure(plots.plot_importance(important, signal, task.labels), folder / "importance")

@@ -7,27 +7,26 @@ from typing import Any, Final
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from features.columns import HIGH_LEVEL, HLF_NAMES
 from models.evaluation.axis_labels import axis_label, symbol_of
+from models.evaluation.efficiencies import Floats
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import (
     COLOURS,
-    DASHES,
     GREY,
-    MARKERS,
     PlotLabels,
     legend_below,
+    line_look,
     new_figure,
     new_grid,
     plain,
+    point_look,
     show_positive,
     styled,
 )
-
-Floats = NDArray[np.float64]
 
 _SCORE_BINS: Final = 20
 #: Panels per row in the figure of the efficiencies.
@@ -81,7 +80,6 @@ def plot_scores(
     shown: list[Floats] = []
     for output, axes in enumerate(figure.axes):
         for index, name in enumerate(classes):
-            colour, dashes = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
             heights, errors = _shares(test, output, index, edges)
             there = heights > 0
             centres = edges[:-1] + (index + 1) / (len(classes) + 1) / _SCORE_BINS
@@ -91,25 +89,21 @@ def plot_scores(
                 centres[there],
                 heights[there],
                 [down[there], errors[there]],
-                color=colour,
-                marker=MARKERS[index % len(MARKERS)],
-                markersize=4,
-                linestyle="",
-                elinewidth=1,
                 label=f"true {plain(name)}, test",
+                **point_look(index),
             )
             shown += [(heights - down)[there], (heights + errors)[there]]
             if train is not None:
                 heights, _ = _shares(train, output, index, edges)
                 words = f"true {plain(name)}, training"
-                axes.stairs(heights, edges, color=colour, linestyle=dashes, linewidth=1.5, label=words)
+                axes.stairs(heights, edges, linewidth=1.5, label=words, **line_look(index))
                 shown.append(heights)
                 axes.text(
                     0.5,
                     0.97 - 0.06 * index,
                     f"{plain(name)}: p = {tests[classes[output]][name]['p_value']:.2g}",
                     transform=axes.transAxes,
-                    color=colour,
+                    color=line_look(index)["color"],
                     fontsize="x-small",
                     ha="center",
                     va="top",
@@ -149,14 +143,14 @@ def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
             f"p = {content['p_value']:.2g}"
         )
         axes.text(0.05, 0.96, words, transform=axes.transAxes, fontsize="x-small", va="top")
-        axes.set(xlabel=f"Probability of {plain(name)}", xlim=(0, 1), ylim=(-0.05, 1.3))
+        axes.set(xlabel=f"Probability of {plain(name)}", xlim=(-0.04, 1.04), ylim=(-0.05, 1.3))
     first.set_ylabel("Observed share (classes weighted equally)")
     return figure
 
 
 @styled
 def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labels: PlotLabels) -> Figure:
-    """Efficiency of each class at a working point against kinematic variables.
+    """Efficiency of each class at a working point against kinematic variables; uneven bins are drawn equally wide.
 
     Args:
         found: `edges` and `classes` by variable, as in `models.evaluation.measurements`.
@@ -167,6 +161,10 @@ def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labe
     figure, panels = new_grid(labels, panels=len(found), columns=_COLUMNS)
     for axes, (variable, content) in zip(panels, found.items(), strict=True):
         edges = np.array(content["edges"])
+        if np.ptp(np.diff(edges)) > 0:
+            axes.set_xticks(range(len(edges)), [f"{edge:g}" for edge in edges])
+            axes.xaxis.set_minor_locator(NullLocator())
+            edges = np.arange(len(edges), dtype=np.float64)
         axes.axhline(wanted, color=GREY, linewidth=1)
         num_classes = len(content["classes"])
         for place, (name, bins) in enumerate(content["classes"].items()):
@@ -175,12 +173,8 @@ def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labe
             axes.errorbar(
                 (edges[:-1] + np.diff(edges) * (place + 1) / (num_classes + 1))[measured],
                 *_values_and_bars([bins[index] for index in measured]),
-                color=COLOURS[place % len(COLOURS)],
-                marker=MARKERS[place % len(MARKERS)],
-                markersize=4,
-                linestyle="",
-                elinewidth=1,
                 label=plain(name),
+                **point_look(place),
             )
         axes.set_xlabel(axis_label(HIGH_LEVEL[HLF_NAMES.index(variable)]))
         axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.05, 1.09))
@@ -213,7 +207,7 @@ def plot_importance(found: Mapping[str, Mapping[str, Mapping[str, float]]], sign
             [values[feature]["value"] for feature in features],
             height,
             xerr=[values[feature]["error"] for feature in features],
-            color=COLOURS[place % len(COLOURS)],
+            color=line_look(place)["color"],
             error_kw={"elinewidth": 1},
             label=plain(name),
         )

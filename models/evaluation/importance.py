@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from models.evaluation.bootstrap import Estimate, Replicas
 from models.evaluation.discriminant import Scored
+from models.evaluation.efficiencies import Floats
 from models.evaluation.exchanges import Columns, Exchange, exchanges_of
 from models.evaluation.scored_events import ScoredEvents
 from models.prediction import Predictor
-
-Floats = NDArray[np.float64]
 
 #: Shuffles of each part.
 REPEATS: Final = 5

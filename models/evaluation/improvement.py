@@ -14,7 +14,7 @@ from models.evaluation.scored_events import ScoredEvents
 _LOWEST: Final = 1e-6
 
 
-def improvement(before: ScoredEvents, after: ScoredEvents, *, seed: int = 0) -> Estimate:
+def improvement(before: ScoredEvents, after: ScoredEvents) -> Estimate:
     """Decrease of the mean cross-entropy with a new model, and its standard error.
 
     Both models see the same events. So the error is that of the mean difference per event, which is much smaller than
@@ -24,7 +24,6 @@ def improvement(before: ScoredEvents, after: ScoredEvents, *, seed: int = 0) -> 
     Args:
         before: Events with the probabilities of the old model.
         after: The same events with those of the new model.
-        seed: Seed of the replicas.
 
     Raises:
         UndefinedMetricError: A probability is not finite, or the weights of a sample add up to 0 or less.
@@ -33,6 +32,6 @@ def improvement(before: ScoredEvents, after: ScoredEvents, *, seed: int = 0) -> 
         raise UndefinedMetricError("a probability is not finite; the model or its input is damaged")
     rows = np.arange(len(after.labels))
     old, new = (np.log(np.maximum(each.probabilities[rows, after.labels], _LOWEST)) for each in (before, after))
-    replicas = Replicas(after.labels, after.samples, after.weights, seed=seed)
+    replicas = Replicas(after.labels, after.samples, after.weights, seed=0)
     present = np.unique(after.labels).tolist()
     return estimate(np.mean([replicas.means(label, new - old) for label in present], axis=0))

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from features.columns import HLF_NAMES
 from models.errors import UndefinedMetricError
@@ -20,13 +19,12 @@ from models.evaluation.curves import (
     kolmogorov_smirnov,
 )
 from models.evaluation.discriminant import Mixture, Scored, discriminant
-from models.evaluation.efficiencies import efficiency
+from models.evaluation.efficiencies import Floats, efficiency
 from models.evaluation.intervals import WeightSums
 from models.evaluation.metrics import balanced, confusion_matrix
 from models.evaluation.rates import Rates, rates_behind
 from models.evaluation.scored_events import ScoredEvents
-
-Floats = NDArray[np.float64]
+from models.evaluation.style import PlotLabels
 
 ALL_BACKGROUNDS: Final = "all backgrounds"
 #: Least expected number of signal events below a threshold; with fewer, its position is mostly chance.
@@ -35,25 +33,31 @@ FEWEST_FAILING: Final = 10.0
 GRID: Final = np.arange(1, 101) / 100
 
 
-class Question(NamedTuple):
-    """What is measured of each model."""
+class EvaluationTask(NamedTuple):
+    """What an evaluation computes."""
 
-    classes: list[str]
+    classes: Sequence[str]
     signal: int
     """The class that working points keep."""
     working_points: Sequence[float]
     """Wanted signal efficiencies; the first one is that of the efficiencies against kinematics."""
-    mixture: Mixture
-    """The backgrounds that working points reject."""
     rates: Rates | None
     """Rates before the classifier; None if cross-sections are unknown."""
+    labels: PlotLabels
     seed: int
+    by_rate: bool = True
+    """Whether backgrounds count in the fractions of their rates, where these are known; else in equal parts."""
+
+    @property
+    def mixture(self) -> Mixture:
+        """The backgrounds that working points reject."""
+        return mixture_of(self.classes, self.signal, self.rates if self.by_rate else None)
 
     @property
     def backgrounds(self) -> dict[str, Mapping[int, float]]:
         """The mixture, and each background alone, by name."""
-        alone = {self.classes[label]: {label: 1.0} for label in self.mixture.fractions}
-        return {ALL_BACKGROUNDS: self.mixture.fractions, **alone}
+        fractions = self.mixture.fractions
+        return {ALL_BACKGROUNDS: fractions, **{self.classes[label]: {label: 1.0} for label in fractions}}
 
 
 class Measured(NamedTuple):
@@ -78,31 +82,31 @@ def mixture_of(classes: Sequence[str], signal: int, rates: Rates | None) -> Mixt
     return Mixture(fractions, f"{parts}, by rate")
 
 
-def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas, question: Question) -> Measured:
+def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas, task: EvaluationTask) -> Measured:
     """Numbers of one model on some events.
 
     Args:
         events: Events of the test split.
         train: Events of the training split, to compare the scores with; None if there are none.
         replicas: Replicas of the events of the test split.
-        question: What to measure.
+        task: What to measure.
 
     Raises:
         UndefinedMetricError: A class has no events, or its weights add up to 0 or less.
     """
-    classes, signal = question.classes, question.signal
+    classes, signal = task.classes, task.signal
     refuse_missing(events, classes, "test events, or their weights add up to 0 or less. Add files")
     if train is not None:
         what = "training events to compare with, or their weights add up to 0 or less. Raise evaluate.train_events"
         refuse_missing(train, classes, what)
     labels, scores, weights, _, _ = events
     curves, areas, points = {}, {}, []
-    for name, fractions in question.backgrounds.items():
+    for name, fractions in task.backgrounds.items():
         score = discriminant(scores, signal=signal, fractions=fractions)
         scored = Scored(replicas, score, signal, GRID)
         curves[name], areas[name] = background_curve(scored, fractions), scored.area(fractions)
         if name == ALL_BACKGROUNDS:
-            points = _points(events, Scored(replicas, score, signal, np.array(question.working_points)), question)
+            points = _points(events, Scored(replicas, score, signal, np.array(task.working_points)), task)
     counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
     np.add.at(counts, (labels, scores.argmax(axis=1)), 1)
     numbers = {
@@ -117,9 +121,9 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
             "events": counts.tolist(),
         },
         "working_points": points,
-        "calibration": _calibration(events, question),
+        "calibration": _calibration(events, task),
         "train_against_test": {} if train is None else _shapes(train, events, classes),
-        "efficiency_against": _kinematics(events, question, points[0]["threshold"]) if points else {},
+        "efficiency_against": _kinematics(events, task, points[0]["threshold"]) if points else {},
     }
     return Measured(numbers, curves, areas[ALL_BACKGROUNDS])
 
@@ -150,11 +154,11 @@ def _one_vs_rest(scores: Floats, replicas: Replicas, index: int) -> Estimate:
     return estimate(scored.area(dict.fromkeys(others, 1 / len(others))))
 
 
-def _points(events: ScoredEvents, scored: Scored, question: Question) -> list[dict[str, Any]]:
-    classes, signal, rates = question.classes, question.signal, question.rates
-    backgrounds = {classes[label]: scored.of_class(label) for label in question.mixture.fractions}
-    together = scored.of_mixture(question.mixture.fractions)
-    behind = rates_behind(scored, rates, classes, seed=question.seed) if rates else [{} for _ in scored.wanted]
+def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:
+    classes, signal, rates = task.classes, task.signal, task.rates
+    backgrounds = {classes[label]: scored.of_class(label) for label in task.mixture.fractions}
+    together = scored.of_mixture(task.mixture.fractions)
+    behind = rates_behind(scored, rates, classes, seed=task.seed) if rates else [{} for _ in scored.wanted]
     ours = events.weights[events.labels == signal]
     size = WeightSums.of(ours).counted(1.0)[0]
     found = []
@@ -176,13 +180,13 @@ def _points(events: ScoredEvents, scored: Scored, question: Question) -> list[di
     return found
 
 
-def _calibration(events: ScoredEvents, question: Question) -> dict[str, Any]:
+def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
     """Calibration with equal total weight of all classes, as in the loss: the probabilities refer to this mixture."""
     labels, scores = events.labels, events.probabilities
-    weights = balanced(labels, events.weights, len(question.classes))
-    bins = [calibration(labels == index, scores[:, index], weights) for index in range(len(question.classes))]
+    weights = balanced(labels, events.weights, len(task.classes))
+    bins = [calibration(labels == index, scores[:, index], weights) for index in range(len(task.classes))]
     errors = [calibration_error(each) for each in bins]
-    generator = np.random.default_rng([question.seed, 2])
+    generator = np.random.default_rng([task.seed, 2])
     expected = expected_calibration_errors(labels, scores, events.weights, errors, generator=generator)
     return {
         name: {
@@ -191,7 +195,7 @@ def _calibration(events: ScoredEvents, question: Question) -> dict[str, Any]:
             "p_value": perfect.p_value,
             "bins": [{**each._asdict(), "observed": each.observed._asdict()} for each in content],
         }
-        for name, error, perfect, content in zip(question.classes, errors, expected, bins, strict=True)
+        for name, error, perfect, content in zip(task.classes, errors, expected, bins, strict=True)
     }
 
 
@@ -211,15 +215,15 @@ def _shapes(train: ScoredEvents, test: ScoredEvents, classes: Sequence[str]) -> 
     return found
 
 
-def _kinematics(events: ScoredEvents, question: Question, threshold: float) -> dict[str, Any]:
+def _kinematics(events: ScoredEvents, task: EvaluationTask, threshold: float) -> dict[str, Any]:
     """Efficiency of each class at a working point against kinematic variables."""
-    score = discriminant(events.probabilities, signal=question.signal, fractions=question.mixture.fractions)
+    score = discriminant(events.probabilities, signal=task.signal, fractions=task.mixture.fractions)
     passing = score >= threshold
     found: dict[str, Any] = {}
     for variable, edges in KINEMATIC_EDGES.items():
         values = events.hlf[:, HLF_NAMES.index(variable)]
         by_class = {}
-        for index, name in enumerate(question.classes):
+        for index, name in enumerate(task.classes):
             chosen = events.labels == index
             bins = efficiency_against(values[chosen], passing[chosen], events.weights[chosen], np.asarray(edges))
             by_class[name] = [None if each is None else each._asdict() for each in bins]

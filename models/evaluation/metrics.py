@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.errors import UndefinedMetricError
-
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
+from models.evaluation.efficiencies import Floats, Labels
 
 
 def balanced(labels: Labels, weights: Floats, num_classes: int) -> Floats:

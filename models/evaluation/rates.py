@@ -43,7 +43,7 @@ def rate(cross_section_pb: float, efficiency_before: float, *, per_pb_second: fl
     return cross_section_pb * efficiency_before * per_pb_second
 
 
-def rates_behind(scored: Scored, rates: Rates, classes: list[str], *, seed: int) -> list[dict[str, Any]]:
+def rates_behind(scored: Scored, rates: Rates, classes: Sequence[str], *, seed: int) -> list[dict[str, Any]]:
     """Rates of each class, of all together, and the purity behind each point, with intervals.
 
     The rate of a class is the sum over its samples of rate before the classifier x efficiency of the sample. The

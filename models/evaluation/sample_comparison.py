@@ -22,14 +22,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import QuantileTransformer
 
 from models.evaluation.bootstrap import Estimate
+from models.evaluation.curves import kolmogorov_smirnov
+from models.evaluation.efficiencies import Floats
 from models.evaluation.style import COLOURS, GREY, PlotLabels, legend_below, new_grid, styled
-
-Floats = NDArray[np.float64]
 
 _FOLDS: Final = 5
 _REPLICAS: Final = 200
 _NETWORKS: Final = 5
 _BINS: Final = 30
+#: Panels side by side.
+_COLUMNS: Final = 4
 _HIDDEN: Final = (50, 20, 10)
 
 
@@ -149,13 +151,7 @@ def distance(first: tuple[Floats, Floats], second: tuple[Floats, Floats]) -> flo
         >>> distance((values, ones), (values, ones))
         0.0
     """
-    points = np.unique(np.concatenate([first[0], second[0]]))
-    shares = []
-    for values, weights in (first, second):
-        order = np.argsort(values)
-        sums = np.concatenate([[0.0], np.cumsum(weights[order])])
-        shares.append(sums[np.searchsorted(values[order], points, side="right")] / sums[-1])
-    return float(np.abs(shares[0] - shares[1]).max())
+    return kolmogorov_smirnov(*first, *second).distance
 
 
 @styled
@@ -163,8 +159,6 @@ def plot_comparison(
     quantities: Mapping[str, tuple[tuple[Floats, Floats], tuple[Floats, Floats]]],
     names: tuple[str, str],
     labels: PlotLabels,
-    *,
-    columns: int = 4,
 ) -> Figure:
     """Densities of both samples, a panel for each quantity.
 
@@ -172,9 +166,8 @@ def plot_comparison(
         quantities: Values and weights of both samples by name.
         names: Names of the samples; the second is the reference.
         labels: Words on the figure.
-        columns: Panels side by side.
     """
-    figure, panels = new_grid(labels, panels=len(quantities), columns=columns)
+    figure, panels = new_grid(labels, panels=len(quantities), columns=_COLUMNS)
     for axes, (quantity, (first, second)) in zip(panels, quantities.items(), strict=True):
         both = np.concatenate([first[0], second[0]])
         low, high = np.quantile(both, [0.001, 0.995])

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 COLOURS: Final = ("#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2", "#a96b59")
 GREY: Final = "#717581"
@@ -24,6 +25,17 @@ MARKERS: Final = "os^vD"
 #: Width of every figure [inches], and pixels per inch: figures fill the page.
 WIDTH: Final = 12.0
 DPI: Final = 110
+
+
+def line_look(number: int) -> dict[str, Any]:
+    """How the line of a model or class is drawn, by its number."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+
+
+def point_look(number: int) -> dict[str, Any]:
+    """How the points of a model or class are drawn with their error bars."""
+    look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+    return {**look, "markersize": 4, "linestyle": "", "elinewidth": 1}
 
 
 class PlotLabels(NamedTuple):
@@ -83,7 +95,7 @@ def new_figure(
         height: [inches].
         ratios: Heights of the rows of each panel, which have a common x axis; axes are in order of rows.
     """
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=0.04))
     FigureCanvasAgg(figure)
     axes = figure.subplots(
         len(ratios),
@@ -138,9 +150,12 @@ def put_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
 
 
 def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
-    """A legend of some axes below all panels, where it covers no data."""
-    handles, words = axes.get_legend_handles_labels()
-    figure.legend(handles, words, loc="outside lower center", ncols=min(columns, len(words)), frameon=False)
+    """A legend of some axes below all panels, where it covers no data; its entries are in order row by row."""
+    entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
+    columns = min(columns, len(entries))
+    # matplotlib fills column by column.
+    handles, words = zip(*(each for column in range(columns) for each in entries[column::columns]), strict=True)
+    figure.legend(handles, words, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def show_positive(axes: Axes, values: list[Any], *, room: float = 3.0) -> None:

@@ -6,19 +6,18 @@ error of a shift is that of the difference, from each event's share in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.evaluation.bootstrap import Estimate
 from models.evaluation.discriminant import discriminant
-from models.evaluation.measurements import Question
+from models.evaluation.efficiencies import Floats
+from models.evaluation.measurements import EvaluationTask
 from models.evaluation.metrics import within_classes
 from models.evaluation.scored_events import ScoredEvents
-
-Floats = NDArray[np.float64]
 
 
 class Varied(NamedTuple):
@@ -44,78 +43,60 @@ def with_scores(events: ScoredEvents, probabilities: Floats, is_selected: NDArra
 
 
 def variations(
-    events: ScoredEvents, varied: Mapping[str, Varied], question: Question, thresholds: Sequence[float]
+    events: ScoredEvents, varied: Mapping[str, Varied], task: EvaluationTask, thresholds: Sequence[float]
 ) -> dict[str, Any]:
     """Accuracy, and efficiency of each class at each working point, of each variation, and their shifts.
 
     Args:
         events: The events as they are.
         varied: The variations by name.
-        question: Classes, signal, mixture and working points.
+        task: Classes, signal, mixture and working points.
         thresholds: Threshold of each working point.
 
     Returns:
         By variation: `accuracy` and, at each of `working_points`, `efficiencies` by class, each with `value`, `shift`
         from the events as they are, and `error` of the shift. Without weight in a class, it has no efficiency (null).
     """
-    nominal = Varied(events.weights, events.probabilities, np.ones(len(events.labels), dtype=np.bool_))
-    return {name: _one(events.labels, nominal, each, question, thresholds) for name, each in varied.items()}
+    nominal = with_weights(events, events.weights)
+    return {name: _one(events.labels, (nominal, each), task, thresholds) for name, each in varied.items()}
 
 
 def _one(
-    labels: NDArray[np.int64], nominal: Varied, varied: Varied, question: Question, thresholds: Sequence[float]
+    labels: NDArray[np.int64], both: tuple[Varied, Varied], task: EvaluationTask, thresholds: Sequence[float]
 ) -> dict[str, Any]:
-    classes = range(len(question.classes))
+    def shifts(passing: Sequence[NDArray[np.bool_]]) -> list[dict[str, float] | None]:
+        """Of the share of each class that passes before and after."""
+        kept = [(each & of.is_selected).astype(np.float64) for each, of in zip(passing, both, strict=True)]
+        chosen = (labels == label for label in range(len(task.classes)))
+        return [
+            _shift([(of.weights[rows], each[rows]) for each, of in zip(kept, both, strict=True)]) for rows in chosen
+        ]
 
-    def right(each: Varied) -> Floats:
-        is_right: NDArray[np.bool_] = each.probabilities.argmax(axis=1) == labels
-        return (is_right & each.is_selected).astype(np.float64)
-
-    def above(each: Varied, threshold: float) -> Floats:
-        score = discriminant(each.probabilities, signal=question.signal, fractions=question.mixture.fractions)
-        return ((score >= threshold) & each.is_selected).astype(np.float64)
-
-    # Classes count alike in the accuracy.
-    accuracies = [_shift(labels == label, right(nominal), right(varied), nominal, varied) for label in classes]
-    return {
-        "accuracy": _mean(accuracies),
-        "working_points": [
-            {
-                "wanted": wanted,
-                "efficiencies": {
-                    question.classes[label]: _json(
-                        _shift(labels == label, above(nominal, threshold), above(varied, threshold), nominal, varied)
-                    )
-                    for label in classes
-                },
-            }
-            for wanted, threshold in zip(question.working_points, thresholds, strict=True)
-        ],
-    }
+    scores = [discriminant(each.probabilities, signal=task.signal, fractions=task.mixture.fractions) for each in both]
+    points = []
+    for wanted, threshold in zip(task.working_points, thresholds, strict=True):
+        found = shifts([score >= threshold for score in scores])
+        points.append({"wanted": wanted, "efficiencies": dict(zip(task.classes, found, strict=True))})
+    accuracies = shifts([each.probabilities.argmax(axis=1) == labels for each in both])
+    return {"accuracy": _mean(accuracies), "working_points": points}
 
 
-def _shift(
-    of_class: NDArray[np.bool_], before: Floats, after: Floats, nominal: Varied, varied: Varied
-) -> tuple[float, Estimate] | None:
-    """A share of a class after a variation, and its shift; None if the weights add up to 0 or less."""
-    old, new = nominal.weights[of_class], varied.weights[of_class]
-    if not (old.sum() > 0 and new.sum() > 0):
+def _shift(both: Sequence[tuple[Floats, Floats]]) -> dict[str, float] | None:
+    """A share after a variation, from weights and passing before and after; None if weights add up to 0 or less."""
+    if not all(weights.sum() > 0 for weights, _ in both):
         return None
-    passed_old, passed_new = before[of_class], after[of_class]
-    value, reference = (float(np.average(p, weights=w)) for p, w in ((passed_new, new), (passed_old, old)))
-    # What each event adds to the difference of the two shares.
-    influence = new * (passed_new - value) / new.sum() - old * (passed_old - reference) / old.sum()
-    return value, Estimate(value - reference, float(np.sqrt(np.square(influence).sum())))
+    before, after = (float(np.average(kept, weights=weights)) for weights, kept in both)
+    # What each event adds to a share; both are of the same events, so their common chance cancels.
+    old, new = (
+        weights * (kept - share) / weights.sum() for (weights, kept), share in zip(both, (before, after), strict=True)
+    )
+    return {"value": after, "shift": after - before, "error": float(np.sqrt(np.square(new - old).sum()))}
 
 
-def _mean(found: Sequence[tuple[float, Estimate] | None]) -> dict[str, float] | None:
+def _mean(found: Sequence[dict[str, float] | None]) -> dict[str, float] | None:
+    """The mean over the classes, which count alike."""
     known = [each for each in found if each is not None]
     if len(known) < len(found):
         return None
-    error = float(np.sqrt(sum(shift.error**2 for _, shift in known))) / len(known)
-    value, shift = (float(np.mean(each)) for each in zip(*((v, s.value) for v, s in known), strict=True))
-    return {"value": value, "shift": shift, "error": error}
-
-
-def _json(found: tuple[float, Estimate] | None) -> dict[str, float] | None:
-    return None if found is None else {"value": found[0], "shift": found[1].value, "error": found[1].error}
+    value, shift = (float(np.mean([each[key] for each in known])) for key in ("value", "shift"))
+    return {"value": value, "shift": shift, "error": math.hypot(*(each["error"] for each in known)) / len(known)}

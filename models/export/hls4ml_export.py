@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -74,7 +74,8 @@ def export_firmware(
     parts = single_precision(model).parts()
     if parts is None or parts.scaling is None:
         raise ValueError(f"{type(model).__name__} is no perceptron; ask `convertible` first")
-    scaling, layers = parts.scaling, nn.Sequential(*parts.layers)
+    layers = nn.Sequential(*parts.layers)
+    scaling = nn.Sequential(*([parts.frame] if parts.frame else []), parts.scaling)
     example = torch.zeros(2, calibration.shape[1])
     axes = {name: {0: "batch"} for name in ("hlf", "scaled")}
     write_onnx(scaling, {"hlf": example}, axes, {}, folder / "scaling.onnx", output="scaled")
@@ -175,7 +176,8 @@ def _simulate(
 ) -> Floats:
     """Logits of the simulated firmware, (num_events, num_classes)."""
     hls4ml = _packages()[0]
-    with _silent():
+    # It prints about each layer.
+    with contextlib.redirect_stdout(io.StringIO()):
         options = hls4ml.utils.config_from_pytorch_model(
             layers, (scaled.shape[1],), granularity="name", backend=BACKEND, default_precision=_fixed(width, 1.0)
         )
@@ -193,10 +195,3 @@ def _simulate(
     for library in folder.glob("firmware/*.so"):
         library.unlink()
     return logits.reshape(len(scaled), -1)
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Hide what hls4ml prints about each layer."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from features.columns import PARTICLE_FEATURE_NAMES
 from models.networks.classifier import Classifier, ListEncoder
+from models.networks.lepton_frame import runs_of
 from models.networks.scaling_layer import Standardize
 
 #: Exactly one of these features of a particle is 1; all of them are 0 in a row of padding.
-_KINDS: Final = [number for number, name in enumerate(PARTICLE_FEATURE_NAMES) if name.startswith("is_")]
+_KINDS: Final = slice(PARTICLE_FEATURE_NAMES.index("is_charged_hadron"), PARTICLE_FEATURE_NAMES.index("is_muon") + 1)
 #: Input of an update gate that a state survives unchanged: its sigmoid is 1 in single precision.
 _HOLD: Final = 64.0
 
@@ -29,23 +30,25 @@ class PlainScaling(nn.Module):
     mean: Tensor
     inverse_std: Tensor
     inverse_unit: Tensor
-    is_logarithmic: Tensor
 
     def __init__(self, scaling: Standardize) -> None:
         super().__init__()
-        self.has_units, self.limit = scaling.has_units, scaling.limit
-        numbers = {"mean": scaling.mean, "inverse_std": scaling.inverse_std}
-        if self.has_units:
-            numbers |= {"inverse_unit": 1.0 / scaling.unit, "is_logarithmic": scaling.is_logarithmic.to(scaling.mean)}
+        self.limit = scaling.limit
+        numbers = {"mean": scaling.mean, "inverse_std": scaling.inverse_std, "inverse_unit": 1.0 / scaling.unit}
         for name, values in numbers.items():
             self.register_buffer(name, values.clone())
+        self._runs = runs_of(scaling.is_logarithmic.tolist())
 
     def forward(self, columns: Tensor) -> Tensor:
         """Scale (..., num_columns) raw features."""
-        if self.has_units:
-            scaled = columns * self.inverse_unit * self.is_logarithmic
-            heavy = _log_of_size(torch.relu(scaled)) - _log_of_size(torch.relu(-scaled))
-            columns = heavy + columns * (1.0 - self.is_logarithmic)
+        parts = []
+        for is_logarithmic, start, stop in self._runs:
+            part = columns[..., start:stop]
+            if is_logarithmic:
+                part = part * self.inverse_unit[start:stop]
+                part = _log_of_size(torch.relu(part)) - _log_of_size(torch.relu(-part))
+            parts.append(part)
+        columns = torch.cat(parts, dim=-1) if parts else columns
         found = (columns - self.mean) * self.inverse_std
         if self.limit is None:
             return found
@@ -84,15 +87,13 @@ class HoldingEncoder(nn.Module):
         holds[width : 2 * width] = _HOLD  # torch keeps the gates in the order reset, update, new.
         state = {**old.state_dict(), "weight_ih_l0": torch.cat([old.get_parameter("weight_ih_l0"), holds], dim=1)}
         self.gru.load_state_dict(state)
-        kinds = torch.zeros(num_features, 1)
-        kinds[_KINDS] = 1.0
-        self.register_buffer("kinds", kinds)
+        self.register_buffer("kinds", torch.ones(_KINDS.stop - _KINDS.start, 1))
         # Given, since torch's own start has the batch size of the input, which takes six operators.
         self.register_buffer("start", torch.zeros(1, 1, width))
 
     def forward(self, particles: Tensor) -> Tensor:
         """State (1, width) of raw particles (1, rows, 19); the rows behind the last particle are 0."""
-        is_valid = particles @ self.kinds
+        is_valid = particles[..., _KINDS] @ self.kinds
         is_padding = 1.0 - is_valid
         # Scaling may have no value at 0, such as a logarithm: it gets rows of 1 instead.
         rows = torch.cat([self.scaling(self.frame(particles) + is_padding) * is_valid, is_padding], dim=2)

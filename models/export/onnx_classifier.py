@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import onnxruntime
 import torch
 from numpy.typing import NDArray
 
-from models.errors import SavedModelError
+from models.errors import InputError, SavedModelError
 from models.export.metadata import FORMAT_VERSION
 from models.export.onnx_export import OUTPUT
 from models.inputs import input_tensors
@@ -27,29 +29,21 @@ Feeds = dict[str, NDArray[Any]]
 _FATAL = 4
 
 
+@dataclass
 class OnnxClassifier:
-    """An exported network, read by `load`.
+    """An exported network, read by `load`."""
 
-    Attributes:
-        inputs: Columns that the network takes.
-        classes: Names of the classes, in the order of the probabilities.
-        settings: Settings of the network.
-        definitions: Definitions of the features of its training.
-    """
-
-    inputs: tuple[str, ...]
-    classes: list[str]
+    session: Any
     settings: NetworkSettings
+    classes: list[str]
+    """Names of the classes, in the order of the probabilities."""
     definitions: dict[str, Any]
+    """Definitions of the features of its training."""
 
-    def __init__(
-        self, session: Any, settings: NetworkSettings, classes: list[str], definitions: dict[str, Any]
-    ) -> None:
-        self.inputs = settings.inputs
-        self.classes = classes
-        self.settings = settings
-        self.definitions = definitions
-        self._session = session
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Columns that the network takes."""
+        return self.settings.inputs
 
     @classmethod
     def load(cls, path: Path, *, threads: int = 1) -> OnnxClassifier:
@@ -103,7 +97,7 @@ class OnnxClassifier:
         if len(feeds[self.inputs[0]]) == 0:
             # onnxruntime ends the whole process if a GRU gets no events.
             return np.empty((0, len(self.classes)), dtype=np.float32)
-        return np.asarray(self._session.run([OUTPUT], feeds)[0], dtype=np.float32)
+        return np.asarray(self.session.run([OUTPUT], feeds)[0], dtype=np.float32)
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Probabilities, (num_events, num_classes), for columns of the features Parquet.
@@ -133,15 +127,27 @@ class OneEventClassifier:
     def __init__(self, path: Path) -> None:
         self._session = open_session(path, threads=1)
         self._shapes = {each.name: tuple(each.shape) for each in self._session.get_inputs()}
+        self.inputs = tuple(self._shapes)
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Probabilities, (num_events, num_classes), for columns of the features Parquet, padded with zeros."""
-        num_events = len(next(iter(columns.values())))
-        events = [
-            {name: columns[name][event].reshape(shape) for name, shape in self._shapes.items()}
-            for event in range(num_events)
-        ]
-        return np.concatenate([self._session.run([OUTPUT], each)[0] for each in events])
+        """Probabilities, (num_events, num_classes), for columns of the features Parquet, padded with zeros.
+
+        Raises:
+            InputError: An event has more particles than the file has rows.
+        """
+        given = {name: _with_rows(columns[name], shape) for name, shape in self._shapes.items()}
+        events = range(len(next(iter(given.values()))))
+        found = [self._session.run([OUTPUT], {name: each[[event]] for name, each in given.items()}) for event in events]
+        return np.concatenate([probabilities for (probabilities,) in found])
+
+
+def _with_rows(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Events of any number of rows with that of a file's input, (1, width) or (1, rows, width); new rows are 0."""
+    rows, lists = math.prod(shape[1:-1]), values.reshape(len(values), -1, shape[-1])
+    if lists[:, rows:].any():
+        raise InputError(f"an event has more than {rows} particles. Give it to `model.onnx`, which takes any number.")
+    missing = max(0, rows - lists.shape[1])
+    return np.pad(lists[:, :rows], ((0, 0), (0, missing), (0, 0))).reshape(len(values), *shape[1:])
 
 
 def open_session(path: Path, *, threads: int) -> Any:

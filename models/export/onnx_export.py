@@ -125,7 +125,7 @@ def write_onnx(
     """
     temporary = path.with_name(f".{path.name}")
     try:
-        with _without_exporter_warnings():
+        with without_exporter_warnings():
             # The newer exporter (dynamo) would make the length of the example's particle lists a constant.
             torch.onnx.export(
                 network,
@@ -147,14 +147,17 @@ def write_onnx(
 
 
 @contextmanager
-def _without_exporter_warnings() -> Iterator[None]:
-    """Silence warnings of torch's exporter about itself, and those that do not apply here."""
+def without_exporter_warnings() -> Iterator[None]:
+    """Silence warnings of torch's exporters about themselves, and those that do not apply here."""
     with warnings.catch_warnings():
-        # The exporter is deprecated; torch is pinned, and parity is tested.
+        # The older exporter is deprecated; torch is pinned, and parity is tested.
         for words in ("You are using the legacy TorchScript-based ONNX export", "The feature will be removed"):
             warnings.filterwarnings("ignore", words, DeprecationWarning)
         # torch's GRU checks the shapes of its input with Python's `if`: always true here.
         warnings.filterwarnings("ignore", "Converting a tensor to a Python boolean", module=r"torch\.nn\.modules\.rnn")
         # The warning is about an initial state with the example's batch size; here it has the input's batch size.
         warnings.filterwarnings("ignore", "Exporting a model to ONNX with a batch_size other than 1", UserWarning)
+        # In a program, torch's own code for the GRU; during tracing it keeps a second list of its weights.
+        warnings.filterwarnings("ignore", "_check_is_size will be removed", FutureWarning)
+        warnings.filterwarnings("ignore", r"The tensor attributes? .*_flat_weights", UserWarning)
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.errors import InputError
 from models.networks.classifier import Classifier
+from models.prediction import Predictor
 
 #: Largest difference of a probability that rounding in single precision explains.
 PARITY_TOLERANCE: Final = 1e-5
@@ -18,16 +19,9 @@ PARITY_TOLERANCE: Final = 1e-5
 Columns = Mapping[str, NDArray[Any]]
 
 
-class Exported(Protocol):
-    """A network from an exported file."""
-
-    def probabilities(self, columns: Columns) -> NDArray[np.float32]:
-        """Class probabilities, (num_events, num_classes), for columns as for `models.inputs.input_tensors`."""
-
-
 def largest_difference(
     model: Classifier,
-    exported: Exported,
+    exported: Predictor,
     columns: Columns,
     *,
     batch_sizes: Sequence[int] = (1, 2, 7, 64, 512),
@@ -62,7 +56,7 @@ def largest_difference(
     return float(np.max([_difference(model, exported, events, size) for events in variants for size in batch_sizes]))
 
 
-def _difference(model: Classifier, exported: Exported, columns: Columns, batch_size: int) -> float:
+def _difference(model: Classifier, exported: Predictor, columns: Columns, batch_size: int) -> float:
     """The largest difference of a probability in one batch."""
     order = np.arange(batch_size) % len(columns[model.inputs[0]])
     batch = {name: values[order] for name, values in columns.items()}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +17,13 @@ from torch import Tensor
 from torch.export._patches import register_gru_while_loop_decomposition
 
 from models.export.metadata import UNKNOWN, Provenance, metadata
-from models.export.onnx_export import DYNAMIC_AXES, ProbabilityNetwork, example_inputs, single_precision
+from models.export.onnx_export import (
+    DYNAMIC_AXES,
+    ProbabilityNetwork,
+    example_inputs,
+    single_precision,
+    without_exporter_warnings,
+)
 from models.inputs import input_tensors
 from models.networks.classifier import Classifier
 from models.saved_model import ModelSpec
@@ -78,7 +82,7 @@ def export_program(model: Classifier, spec: ModelSpec, path: Path, provenance: P
 def _program(network: ProbabilityNetwork, inputs: tuple[str, ...]) -> torch.export.ExportedProgram:
     axes = {name: torch.export.Dim(name) for name in ("batch", "num_rows")}
     shapes = tuple({axis: axes[length] for axis, length in DYNAMIC_AXES[name].items()} for name in inputs)
-    with _without_exporter_warnings(), register_gru_while_loop_decomposition():
+    with without_exporter_warnings(), register_gru_while_loop_decomposition():
         # One tuple: `forward` takes the columns as *args.
         program = torch.export.export(network, example_inputs(inputs), dynamic_shapes=(shapes,))
     # Remove the unused counter of the loop, since loading would warn about it.
@@ -88,13 +92,3 @@ def _program(network: ProbabilityNetwork, inputs: tuple[str, ...]) -> torch.expo
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
     return program
-
-
-@contextmanager
-def _without_exporter_warnings() -> Iterator[None]:
-    """Silence torch's warnings about its own code for the GRU."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "_check_is_size will be removed", FutureWarning)
-        # During tracing, torch's GRU keeps a second list of its weights.
-        warnings.filterwarnings("ignore", r"The tensor attributes? .*_flat_weights", UserWarning)
-        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -66,3 +67,8 @@ class Classifier(nn.Module):
         inputs = [tensor.to(weights.device) for tensor in input_tensors(columns, self.inputs, dtype=weights.dtype)]
         with torch.inference_mode():
             return np.asarray(torch.softmax(self(*inputs), dim=1).cpu().numpy(), dtype=np.float32)
+
+
+def dense(*widths: int) -> list[nn.Module]:
+    """Linear layers between these widths, each with ReLU."""
+    return [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]

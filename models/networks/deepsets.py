@@ -6,14 +6,13 @@ Komiske, Metodiev and Thaler (2019) introduced them for jets.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
-from models.networks.classifier import Classifier
+from models.networks.classifier import Classifier, dense
 from models.networks.lepton_frame import frame_layer
 from models.networks.network_settings import Frame
 from models.networks.padding import scaled_rows
@@ -54,8 +53,8 @@ class DeepSetsClassifier(Classifier):
         self.frame = frame_layer(frame, "particles")
         self.takes_mean = takes_mean
         self.scaling = Standardize(*scalers["particles"])
-        self.of_particle = _dense([NUM_PARTICLE_FEATURES, *particle_widths])
-        self.of_event = _dense([particle_widths[-1], *hidden])
+        self.of_particle = nn.Sequential(*dense(NUM_PARTICLE_FEATURES, *particle_widths))
+        self.of_event = nn.Sequential(*dense(particle_widths[-1], *hidden))
         self.output = nn.Linear(hidden[-1], num_classes)
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
@@ -66,11 +65,3 @@ class DeepSetsClassifier(Classifier):
         pooled = torch.bmm((counts / divisor)[:, None], self.of_particle(rows))[:, 0]
         logits: Tensor = self.output(self.of_event(pooled))
         return logits
-
-
-def _dense(widths: Sequence[int]) -> nn.Sequential:
-    """Dense layers, each with ReLU."""
-    layers: list[nn.Module] = []
-    for width_in, width_out in pairwise(widths):
-        layers += [nn.Linear(width_in, width_out), nn.ReLU()]
-    return nn.Sequential(*layers)

@@ -29,7 +29,6 @@ class DeepSetsSettings(ParticleNetworkSettings):
     """Deep sets: dense layers on each particle, their sum or mean, and dense layers on that."""
 
     name: ClassVar[str] = "deepsets"
-    inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
 
     particle_widths: list[PositiveInt] = Field(default=[64, 64], min_length=1)
     """Widths of the layers that each particle goes through, each at least 1."""

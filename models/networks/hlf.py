@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import ClassVar
 
 from torch import Tensor, nn
 from typing_extensions import override
 
 from features.columns import NUM_HLF
-from models.networks.classifier import Classifier, Parts
+from models.networks.classifier import Classifier, Parts, dense
 from models.networks.scaling_layer import Scaler, Standardize
 
 
@@ -29,10 +28,7 @@ class HlfClassifier(Classifier):
     def __init__(self, hidden: Sequence[int], scalers: Mapping[str, Scaler], num_classes: int) -> None:
         super().__init__()
         self.scaling = Standardize(*scalers["hlf"])
-        layers: list[nn.Module] = []
-        for width_in, width_out in pairwise([NUM_HLF, *hidden]):
-            layers += [nn.Linear(width_in, width_out), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(hidden[-1], num_classes))
+        self.layers = nn.Sequential(*dense(NUM_HLF, *hidden), nn.Linear(hidden[-1], num_classes))
 
     def forward(self, hlf: Tensor) -> Tensor:
         """Logits of raw high-level features."""

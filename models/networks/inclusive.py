@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from features.columns import NUM_HLF
-from models.networks.classifier import Classifier, Parts
+from models.networks.classifier import Classifier, Parts, dense
 from models.networks.lepton_frame import frame_layer
 from models.networks.network_settings import Frame, ReadFrom
 from models.networks.particles import ParticleEncoder
@@ -45,11 +45,7 @@ class InclusiveClassifier(Classifier):
         self.encoder = ParticleEncoder(scalers["particles"], gru_width, read_from, frame=frame)
         self.frame = frame_layer(frame, "hlf")
         self.scaling = Standardize(*scalers["hlf"])
-        self.layers = nn.Sequential(
-            nn.Linear(gru_width + NUM_HLF, dense_width),
-            nn.ReLU(),
-            nn.Linear(dense_width, num_classes),
-        )
+        self.layers = nn.Sequential(*dense(gru_width + NUM_HLF, dense_width), nn.Linear(dense_width, num_classes))
 
     def forward(self, hlf: Tensor, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Logits of raw high-level features and raw particles."""

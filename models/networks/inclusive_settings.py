@@ -19,7 +19,7 @@ class InclusiveSettings(ParticleNetworkSettings):
     """One network on the high-level features and the particle list."""
 
     name: ClassVar[str] = "inclusive"
-    inputs: ClassVar[tuple[str, ...]] = ("hlf", "particles", "num_particles")
+    inputs: ClassVar[tuple[str, ...]] = ("hlf", *ParticleNetworkSettings.inputs)
     before: ClassVar[Mapping[str, Any]] = {**ParticleNetworkSettings.before, "read_from": ReadFrom.START}
 
     gru_width: PositiveInt = 50

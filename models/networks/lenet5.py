@@ -8,7 +8,7 @@ from models.networks.pixels import Pixels
 from models.networks.scaling_layer import Scaler
 
 
-def lenet5(scaler: Scaler, num_classes: int = 10) -> nn.Module:
+def lenet5(scaler: Scaler) -> nn.Module:
     """Two convolutions and three dense layers, 61,706 parameters, for images (B, 28, 28, 1).
 
     With ReLU and maxima, as it is used today; the paper has tanh and weighted averages.
@@ -30,5 +30,5 @@ def lenet5(scaler: Scaler, num_classes: int = 10) -> nn.Module:
         nn.ReLU(),
         nn.Linear(120, 84),
         nn.ReLU(),
-        nn.Linear(84, num_classes),
+        nn.Linear(84, 10),
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +19,9 @@ from models.networks.network_settings import Frame
 _LEPTON: Final = {"particles": ("phi", "eta"), "hlf": ("lepton_phi", "lepton_eta")}
 #: Of the differences of numbers around pi in single precision the smallest becomes more than 1.
 _STEEP: Final = 2.0**24
+
+
+_T = TypeVar("_T")
 
 
 class TurnedColumns(NamedTuple):
@@ -52,8 +57,8 @@ def turned_columns(name: str) -> TurnedColumns:
 class LeptonFrame(nn.Module):
     """Turns events around the beam, and mirrors them along it, so that the lepton has azimuth 0 and eta >= 0.
 
-    Both leave the physics unchanged, so a network need not learn that from its events. The operators are those that
-    small runtimes have: matrix products with constants, Relu, Sin and Cos.
+    Both leave the physics unchanged, so a network need not learn that from its events. Each number follows from those
+    that turn with it alone, as in compiled code. The operators are those that small runtimes have.
 
     Args:
         name: The input, `particles` or `hlf`.
@@ -65,40 +70,41 @@ class LeptonFrame(nn.Module):
         tensor([-2.2832,  1.0000,  0.0000])
     """
 
-    azimuths: Tensor
-    of_lepton: Tensor
-    swapped: Tensor
-    fixed: Tensor
-    of_cos: Tensor
-    of_sign: Tensor
-
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.columns = columns = turned_columns(name)
-        picked = torch.eye(len(INPUT_COLUMNS[name].features))
-        azimuths, xs, ys, beams = (picked[torch.from_numpy(each)] for each in columns[:4])
-        along = xs.sum(dim=0) + ys.sum(dim=0)
-        constants = {
-            "azimuths": azimuths.T,
-            "of_lepton": picked[[columns.azimuth, columns.eta]].T,
-            "swapped": ys.T @ xs - xs.T @ ys,
-            "fixed": 1.0 - azimuths.sum(dim=0) - along - beams.sum(dim=0),
-            "of_cos": along,
-            "of_sign": beams.sum(dim=0),
-        }
-        for each, values in constants.items():
-            # Copies, since torch's program files warn about tensors that are views.
-            self.register_buffer(each, values.clone(memory_format=torch.contiguous_format), persistent=False)
+        self.columns = turned_columns(name)
+        self._runs = runs_of([feature.turning for feature in INPUT_COLUMNS[name].features])
 
     def forward(self, rows: Tensor) -> Tensor:
         """Raw rows (B, L, num_columns), of which the first has the lepton, or only that row (B, num_columns)."""
-        lepton = (rows[:, :1] if rows.dim() == 3 else rows) @ self.of_lepton
-        azimuth, eta = lepton[..., :1], lepton[..., 1:]
-        factors = self.fixed + azimuth.cos() * self.of_cos + (1.0 - 2.0 * _step(-eta)) * self.of_sign
-        angles = rows @ self.azimuths - azimuth
-        angles = angles - 2.0 * math.pi * (_step(angles - math.pi) - _step(-angles - math.pi))
-        turned: Tensor = rows * factors + (rows @ self.swapped) * azimuth.sin() + angles @ self.azimuths.T
-        return turned
+        lepton = rows[:, :1] if rows.dim() == 3 else rows
+        azimuth, eta = (lepton[..., place : place + 1] for place in (self.columns.azimuth, self.columns.eta))
+        cos, sin, sign = azimuth.cos(), azimuth.sin(), 1.0 - 2.0 * _step(-eta)
+        turned = []
+        for turning, start, stop in self._runs:
+            values = rows[..., start:stop]
+            if turning is Turning.X:
+                values = values * cos + rows[..., stop : stop + 1] * sin
+            elif turning is Turning.Y:
+                values = values * cos - rows[..., start - 1 : start] * sin
+            elif turning is Turning.BEAM:
+                values = values * sign
+            elif turning is Turning.AZIMUTH:
+                angles = values - azimuth
+                values = angles - 2.0 * math.pi * (_step(angles - math.pi) - _step(-angles - math.pi))
+            turned.append(values)
+        return torch.cat(turned, dim=-1)
+
+
+def runs_of(values: Sequence[_T]) -> list[tuple[_T, int, int]]:
+    """Each value that stands in some places in a row, with the first of these places and the one behind the last.
+
+    Examples:
+        >>> runs_of("aab")
+        [('a', 0, 2), ('b', 2, 3)]
+    """
+    starts = [place for place, value in enumerate(values) if place == 0 or value != values[place - 1]]
+    return [(values[start], start, stop) for start, stop in pairwise([*starts, len(values)])]
 
 
 def _step(values: Tensor) -> Tensor:

@@ -72,6 +72,7 @@ class NetworkSettings(BaseModel):
 class ParticleNetworkSettings(NetworkSettings):
     """Settings that all networks on particles have."""
 
+    inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
     before: ClassVar[Mapping[str, Any]] = {"frame": Frame.DETECTOR}
 
     frame: Frame = Frame.LEPTON

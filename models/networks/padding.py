@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from models.networks.scaling_layer import Standardize
 
 
-class ScaledRows(NamedTuple):
-    """Particle lists without what their padding holds."""
+def scaled_rows(scaling: Standardize, particles: Tensor, num_particles: Tensor) -> tuple[Tensor, Tensor]:
+    """Scaled rows of raw particles (B, L, 19), of which `num_particles` (B,) are valid, and which rows count, (B, L).
 
-    rows: Tensor
-    """(B, L, 19) scaled features; 0 in padding."""
-    is_valid: Tensor
-    """(B, L) whether a row counts. An event without particles counts as one particle with the mean of every feature."""
-
-
-def scaled_rows(scaling: Standardize, particles: Tensor, num_particles: Tensor) -> ScaledRows:
-    """Scaled rows of raw particles (B, L, 19), of which `num_particles` (B,) are valid.
+    Rows of padding are 0. An event without particles counts as one particle with the mean of every feature.
 
     Raises:
         RuntimeError: An event has more particles than the list has rows; an exported network fails in the same way.
@@ -36,4 +27,4 @@ def scaled_rows(scaling: Standardize, particles: Tensor, num_particles: Tensor) 
     # The number of each number is itself: only `gather` checks that none is too large.
     valid = numbers.gather(0, num_particles.clamp(min=0))[:, None]
     rows = scaling(particles).masked_fill((numbers[:-1] >= valid)[..., None], 0.0)
-    return ScaledRows(rows, numbers[:-1] < valid.clamp(min=1))
+    return rows, numbers[:-1] < valid.clamp(min=1)

@@ -19,7 +19,6 @@ class ParticlesSettings(ParticleNetworkSettings):
     """A recurrent network (GRU) over the particle list."""
 
     name: ClassVar[str] = "particles"
-    inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
     before: ClassVar[Mapping[str, Any]] = {**ParticleNetworkSettings.before, "read_from": ReadFrom.START}
 
     gru_width: PositiveInt = 50

@@ -49,10 +49,9 @@ class ResNet20(nn.Module):
 
     Args:
         scaler: Scaler of the three channels.
-        num_classes: Width of the output.
     """
 
-    def __init__(self, scaler: Scaler, num_classes: int) -> None:
+    def __init__(self, scaler: Scaler) -> None:
         super().__init__()
         first = _WIDTHS[0]
         self.begin = nn.Sequential(
@@ -60,7 +59,7 @@ class ResNet20(nn.Module):
         )
         widths = [first, *(width for width in _WIDTHS for _ in range(_BLOCKS))]
         self.blocks = nn.Sequential(*map(ResidualBlock, widths[:-1], widths[1:]))
-        self.output = nn.Linear(_WIDTHS[-1], num_classes)
+        self.output = nn.Linear(_WIDTHS[-1], 10)
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out")
@@ -72,6 +71,6 @@ class ResNet20(nn.Module):
         return logits
 
 
-def resnet20(scaler: Scaler, num_classes: int = 10) -> nn.Module:
+def resnet20(scaler: Scaler) -> nn.Module:
     """The network with fresh weights, 269,722 parameters."""
-    return ResNet20(scaler, num_classes)
+    return ResNet20(scaler)

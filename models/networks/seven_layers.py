@@ -8,7 +8,7 @@ from models.networks.pixels import Pixels
 from models.networks.scaling_layer import Scaler
 
 
-def seven_layers(scaler: Scaler, num_classes: int = 10) -> nn.Module:
+def seven_layers(scaler: Scaler) -> nn.Module:
     """(3,28) C(64,24) P(64,12) C(128,8) P(128,4) C(64,2) D(256,1) S(10,1), in the notation of the paper.
 
     C is a convolution, P a maximum over 2 x 2 pixels, D a dense layer, S the output. The review of the paper from which
@@ -30,5 +30,5 @@ def seven_layers(scaler: Scaler, num_classes: int = 10) -> nn.Module:
         nn.Linear(64 * 2 * 2, 256),
         nn.ReLU(),
         nn.Dropout(0.5),
-        nn.Linear(256, num_classes),
+        nn.Linear(256, 10),
     )

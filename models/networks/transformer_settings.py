@@ -19,7 +19,6 @@ class TransformerSettings(ParticleNetworkSettings):
     """A set transformer: attention among the particles by way of a few learnt points, and a class token."""
 
     name: ClassVar[str] = "transformer"
-    inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
 
     width: PositiveInt = 32
     """Width of the vector of each particle; a multiple of `heads`."""

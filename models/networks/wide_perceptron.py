@@ -7,14 +7,13 @@ from torch import nn
 from models.networks.scaling_layer import Scaler, Standardize
 
 
-def wide_perceptron(scaler: Scaler, num_classes: int = 10) -> nn.Module:
+def wide_perceptron(scaler: Scaler) -> nn.Module:
     """Dense layers with ReLU, 4,798,010 parameters, for the 784 pixels of an image in one row (B, 784).
 
     Compiled code trains it on the CPU.
 
     Args:
         scaler: Scaler of the 784 pixels.
-        num_classes: Width of the output.
     """
     return nn.Sequential(
         Standardize(*scaler),
@@ -24,5 +23,5 @@ def wide_perceptron(scaler: Scaler, num_classes: int = 10) -> nn.Module:
         nn.ReLU(),
         nn.Linear(2000, 1000),
         nn.ReLU(),
-        nn.Linear(1000, num_classes),
+        nn.Linear(1000, 10),
     )

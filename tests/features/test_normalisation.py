@@ -22,9 +22,10 @@ from features.schema import SPLITS
 from features.settings import FeatureSettings
 from features.spark_job import make_features
 from models.evaluation.bootstrap import Estimate, Replicas
-from models.evaluation.measurements import Question, measure, mixture_of
+from models.evaluation.measurements import EvaluationTask, measure
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.style import NO_LABELS
 
 CLASSES = ["QCD", "ttbar"]
 #: Two slices of one class with equal numbers of events, a tenth of them selected, and generator weights of 3 and 7.
@@ -95,9 +96,9 @@ def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureData
     events = ScoredEvents.of(table.append_column("hlf", pa.array(list(high_level_in(table)))))
     before = {"low": Estimate(5000.0, 0.0), "high": Estimate(0.25, 0.0), "ttbar": Estimate(3.0, 0.0)}
     rates = Rates(before, {"low": 0, "high": 0, "ttbar": 1})
-    question = Question(CLASSES, 1, [0.9], mixture_of(CLASSES, 1, rates), rates, seed=1)
+    task = EvaluationTask(CLASSES, 1, [0.9], rates, NO_LABELS, seed=1)
     replicas = Replicas(events.labels, events.samples, events.weights, seed=1, num=100)
-    found = measure(events, None, replicas, question).numbers
+    found = measure(events, None, replicas, task).numbers
     (point,) = found["working_points"]
     assert point["backgrounds"]["QCD"]["value"] == pytest.approx(1e-6, rel=0.5)
     assert {name: each["value"] for name, each in point["rates"].items()} == pytest.approx({"QCD": 0.25, "ttbar": 3.0})

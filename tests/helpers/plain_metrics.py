@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
 from models.errors import UndefinedMetricError
-from models.evaluation.metrics import Floats, Labels
+from models.evaluation.efficiencies import Floats, Labels
 
 
 def accuracy(labels: Labels, probabilities: Floats, weights: Floats) -> float:

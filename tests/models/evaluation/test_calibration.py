@@ -48,7 +48,8 @@ def test_a_wrong_model_is_far_from_perfect() -> None:
     shares = balanced(labels, weights, 3)
     errors = [calibration_error(calibration(labels == index, wrong[:, index], shares)) for index in range(3)]
     found = expected_calibration_errors(labels, wrong, weights, errors, generator=rng)
-    assert found[0].p_value == found[1].p_value == 0
+    # Of 400 draws none is as bad; 0 would say more than they can.
+    assert found[0].p_value == found[1].p_value == 1 / 401
     assert found[0].mean < errors[0] / 3
 
 

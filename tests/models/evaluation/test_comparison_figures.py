@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from models.evaluation.comparison_figures import plot_background_efficiency, plot_rejection
+from models.evaluation.comparison_figures import plot_curves
 from models.evaluation.curves import ratio
 from models.evaluation.style import PlotLabels, save_figure
 
 LABELS = PlotLabels("", "technical sample", 13)
+plot_background_efficiency, plot_rejection = (partial(plot_curves, rejection=rejection) for rejection in (False, True))
 BOTH = pytest.mark.parametrize("plot", [plot_background_efficiency, plot_rejection])
 Plot = Callable[..., Figure]
 

@@ -306,7 +306,7 @@ def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> N
 
 def test_points_in_equal_parts_are_another_question(done: Done) -> None:
     assert done.metrics["mixture"]["words"] == "93 % QCD, 6.98 % W+jets, by rate"
-    assert TASK._replace(by_rate=False).question.mixture.words == "QCD and W+jets in equal parts"
+    assert TASK._replace(by_rate=False).mixture.words == "QCD and W+jets in equal parts"
 
 
 def test_features_are_important_to_models_on_them_alone_and_the_one_that_tells_is_found(done: Done) -> None:

@@ -19,9 +19,9 @@ from matplotlib.patches import StepPatch
 from features.columns import HLF_NAMES, NUM_HLF
 from models.evaluation import figures
 from models.evaluation.bootstrap import Replicas
-from models.evaluation.comparison_figures import plot_background_efficiency, plot_rejection
+from models.evaluation.comparison_figures import plot_curves
 from models.evaluation.curves import KINEMATIC_EDGES
-from models.evaluation.measurements import Question, measure, mixture_of
+from models.evaluation.measurements import EvaluationTask, measure
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import COLOURS, DASHES, DPI, WIDTH, PlotLabels, save_figure
 
@@ -48,9 +48,9 @@ def made_events(count: int = 90, *, seed: int = 1, lightest: float = 1.0) -> Sco
 def made_numbers(lightest: float = 1.0) -> tuple[ScoredEvents, ScoredEvents, dict[str, Any]]:
     """Test events, training events and the numbers of them."""
     test, train = made_events(lightest=lightest), made_events(60, seed=2, lightest=lightest)
-    question = Question(NAMES, 1, [0.5], mixture_of(NAMES, 1, None), None, 1)
+    task = EvaluationTask(NAMES, 1, [0.5], None, LABELS, 1)
     replicas = Replicas(test.labels, test.samples, test.weights, seed=1, num=50)
-    return test, train, measure(test, train, replicas, question).numbers
+    return test, train, measure(test, train, replicas, task).numbers
 
 
 def made_figure(name: str, lightest: float = 1.0) -> Figure:
@@ -59,8 +59,8 @@ def made_figure(name: str, lightest: float = 1.0) -> Figure:
     row = {name: {"value": float(place), "error": 0.1} for place, name in enumerate(HLF_NAMES)}
     history = [{**each, "consensus_distance": 0.1} for each in HISTORY]
     kinds: dict[str, Callable[[], Figure]] = {
-        "background_efficiency": lambda: plot_background_efficiency(CURVES, "t_t", WORDS, POINTS, LABELS),
-        "rejection": lambda: plot_rejection(CURVES, "t_t", WORDS, POINTS, LABELS),
+        "background_efficiency": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, LABELS, rejection=False),
+        "rejection": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, LABELS, rejection=True),
         "confusion": lambda: figures.plot_confusion(numbers["confusion"], LABELS),
         "scores": lambda: figures.plot_scores(test, train, numbers["train_against_test"], NAMES, LABELS),
         "calibration": lambda: figures.plot_calibration(numbers["calibration"], LABELS),
@@ -201,7 +201,8 @@ def test_score_plots_have_shares_of_both_splits_with_errors_of_the_test_split(li
             assert words[truth] == f"{NAMES[truth]}: p = {p_value:.2g}"
         assert axes.get_xlabel().replace(r"\$", "$") == f"Probability of {NAMES[output]}"
     assert len(places) == 3
-    assert {f"true {name}, {split}" for name in NAMES for split in ("test", "training")} == set(words_of(figure))
+    # A column for each class.
+    assert words_of(figure) == [f"true {name}, {split}" for name in NAMES for split in ("training", "test")]
 
 
 def slow_share(events: ScoredEvents, output: int, truth: int, place: int) -> tuple[float, float]:
@@ -261,6 +262,11 @@ def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(lig
     empty = 0
     for axes, (variable, content) in zip(panels, found.items(), strict=True):
         edges = np.array(KINEMATIC_EDGES[variable])
+        # Most events are in the narrow ones of uneven bins, whose points hid each other.
+        if variable in ("lepton_pt", "ht", "met"):
+            assert [text.get_text() for text in axes.get_xticklabels()] == [f"{edge:g}" for edge in edges]
+            edges = np.arange(len(edges))
+            assert list(axes.get_xticks()) == list(edges)
         assert axes.get_xlim() == (edges[0], edges[-1])
         assert list(axes.lines[0].get_ydata()) == [0.995, 0.995]
         for place, (container, bins) in enumerate(

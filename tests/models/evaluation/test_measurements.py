@@ -18,9 +18,10 @@ from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.discriminant import discriminant
 from models.evaluation.intervals import WeightSums
 from models.evaluation.intervals import share as sum_share
-from models.evaluation.measurements import Question, measure, mixture_of, refuse_missing
+from models.evaluation.measurements import EvaluationTask, measure, mixture_of, refuse_missing
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.style import NO_LABELS
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
@@ -42,10 +43,10 @@ def made_events(count: int, *, seed: int = 1, lightest: float = 1.0) -> ScoredEv
 def measured(events: ScoredEvents, train: ScoredEvents | None = None, **changes: Any) -> dict[str, Any]:
     """The numbers; signal is ttbar at an efficiency of 0.5 if nothing else is given."""
     chosen: dict[str, Any] = {"signal": 1, "working_points": [0.5], "rates": None, "seed": 1} | changes
-    question = Question(CLASSES, mixture=mixture_of(CLASSES, chosen["signal"], chosen["rates"]), **chosen)
+    task = EvaluationTask(CLASSES, labels=NO_LABELS, **chosen)
     refuse_missing(events, CLASSES, "test events")
     replicas = Replicas(events.labels, events.samples, events.weights, seed=1, num=200)
-    return measure(events, train, replicas, question).numbers
+    return measure(events, train, replicas, task).numbers
 
 
 def share(passing: np.ndarray, weights: np.ndarray) -> dict[str, float]:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from features.columns import NUM_HLF
-from models.evaluation.discriminant import Mixture
-from models.evaluation.measurements import Question
+from models.evaluation.measurements import EvaluationTask
 from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.style import NO_LABELS
 from models.evaluation.variations import variations, with_scores, with_weights
 
-QUESTION = Question(["QCD", "ttbar"], 1, [0.5], Mixture({0: 1.0}, "QCD"), None, 1)
+TASK = EvaluationTask(["QCD", "ttbar"], 1, [0.5], None, NO_LABELS, 1)
 
 
 def events_of(labels: list[int], signal: list[float], weights: list[float]) -> ScoredEvents:
@@ -30,7 +30,7 @@ EVENTS = events_of([0, 0, 0, 0, 1, 1], [0.1, 0.2, 0.6, 0.9, 0.4, 0.8], [1.0] * 6
 
 def test_other_weights_shift_shares_at_the_same_threshold() -> None:
     varied = with_weights(EVENTS, np.array([2.0, 1.0, 1.0, 1.0, 3.0, 1.0]))
-    found = variations(EVENTS, {"up": varied}, QUESTION, [0.5])["up"]
+    found = variations(EVENTS, {"up": varied}, TASK, [0.5])["up"]
     (point,) = found["working_points"]
     assert point["wanted"] == 0.5
     assert point["efficiencies"]["QCD"]["value"] == pytest.approx(2 / 5)
@@ -41,7 +41,7 @@ def test_other_weights_shift_shares_at_the_same_threshold() -> None:
 
 
 def test_weights_of_another_scale_shift_nothing() -> None:
-    found = variations(EVENTS, {"same": with_weights(EVENTS, 7.0 * EVENTS.weights)}, QUESTION, [0.5])["same"]
+    found = variations(EVENTS, {"same": with_weights(EVENTS, 7.0 * EVENTS.weights)}, TASK, [0.5])["same"]
     for each in (found["accuracy"], *found["working_points"][0]["efficiencies"].values()):
         assert each["shift"] == pytest.approx(0, abs=1e-12)
         assert each["error"] == pytest.approx(0, abs=1e-12)
@@ -50,14 +50,14 @@ def test_weights_of_another_scale_shift_nothing() -> None:
 def test_an_event_that_the_selection_rejects_passes_no_threshold_and_counts_below() -> None:
     is_selected = np.array([True, True, True, False, True, True])
     varied = with_scores(EVENTS, EVENTS.probabilities, is_selected)
-    found = variations(EVENTS, {"jets": varied}, QUESTION, [0.5])["jets"]
+    found = variations(EVENTS, {"jets": varied}, TASK, [0.5])["jets"]
     assert found["working_points"][0]["efficiencies"]["QCD"]["value"] == pytest.approx(1 / 4)
     assert found["working_points"][0]["efficiencies"]["ttbar"]["shift"] == 0
 
 
 def test_a_class_without_weight_has_no_shift() -> None:
     varied = with_weights(EVENTS, np.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0]))
-    found = variations(EVENTS, {"odd": varied}, QUESTION, [0.5])["odd"]
+    found = variations(EVENTS, {"odd": varied}, TASK, [0.5])["odd"]
     assert found["accuracy"] is None
     assert found["working_points"][0]["efficiencies"]["QCD"] is None
 
@@ -72,7 +72,7 @@ def test_the_error_is_the_spread_over_repeated_experiments() -> None:
         weights = with_weights(events, np.append(np.exp(score - 0.5), 1.0))
         moved = np.append(np.clip(score + rng.normal(0, 0.1, 300), 0, 1), 0.9)
         scores = with_scores(events, np.stack([1 - moved, moved], axis=1), np.ones(301, np.bool_))
-        found = variations(events, {"w": weights, "s": scores}, QUESTION, [0.6])
+        found = variations(events, {"w": weights, "s": scores}, TASK, [0.6])
         pairs = [found[name]["working_points"][0]["efficiencies"]["QCD"] for name in "ws"]
         shifts.append([each["shift"] for each in pairs])
         errors.append([each["error"] for each in pairs])

@@ -16,6 +16,8 @@ from features.columns import NUM_HLF
 from models.errors import ExtraMissingError
 from models.export.hls4ml_export import convertible, export_firmware
 from models.networks.classifier import Classifier
+from models.networks.hlf import HlfClassifier
+from models.networks.lepton_frame import LeptonFrame
 
 Events = np.ndarray
 
@@ -65,6 +67,17 @@ def test_the_scaling_beside_the_firmware_makes_what_it_takes(
     session = onnxruntime.InferenceSession(tmp_path / "scaling.onnx", providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(["scaled"], {"hlf": events})[0], scaled, rtol=1e-5, atol=1e-6)
     assert np.abs(scaled).max() < 10
+
+
+def test_a_frame_before_the_scaling_was_left_out(tmp_path: Path, model: Classifier, events: Events) -> None:
+    frame, parts = LeptonFrame("hlf"), model.parts()
+    assert parts is not None
+    framed = type("Framed", (HlfClassifier,), {"parts": lambda _: parts._replace(frame=frame)})
+    model.__class__ = framed
+    export_firmware(model, events, events, tmp_path, bits=[])
+    session = onnxruntime.InferenceSession(tmp_path / "scaling.onnx", providers=["CPUExecutionProvider"])
+    expected = model.scaling(frame(torch.from_numpy(events))).numpy()
+    np.testing.assert_allclose(session.run(["scaled"], {"hlf": events})[0], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

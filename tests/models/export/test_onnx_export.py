@@ -52,7 +52,7 @@ def test_scaling_of_heavy_tails_is_exported_to_the_opset(tmp_path: Path, name: M
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     assert "Asinh" in {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
     expected = torch.softmax(run(model, events), dim=1).detach().numpy()
-    np.testing.assert_allclose(output(session, events), expected, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(output(session, events), expected, rtol=0, atol=1e-6)
 
 
 @every_network

@@ -115,6 +115,20 @@ def test_azimuths_stay_within_pi() -> None:
     torch.testing.assert_close(found[:2], torch.zeros(2), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [np.inf, -np.inf, np.nan])
+def test_one_number_that_is_not_finite_spoiled_all_others(size: float) -> None:
+    """Products with constant matrices multiplied it by 0, so an infinite isolation made an event's output NaN."""
+    scalars = [place for place, turning in enumerate(INPUT_COLUMNS["particles"].features) if turning.turning == "none"]
+    raw = events()["particles"]
+    expected = LeptonFrame("particles")(raw)
+    for place in scalars:
+        spoiled = raw.clone()
+        spoiled[..., place] = size
+        expected_here = expected.clone()
+        expected_here[..., place] = size
+        torch.testing.assert_close(LeptonFrame("particles")(spoiled), expected_here, rtol=0, atol=0, equal_nan=True)
+
+
 def test_every_vector_of_the_table_has_both_components() -> None:
     """`Turning.X` is followed by its `Turning.Y`, so that each pair turns together."""
     for column in INPUT_COLUMNS.values():

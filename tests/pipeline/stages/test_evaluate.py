@@ -49,4 +49,4 @@ def test_without_a_cross_section_there_are_no_rates(tmp_path: Path) -> None:
 def test_the_fractions_are_a_setting(tmp_path: Path, fractions: str, words: str) -> None:
     config = made_config(tmp_path, (1e5, 800.0), fractions=fractions)
     task = make_task(config, config.classes, rates_before(config, finished(tmp_path)))
-    assert task.question.mixture.words == words
+    assert task.mixture.words == words
