@@ -44,8 +44,8 @@ class Lifelines:
         self._server = socket.create_server((address, 0))
         self._token = token
         self._lines: dict[socket.socket, _Line] = {}
-        self.ready: dict[int, int] = {}
-        """Numbers of the agents that train, by partition."""
+        self.ready: set[AgentId] = set()
+        """Agents that have begun to train."""
         self.port: int = self._server.getsockname()[1]
 
     def poll(self, seconds: float = 0.0) -> list[AgentId]:
@@ -65,10 +65,10 @@ class Lifelines:
                 lost.append(gone)
         return lost
 
-    def drop(self, index: int) -> None:
-        """End the agent of a partition."""
+    def drop(self, agent: AgentId) -> None:
+        """End an agent."""
         for connection, line in list(self._lines.items()):
-            if line.agent is not None and line.agent.partition == index:
+            if line.agent == agent:
                 self._forget(connection)
 
     def close(self) -> None:
@@ -103,13 +103,11 @@ class Lifelines:
         if "error" in told:
             _raise(f"the agent of partition {agent.partition} failed: {told['error']}", told)
         if "ready" in told:
-            self.ready[agent.partition] = agent.number
+            self.ready.add(agent)
 
     def _forget(self, connection: socket.socket) -> None:
-        agent = self._lines.pop(connection).agent
+        self.ready -= {self._lines.pop(connection).agent}
         connection.close()
-        if agent is not None and self.ready.get(agent.partition) == agent.number:
-            del self.ready[agent.partition]
 
 
 @dataclass
