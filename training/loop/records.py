@@ -159,11 +159,14 @@ class DiskFiles(RunFiles):
         self._show()
 
     def _show(self) -> None:
-        """Write the epochs that are new for TensorBoard."""
+        """Write the epochs that are new for TensorBoard, of those that all ranks have recorded."""
         if self._scalars is not None:
-            for record in read_records(self._metrics.parents[1])[0][self._shown :]:
-                self._scalars.write(record)
-                self._shown += 1
+            ranks = read_records(self._metrics.parents[1])
+            recorded = min(records[-1]["epoch"] if records else -1 for records in ranks)
+            for record in ranks[0][self._shown :]:
+                if record["epoch"] <= recorded:
+                    self._scalars.write(record)
+                    self._shown += 1
 
     @override
     def keep_best(self, state: ModelState) -> None:
