@@ -1,8 +1,8 @@
 """The program of one rank of a training run; `training.launching.launcher` starts it.
 
 Its argument is a spec or a list, `{"runs": [{"number": 0, "spec": "run.json"}, ...]}`, whose runs it trains one after
-the other; rank 0 prints `{"run": number}` before each. Rank 0 prints the progress, one JSON object per line. An error
-on any rank ends the whole job; its message goes to `errors/rank-<n>.json` in the folder of the spec or list.
+the other. Rank 0 prints the progress with the number of the run, one JSON object per line. An error on any rank ends
+the whole job; its message goes to `errors/rank-<n>.json` in the folder of the spec or list.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from features.errors import FeatureError
 from models.errors import ModelError
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     try:
         first, *others = _specs(spec_path)
-        transport = _transport(first)
+        transport = MpiTransport(**first.spec.train.algorithm.sharing._asdict())
         seconds = first.spec.train.stall_seconds
         watchdog = Watchdog(files.stalls, files.signs, rank=transport.rank, seconds=seconds)
         check_world_size(transport.world_size, first.spec.train.workers)
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
         _train_with_survivors(first, transport, files, watchdog)
         for run in others:
             transport.close()
-            transport = _transport(run)
+            transport = MpiTransport(**run.spec.train.algorithm.sharing._asdict())
             _train_with_survivors(run, transport, files, watchdog)
         transport.close()
     except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
@@ -72,7 +72,7 @@ class _Run(NamedTuple):
     """A run of a list, or the only run."""
 
     spec: RunSpec
-    number: int | None
+    number: int = 0
 
 
 def _specs(path: Path) -> list[_Run]:
@@ -88,17 +88,8 @@ def _specs(path: Path) -> list[_Run]:
         )
     content = json.loads(path.read_text(encoding="utf-8"))
     if "runs" not in content:
-        return [_Run(RunSpec.load(path), None)]
+        return [_Run(RunSpec.load(path))]
     return [_Run(RunSpec.load(Path(run["spec"])), run["number"]) for run in content["runs"]]
-
-
-def _transport(run: _Run) -> MpiTransport:
-    """Connect to the other ranks, and announce the run."""
-    settings = run.spec.train
-    transport = MpiTransport(**settings.algorithm.sharing._asdict())
-    if run.number is not None and transport.rank == 0:
-        _print({"run": run.number})
-    return transport
 
 
 def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles, watchdog: Watchdog) -> None:
@@ -106,9 +97,14 @@ def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles
     spec = run.spec
     may_shrink = spec.train.on_rank_loss == "shrink" and spec.train.traits.can_shrink
     has_lost = False
+
+    def tell(progress: Progress) -> None:
+        sys.stdout.write(json.dumps({"run": run.number, **progress._asdict()}) + "\n")
+        sys.stdout.flush()
+
     while True:
         try:
-            train(spec, transport, on_progress=None if transport.rank else print_progress, watchdog=watchdog)
+            train(spec, transport, on_progress=None if transport.rank else tell, watchdog=watchdog)
         except Exception as error:
             if not (may_shrink and is_rank_loss(error)):
                 raise
@@ -125,16 +121,6 @@ def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles
             if has_lost:
                 leave(transport)
             return
-
-
-def print_progress(progress: Progress) -> None:
-    """A JSON line for the launcher."""
-    _print(progress._asdict())
-
-
-def _print(content: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(content) + "\n")
-    sys.stdout.flush()
 
 
 def check_world_size(started: int, configured: int) -> None:
