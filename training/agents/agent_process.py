@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from pathlib import Path
 
-from features.errors import FeatureError
-from models.errors import ModelError
 from training.agents.lifelines import Lifeline
 from training.agents.local import read_start
 from training.agents.messages import serve
-from training.errors import TrainingError
 
 
 def main(argv: list[str]) -> int:
@@ -40,8 +36,7 @@ def main(argv: list[str]) -> int:
             # No two agents of a partition read in the same order.
             agent.run(first_pass=(start.agent.number << 16) + start.epoch, on_ready=lifeline.say_ready)
     except Exception as error:  # noqa: BLE001 - the driver raises it
-        known = isinstance(error, TrainingError | ModelError | FeatureError | OSError)
-        lifeline.say_error(error, known=known, words=traceback.format_exc())
+        lifeline.say_error(error)
         home.clear(start.agent)
         return 1
     return 0

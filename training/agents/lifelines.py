@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from training.errors import LaunchError
+from training.launching.rank_reports import described, raise_described
 from training.launching.spark_agent import read_line, write_line
 
 _CONNECT_SECONDS: Final = 30.0
@@ -101,7 +101,7 @@ class Lifelines:
         agent = AgentId(told["partition"], told["number"])
         line.agent = agent
         if "error" in told:
-            _raise(f"the agent of partition {agent.partition} failed: {told['error']}", told)
+            raise_described(f"the agent of partition {agent.partition} failed", told["error"])
         if "ready" in told:
             self.ready.add(agent)
 
@@ -117,14 +117,6 @@ class _Line:
     agent: AgentId | None = None
     begun: bytes = b""
     """The beginning of a line."""
-
-
-def _raise(message: str, told: dict[str, Any]) -> None:
-    if told["known"]:
-        raise LaunchError(message)
-    error = RuntimeError(message)
-    error.add_note(told["traceback"])
-    raise error
 
 
 class Lifeline:
@@ -149,9 +141,9 @@ class Lifeline:
         """The agent begins to train."""
         self._say({"ready": True})
 
-    def say_error(self, error: BaseException, *, known: bool, words: str) -> None:
-        """The agent ends; `known`: the user can fix the cause."""
-        self._say({"error": str(error) or type(error).__name__, "known": known, "traceback": words})
+    def say_error(self, error: BaseException) -> None:
+        """The agent ends."""
+        self._say({"error": described(error)})
 
     def _say(self, content: dict[str, Any]) -> None:
         write_line(self._connection, {"token": self._token, **self._agent._asdict(), **content})

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from training.errors import LaunchError, StalledError, TrainingError
 from training.launching.rank import RunSpec, train
-from training.launching.rank_reports import LaunchFiles, told_of_loss
+from training.launching.rank_reports import LaunchFiles, raise_described, told_of_loss
 from training.loop.trainer import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
@@ -331,12 +331,7 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Pa
     failed = files.first_error()
     if failed is not None:
         rank, content = failed
-        message = f"training failed on rank {rank}: {content['message']}"
-        if content["known"]:
-            raise LaunchError(message)
-        error = RuntimeError(message)
-        error.add_note(content["traceback"])
-        raise error
+        raise_described(f"training failed on rank {rank}", content)
     if files.stalls.exists():
         raise StalledError(
             f"no progress for {settings.stall_seconds:g} s (train.stall_seconds):\n"

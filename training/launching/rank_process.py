@@ -13,13 +13,10 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from features.errors import FeatureError
-from models.errors import ModelError
-from training.errors import LaunchError, TrainingError
+from training.errors import LaunchError
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles
 from training.loop.trainer import Progress
@@ -60,7 +57,11 @@ def main(argv: list[str]) -> int:
     except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
         if not is_rank_loss(error):
             # The launcher knows of a lost rank anyway, and the loss is no error of this rank.
-            _report(error, files, world.rank)
+            try:
+                files.report_error(world.rank, error)
+            except OSError:
+                # This host does not see the folder; the launcher quotes what the ranks print.
+                sys.stderr.write(f"{error}\n")
         if transport is None:
             world.Abort(1)
         else:
@@ -135,20 +136,6 @@ def check_world_size(started: int, configured: int) -> None:
             f"PMIx does not work here (`srun --mpi=list` lists the types): set train.launcher: mpirun, or start by "
             f"hand with --mpi=pmix or mpirun -n {configured}."
         )
-
-
-def _report(error: BaseException, files: LaunchFiles, rank: int) -> None:
-    content = {
-        # A full disk, for example, is no bug of this program.
-        "known": isinstance(error, TrainingError | ModelError | FeatureError | OSError),
-        "message": str(error) or type(error).__name__,
-        "traceback": traceback.format_exc(),
-    }
-    try:
-        files.report_error(rank, content)
-    except OSError:
-        # This host does not see the folder; the launcher quotes what the ranks print.
-        sys.stderr.write(f"{content['message']}\n")
 
 
 def _exit_when_orphaned(parent: int) -> None:

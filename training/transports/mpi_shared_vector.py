@@ -18,8 +18,6 @@ from training.transports.transport import AverageCounts, SharedVector, Vector
 class Averaging(Protocol):
     """A protocol of pairwise averages: `LockedAveraging` or `AdditiveAveraging`."""
 
-    message_bytes: int
-    """Size of header and vector."""
     received: int
     begun: int
     mixed_reads: int
@@ -83,11 +81,6 @@ class MpiSharedVector(SharedVector):
             max(0.0, self._beside.beside_seconds - self._beside.blocked_seconds),
             self._refused,
         )
-
-    @property
-    def message_bytes(self) -> int:
-        """Number of bytes that an average sends, equal to the number that it receives."""
-        return self._averaging.message_bytes
 
     @override
     async def read(self, out: Vector) -> int:

@@ -69,10 +69,9 @@ class ServedVector:
         self._half = np.array([0.5 if vector.dtype.kind == "f" else 0], vector.dtype)
         self._mutex = np.zeros(_ALIGNMENT, np.uint8)
         self._counters, self._seconds = np.zeros(kernels.NUM_COUNTERS, np.int64), np.zeros(1)
-        self.message_bytes = -(-(kernels.HEADER_BYTES + vector.nbytes) // _ALIGNMENT) * _ALIGNMENT
-        """Number of bytes that an average sends, equal to the number that it receives."""
+        message_bytes = -(-(kernels.HEADER_BYTES + vector.nbytes) // _ALIGNMENT) * _ALIGNMENT
         # The row behind those of the connections is for the requests that the owner waits for.
-        self._region = np.zeros((len(connections) + 1, self.message_bytes), np.uint8)
+        self._region = np.zeros((len(connections) + 1, message_bytes), np.uint8)
         self._progress = np.zeros((len(connections) + 1, kernels.NUM_PROGRESS), np.int64)
         self._started = np.zeros(len(connections))
         self._polled = np.array([kernels.poll_entry(each.fileno()) for each in connections], np.int16)

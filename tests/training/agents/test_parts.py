@@ -177,7 +177,7 @@ def test_an_agent_that_ended_late_removed_the_files_of_its_successor(
 
 def test_the_error_of_an_agent_reaches_the_driver(lifelines: Lifelines) -> None:
     agent = Lifeline(("127.0.0.1", lifelines.port), "secret", AgentId(1, 0), on_end=lambda: None)
-    agent.say_error(ValueError("no file"), known=True, words="...")
+    agent.say_error(LaunchError("no file"))
     lifelines.poll(5)
     with pytest.raises(LaunchError, match="the agent of partition 1 failed: no file"):
         lifelines.poll(5)

@@ -54,6 +54,14 @@ def test_a_rank_that_waits_for_a_slower_one_is_no_standstill(clock: Clock, tmp_p
     assert fast.meter.seconds_without_sign == pytest.approx(10 * LIMIT)
 
 
+def test_a_disk_that_failed_once_ended_the_watchdog(clock: Clock, tmp_path: Path) -> None:
+    rank = Rank(clock, tmp_path, 0)
+    (tmp_path / "signs").touch()
+    assert not rank.is_standstill()
+    clock.now += LIMIT
+    assert rank.is_standstill()
+
+
 def test_all_see_a_standstill_once_nobody_gets_on(clock: Clock, tmp_path: Path) -> None:
     ranks = [Rank(clock, tmp_path, rank) for rank in range(3)]
     seen: dict[int, list[float]] = {0: [], 1: [], 2: []}
