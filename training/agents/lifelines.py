@@ -6,7 +6,6 @@ They carry lines of JSON: a greeting, that the agent is ready, and at most one e
 from __future__ import annotations
 
 import contextlib
-import io
 import select
 import socket
 import threading
@@ -15,12 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from training.launching.rank_reports import described, raise_described
-from training.launching.spark_agent import read_line, write_line
+from training.launching.spark_agent import content_of, keep_alive, write_line
 
 _CONNECT_SECONDS: Final = 30.0
 _MOST_BYTES: Final = 1 << 20
-#: Time after which the system checks a silent connection, and between checks [s].
-_KEEPALIVE: Final = 20
 
 
 class AgentId(NamedTuple):
@@ -59,7 +56,7 @@ class Lifelines:
             if connection is self._server:
                 accepted, _ = self._server.accept()
                 accepted.setblocking(False)
-                _keep_alive(accepted)
+                keep_alive(accepted)
                 self._lines[accepted] = _Line()
             elif (gone := self._read(connection)) is not None:
                 lost.append(gone)
@@ -86,7 +83,7 @@ class Lifelines:
             part = b""
         *complete, line.begun = (line.begun + part).split(b"\n")
         for each in complete:
-            told = read_line(io.StringIO(each.decode(errors="replace")), self._token)
+            told = content_of(each, self._token)
             if told is None:
                 # A stranger.
                 self._forget(connection)
@@ -133,7 +130,7 @@ class Lifeline:
         self._token, self._agent, self._on_end = token, agent, on_end
         self._connection = socket.create_connection(driver, _CONNECT_SECONDS)
         self._connection.settimeout(None)
-        _keep_alive(self._connection)
+        keep_alive(self._connection)
         self._say({})
         threading.Thread(target=self._await_end, daemon=True).start()
 
@@ -159,11 +156,3 @@ class Lifeline:
             while self._connection.recv(1024):
                 pass
         self._on_end()
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    """Let the system find out that the other host is gone."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
-        if hasattr(socket, option):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), _KEEPALIVE)
