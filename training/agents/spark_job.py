@@ -8,7 +8,6 @@ broadcast variable.
 from __future__ import annotations
 
 import socket
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -85,18 +84,14 @@ class SparkCluster(Cluster):
         """Start the agents on the hosts of their partitions, which the first call chooses."""
         if not self._hosts:
             self._hosts = _places(self._spark, self._spec.train.workers)
-        taken: Counter[str] = Counter()
-        local_ranks = []
-        for host in self._hosts:
-            local_ranks.append(taken[host])
-            taken[host] += 1
-        starts = {agent: self._start(agent, local_ranks[agent.partition], epoch) for agent in agents}
+        starts = {agent: self._start(agent, epoch) for agent in agents}
         home, sent = self._home, self._spark.broadcast(joint)
         self._tasks(starts).foreach(lambda start: start_agent(home, start, sent.value))
         sent.destroy()
 
-    def _start(self, agent: AgentId, local_rank: int, epoch: int) -> AgentStart:
-        environment = thread_variables(self._spec.train.threads) | {"MPI_LOCALRANKID": str(local_rank)}
+    def _start(self, agent: AgentId, epoch: int) -> AgentStart:
+        *before, host = self._hosts[: agent.partition + 1]
+        environment = thread_variables(self._spec.train.threads) | {"MPI_LOCALRANKID": str(before.count(host))}
         return AgentStart(agent, epoch, str(self._spec.out_dir / "run.json"), environment)
 
     def reduce(self, takes: dict[AgentId, Take]) -> Reduced:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import override
 
@@ -22,10 +22,8 @@ Timed = Coroutine[Any, Any, T]
 """What the caller awaits: without a coroutine of its own around it."""
 
 
-class _WaitCounter(Protocol):
-    """Something that knows how long its owner has waited in its calls."""
-
-    waited: float
+_WaitCounter = Transport | SharedVector | Centre
+"""Something that knows how long its owner has waited in its calls."""
 
 
 class Meter:

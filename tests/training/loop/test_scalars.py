@@ -40,8 +40,8 @@ class _Shown:
 def test_an_epoch_was_shown_before_all_ranks_had_recorded_it(tmp_path: Path) -> None:
     shown: Any = _Shown()
     ranks = [
-        DiskFiles(tmp_path, rank=rank, world_size=2, digest="d", save_model=lambda _: None, scalars=shown)
-        for rank in range(2)
+        DiskFiles(tmp_path, rank=rank, world_size=2, digest="d", save_model=lambda _: None, scalars=scalars)
+        for rank, scalars in enumerate([shown, None])
     ]
     for files in ranks:
         files.begin([], (0, 0), None)
