@@ -56,15 +56,14 @@ def train_with_agents(
         DivergedError: The loss is no longer finite.
     """
     refuse_impossible(spec)
-    settings = spec.train
+    settings, count = spec.train, spec.train.workers
     spec.save(spec.out_dir / "run.json")
     losses = LaunchFiles(spec.out_dir)
     transport = SingleTransport()
     workload, _, work = opened(spec, transport, rank=0, meter=Meter(transport.now))
     rows = workload.group_rows("train")
-    plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
-    ledger = Ledger(rows=sum(rows), epochs=settings.epochs, batch_size=settings.batch_size, partitions=settings.workers)
-    count = settings.workers
+    plan_epoch(rows, world_size=count, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
+    ledger = Ledger(rows=sum(rows), epochs=settings.epochs, batch_size=settings.batch_size, partitions=count)
     # Ranks of MPI cannot continue from a checkpoint of the driver, and neither the other way round.
     files = [
         disk_files(spec, workload, work.model, rank=rank, world_size=count, kind="-agents") for rank in range(count)
