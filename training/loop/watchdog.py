@@ -44,7 +44,8 @@ class Watchdog:
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def watch(self, meter: Meter) -> None:
-        """Check this meter from now on."""
+        """Check this meter from now on; what was before does not count."""
+        meter.alive()
         self._meter = meter
         if not self._thread.is_alive():
             self._thread.start()
