@@ -19,14 +19,8 @@ def random_stream(seed: int, purpose: str, *key: int) -> np.random.Generator:
 
 
 def generator_state(rng: np.random.Generator) -> dict[str, Any]:
-    """The state of a PCG64 generator in plain values, with 128-bit integers as text."""
-    state = rng.bit_generator.state
-    return {
-        "state": str(state["state"]["state"]),
-        "inc": str(state["state"]["inc"]),
-        "has_uint32": state["has_uint32"],
-        "uinteger": state["uinteger"],
-    }
+    """The state of a generator in plain values; its integers have 128 bits."""
+    return dict(rng.bit_generator.state)
 
 
 def set_generator_state(rng: np.random.Generator, state: dict[str, Any]) -> None:
@@ -40,9 +34,4 @@ def set_generator_state(rng: np.random.Generator, state: dict[str, Any]) -> None
         >>> rng.random() == first
         True
     """
-    rng.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": int(state["state"]), "inc": int(state["inc"])},
-        "has_uint32": state["has_uint32"],
-        "uinteger": state["uinteger"],
-    }
+    rng.bit_generator.state = state

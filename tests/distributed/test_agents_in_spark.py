@@ -40,7 +40,7 @@ def agents_of(run_dir: Path) -> dict[int, psutil.Process]:
             continue
         path = Path(words[-1])
         if path.exists() and json.loads(path.read_text())["start"][2].startswith(str(run_dir)):
-            found[int(path.stem)] = process
+            found[int(path.stem.partition("-")[0])] = process
     return found
 
 

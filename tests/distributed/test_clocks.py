@@ -9,7 +9,7 @@ from rank_programs import IMPLEMENTATIONS, results_of
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
-NAP, TIMES = 0.03, 20
+NAP, TIMES = 0.1, 8
 
 
 def test_every_kind_of_waiting_is_found_and_nothing_is_booked_twice(tmp_path: Path) -> None:

@@ -42,15 +42,16 @@ class ThreadedCluster(Cluster):
             self.agents[agent.partition], self.lifelines[agent.partition] = made, lifeline
             self.started.append(agent)
 
-    def reduce(self, takes: dict[int, Take]) -> Reduced:
-        self._before_reduce(self, takes)
-        given = [self.agents[index].answer(take) for index, take in takes.items() if index in self.agents]
+    def reduce(self, takes: dict[AgentId, Take]) -> Reduced:
+        of_partitions = {agent.partition: take for agent, take in takes.items()}
+        self._before_reduce(self, of_partitions)
+        given = [self.agents[index].answer(take) for index, take in of_partitions.items() if index in self.agents]
         return reduce(
             Reduced.plus, (Reduced(each.contribution, ((each.agent, each.account),)) for each in given), Reduced()
         )
 
-    def install(self, indices: Collection[int], message: Install) -> int:
-        there = [self.agents[index] for index in indices if index in self.agents]
+    def install(self, agents: Collection[AgentId], message: Install) -> int:
+        there = [self.agents[agent.partition] for agent in agents if agent.partition in self.agents]
         for agent in there:
             agent.answer(message)
         return len(there)

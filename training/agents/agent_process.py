@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from pathlib import Path
 
-from features.errors import FeatureError
-from models.errors import ModelError
 from training.agents.lifelines import Lifeline
 from training.agents.local import read_start
 from training.agents.messages import serve
-from training.errors import TrainingError
 
 
 def main(argv: list[str]) -> int:
@@ -20,14 +16,14 @@ def main(argv: list[str]) -> int:
     home, start, joint = read_start(Path(argv[1]))
 
     def end() -> None:
-        home.clear(start.agent.partition)
+        home.clear(start.agent)
         os._exit(0)
 
     try:
         lifeline = Lifeline(home.driver, home.token, start.agent, on_end=end)
     except OSError:
         # The driver is gone already.
-        home.clear(start.agent.partition)
+        home.clear(start.agent)
         return 1
     try:
         # The driver hears of libraries that are missing here.
@@ -35,14 +31,13 @@ def main(argv: list[str]) -> int:
         from training.launching.rank import RunSpec, without_denormals  # noqa: PLC0415
 
         agent = make_agent(RunSpec.load(Path(start.spec)), start, joint)
-        serve(home.socket(start.agent.partition), home.token.encode(), agent.answer)
+        serve(home.file(start.agent, "sock"), home.token.encode(), agent.answer)
         with without_denormals():
             # No two agents of a partition read in the same order.
             agent.run(first_pass=(start.agent.number << 16) + start.epoch, on_ready=lifeline.say_ready)
     except Exception as error:  # noqa: BLE001 - the driver raises it
-        known = isinstance(error, TrainingError | ModelError | FeatureError | OSError)
-        lifeline.say_error(error, known=known, words=traceback.format_exc())
-        home.clear(start.agent.partition)
+        lifeline.say_error(error)
+        home.clear(start.agent)
         return 1
     return 0
 

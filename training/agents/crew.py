@@ -25,11 +25,11 @@ class Cluster(Protocol):
     def start(self, agents: Sequence[AgentId], epoch: int, joint: list[Install]) -> None:
         """Start agents from the projected joint model; returns before they train."""
 
-    def reduce(self, takes: dict[int, Take]) -> Reduced:
-        """Add up the contributions of the agents of some partitions."""
+    def reduce(self, takes: dict[AgentId, Take]) -> Reduced:
+        """Add up the contributions of some agents."""
 
-    def install(self, indices: Collection[int], message: Install) -> int:
-        """Give the agents of some partitions a shard; returns the number of those that took it."""
+    def install(self, agents: Collection[AgentId], message: Install) -> int:
+        """Give some agents a shard; returns the number of those that took it."""
 
 
 class Crew:
@@ -55,17 +55,13 @@ class Crew:
         self._on_loss = on_loss
         self._waiting = set(range(settings.workers))
         """Partitions that need an agent."""
-        self._starting: dict[int, float] = {}
-        """Partitions whose agents start, with their deadlines."""
-        self._live: dict[int, int] = {}
-        self._absent: Counter[int] = Counter()
+        self._starting: dict[AgentId, float] = {}
+        """Agents that start, with their deadlines."""
+        self.live: set[AgentId] = set()
+        """Agents that train."""
+        self._absent: Counter[AgentId] = Counter()
         self._started = 0
         self.num_lost = 0
-
-    @property
-    def live(self) -> dict[int, int]:
-        """Numbers of the agents that train, by partition."""
-        return dict(self._live)
 
     @property
     def is_complete(self) -> bool:
@@ -85,49 +81,46 @@ class Crew:
         """
         for agent in self._lifelines.poll(seconds):
             self._lose(agent, "its process is gone")
-        for index, deadline in list(self._starting.items()):
-            if index in self._lifelines.ready:
-                del self._starting[index]
-                self._live[index] = self._lifelines.ready[index]
-                self._ledger.begin(index)
+        for agent, deadline in list(self._starting.items()):
+            if agent in self._lifelines.ready:
+                del self._starting[agent]
+                self.live.add(agent)
+                self._ledger.begin(agent.partition)
             elif time.monotonic() > deadline:
-                self._give_up(index, f"it did not start within {_START_SECONDS:.0f} s")
+                self._give_up(agent, f"it did not start within {_START_SECONDS:.0f} s")
+        for late in self._lifelines.ready - self.live:
+            self._lifelines.drop(late)
         if self._waiting:
             agents = [AgentId(index, self._started + place) for place, index in enumerate(sorted(self._waiting))]
             self._started += len(agents)
-            self._starting |= dict.fromkeys(self._waiting, time.monotonic() + _START_SECONDS)
+            self._starting |= dict.fromkeys(agents, time.monotonic() + _START_SECONDS)
             self._waiting.clear()
             self._cluster.start(agents, epoch, joint())
 
-    def answered(self, asked: Collection[int], reduced: Reduced) -> None:
+    def answered(self, asked: Collection[AgentId], reduced: Reduced) -> None:
         """Take over the accounts of a cycle, and give up agents that do not answer."""
-        found = {
-            agent.partition: account
-            for agent, account in reduced.accounts
-            if self._live.get(agent.partition) == agent.number
-        }
-        for index in asked:
-            if index in found:
-                self._absent.pop(index, None)
-                self._ledger.report(index, found[index])
+        found = dict(reduced.accounts)
+        for agent in asked:
+            if agent in found:
+                del self._absent[agent]
+                self._ledger.report(agent.partition, found[agent])
                 continue
-            self._absent[index] += 1
-            if self._absent[index] >= _MOST_ABSENT:
-                self._give_up(index, f"it did not answer {_MOST_ABSENT} times")
+            self._absent[agent] += 1
+            if self._absent[agent] >= _MOST_ABSENT:
+                self._give_up(agent, f"it did not answer {_MOST_ABSENT} times")
 
-    def _give_up(self, index: int, why: str) -> None:
-        self._lifelines.drop(index)
-        self._lose(AgentId(index, self._live.get(index, -1)), why)
+    def _give_up(self, agent: AgentId, why: str) -> None:
+        self._lifelines.drop(agent)
+        self._lose(agent, why)
 
     def _lose(self, agent: AgentId, why: str) -> None:
         """An agent is gone: its partition gets another, or is given up."""
         index, settings = agent.partition, self._settings
-        if self._live.get(index, agent.number) != agent.number or not {index} & (self._live.keys() | self._starting):
+        if agent not in self.live | self._starting.keys():
             # It was given up before.
             return
-        self._live.pop(index, None)
-        self._starting.pop(index, None)
-        self._absent.pop(index, None)
+        self.live.discard(agent)
+        self._starting.pop(agent, None)
         self._ledger.end(index)
         self.num_lost += 1
         words = f"the agent of partition {index} was lost ({why})"
@@ -142,6 +135,6 @@ class Crew:
             self._waiting.add(index)
             self._on_loss(f"{words}; another one starts from the joint model")
             return
-        if not self._live and not self._starting and not self._waiting:
+        if not self.live and self.is_complete:
             raise LaunchError(f"{words}, and no other is left. Set train.on_rank_loss: restart")
         self._on_loss(f"{words}; the others continue without its events")

@@ -16,6 +16,7 @@ import torch
 
 from training.agents.crew import Cluster, Crew
 from training.agents.ledger import Ledger
+from training.agents.lifelines import AgentId
 from training.agents.messages import Install, Reduced, Take
 from training.algorithms.mpca import MpcaSettings
 from training.algorithms.mpca_rules import JointShard, driver_rule, phases, shard_slices
@@ -82,9 +83,8 @@ class Driver:
         left, has_begun = len(self._shards), False
         with ThreadPoolExecutor(2, thread_name_prefix="phase") as pool:
             while left:
-                live = self._crew.live
                 # All agents begin together; one that replaces another joins later.
-                is_first_start = not live or (not has_begun and not self._crew.is_complete)
+                is_first_start = not self._crew.live or (not has_begun and not self._crew.is_complete)
                 self._crew.review(
                     self._ledger.epoch, self._installs, seconds=_SECONDS_BETWEEN_LOOKS if is_first_start else 0.0
                 )
@@ -113,8 +113,8 @@ class Driver:
     def _cycle(self, pool: ThreadPoolExecutor) -> Cycle:
         """One cycle; its phases end together."""
         began, now = time.perf_counter(), phases(self.number, len(self._shards))
-        live = self._crew.live
-        before = sum(self._ledger.totals(index)["steps"] for index in live)
+        live = sorted(self._crew.live)
+        before = sum(self._ledger.totals(agent.partition)["steps"] for agent in live)
         reducing = None if now.reduce is None else pool.submit(_timed, self._reduce, now.reduce, live)
         sent_before = now.broadcast is not None and now.broadcast != now.prepare
         sending = pool.submit(_timed, self._broadcast, now.broadcast, live) if sent_before else None
@@ -139,22 +139,23 @@ class Driver:
             bytes_broadcast=0 if now.broadcast is None else self._shards[now.broadcast].projected.nbytes * reached,
             agents=len(live),
             answers=len(reduced.accounts),
-            steps=sum(self._ledger.totals(index)["steps"] for index in live) - before,
+            steps=sum(self._ledger.totals(agent.partition)["steps"] for agent in live) - before,
         )
 
-    def _reduce(self, shard: int, live: dict[int, int]) -> Reduced:
-        self._ledger.grant()
-        done = self._ledger.used / self._ledger.rows
-        to_the_limit = self._ledger.to_the_limit
-        takes = {index: Take(self.number, shard, self._ledger.limit(index), to_the_limit, done) for index in live}
-        return self._cluster.reduce(takes)
+    def _reduce(self, shard: int, live: Sequence[AgentId]) -> Reduced:
+        ledger = self._ledger
+        ledger.grant()
+        done, to_the_limit = ledger.used / ledger.rows, ledger.to_the_limit
+        return self._cluster.reduce(
+            {agent: Take(self.number, shard, ledger.limit(agent.partition), to_the_limit, done) for agent in live}
+        )
 
     def _prepare(self, shard: int) -> None:
         total, self._totals[shard] = self._totals[shard], None
         if total is not None:
             self._shards[shard] = driver_rule(self._shards[shard], total, self._constants)
 
-    def _broadcast(self, shard: int, live: dict[int, int]) -> int:
+    def _broadcast(self, shard: int, live: Sequence[AgentId]) -> int:
         return self._cluster.install(live, self._install(shard))
 
     def _install(self, shard: int) -> Install:

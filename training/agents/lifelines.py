@@ -6,7 +6,6 @@ They carry lines of JSON: a greeting, that the agent is ready, and at most one e
 from __future__ import annotations
 
 import contextlib
-import io
 import select
 import socket
 import threading
@@ -14,13 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from training.errors import LaunchError
-from training.launching.spark_agent import read_line, write_line
+from training.launching.rank_reports import described, raise_described
+from training.launching.spark_agent import content_of, keep_alive, write_line
 
 _CONNECT_SECONDS: Final = 30.0
 _MOST_BYTES: Final = 1 << 20
-#: Time after which the system checks a silent connection, and between checks [s].
-_KEEPALIVE: Final = 20
 
 
 class AgentId(NamedTuple):
@@ -44,8 +41,8 @@ class Lifelines:
         self._server = socket.create_server((address, 0))
         self._token = token
         self._lines: dict[socket.socket, _Line] = {}
-        self.ready: dict[int, int] = {}
-        """Numbers of the agents that train, by partition."""
+        self.ready: set[AgentId] = set()
+        """Agents that have begun to train."""
         self.port: int = self._server.getsockname()[1]
 
     def poll(self, seconds: float = 0.0) -> list[AgentId]:
@@ -59,16 +56,16 @@ class Lifelines:
             if connection is self._server:
                 accepted, _ = self._server.accept()
                 accepted.setblocking(False)
-                _keep_alive(accepted)
+                keep_alive(accepted)
                 self._lines[accepted] = _Line()
             elif (gone := self._read(connection)) is not None:
                 lost.append(gone)
         return lost
 
-    def drop(self, index: int) -> None:
-        """End the agent of a partition."""
+    def drop(self, agent: AgentId) -> None:
+        """End an agent."""
         for connection, line in list(self._lines.items()):
-            if line.agent is not None and line.agent.partition == index:
+            if line.agent == agent:
                 self._forget(connection)
 
     def close(self) -> None:
@@ -86,7 +83,7 @@ class Lifelines:
             part = b""
         *complete, line.begun = (line.begun + part).split(b"\n")
         for each in complete:
-            told = read_line(io.StringIO(each.decode(errors="replace")), self._token)
+            told = content_of(each, self._token)
             if told is None:
                 # A stranger.
                 self._forget(connection)
@@ -101,15 +98,13 @@ class Lifelines:
         agent = AgentId(told["partition"], told["number"])
         line.agent = agent
         if "error" in told:
-            _raise(f"the agent of partition {agent.partition} failed: {told['error']}", told)
+            raise_described(f"the agent of partition {agent.partition} failed", told["error"])
         if "ready" in told:
-            self.ready[agent.partition] = agent.number
+            self.ready.add(agent)
 
     def _forget(self, connection: socket.socket) -> None:
-        agent = self._lines.pop(connection).agent
+        self.ready -= {self._lines.pop(connection).agent}
         connection.close()
-        if agent is not None and self.ready.get(agent.partition) == agent.number:
-            del self.ready[agent.partition]
 
 
 @dataclass
@@ -119,14 +114,6 @@ class _Line:
     agent: AgentId | None = None
     begun: bytes = b""
     """The beginning of a line."""
-
-
-def _raise(message: str, told: dict[str, Any]) -> None:
-    if told["known"]:
-        raise LaunchError(message)
-    error = RuntimeError(message)
-    error.add_note(told["traceback"])
-    raise error
 
 
 class Lifeline:
@@ -143,7 +130,7 @@ class Lifeline:
         self._token, self._agent, self._on_end = token, agent, on_end
         self._connection = socket.create_connection(driver, _CONNECT_SECONDS)
         self._connection.settimeout(None)
-        _keep_alive(self._connection)
+        keep_alive(self._connection)
         self._say({})
         threading.Thread(target=self._await_end, daemon=True).start()
 
@@ -151,9 +138,9 @@ class Lifeline:
         """The agent begins to train."""
         self._say({"ready": True})
 
-    def say_error(self, error: BaseException, *, known: bool, words: str) -> None:
-        """The agent ends; `known`: the user can fix the cause."""
-        self._say({"error": str(error) or type(error).__name__, "known": known, "traceback": words})
+    def say_error(self, error: BaseException) -> None:
+        """The agent ends."""
+        self._say({"error": described(error)})
 
     def _say(self, content: dict[str, Any]) -> None:
         write_line(self._connection, {"token": self._token, **self._agent._asdict(), **content})
@@ -169,11 +156,3 @@ class Lifeline:
             while self._connection.recv(1024):
                 pass
         self._on_end()
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    """Let the system find out that the other host is gone."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
-        if hasattr(socket, option):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), _KEEPALIVE)

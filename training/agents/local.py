@@ -48,14 +48,15 @@ class Home(NamedTuple):
             raise LaunchError(f"{path} is not a folder that only this user can open. Remove it.")
         return path
 
-    def socket(self, index: int) -> Path:
-        """The socket of the agent of a partition."""
-        return self.folder / f"{index}.sock"
+    def file(self, agent: AgentId, suffix: str) -> Path:
+        """A file of an agent."""
+        return self.folder / f"{agent.partition}-{agent.number}.{suffix}"
 
-    def clear(self, index: int) -> None:
-        """Remove the files of the agent of a partition, and the folder with the last of them."""
-        for path in self.folder.glob(f"{index}.*"):
-            path.unlink(missing_ok=True)
+    def clear(self, agent: AgentId) -> None:
+        """Remove the files of an agent and of those that it replaced, and the folder with the last of them."""
+        for path in self.folder.glob(f"{agent.partition}-*"):
+            if int(path.stem.partition("-")[2]) <= agent.number:
+                path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
@@ -73,22 +74,22 @@ class AgentStart(NamedTuple):
 
 
 def start_agent(home: Home, start: AgentStart, joint: list[Install]) -> None:
-    """AgentStart an agent, which outlives the task; returns at once.
+    """Start an agent, which outlives the task; returns at once.
 
     Args:
         home: Driver and folder of the run.
         start: The agent.
         joint: The shards of the projected joint model.
     """
-    folder, index = home.folder, start.agent.partition
+    argument = home.file(start.agent, "json")
     content: dict[str, Any] = {"home": home, "start": start, "cycles": [each.cycle for each in joint]}
-    (folder / f"{index}.json").write_text(json.dumps(content), encoding="utf-8")
-    np.savez(folder / f"{index}.npz", *[each.projected for each in joint])
+    argument.write_text(json.dumps(content), encoding="utf-8")
+    np.savez(argument.with_suffix(".npz"), *[each.projected for each in joint])
     path = os.pathsep.join(filter(None, sys.path))
-    with (folder / f"{index}.log").open("wb") as log:
+    with argument.with_suffix(".log").open("wb") as log:
         # The end of the task, and of its executor, must not reach it: its lifeline does.
         subprocess.Popen(
-            [sys.executable, "-m", "training.agents.agent_process", str(folder / f"{index}.json")],
+            [sys.executable, "-m", "training.agents.agent_process", str(argument)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -108,10 +109,10 @@ def read_start(path: Path) -> tuple[Home, AgentStart, list[Install]]:
     return Home(name, (driver[0], driver[1]), token), AgentStart(AgentId(*agent), *others), joint
 
 
-def ask_agent(home: Home, index: int, message: Message, seconds: float) -> Given | None:
-    """Ask the agent of a partition on this host.
+def ask_agent(home: Home, agent: AgentId, message: Message, seconds: float) -> Given | None:
+    """Ask an agent on this host.
 
     Raises:
         AbsentError: It does not answer.
     """
-    return ask(home.socket(index), home.token.encode(), message, seconds)
+    return ask(home.file(agent, "sock"), home.token.encode(), message, seconds)

@@ -15,19 +15,14 @@ from training.agents.epochs import EpochEnds
 from training.agents.ledger import Ledger
 from training.agents.lifelines import Lifelines
 from training.agents.local import Home
-from training.flat_model import FlatModel, ModelState
 from training.launching.launcher import refuse_impossible
-from training.launching.rank import RunSpec, opened, save_state
+from training.launching.rank import RunSpec, disk_files, opened
 from training.launching.rank_reports import LaunchFiles
-from training.loop.checkpoints import settings_digest
 from training.loop.metering import Meter
-from training.loop.records import DiskFiles
-from training.loop.scalars import FOLDER, TensorBoardScalars
 from training.loop.summary import write_summary
 from training.loop.trainer import Progress
 from training.readers.sharding import plan_epoch
 from training.transports.transport import SingleTransport
-from training.workloads.workload import Workload
 
 #: Makes the connection to the cluster, for the folder of the run's agents.
 MakeCluster = Callable[[Home, RunSpec], Cluster]
@@ -61,15 +56,18 @@ def train_with_agents(
         DivergedError: The loss is no longer finite.
     """
     refuse_impossible(spec)
-    settings = spec.train
+    settings, count = spec.train, spec.train.workers
     spec.save(spec.out_dir / "run.json")
     losses = LaunchFiles(spec.out_dir)
     transport = SingleTransport()
     workload, _, work = opened(spec, transport, rank=0, meter=Meter(transport.now))
     rows = workload.group_rows("train")
-    plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
-    ledger = Ledger(rows=sum(rows), epochs=settings.epochs, batch_size=settings.batch_size, partitions=settings.workers)
-    files = _files(spec, workload, work.model)
+    plan_epoch(rows, world_size=count, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
+    ledger = Ledger(rows=sum(rows), epochs=settings.epochs, batch_size=settings.batch_size, partitions=count)
+    # Ranks of MPI cannot continue from a checkpoint of the driver, and neither the other way round.
+    files = [
+        disk_files(spec, workload, work.model, rank=rank, world_size=count, kind="-agents") for rank in range(count)
+    ]
     epochs = EpochEnds(settings, work, files, spec.out_dir / _CYCLES)
     start = work.model.empty()
     work.model.read(start)
@@ -99,27 +97,6 @@ def train_with_agents(
             epochs.end(ledger, driver, num_lost=crew.num_lost)
     epochs.close()
     write_summary(spec.out_dir, spec.workload.network_name, settings, sum(rows), work.model.flat.numel())
-
-
-def _files(spec: RunSpec, workload: Workload, model: FlatModel) -> list[DiskFiles]:
-    """The files of each partition."""
-    settings = spec.train
-
-    def save(state: ModelState) -> None:
-        save_state(workload, model, state, spec.out_dir / "model")
-
-    return [
-        DiskFiles(
-            spec.out_dir,
-            rank=rank,
-            world_size=settings.workers,
-            # Ranks of MPI cannot continue from a checkpoint of the driver, and neither the other way round.
-            digest=f"{settings_digest(spec.workload.meaning, settings)}-agents",
-            scalars=TensorBoardScalars(spec.out_dir / FOLDER) if settings.tensorboard and not rank else None,
-            save_model=save,
-        )
-        for rank in range(settings.workers)
-    ]
 
 
 class _Display:

@@ -8,7 +8,6 @@ broadcast variable.
 from __future__ import annotations
 
 import socket
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -82,62 +81,58 @@ class SparkCluster(Cluster):
         self._hosts: list[str] = []
 
     def start(self, agents: Sequence[AgentId], epoch: int, joint: list[Install]) -> None:
-        """AgentStart the agents on the hosts of their partitions, which the first call chooses."""
+        """Start the agents on the hosts of their partitions, which the first call chooses."""
         if not self._hosts:
             self._hosts = _places(self._spark, self._spec.train.workers)
-        taken: Counter[str] = Counter()
-        local_ranks = []
-        for host in self._hosts:
-            local_ranks.append(taken[host])
-            taken[host] += 1
-        starts = {agent.partition: self._start(agent, local_ranks[agent.partition], epoch) for agent in agents}
+        starts = {agent: self._start(agent, epoch) for agent in agents}
         home, sent = self._home, self._spark.broadcast(joint)
         self._tasks(starts).foreach(lambda start: start_agent(home, start, sent.value))
         sent.destroy()
 
-    def _start(self, agent: AgentId, local_rank: int, epoch: int) -> AgentStart:
-        environment = thread_variables(self._spec.train.threads) | {"MPI_LOCALRANKID": str(local_rank)}
+    def _start(self, agent: AgentId, epoch: int) -> AgentStart:
+        *before, host = self._hosts[: agent.partition + 1]
+        environment = thread_variables(self._spec.train.threads) | {"MPI_LOCALRANKID": str(before.count(host))}
         return AgentStart(agent, epoch, str(self._spec.out_dir / "run.json"), environment)
 
-    def reduce(self, takes: dict[int, Take]) -> Reduced:
+    def reduce(self, takes: dict[AgentId, Take]) -> Reduced:
         """Add the contributions up in a tree over the hosts."""
         home = self._home
 
-        def give(items: Iterable[tuple[int, Take]]) -> Iterator[Reduced]:
-            for index, take in items:
+        def give(items: Iterable[tuple[AgentId, Take]]) -> Iterator[Reduced]:
+            for agent, take in items:
                 try:
-                    given = ask_agent(home, index, take, _MOST_SECONDS)
+                    given = ask_agent(home, agent, take, _MOST_SECONDS)
                 except AbsentError:
                     continue
                 if given is not None:
                     yield Reduced(given.contribution, ((given.agent, given.account),))
 
-        parts = self._tasks({index: (index, take) for index, take in takes.items()}).mapPartitions(give)
+        parts = self._tasks({agent: (agent, take) for agent, take in takes.items()}).mapPartitions(give)
         return parts.treeAggregate(Reduced(), Reduced.plus, Reduced.plus)
 
-    def install(self, indices: Collection[int], message: Install) -> int:
+    def install(self, agents: Collection[AgentId], message: Install) -> int:
         """Broadcast the shard; the agents train while their executors receive it."""
         home, sent = self._home, self._spark.broadcast(message)
 
-        def install(index: int) -> bool:
+        def install(agent: AgentId) -> bool:
             try:
-                ask_agent(home, index, sent.value, _MOST_SECONDS)
+                ask_agent(home, agent, sent.value, _MOST_SECONDS)
             except AbsentError:
                 return False
             return True
 
-        reached = self._tasks({index: index for index in indices}).map(install).collect()
+        reached = self._tasks({agent: agent for agent in agents}).map(install).collect()
         sent.destroy()
         return sum(reached)
 
-    def _tasks(self, items: dict[int, Any]) -> RDD[Any]:
-        """One task for each partition, which prefers the host of its agent; PySpark itself gives no such preference."""
+    def _tasks(self, items: dict[AgentId, Any]) -> RDD[Any]:
+        """One task for each agent, which prefers its host; PySpark itself gives no such preference."""
         spark = self._spark
         jvm: Any = spark._jvm
         serializer: Any = CPickleSerializer()
         pairs = jvm.java.util.ArrayList()
-        for index, item in items.items():
-            host = jvm.PythonUtils.toSeq([self._hosts[index]])
+        for agent, item in items.items():
+            host = jvm.PythonUtils.toSeq([self._hosts[agent.partition]])
             pairs.add(jvm.scala.Tuple2(bytearray(serializer.dumps(item)), host))
         tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
         made = spark._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), tag)

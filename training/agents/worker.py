@@ -31,8 +31,7 @@ class PulledWorker(Algorithm):
         start = np.concatenate([each.projected for each in joint])
         self.model.write(start)
         flat, gradient = self.model.flat.detach(), self.model.flat.grad
-        self._on_gpu = flat.device.type != "cpu"
-        on_host = not self._on_gpu
+        self._on_host = on_host = flat.device.type == "cpu"
         # The rules take tensors of a GPU too.
         self._local = cast("Vector", flat.numpy() if on_host else flat)
         self._gradient = cast("Vector", gradient.numpy() if on_host and gradient is not None else gradient)
@@ -75,9 +74,8 @@ class PulledWorker(Algorithm):
     def install(self, message: Install) -> None:
         """Take over a shard of the projected joint model."""
         where = self._slices[message.shard]
-        self._projected[where] = (
-            cast("Vector", torch.from_numpy(message.projected)) if self._on_gpu else message.projected
-        )
+        given = message.projected
+        self._projected[where] = given if self._on_host else cast("Vector", torch.from_numpy(given))
         if self._settings.form == "replacement" and message.cycle:
             self._local[where] = self._projected[where]
         self._alphas[message.shard] = self._settings.alpha_at(message.cycle)

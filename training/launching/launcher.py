@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from training.errors import LaunchError, StalledError
+from training.errors import LaunchError, StalledError, TrainingError
 from training.launching.rank import RunSpec, train
-from training.launching.rank_reports import LaunchFiles, told_of_loss
+from training.launching.rank_reports import LaunchFiles, raise_described, told_of_loss
 from training.loop.trainer import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
@@ -76,12 +76,7 @@ def launch(
     # Losses of an earlier command do not count.
     (spec.out_dir / "losses.jsonl").unlink(missing_ok=True)
     job = _Job(spec.out_dir, spec_path, spec.train, hosts, [spec.out_dir / "summary.json"])
-
-    def tell(_: int, progress: Progress | None) -> None:
-        if progress is not None:
-            on_progress(progress)
-
-    _attempt_until_done(job, lambda: True, tell, on_loss)
+    _attempt_until_done(job, lambda: True, lambda _, progress: on_progress(progress), on_loss)
 
 
 def launch_all(
@@ -115,26 +110,22 @@ def launch_all(
     (folder / "losses.jsonl").unlink(missing_ok=True)
     summaries = [spec.out_dir / "summary.json" for spec in specs]
     job = _Job(folder, folder / "runs.json", settings, no_hosts, summaries)
-    current = 0
+    left: list[int] = []
 
     def choose() -> bool:
-        left = [number for number, summary in enumerate(summaries) if not summary.exists()]
+        left[:] = [number for number, summary in enumerate(summaries) if not summary.exists()]
         runs = [{"number": number, "spec": str(specs[number].out_dir / "run.json")} for number in left]
         job.argument.write_text(json.dumps({"runs": runs}, indent=1), encoding="utf-8")
         return bool(runs)
 
-    def tell(number: int, progress: Progress | None) -> None:
-        nonlocal current
-        current = number
-        if progress is not None:
-            on_progress(number, progress)
-
     try:
-        _attempt_until_done(job, choose, tell, on_loss)
-    except (LaunchError, StalledError) as error:
-        raise type(error)(f"in the run {specs[current].out_dir}: {error}") from error
-    except RuntimeError as error:
-        error.add_note(f"in the run {specs[current].out_dir}")
+        _attempt_until_done(job, choose, on_progress, on_loss)
+    except (LaunchError, StalledError, RuntimeError) as error:
+        current = next((number for number in left if not summaries[number].exists()), left[-1])
+        where = f"in the run {specs[current].out_dir}"
+        if isinstance(error, TrainingError):
+            raise type(error)(f"{where}: {error}") from error
+        error.add_note(where)
         raise
 
 
@@ -151,40 +142,28 @@ class _Job(NamedTuple):
     """What the ranks write at the end of each run."""
 
 
-#: Called with the number of a run and its progress, which is None when the run begins.
-_Tell = Callable[[int, Progress | None], None]
+#: Called with the number of a run and its progress.
+_Tell = Callable[[int, Progress], None]
 
 
 def _attempt_until_done(
     job: _Job, has_more: Callable[[], bool], on_progress: _Tell, on_loss: Callable[[str], None]
 ) -> None:
-    """Start the ranks, and restart them when one was lost, as often as the settings allow.
-
-    Args:
-        job: The work of the ranks.
-        has_more: Called before each start; says whether there is work left.
-        on_progress: Called with the progress.
-        on_loss: Called with a sentence when all ranks restart.
-
-    Raises:
-        LaunchError: A rank failed or was lost too often.
-        StalledError: No rank made progress.
-    """
+    """Start the ranks while there is work left, and restart them when one was lost, as the settings allow."""
     files, settings = LaunchFiles(job.folder), job.settings
     while has_more() and not _attempt(job, files, on_progress):
-        count = len(files.losses())
-        may_restart = settings.on_rank_loss != "stop" and count <= settings.max_restarts
-        if not may_restart:
+        losses, stops = files.losses(), settings.on_rank_loss == "stop"
+        if stops or len(losses) > settings.max_restarts:
             advice = (
                 "train.on_rank_loss is stop: the same command resumes from the last checkpoint"
-                if settings.on_rank_loss == "stop"
+                if stops
                 else f"Raise train.max_restarts (now {settings.max_restarts})"
             )
             raise LaunchError(
-                f"a rank was lost, {count} time(s) so far ({files.losses()[-1]}). {advice}; or find the cause: out of "
+                f"a rank was lost, {len(losses)} time(s) so far ({losses[-1]}). {advice}; or find the cause: out of "
                 f"memory, a machine that fails?"
             )
-        on_loss(f"a rank was lost ({files.losses()[-1]}); all start again from the last checkpoint")
+        on_loss(f"a rank was lost ({losses[-1]}); all start again from the last checkpoint")
 
 
 def refuse_impossible(spec: RunSpec) -> None:
@@ -319,15 +298,13 @@ def _ssh_options(words: Sequence[str]) -> dict[str, str]:
 def _follow(process: subprocess.Popen[str], on_progress: _Tell) -> None:
     if process.stdout is None:
         raise AssertionError("the ranks were started without a pipe for their output")
-    number = 0
     for line in process.stdout:
         try:
             content = json.loads(line)
-            progress = None if "run" in content else Progress(**content)
-        except (json.JSONDecodeError, TypeError):
+            number, progress = content.pop("run"), Progress(**content)
+        except (ValueError, TypeError, LookupError, AttributeError):
             # MPI's own messages; they matter only if the run fails, and the error then quotes ranks.log.
             continue
-        number = number if progress else content["run"]
         on_progress(number, progress)
     process.wait()
 
@@ -354,12 +331,7 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Pa
     failed = files.first_error()
     if failed is not None:
         rank, content = failed
-        message = f"training failed on rank {rank}: {content['message']}"
-        if content["known"]:
-            raise LaunchError(message)
-        error = RuntimeError(message)
-        error.add_note(content["traceback"])
-        raise error
+        raise_described(f"training failed on rank {rank}", content)
     if files.stalls.exists():
         raise StalledError(
             f"no progress for {settings.stall_seconds:g} s (train.stall_seconds):\n"

@@ -94,23 +94,15 @@ def train(
     """
     settings, meter = spec.train, Meter(transport.now)
     workload, owners, work = opened(spec, transport, rank=transport.rank, meter=meter)
-    model = work.model
     if watchdog is not None:
         watchdog.watch(meter)
     metered = MeteredTransport(transport, meter)
-    files = DiskFiles(
-        spec.out_dir,
-        rank=transport.rank,
-        world_size=transport.world_size,
-        digest=settings_digest(spec.workload.meaning, settings),
-        scalars=TensorBoardScalars(spec.out_dir / FOLDER) if settings.tensorboard else None,
-        save_model=lambda state: save_state(workload, model, state, spec.out_dir / "model"),
-    )
+    files = disk_files(spec, workload, work.model, rank=transport.rank, world_size=transport.world_size)
     trainer = Trainer(
         settings,
         workload.group_rows("train"),
         work,
-        make_algorithm(model, settings, metered),
+        make_algorithm(work.model, settings, metered),
         metered,
         meter,
         files,
@@ -123,8 +115,22 @@ def train(
     files.close()
     if transport.rank == 0:
         train_rows = sum(workload.group_rows("train"))
-        write_summary(spec.out_dir, spec.workload.network_name, settings, train_rows, model.flat.numel())
+        write_summary(spec.out_dir, spec.workload.network_name, settings, train_rows, work.model.flat.numel())
     run_now(transport.barrier())
+
+
+def disk_files(
+    spec: RunSpec, workload: Workload, model: FlatModel, *, rank: int, world_size: int, kind: str = ""
+) -> DiskFiles:
+    """The files of a worker in the folder of the run; checkpoints of another kind of run are not for this one."""
+    return DiskFiles(
+        spec.out_dir,
+        rank=rank,
+        world_size=world_size,
+        digest=settings_digest(spec.workload.meaning, spec.train) + kind,
+        scalars=TensorBoardScalars(spec.out_dir / FOLDER) if spec.train.tensorboard and not rank else None,
+        save_model=lambda state: save_state(workload, model, state, spec.out_dir / "model"),
+    )
 
 
 class Opened(NamedTuple):

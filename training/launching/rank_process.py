@@ -1,8 +1,8 @@
 """The program of one rank of a training run; `training.launching.launcher` starts it.
 
 Its argument is a spec or a list, `{"runs": [{"number": 0, "spec": "run.json"}, ...]}`, whose runs it trains one after
-the other; rank 0 prints `{"run": number}` before each. Rank 0 prints the progress, one JSON object per line. An error
-on any rank ends the whole job; its message goes to `errors/rank-<n>.json` in the folder of the spec or list.
+the other. Rank 0 prints the progress with the number of the run, one JSON object per line. An error on any rank ends
+the whole job; its message goes to `errors/rank-<n>.json` in the folder of the spec or list.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from features.errors import FeatureError
-from models.errors import ModelError
-from training.errors import LaunchError, TrainingError
+from training.errors import LaunchError
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles
 from training.loop.trainer import Progress
@@ -43,7 +40,7 @@ def main(argv: list[str]) -> int:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     try:
         first, *others = _specs(spec_path)
-        transport = _transport(first)
+        transport = MpiTransport(**first.spec.train.algorithm.sharing._asdict())
         seconds = first.spec.train.stall_seconds
         watchdog = Watchdog(files.stalls, files.signs, rank=transport.rank, seconds=seconds)
         check_world_size(transport.world_size, first.spec.train.workers)
@@ -54,13 +51,17 @@ def main(argv: list[str]) -> int:
         _train_with_survivors(first, transport, files, watchdog)
         for run in others:
             transport.close()
-            transport = _transport(run)
+            transport = MpiTransport(**run.spec.train.algorithm.sharing._asdict())
             _train_with_survivors(run, transport, files, watchdog)
         transport.close()
     except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
         if not is_rank_loss(error):
             # The launcher knows of a lost rank anyway, and the loss is no error of this rank.
-            _report(error, files, world.rank)
+            try:
+                files.report_error(world.rank, error)
+            except OSError:
+                # This host does not see the folder; the launcher quotes what the ranks print.
+                sys.stderr.write(f"{error}\n")
         if transport is None:
             world.Abort(1)
         else:
@@ -72,7 +73,7 @@ class _Run(NamedTuple):
     """A run of a list, or the only run."""
 
     spec: RunSpec
-    number: int | None
+    number: int = 0
 
 
 def _specs(path: Path) -> list[_Run]:
@@ -88,17 +89,8 @@ def _specs(path: Path) -> list[_Run]:
         )
     content = json.loads(path.read_text(encoding="utf-8"))
     if "runs" not in content:
-        return [_Run(RunSpec.load(path), None)]
+        return [_Run(RunSpec.load(path))]
     return [_Run(RunSpec.load(Path(run["spec"])), run["number"]) for run in content["runs"]]
-
-
-def _transport(run: _Run) -> MpiTransport:
-    """Connect to the other ranks, and announce the run."""
-    settings = run.spec.train
-    transport = MpiTransport(**settings.algorithm.sharing._asdict())
-    if run.number is not None and transport.rank == 0:
-        _print({"run": run.number})
-    return transport
 
 
 def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles, watchdog: Watchdog) -> None:
@@ -106,9 +98,14 @@ def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles
     spec = run.spec
     may_shrink = spec.train.on_rank_loss == "shrink" and spec.train.traits.can_shrink
     has_lost = False
+
+    def tell(progress: Progress) -> None:
+        sys.stdout.write(json.dumps({"run": run.number, **progress._asdict()}) + "\n")
+        sys.stdout.flush()
+
     while True:
         try:
-            train(spec, transport, on_progress=None if transport.rank else print_progress, watchdog=watchdog)
+            train(spec, transport, on_progress=None if transport.rank else tell, watchdog=watchdog)
         except Exception as error:
             if not (may_shrink and is_rank_loss(error)):
                 raise
@@ -127,16 +124,6 @@ def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles
             return
 
 
-def print_progress(progress: Progress) -> None:
-    """A JSON line for the launcher."""
-    _print(progress._asdict())
-
-
-def _print(content: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(content) + "\n")
-    sys.stdout.flush()
-
-
 def check_world_size(started: int, configured: int) -> None:
     """Refuse a job of another size than configured: `srun` without PMIx silently starts N jobs of one rank each.
 
@@ -149,20 +136,6 @@ def check_world_size(started: int, configured: int) -> None:
             f"PMIx does not work here (`srun --mpi=list` lists the types): set train.launcher: mpirun, or start by "
             f"hand with --mpi=pmix or mpirun -n {configured}."
         )
-
-
-def _report(error: BaseException, files: LaunchFiles, rank: int) -> None:
-    content = {
-        # A full disk, for example, is no bug of this program.
-        "known": isinstance(error, TrainingError | ModelError | FeatureError | OSError),
-        "message": str(error) or type(error).__name__,
-        "traceback": traceback.format_exc(),
-    }
-    try:
-        files.report_error(rank, content)
-    except OSError:
-        # This host does not see the folder; the launcher quotes what the ranks print.
-        sys.stderr.write(f"{content['message']}\n")
 
 
 def _exit_when_orphaned(parent: int) -> None:

@@ -1,12 +1,17 @@
-"""Small files in the folder of a run, in which ranks and launcher report errors to each other."""
+"""What ranks and launcher report to each other: errors, and small files in the folder of a run."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import traceback
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
+
+from features.errors import FeatureError
+from models.errors import ModelError
+from training.errors import LaunchError, TrainingError
 
 #: mpirun writes its messages between two such lines.
 _RULE: Final = re.compile(r"^-{20,}\n", re.MULTILINE)
@@ -40,6 +45,31 @@ def told_of_loss(log: str) -> str:
         lines = lines[-3:]
     words = " ".join(" ".join(lines).split())
     return words if len(words) <= _LONGEST else words[:_LONGEST].rpartition(" ")[0] + " ..."
+
+
+def described(error: BaseException) -> dict[str, Any]:
+    """An error in plain values, from which another process raises it again."""
+    return {
+        # A full disk, for example, is no bug of this program.
+        "known": isinstance(error, TrainingError | ModelError | FeatureError | OSError),
+        "message": str(error) or type(error).__name__,
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+def raise_described(where: str, content: dict[str, Any]) -> NoReturn:
+    """Raise what `described` gave.
+
+    Raises:
+        LaunchError: The user can fix the cause.
+        RuntimeError: It is a bug of this program.
+    """
+    message = f"{where}: {content['message']}"
+    if content["known"]:
+        raise LaunchError(message)
+    error = RuntimeError(message)
+    error.add_note(content["traceback"])
+    raise error
 
 
 class LaunchFiles:
@@ -76,11 +106,11 @@ class LaunchFiles:
         """Whether all ranks have started."""
         return self._started.exists()
 
-    def report_error(self, rank: int, content: dict[str, Any]) -> None:
+    def report_error(self, rank: int, error: BaseException) -> None:
         """Write a rank's error."""
         self._errors.mkdir(exist_ok=True)
         unfinished = self._errors / f".rank-{rank}.json"
-        unfinished.write_text(json.dumps(content), encoding="utf-8")
+        unfinished.write_text(json.dumps(described(error)), encoding="utf-8")
         unfinished.replace(self._errors / f"rank-{rank}.json")
 
     def first_error(self) -> tuple[int, dict[str, Any]] | None:

@@ -12,10 +12,12 @@ import json
 import socket
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 _LONGEST_LINE = 1 << 20
 _START_SECONDS = 10.0
+# Time after which a silent connection is checked, and between checks [s]; number of checks without an answer.
+_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 2}
 _BEFORE_STATUS = b"\0status "
 
 
@@ -28,6 +30,7 @@ def main(argv: list[str]) -> int:
     output = b""
     with socket.create_connection((host["address"], host["port"]), _START_SECONDS) as task:
         task.settimeout(None)
+        keep_alive(task)
         write_line(task, {"token": host["token"], "command": command})
         while part := task.recv(1 << 16):
             output += part
@@ -41,17 +44,34 @@ def main(argv: list[str]) -> int:
     return abs(int(status)) if separator and status else 1
 
 
+def keep_alive(connection: socket.socket) -> None:
+    """Let the system find out within a minute that the other host is gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
 def write_line(connection: socket.socket, content: dict[str, Any]) -> None:
     """Send a line of JSON."""
     connection.sendall(json.dumps(content).encode() + b"\n")
 
 
-def read_line(lines: TextIO, token: str) -> dict[str, Any] | None:
-    """A line of JSON; None if it is none, or if its sender does not know the token."""
+def read_line(connection: socket.socket, token: str) -> dict[str, Any] | None:
+    """The first line that arrives; see `content_of`."""
+    with connection.makefile("rb") as lines:
+        try:
+            return content_of(lines.readline(_LONGEST_LINE), token)
+        except OSError:
+            return None
+
+
+def content_of(line: bytes, token: str) -> dict[str, Any] | None:
+    """What a line of JSON says; None if it is none, or if its sender does not know the token."""
     try:
-        content = json.loads(lines.readline(_LONGEST_LINE))
+        content = json.loads(line)
         is_known = hmac.compare_digest(str(content["token"]), token)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
     return content if is_known else None
 

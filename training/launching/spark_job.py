@@ -149,8 +149,7 @@ def _accept_all(
             continue
         stack.enter_context(connection)
         connection.settimeout(_GRACE_SECONDS)
-        with connection.makefile("r", encoding="utf-8") as lines:
-            told = spark_agent.read_line(lines, token)
+        told = spark_agent.read_line(connection, token)
         if told is None:
             continue
         slots[told["name"]] += 1
@@ -174,6 +173,7 @@ def _hold_slot(driver: tuple[str, int], token: str) -> None:
     name = socket.gethostname()
     serves = context.allGather(name).index(name) == context.partitionId()
     with socket.create_connection(driver, _GRACE_SECONDS) as to_driver, socket.create_server(("", 0)) as server:
+        spark_agent.keep_alive(to_driver)
         spark_agent.write_line(
             to_driver, {"token": token, "name": name, "serves": serves, "port": server.getsockname()[1]}
         )
@@ -189,8 +189,7 @@ def _hold_slot(driver: tuple[str, int], token: str) -> None:
 def _serve(agent: socket.socket, to_driver: socket.socket, token: str) -> None:
     """Run the command of an agent, as ssh does, and stop it when the agent or the driver is gone."""
     agent.settimeout(_GRACE_SECONDS)
-    with agent.makefile("r", encoding="utf-8") as lines:
-        asked = spark_agent.read_line(lines, token)
+    asked = spark_agent.read_line(agent, token)
     if asked is None:
         return
     command = ["/bin/sh", "-c", asked["command"]]

@@ -28,7 +28,7 @@ from training.errors import CheckpointError
 from training.settings import TrainSettings
 
 _KEPT: Final = 2
-_VERSION: Final = 5
+_VERSION: Final = 6
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Settings, in addition to those of speed, that may differ between the run that writes and the run that resumes.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import override
 
@@ -22,10 +22,8 @@ Timed = Coroutine[Any, Any, T]
 """What the caller awaits: without a coroutine of its own around it."""
 
 
-class _WaitCounter(Protocol):
-    """Something that knows how long its owner has waited in its calls."""
-
-    waited: float
+_WaitCounter = Transport | SharedVector | Centre
+"""Something that knows how long its owner has waited in its calls."""
 
 
 class Meter:
@@ -75,10 +73,18 @@ class Meter:
         before = waiting.waited
         result = await work
         self.doing = doing
-        self.talked(waiting.waited - before)
+        self._talked(waiting.waited - before)
         return result
 
-    def talked(self, waited: float) -> None:
+    def begun(self, call: Callable[[], T], waiting: _WaitCounter) -> T:
+        """Begin some communication by a call; books as `timed`."""
+        self.lap("compute")
+        before = waiting.waited
+        result = call()
+        self._talked(waiting.waited - before)
+        return result
+
+    def _talked(self, waited: float) -> None:
         """Book the time since the last lap as communication, but for the part spent waiting [s]."""
         now = self._now()
         seconds = now - self._last
@@ -106,12 +112,9 @@ class MeteredTransport(Transport):
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
         """Books the time until it is begun, and the time of waiting for its end, as communication."""
-        meter = self._meter
-        meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
-        meter.lap("compute")
-        pending = self._transport.begin_all_reduce(vector)
-        meter.lap("communicate")
-        return _MeteredSum(pending, meter, self._transport)
+        self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
+        pending = self._meter.begun(lambda: self._transport.begin_all_reduce(vector), self._transport)
+        return _MeteredSum(pending, self._meter, self._transport)
 
     @override
     def broadcast(self, vector: Vector) -> Timed[None]:
@@ -123,12 +126,9 @@ class MeteredTransport(Transport):
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        meter = self._meter
-        meter.bytes += vector.nbytes * len(neighbours)
-        meter.lap("compute")
-        exchange = self._transport.begin_exchange(vector, neighbours)
-        meter.lap("communicate")
-        return meter.timed("waiting for the models of neighbours", exchange, self._transport)
+        self._meter.bytes += vector.nbytes * len(neighbours)
+        exchange = self._meter.begun(lambda: self._transport.begin_exchange(vector, neighbours), self._transport)
+        return self._meter.timed("waiting for the models of neighbours", exchange, self._transport)
 
     @override
     async def share(self, vector: Vector) -> SharedVector:
@@ -200,11 +200,7 @@ class _MeteredCentre(Centre):
 
     @override
     def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        waited = self._centre.waited
-        self._meter.lap("compute")
-        is_begun = self._centre.begin_commit(rule, where)
-        self._meter.talked(self._centre.waited - waited)
-        return is_begun
+        return self._meter.begun(lambda: self._centre.begin_commit(rule, where), self._centre)
 
     @override
     async def drain(self) -> Commit | None:
@@ -250,12 +246,8 @@ class _MeteredVector(SharedVector):
         return self._meter.timed(f"averaging with rank {partner}", self._shared.average_with(partner), self._shared)
 
     def begin_average_with(self, partner: int) -> bool:
-        waited = self._shared.waited
-        self._meter.lap("compute")
-        is_begun = self._shared.begin_average_with(partner)
-        self._meter.talked(self._shared.waited - waited)
-        if is_begun:
-            self._meter.bytes += 2 * self._nbytes
+        is_begun = self._meter.begun(lambda: self._shared.begin_average_with(partner), self._shared)
+        self._meter.bytes += 2 * self._nbytes * is_begun
         return is_begun
 
     def drain(self) -> Timed[None]:

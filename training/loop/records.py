@@ -10,9 +10,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
-
-from typing_extensions import override
+from typing import Any, Final
 
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint, CheckpointFolder
@@ -89,28 +87,7 @@ def _write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
     unfinished.replace(path)
 
 
-class RunFiles(Protocol):
-    """Storage of one worker's results."""
-
-    keeps_checkpoints: bool
-
-    def begin(self, history: Sequence[dict[str, Any]], position: tuple[int, int], resume: Checkpoint | None) -> None:
-        """Begin a run, or resume it after these records at a position: an epoch, and steps or rows of it."""
-
-    def record(self, record: dict[str, Any]) -> None:
-        """Add an epoch's record."""
-
-    def keep_best(self, state: ModelState) -> None:
-        """Keep the best model of the run; only the worker that has it calls."""
-
-    def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
-        """Write this worker's part of a checkpoint; position: epoch, and number of its finished steps or rows."""
-
-    def complete_checkpoint(self, position: tuple[int, int]) -> None:
-        """Complete a checkpoint if all workers have written their parts."""
-
-
-class DiskFiles(RunFiles):
+class DiskFiles:
     """Files on disk: `metrics/rank-<n>.jsonl` (one line per epoch, flushed at once), the best model, `checkpoints/`.
 
     Args:
@@ -119,7 +96,7 @@ class DiskFiles(RunFiles):
         world_size: Number of ranks.
         digest: Digest of the settings; see `training.loop.checkpoints.settings_digest`.
         save_model: Writes the best model with the given parameters and buffers.
-        scalars: Writes numbers for TensorBoard, on rank 0; None for none.
+        scalars: Writes numbers for TensorBoard; None for none.
     """
 
     keeps_checkpoints = True
@@ -138,13 +115,15 @@ class DiskFiles(RunFiles):
         self._metrics.parent.mkdir(exist_ok=True)
         self._rank, self._world_size = rank, world_size
         self._save_model = save_model
-        self._scalars = scalars if rank == 0 else None
+        self._scalars = scalars
         self._shown = 0
         self.checkpoints = CheckpointFolder(out_dir / "checkpoints", digest)
 
-    @override
     def begin(self, history: Sequence[dict[str, Any]], position: tuple[int, int], resume: Checkpoint | None) -> None:
-        """Write the records; they replace those that an interrupted run wrote after its checkpoint."""
+        """Begin a run, or resume it after these records at a position: an epoch, and steps or rows of it.
+
+        The records replace those that an interrupted run wrote after its checkpoint.
+        """
         _write_lines(self._metrics, history)
         if self._rank == 0:
             self.checkpoints.forget_after(position, resume)
@@ -152,29 +131,32 @@ class DiskFiles(RunFiles):
                 if _rank_of(path) >= self._world_size:
                     path.unlink()
 
-    @override
     def record(self, record: dict[str, Any]) -> None:
+        """Add an epoch's record."""
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         self._show()
 
     def _show(self) -> None:
-        """Write the epochs that are new for TensorBoard."""
+        """Write the epochs that are new for TensorBoard, of those that all ranks have recorded."""
         if self._scalars is not None:
-            for record in read_records(self._metrics.parents[1])[0][self._shown :]:
-                self._scalars.write(record)
-                self._shown += 1
+            ranks = read_records(self._metrics.parents[1])
+            recorded = min(records[-1]["epoch"] if records else -1 for records in ranks)
+            for record in ranks[0][self._shown :]:
+                if record["epoch"] <= recorded:
+                    self._scalars.write(record)
+                    self._shown += 1
 
-    @override
     def keep_best(self, state: ModelState) -> None:
+        """Keep the best model of the run; only the worker that has it calls."""
         self._save_model(state)
 
-    @override
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
+        """Write this worker's part of a checkpoint; position: epoch, and number of its finished steps or rows."""
         self.checkpoints.write_rank(position, self._world_size, self._rank, content)
 
-    @override
     def complete_checkpoint(self, position: tuple[int, int]) -> None:
+        """Complete a checkpoint if all workers have written their parts."""
         self.checkpoints.complete(position, self._world_size)
 
     def close(self) -> None:
@@ -184,8 +166,8 @@ class DiskFiles(RunFiles):
             self._scalars.close()
 
 
-class MemoryFiles(RunFiles):
-    """Records and best parameters in memory, without files on disk."""
+class MemoryFiles:
+    """The same in memory: records and the best model, without files on disk."""
 
     keeps_checkpoints = False
 
@@ -193,21 +175,16 @@ class MemoryFiles(RunFiles):
         self.records: list[dict[str, Any]] = []
         self.best: ModelState | None = None
 
-    @override
-    def begin(
-        self,
-        history: Sequence[dict[str, Any]],
-        position: tuple[int, int],
-        resume: Checkpoint | None,
-    ) -> None:
+    def begin(self, history: Sequence[dict[str, Any]], *_: object) -> None:
+        """Begin after these records."""
         self.records = list(history)
 
-    @override
     def record(self, record: dict[str, Any]) -> None:
+        """Add an epoch's record."""
         self.records.append(record)
 
-    @override
     def keep_best(self, state: ModelState) -> None:
+        """Keep the best model of the run."""
         self.best = state
 
     def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
@@ -215,3 +192,7 @@ class MemoryFiles(RunFiles):
 
     def complete_checkpoint(self, position: tuple[int, int]) -> None:
         """There are none."""
+
+
+RunFiles = DiskFiles | MemoryFiles
+"""Storage of one worker's results."""

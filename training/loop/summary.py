@@ -57,9 +57,7 @@ def write_summary(out_dir: Path, network: str, settings: TrainSettings, train_ro
 
 def summary_of_rank(records: list[Record]) -> Record:
     """The summary of one rank: sums over its epochs."""
-    seconds: Counter[str] = Counter()
-    for record in records:
-        seconds.update(record["seconds_by_kind"])
+    seconds = _seconds(records)
     return {
         "rank": records[-1]["rank"],
         "steps": sum(record["steps"] for record in records),
@@ -79,11 +77,16 @@ def utilisation(records: Iterable[Record]) -> float:
         >>> utilisation([{"seconds_by_kind": {"compute": 3.0, "read": 3.0, "wait": 2.0}}])
         0.75
     """
+    seconds = _seconds(records)
+    return (seconds["compute"] + seconds["read"]) / seconds.total() if seconds.total() else float("nan")
+
+
+def _seconds(records: Iterable[Record]) -> Counter[str]:
+    """Seconds by kind of all records."""
     seconds: Counter[str] = Counter()
     for record in records:
         seconds.update(record["seconds_by_kind"])
-    total = sum(seconds.values())
-    return (seconds["compute"] + seconds["read"]) / total if total else float("nan")
+    return seconds
 
 
 def _cycles(ranks: list[list[Record]]) -> Record:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -39,28 +40,25 @@ class Watchdog:
         self._seen: dict[str, int] = {}
         self._seen_change = 0.0
         self._main = threading.get_ident()
-        self._meter: Meter | None = None
+        self._meter: Meter
+        self._thread = threading.Thread(target=self._look, daemon=True)
 
     def watch(self, meter: Meter) -> None:
-        """Check this meter from now on."""
-        is_first = self._meter is None
+        """Check this meter from now on; what was before does not count."""
+        meter.alive()
         self._meter = meter
-        if is_first:
-            threading.Thread(target=self._look, daemon=True).start()
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def _look(self) -> None:
-        pause, between_signs = min(self._seconds / 4, 1.0), self._seconds / 10
         last_look = -math.inf
-        meter = self._meter
-        while meter is not None and not self._folder.exists():
-            if time.monotonic() - last_look >= between_signs:
+        while not self._folder.exists():
+            if time.monotonic() - last_look >= self._seconds / 10:
                 last_look = time.monotonic()
-                if self._is_standstill(meter):
+                if self._is_standstill(self._meter):
                     break
-            time.sleep(pause)
-            meter = self._meter
-        if meter is not None:
-            self._report(meter)
+            time.sleep(min(self._seconds / 4, 1.0))
+        self._report(self._meter)
         # The other ranks see the folder and report too; then this rank ends the job.
         time.sleep(_GRACE_SECONDS)
         os._exit(1)
@@ -68,13 +66,15 @@ class Watchdog:
     def _is_standstill(self, meter: Meter) -> bool:
         """Whether no rank made progress for too long; also publishes the progress of this rank."""
         now = time.monotonic()
-        if meter.seconds_without_sign < self._seconds / 4:
-            self._signs.mkdir(exist_ok=True)
-            (self._signs / f"rank-{self.rank}").touch()
-        # File times may come from another machine's clock, so only their changes count.
-        seen = {path.name: path.stat().st_mtime_ns for path in self._signs.glob("rank-*")}
-        if seen != self._seen:
-            self._seen, self._seen_change = seen, now
+        # Storage that fails shows no progress; an error would end this thread.
+        with suppress(OSError):
+            if meter.seconds_without_sign < self._seconds / 4:
+                self._signs.mkdir(exist_ok=True)
+                (self._signs / f"rank-{self.rank}").touch()
+            # File times may come from another machine's clock, so only their changes count.
+            seen = {path.name: path.stat().st_mtime_ns for path in self._signs.glob("rank-*")}
+            if seen != self._seen:
+                self._seen, self._seen_change = seen, now
         return min(meter.seconds_without_sign, now - self._seen_change) >= self._seconds
 
     def _report(self, meter: Meter) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ async def worker_state(work: Work, algorithm: Algorithm) -> dict[str, Any]:
     return {
         "current": torch.from_numpy(current),
         "optimizer": algorithm.optimizer.state_dict(),
-        "algorithm": _tensors(await algorithm.state()),
+        "algorithm": _mapped(await algorithm.state(), np.ndarray, torch.from_numpy),
         "work": work.state(),
         "buffers": torch.from_numpy(work.buffers()),
     }
@@ -39,7 +39,7 @@ async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]
     if is_same:
         (own,) = parts
         work.write_buffers(own["buffers"].numpy())
-        await algorithm.restore(_arrays(own["algorithm"]))
+        await algorithm.restore(_mapped(own["algorithm"], torch.Tensor, torch.Tensor.numpy))
         work.load_state(own["work"])
         algorithm.optimizer.load_state_dict(own["optimizer"])
         return
@@ -51,15 +51,8 @@ async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]
     await algorithm.start()
 
 
-def _tensors(state: Any) -> Any:
-    """The state of an algorithm as a checkpoint holds it: tensors for arrays."""
+def _mapped(state: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """The state of an algorithm, with all values of a kind changed: a checkpoint holds tensors for arrays."""
     if isinstance(state, dict):
-        return {name: _tensors(value) for name, value in state.items()}
-    return torch.from_numpy(state) if isinstance(state, np.ndarray) else state
-
-
-def _arrays(state: Any) -> Any:
-    """What `_tensors` had."""
-    if isinstance(state, dict):
-        return {name: _arrays(value) for name, value in state.items()}
-    return state.numpy() if isinstance(state, torch.Tensor) else state
+        return {name: _mapped(value, kind, change) for name, value in state.items()}
+    return change(state) if isinstance(state, kind) else state

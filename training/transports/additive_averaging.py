@@ -46,7 +46,6 @@ class AdditiveAveraging:
 
     def __init__(self, comm: MPI.Intracomm, vector: Vector) -> None:
         mpi = load_mpi()
-        self.message_bytes = HEADER_BYTES + vector.nbytes
         self.received = self.begun = self.mixed_reads = 0
         self._rank = comm.rank
         self._sum, self._no_op = mpi.SUM, mpi.NO_OP

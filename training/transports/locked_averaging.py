@@ -34,7 +34,6 @@ class LockedAveraging:
 
     def __init__(self, comm: MPI.Intracomm, vector: Vector) -> None:
         mpi = load_mpi()
-        self.message_bytes = HEADER_BYTES + vector.nbytes
         self.received = self.begun = 0
         self.wait_seconds = 0.0
         self._rank = comm.rank
@@ -43,7 +42,7 @@ class LockedAveraging:
         self._shared, self._exclusive = mpi.LOCK_SHARED, mpi.LOCK_EXCLUSIVE
         self._probe = (np.zeros(1, np.int64), 1, mpi.INT64_T)
         #: Buffer of the partner's header and vector, to receive and to send.
-        region = np.zeros(self.message_bytes, np.uint8)
+        region = np.zeros(HEADER_BYTES + vector.nbytes, np.uint8)
         self._message = (region, region.size, mpi.BYTE)
         self._their_header = region.data[:HEADER_BYTES].cast("q")
         self._their_bytes = region.data[HEADER_BYTES:]

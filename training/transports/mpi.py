@@ -18,7 +18,7 @@ from training.transports.loading import load_mpi
 from training.transports.locked_averaging import LockedAveraging
 from training.transports.mpi_centre import MpiCentre
 from training.transports.mpi_process import MpiProcess, end_job_if_stuck
-from training.transports.mpi_shared_vector import Averaging, MpiSharedVector
+from training.transports.mpi_shared_vector import MpiSharedVector
 from training.transports.mpi_sums import MpiSums
 from training.transports.self_test import SelfTest, self_test
 from training.transports.shards import Layout
@@ -148,7 +148,7 @@ class MpiTransport(Transport):
                 )
         with self._turn:
             tested = self._test()
-            averaging: Averaging = _PROTOCOLS[self.protocol](self.comm, vector)
+            averaging = _PROTOCOLS[self.protocol](self.comm, vector)
         return MpiSharedVector(self.process, averaging, with_thread=self._with_thread, poke=tested.target_must_help)
 
     @override

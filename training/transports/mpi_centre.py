@@ -50,7 +50,7 @@ class MpiCentre(ThreadedCentre):
     def __init__(self, process: MpiProcess, layout: Layout, vector: Vector, *, with_thread: bool, poke: bool) -> None:
         super().__init__(process, layout, with_thread=with_thread, poke=poke)
         mpi = load_mpi()
-        self._sum, self._no_op, self._byte = mpi.SUM, mpi.NO_OP, mpi.BYTE
+        self._sum, self._no_op = mpi.SUM, mpi.NO_OP
         self._element = mpi.Datatype.fromcode(layout.dtype.char)
         self._records = _Records(layout)
         self._window = self._filled(process.comm, vector)

@@ -6,42 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Protocol
 
 from typing_extensions import override
 
+from training.transports.additive_averaging import AdditiveAveraging
 from training.transports.beside import Beside
+from training.transports.locked_averaging import LockedAveraging
 from training.transports.mpi_process import MpiProcess
 from training.transports.transport import AverageCounts, SharedVector, Vector
-
-
-class Averaging(Protocol):
-    """A protocol of pairwise averages: `LockedAveraging` or `AdditiveAveraging`."""
-
-    message_bytes: int
-    """Size of header and vector."""
-    received: int
-    begun: int
-    mixed_reads: int
-    wait_seconds: float
-
-    def read(self, out: Vector) -> None:
-        """Copy the vector into `out`."""
-
-    def add(self, change: Vector) -> None:
-        """Add to the vector."""
-
-    def average(self, partner: int) -> bool:
-        """Replace the vectors of this rank and its partner by their average; False: one of them is not finite."""
-
-    def read_of(self, rank: int, out: Vector) -> None:
-        """Copy the vector of any rank into `out`."""
-
-    def take_counts(self) -> None:
-        """Update `received` and `begun`, as all methods above also do."""
-
-    def free(self) -> None:
-        """Free the window, all ranks together."""
 
 
 class MpiSharedVector(SharedVector):
@@ -52,7 +24,9 @@ class MpiSharedVector(SharedVector):
     `add` wait for at most one average of the thread.
     """
 
-    def __init__(self, process: MpiProcess, averaging: Averaging, *, with_thread: bool, poke: bool) -> None:
+    def __init__(
+        self, process: MpiProcess, averaging: LockedAveraging | AdditiveAveraging, *, with_thread: bool, poke: bool
+    ) -> None:
         """Make a shared vector from a window.
 
         Args:
@@ -83,11 +57,6 @@ class MpiSharedVector(SharedVector):
             max(0.0, self._beside.beside_seconds - self._beside.blocked_seconds),
             self._refused,
         )
-
-    @property
-    def message_bytes(self) -> int:
-        """Number of bytes that an average sends, equal to the number that it receives."""
-        return self._averaging.message_bytes
 
     @override
     async def read(self, out: Vector) -> int:

@@ -11,7 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
@@ -29,21 +29,21 @@ _SILENCE: Final = 30
 _LOOPBACK: Final = "127.0.0.1"
 
 
-class Peers:
-    """Connections of one rank.
+class Peers(NamedTuple):
+    """Connections of one rank."""
 
-    Attributes:
-        asking: Connections for requests of this rank, by lane and partner.
-        serving: Connections for requests of partners.
-    """
+    asking: list[dict[int, socket.socket]]
+    """Those for requests of this rank, by lane and partner."""
+    serving: list[socket.socket]
+    """Those for requests of partners."""
 
-    def __init__(self, asking: list[dict[int, socket.socket]], serving: list[socket.socket]) -> None:
-        self.asking = asking
-        self.serving = serving
+    def all(self) -> list[socket.socket]:
+        """All connections."""
+        return [*self.serving, *(peer for lane in self.asking for peer in lane.values())]
 
     def close(self) -> None:
         """Close all connections."""
-        for each in [*self.serving, *(peer for lane in self.asking for peer in lane.values())]:
+        for each in self.all():
             each.close()
 
 
@@ -149,8 +149,7 @@ def _try(comm: MPI.Intracomm, own: str, token: bytes, *, servers: Sequence[int],
     """Connect over these addresses; returns the connections, or what went wrong."""
     deadline = time.monotonic() + _PATIENCE
     others = [rank for rank in servers if rank != comm.rank]
-    asking: list[dict[int, socket.socket]] = [{} for _ in range(lanes)]
-    found = Peers(asking, [])
+    found = Peers([{} for _ in range(lanes)], [])
     expected = lanes * (comm.size - 1) if comm.rank in servers else 0
     try:
         listener = socket.create_server((own, 0), backlog=max(expected, 1))
@@ -162,7 +161,7 @@ def _try(comm: MPI.Intracomm, own: str, token: bytes, *, servers: Sequence[int],
         if None in all_addresses:
             return found, ""
         try:
-            for connections in asking:
+            for connections in found.asking:
                 for rank in others:
                     connections[rank] = socket.create_connection(all_addresses[rank], _left(deadline))
                     connections[rank].sendall(token)
@@ -171,7 +170,7 @@ def _try(comm: MPI.Intracomm, own: str, token: bytes, *, servers: Sequence[int],
                 _greet(listener.accept()[0], token, deadline, found.serving)
         except OSError as error:
             return found, f"rank {comm.rank} at {own}: {error}"
-    for each in [*found.serving, *(peer for lane in asking for peer in lane.values())]:
+    for each in found.all():
         _tune(each)
     return found, ""
 

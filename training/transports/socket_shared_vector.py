@@ -17,6 +17,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -47,16 +48,15 @@ class ServedVector:
         comm: The ranks.
         vector: Its content.
         network: See `peers.connect`.
-        centre: The only rank whose vector others ask for; None: they ask for all.
+        servers: The ranks whose vectors others ask for.
         beside: Whether averages can run beside the computation.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, vector: Vector, *, network: str | None, centre: int | None = None, beside: bool
+        self, comm: MPI.Intracomm, vector: Vector, *, network: str | None, servers: Sequence[int], beside: bool
     ) -> None:
         refuse_different(comm, vector)
         self.rank = comm.rank
-        servers = range(comm.size) if centre is None else [centre]
         self._peers = connect(comm, servers=servers, lanes=2 if beside else 1, network=network)
         self._pairs = (*socket.socketpair(), *socket.socketpair())
         self._wakes, woken, self._is_drained, self._drains = self._pairs
@@ -69,10 +69,9 @@ class ServedVector:
         self._half = np.array([0.5 if vector.dtype.kind == "f" else 0], vector.dtype)
         self._mutex = np.zeros(_ALIGNMENT, np.uint8)
         self._counters, self._seconds = np.zeros(kernels.NUM_COUNTERS, np.int64), np.zeros(1)
-        self.message_bytes = -(-(kernels.HEADER_BYTES + vector.nbytes) // _ALIGNMENT) * _ALIGNMENT
-        """Number of bytes that an average sends, equal to the number that it receives."""
+        message_bytes = -(-(kernels.HEADER_BYTES + vector.nbytes) // _ALIGNMENT) * _ALIGNMENT
         # The row behind those of the connections is for the requests that the owner waits for.
-        self._region = np.zeros((len(connections) + 1, self.message_bytes), np.uint8)
+        self._region = np.zeros((len(connections) + 1, message_bytes), np.uint8)
         self._progress = np.zeros((len(connections) + 1, kernels.NUM_PROGRESS), np.int64)
         self._started = np.zeros(len(connections))
         self._polled = np.array([kernels.poll_entry(each.fileno()) for each in connections], np.int16)
@@ -82,17 +81,6 @@ class ServedVector:
         # A daemon, since nothing stops the thread after a failed training.
         self._thread = threading.Thread(target=self._serve, name="averages", daemon=True)
         self._thread.start()
-
-    def fetch_and_add(self, rank: int, place: int, number: int) -> int:
-        """Add to an element of a rank's vector of integers; returns its value before.
-
-        Raises:
-            MPI.Exception: The rank is lost.
-        """
-        if rank == self.rank:
-            return kernels.fetch_and_add(place, number, self._own, self._mutex)
-        self._ask_without_vector(rank, kernels.FETCH_AND_ADD, place, number)
-        return self._region[-1, : kernels.HEADER_BYTES].view(np.int64).item(kernels.NUMBER)
 
     def free(self) -> None:
         """End the thread and close the connections of this rank."""
@@ -146,7 +134,7 @@ class SocketSharedVector(ServedVector, SharedVector):
     """
 
     def __init__(self, process: MpiProcess, vector: Vector, *, network: str | None, with_thread: bool) -> None:
-        super().__init__(process.comm, vector, network=network, beside=with_thread)
+        super().__init__(process.comm, vector, network=network, servers=range(process.comm.size), beside=with_thread)
         self._process = process
         self._with_thread = with_thread
         self._waited_seconds = self._blocked_seconds = 0.0
@@ -247,7 +235,7 @@ class SocketSharedVector(ServedVector, SharedVector):
         self._received = self._counters.item(kernels.RECEIVED)
 
 
-class SocketCounters:
+class SocketCounters(ServedVector):
     """Numbers on rank 0 to which all ranks add at any time, without the help of rank 0.
 
     Args:
@@ -257,12 +245,15 @@ class SocketCounters:
     """
 
     def __init__(self, comm: MPI.Intracomm, number: int, *, network: str | None) -> None:
-        self._served = ServedVector(comm, np.zeros(number, np.int64), network=network, centre=0, beside=False)
+        super().__init__(comm, np.zeros(number, np.int64), network=network, servers=[0], beside=False)
 
     def add(self, place: int, number: int) -> int:
-        """Add to a counter; returns its sum so far."""
-        return self._served.fetch_and_add(0, place, number) + number
+        """Add to a counter; returns its sum so far.
 
-    def free(self) -> None:
-        """Close the connections, after the last addition of any rank."""
-        self._served.free()
+        Raises:
+            MPI.Exception: Rank 0 is lost.
+        """
+        if self.rank == 0:
+            return kernels.fetch_and_add(place, number, self._own, self._mutex) + number
+        self._ask_without_vector(0, kernels.FETCH_AND_ADD, place, number)
+        return self._region[-1, : kernels.HEADER_BYTES].view(np.int64).item(kernels.NUMBER) + number

@@ -6,7 +6,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from typing_extensions import override
 
@@ -44,12 +43,9 @@ class ThreadedCentre(ShardedCentre):
         if not self._with_thread:
             self._ended = run_now(self.commit(rule, where))
             return True
-        is_begun = self._beside.begin(partial(self._commit_in_thread, rule, where))
+        is_begun = self._beside.begin(lambda: run_now(self._commit_beside(rule, where)))
         self._skipped += not is_begun
         return is_begun
-
-    def _commit_in_thread(self, rule: Rule, where: Where) -> None:
-        run_now(self._commit_beside(rule, where))
 
     @override
     async def drain(self) -> Commit | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from ranks import wait_until
 
 from training.agents.agent_process import main
+from training.agents.crew import Cluster, Crew
 from training.agents.ledger import Ledger
 from training.agents.lifelines import AgentId, Lifeline, Lifelines
 from training.agents.local import AgentStart, Home, read_start, start_agent
@@ -121,18 +122,62 @@ def test_the_driver_knows_who_is_ready_and_who_is_gone(lifelines: Lifelines) -> 
     stranger = socket.create_connection(driver)
     stranger.sendall(b'{"token": "guess", "partition": 0, "number": 9, "ready": true}\n')
     agents[0].say_ready()
-    wait_until(lambda: lifelines.poll(0.05) == [] and lifelines.ready == {0: 7}, what="one is ready")
+    wait_until(lambda: lifelines.poll(0.05) == [] and lifelines.ready == {AgentId(0, 7)}, what="one is ready")
     wait_until(lambda: not lifelines.poll(0.05) and select.select([stranger], [], [], 0)[0] != [], what="it is let go")
     agents[0].close()
     assert lifelines.poll(5) == [AgentId(0, 7)]
-    assert lifelines.ready == {}
+    assert lifelines.ready == set()
     lifelines.close()
     wait_until(lambda: sorted(ended) == [0, 1], what="agents know that the driver is gone")
 
 
+class _NoCluster(Cluster):
+    """Starts nothing."""
+
+    def start(self, agents: Sequence[AgentId], epoch: int, joint: list[Install]) -> None: ...
+
+
+def test_an_agent_that_came_too_late_was_taken_for_its_successor(
+    lifelines: Lifelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = TrainSettings.model_validate({"algorithm": "mpca", "launcher": "spark-agents"})
+    ledger, words = Ledger(rows=10, epochs=1, batch_size=2, partitions=1), []
+    crew = Crew(settings, _NoCluster(), lifelines, ledger, words.append)
+    with monkeypatch.context() as patch:
+        patch.setattr("training.agents.crew._START_SECONDS", -1.0)
+        crew.review(0, list)
+    crew.review(0, list)
+    assert len(words) == 1
+    assert "it did not start within" in words[0]
+    ended: list[int] = []
+    late, successor = (
+        Lifeline(("127.0.0.1", lifelines.port), "secret", AgentId(0, number), on_end=lambda n=number: ended.append(n))
+        for number in range(2)
+    )
+    late.say_ready()
+    wait_until(lambda: crew.review(0, list, seconds=0.05) or ended == [0], what="the late one is let go", seconds=10)
+    successor.say_ready()
+    wait_until(lambda: crew.review(0, list, seconds=0.05) or crew.is_complete, what="its successor trains", seconds=10)
+    assert (crew.live, crew.num_lost) == ({AgentId(0, 1)}, 1)
+
+
+def test_an_agent_that_ended_late_removed_the_files_of_its_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    home = Home("agents", ("127.0.0.1", 1), "")
+    for number in (3, 10):
+        home.file(AgentId(4, number), "sock").touch()
+    home.clear(AgentId(4, 3))
+    assert [path.name for path in home.folder.iterdir()] == ["4-10.sock"]
+    home.file(AgentId(4, 3), "log").touch()
+    home.clear(AgentId(4, 10))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_error_of_an_agent_reaches_the_driver(lifelines: Lifelines) -> None:
     agent = Lifeline(("127.0.0.1", lifelines.port), "secret", AgentId(1, 0), on_end=lambda: None)
-    agent.say_error(ValueError("no file"), known=True, words="...")
+    agent.say_error(LaunchError("no file"))
     lifelines.poll(5)
     with pytest.raises(LaunchError, match="the agent of partition 1 failed: no file"):
         lifelines.poll(5)
@@ -171,9 +216,9 @@ def test_an_agent_without_a_driver_leaves_nothing_behind(tmp_path: Path, monkeyp
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: None)
     joint = [Install(0, np.ones(1, np.float32), 3), Install(1, np.ones(2, np.float32), 2)]
     start_agent(home, AgentStart(AgentId(4, 5), 1, "run.json", {}), joint)
-    found, start, shards = read_start(home.folder / "4.json")
+    found, start, shards = read_start(home.file(AgentId(4, 5), "json"))
     assert (found, start.agent, [each.cycle for each in shards]) == (home, AgentId(4, 5), [3, 2])
-    assert main(["", str(home.folder / "4.json")]) == 1
+    assert main(["", str(home.file(AgentId(4, 5), "json"))]) == 1
     assert list(tmp_path.iterdir()) == []
 
 

@@ -31,6 +31,10 @@ class Rank:
         self.meter = Meter(clock.monotonic)
         self._watchdog = Watchdog(folder / "stalls", folder / "signs", rank=rank, seconds=LIMIT)
 
+    def watch(self) -> None:
+        """Begin to watch."""
+        self._watchdog.watch(self.meter)
+
     def is_standstill(self) -> bool:
         """What the watchdog finds."""
         return self._watchdog._is_standstill(self.meter)
@@ -52,6 +56,26 @@ def test_a_rank_that_waits_for_a_slower_one_is_no_standstill(clock: Clock, tmp_p
         found = [rank.is_standstill() for rank in (slow, fast)]
         assert found == [False, False], f"after {tick} looks"
     assert fast.meter.seconds_without_sign == pytest.approx(10 * LIMIT)
+
+
+def test_a_start_longer_than_the_limit_ended_the_run_at_the_first_look(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threading.Thread.start", lambda _: None)
+    rank = Rank(clock, tmp_path, 0)
+    clock.now += 2 * LIMIT
+    rank.watch()
+    assert not rank.is_standstill()
+    clock.now += LIMIT
+    assert rank.is_standstill()
+
+
+def test_a_disk_that_failed_once_ended_the_watchdog(clock: Clock, tmp_path: Path) -> None:
+    rank = Rank(clock, tmp_path, 0)
+    (tmp_path / "signs").touch()
+    assert not rank.is_standstill()
+    clock.now += LIMIT
+    assert rank.is_standstill()
 
 
 def test_all_see_a_standstill_once_nobody_gets_on(clock: Clock, tmp_path: Path) -> None:
