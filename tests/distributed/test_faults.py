@@ -166,12 +166,14 @@ def test_a_host_that_does_not_see_the_run_folder_says_so(tmp_path: Path) -> None
 def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", epochs=1, stall_seconds=1.0)
+    run = make_spec(dataset, tmp_path / "out", epochs=1)
     run.save(run.out_dir / "run.json")
     (run.out_dir / "stalls").mkdir()
     command = [word for word in rank_command(run.train, run.out_dir / "run.json") if word != "--launched"]
     subprocess.run(command, env=rank_environment(), check=True, stdin=subprocess.DEVNULL, timeout=120)
     assert summary(run.out_dir)["epochs"] == 1
+    # A rank that sees one reports too, and ends some seconds later.
+    assert not (run.out_dir / "stalls").exists()
 
 
 def test_a_second_launch_continues_an_interrupted_one(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,15 @@ def processes_of(marker: Path | str) -> list[psutil.Process]:
         if any(str(marker) in word for word in words) and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(process)
     return found
+
+
+def has_started(pid: int, word: str) -> bool:
+    """Whether a process has a child, or a child of one, with this word in its command line."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found += child.cmdline()
+    return any(word in each for each in found)
 
 
 def wait_until(condition: Callable[[], bool], *, what: str, seconds: float = 120) -> None:
