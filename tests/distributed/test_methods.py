@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from feature_datasets import write_dataset
 from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
-from training.launching.launcher import launch, launch_all
+from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated
@@ -55,7 +54,7 @@ GOSSIP: list[dict[str, Any]] = [
     {"algorithm": "swarm-sgd", "local_steps_law": "geometric", "topology": "ring", "slowmo": GOSSIP_SLOWMO},
     {"algorithm": "swarm-sgd", "exchange": "additive", "slowmo": {**GOSSIP_SLOWMO, "exact_average": True}},
 ]
-#: Run a second time, by itself; the other runs come before it here.
+#: Done twice. That a run by itself does the same: `test_many_runs.py`.
 TWICE: dict[str, Any] = {"workers": 3, "algorithm": "d-psgd", "slowmo": SLOWMO}
 SHARDS: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
 EXACT: dict[str, Any] = {"workers": 3, "precision": "float64"}
@@ -75,6 +74,7 @@ def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> d
     ]  # fmt: skip
     folder = tmp_path_factory.mktemp("runs")
     runs = {str(each): make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)}
+    runs["again"] = make_spec(dataset, folder / "again", **TWICE)
     launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
     return runs
 
@@ -151,9 +151,5 @@ def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
         assert rank["seconds_by_kind"]["communicate"] > 0
 
 
-def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(
-    dataset: FeatureDataset, done: dict[str, RunSpec], tmp_path: Path
-) -> None:
-    again = make_spec(dataset, tmp_path / "again", **TWICE)
-    launch(again, on_progress=lambda _: None)
-    np.testing.assert_array_equal(flat_weights(done[str(TWICE)].out_dir), flat_weights(again.out_dir))
+def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(done: dict[str, RunSpec]) -> None:
+    np.testing.assert_array_equal(flat_weights(done[str(TWICE)].out_dir), flat_weights(done["again"].out_dir))
