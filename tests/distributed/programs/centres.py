@@ -119,7 +119,9 @@ def occupied(protocol: Any, nap: float) -> dict[str, Any]:
         if shard.number == 1:
             transport.comm.Barrier()
             time.sleep(nap)
-            transport.comm.Barrier()
+            has_tried, deadline = transport.comm.Ibarrier(), time.monotonic() + 20
+            while not has_tried.Test() and time.monotonic() < deadline:
+                time.sleep(1e-3)
 
     def add(shard: Shard) -> None:
         shard.vector += 10
@@ -136,7 +138,7 @@ def occupied(protocol: Any, nap: float) -> dict[str, Any]:
         transport.comm.Barrier()
         tried = [run_now(centre.try_commit(add, Where(shard))) is not None for shard in (1, 0)]
         tried.append(run_now(centre.try_commit(add)) is not None)
-        transport.comm.Barrier()
+        transport.comm.Ibarrier().Wait()
     run_now(transport.barrier())
     tried.append(run_now(centre.try_commit(add, Where(1))) is not None)
     refused = not run_now(centre.commit(spoil)).is_made
