@@ -40,7 +40,7 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
         "all-reduce": lambda: late(lambda: run_now(metered.all_reduce_sum(message))),
         "neighbours": lambda: late(lambda: run_now(_exchanged(metered, message, other))),
         "nobody": lambda: time.sleep(nap),
-        "lock": lambda: _wait_for_lock(metered, vector, nap),
+        "lock": lambda: _wait_for_lock(transport, vector, nap),
     }
     found = {}
     for name, meet in meetings.items():
@@ -69,7 +69,7 @@ async def _exchanged(transport: MeteredTransport, message: Any, other: int) -> N
     await exchange
 
 
-def _wait_for_lock(transport: MeteredTransport, vector: SharedVector, nap: float) -> Span:
+def _wait_for_lock(transport: MpiTransport, vector: SharedVector, nap: float) -> Span:
     """Rank 1 holds both locks for a nap; rank 0 wants its own a tenth later, and to read the one of rank 1."""
     take_average = LockedAveraging._take_average
     held: list[Span] = []
