@@ -162,11 +162,11 @@ def test_a_vector_that_is_not_finite_reaches_nobody(cases: Cases, overlap: str) 
 def test_a_rank_that_comes_late_is_waited_for(cases: Cases, protocol: str) -> None:
     early, late = cases.results("come_late", protocol)
     assert early["total"] == late["total"] == 1.0
-    assert late["spans"]
+    assert late["spans"] or protocol == "sockets"
     # What ends a job that is stuck does not run while the other one is awaited.
     for here, there in zip(early["came"], late["came"], strict=True):
-        assert there - here > NAP / 2
-        assert not [span for span in early["spans"] if span[0] < there - NAP / 2 and span[1] > there]
+        assert there - here >= NAP
+        assert not [span for span in early["spans"] if span[0] < there < span[1]]
 
 
 def test_one_vector_is_in_one_average_at_a_time(mpi: Mpi, cases: Cases) -> None:

@@ -332,19 +332,21 @@ class Stopwatch:
 
 
 def come_late(protocol: Any, nap: float) -> dict[str, Any]:
-    """The last rank comes late to the connection and to the vector; what other ranks did under a time limit then."""
-    load_mpi().COMM_WORLD.Barrier()
-    late = load_mpi().COMM_WORLD.rank == load_mpi().COMM_WORLD.size - 1
-    spans: list[tuple[float, float]] = []
-    came = []
+    """Rank 1 comes to the connection and to the vector a nap after rank 0; what rank 0 did under a time limit then."""
+    world, spans, came = load_mpi().COMM_WORLD, [], []
+
+    def come() -> None:
+        if world.rank:
+            world.Recv(np.empty(1), 0)
+            time.sleep(nap)
+        came.append(time.monotonic())
+        if not world.rank:
+            world.Send(np.zeros(1), 1)
+
     timer, threading.Timer = threading.Timer, partial(Stopwatch, spans)  # type: ignore[assignment, misc]
-    if late:
-        time.sleep(nap)
-    came.append(time.monotonic())
+    come()
     transport = MpiTransport(protocol=protocol, overlap="inline")
-    if late:
-        time.sleep(nap)
-    came.append(time.monotonic())
+    come()
     vector = run_now(transport.share(np.full(3, float(transport.rank))))
     threading.Timer = timer  # type: ignore[misc]
     run_now(vector.average_with((transport.rank + 1) % transport.world_size))
