@@ -118,7 +118,7 @@ def killed(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) ->
 
     def kill() -> None:
         for run in runs.values():
-            wait_until(lambda run=run: has_checkpoint(run) or is_over.is_set(), what="a checkpoint")  # type: ignore[misc]
+            wait_until(lambda run=run: has_checkpoint(run) or is_over.is_set(), what="a checkpoint", seconds=600)  # type: ignore[misc]
             if is_over.is_set():
                 return
             note_list()
