@@ -78,9 +78,12 @@ def rank_processes(folder: Path) -> list[psutil.Process]:
 def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]]:
     """Once a first checkpoint is there, send a signal to one rank; yields its process id in a list."""
     hit: list[int] = []
+    is_over = threading.Event()
 
     def send() -> None:
-        wait_until(lambda: has_checkpoint(run), what="a checkpoint")
+        wait_until(lambda: has_checkpoint(run) or is_over.is_set(), what="a checkpoint", seconds=600)
+        if is_over.is_set():
+            return
         victim = rank_processes(run.out_dir)[-1]
         os.kill(victim.pid, number)
         hit.append(victim.pid)
@@ -90,6 +93,7 @@ def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]
     try:
         yield hit
     finally:
+        is_over.set()
         thread.join()
 
 
@@ -191,7 +195,7 @@ def test_a_rank_that_is_lost_again_and_again_ends_the_run(dataset: FeatureDatase
 
 
 def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: FeatureDataset, tmp_path: Path) -> None:
-    run = make_spec(dataset, tmp_path / "out", stall_seconds=4.0, **SLOW)
+    run = make_spec(dataset, tmp_path / "out", stall_seconds=8.0, **SLOW)
     with signal_to_a_rank(run, signal.SIGSTOP), pytest.raises(StalledError) as caught:
         launch(run, on_progress=lambda _: None)
     message = str(caught.value)
