@@ -12,21 +12,34 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 NAP, TIMES = 0.1, 8
 
 
+def together(ours: list[list[float]], theirs: list[list[float]]) -> float:
+    """Seconds of our spans that lie in theirs of the same number."""
+    pairs = zip(ours, theirs, strict=True)
+    return sum(max(0.0, min(here[1], there[1]) - max(here[0], there[0])) for here, there in pairs)
+
+
 def test_every_kind_of_waiting_is_found_and_nothing_is_booked_twice(tmp_path: Path) -> None:
     early, late = results_of(IMPLEMENTATIONS[0], 2, "clocks:book", tmp_path / "ranks", nap=NAP, times=TIMES)
     for meeting in early:
-        for kinds in (early[meeting], late[meeting]):
-            wall = kinds.pop("on another clock")
-            assert sum(kinds.values()) == pytest.approx(wall, rel=0.02), meeting
+        for booked in (early[meeting], late[meeting]):
+            least, most = booked["wall"]
+            assert 0.98 * least <= sum(booked["kinds"].values()) <= 1.02 * most, meeting
     for meeting in ("barrier", "all-reduce", "neighbours"):
-        # What one slept, the other waited. On a busy machine the meeting itself takes time, which is no waiting.
-        slept, met = late[meeting]["compute"], late[meeting]["communicate"] + late[meeting]["wait"]
+        slept, waited = late[meeting]["kinds"]["compute"], early[meeting]["kinds"]["wait"]
         assert slept >= NAP * TIMES
-        assert early[meeting]["wait"] == pytest.approx(slept, abs=0.1 * slept + met), meeting
-        assert met < 0.5 * slept, meeting
-    for kinds in (early["nobody"], late["nobody"]):
+        # Who comes early waits until the other one is there, and at most until both have met. What the late one needs
+        # to meet is no waiting; it is long on a busy machine.
+        spans = [early[meeting]["spans"], late[meeting]["spans"]]
+        alone = sum(max(0.0, there[0] - here[0]) for here, there in zip(*spans, strict=True))
+        longest, met = (sum(end - begun for begun, end in each) for each in spans)
+        assert alone > 0.3 * slept
+        assert 0.9 * alone - met <= waited <= longest, meeting
+    for kinds in (early["nobody"]["kinds"], late["nobody"]["kinds"]):
         assert kinds.get("wait", 0.0) == 0
         assert kinds["compute"] >= NAP * TIMES
-    # The nap under the locks is no waiting of who holds them, and but for the tenth before it of who wants them.
-    assert late["lock"]["communicate"] >= NAP * TIMES
-    assert early["lock"]["wait"] == pytest.approx(0.9 * late["lock"]["communicate"], rel=0.15)
+    # The nap under the locks is no waiting of who holds them, but of who wants them meanwhile.
+    holding, wanting = late["lock"], early["lock"]
+    assert holding["kinds"]["communicate"] >= NAP * TIMES
+    both = together(wanting["spans"], holding["spans"])
+    assert both > 0.3 * NAP * TIMES
+    assert 0.9 * both <= wanting["kinds"]["wait"] <= sum(end - begun for begun, end in wanting["spans"])

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -31,7 +31,8 @@ from training.settings import TrainSettings
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
-SLOW = {"epochs": 60, "batch_size": 4, "checkpoint_steps": 20}
+EPOCHS = 60
+SLOW = {"epochs": EPOCHS, "batch_size": 4, "checkpoint_steps": 20}
 #: Methods of which a rank is killed, one of every kind at least, and those whose survivors continue.
 KILLED = ("ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "agn", "mpca")
 SHRUNK = ("ar-sgd", "local-sgd", "d-psgd")
@@ -59,11 +60,16 @@ def calm(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> d
     return runs
 
 
-def rank_processes(run: RunSpec) -> list[psutil.Process]:
-    """The Python processes of the ranks, in no particular order."""
+def has_checkpoint(run: RunSpec) -> bool:
+    """Whether there is a complete one."""
+    return any((run.out_dir / "checkpoints").glob("*/complete.json"))
+
+
+def rank_processes(folder: Path) -> list[psutil.Process]:
+    """The Python processes of the ranks of a job, in no particular order."""
     return [
         process
-        for process in processes_of(run.out_dir)
+        for process in processes_of(folder)
         if "training.launching.rank_process" in " ".join(process.cmdline()[:4])
     ]
 
@@ -72,10 +78,13 @@ def rank_processes(run: RunSpec) -> list[psutil.Process]:
 def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]]:
     """Once a first checkpoint is there, send a signal to one rank; yields its process id in a list."""
     hit: list[int] = []
+    is_over = threading.Event()
 
     def send() -> None:
-        wait_until(lambda: list((run.out_dir / "checkpoints").glob("*/complete.json")), what="a checkpoint")
-        victim = rank_processes(run)[-1]
+        wait_until(lambda: has_checkpoint(run) or is_over.is_set(), what="a checkpoint", seconds=600)
+        if is_over.is_set():
+            return
+        victim = rank_processes(run.out_dir)[-1]
         os.kill(victim.pid, number)
         hit.append(victim.pid)
 
@@ -84,24 +93,72 @@ def signal_to_a_rank(run: RunSpec, number: signal.Signals) -> Iterator[list[int]
     try:
         yield hit
     finally:
+        is_over.set()
         thread.join()
+
+
+class Killed(NamedTuple):
+    """Runs of one job, in each of which a rank was killed after its first checkpoint."""
+
+    runs: dict[str, RunSpec]
+    left: list[list[int]]
+    """Numbers of the runs that ranks were given at the start before each kill, and at the last start."""
+    unfinished: list[bool]
+    """Whether the run had no result then."""
+    losses: list[str]
+
+
+@pytest.fixture(scope="module")
+def killed(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    """One run of each method, in ranks that are started once and again after each kill."""
+    folder = tmp_path_factory.mktemp("killed")
+    restarts = {"max_restarts": len(KILLED)}
+    runs = {name: make_spec(dataset, folder / name, **SLOW, **restarts, algorithm=name) for name in KILLED}
+    made = Killed(runs, [], [], [])
+    job, is_over = folder / "job", threading.Event()
+
+    def note_list() -> None:
+        made.left.append([each["number"] for each in json.loads((job / "runs.json").read_text())["runs"]])
+
+    def kill() -> None:
+        for run in runs.values():
+            wait_until(lambda run=run: has_checkpoint(run) or is_over.is_set(), what="a checkpoint", seconds=600)  # type: ignore[misc]
+            if is_over.is_set():
+                return
+            note_list()
+            rank_processes(job)[-1].kill()
+            made.unfinished.append(not (run.out_dir / "summary.json").exists())
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        launch_all(list(runs.values()), job, on_progress=lambda *_: None, on_loss=made.losses.append)
+    finally:
+        is_over.set()
+        thread.join()
+    note_list()
+    return made
 
 
 @pytest.mark.parametrize("algorithm", KILLED)
 def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
-    dataset: FeatureDataset, calm: dict[str, RunSpec], tmp_path: Path, algorithm: str
+    killed: Killed, calm: dict[str, RunSpec], algorithm: str
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", **SLOW, algorithm=algorithm)
-    losses: list[str] = []
-    with signal_to_a_rank(run, signal.SIGKILL) as hit:
-        launch(run, on_progress=lambda _: None, on_loss=losses.append)
-    assert len(hit) == len(losses) == 1
-    assert re.match(r"a rank was lost \(rank \d on \S+ ended by signal 9 \(Killed\)\); all start again", losses[0])
+    run, number = killed.runs[algorithm], KILLED.index(algorithm)
+    assert killed.unfinished[number]
+    words = r"a rank was lost \(rank \d on \S+ ended by signal 9 \(Killed\)\); all start again"
+    assert re.match(words, killed.losses[number])
     for rank in records(run.out_dir):
-        assert [record["epoch"] for record in rank] == list(range(60))
-    assert summary(run.out_dir)["samples"] == 60 * sum(ROWS["train"])
+        assert [record["epoch"] for record in rank] == list(range(EPOCHS))
+    assert summary(run.out_dir)["samples"] == EPOCHS * sum(ROWS["train"])
     if algorithm in FIXED:
         np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(calm[algorithm].out_dir))
+
+
+def test_a_killed_rank_costs_only_the_run_it_was_in(killed: Killed) -> None:
+    numbers = list(range(len(KILLED)))
+    assert killed.left == [numbers, *(numbers[number:] for number in numbers)]
+    assert len(killed.losses) == len(KILLED)
 
 
 @pytest.mark.parametrize("algorithm", SHRUNK)
@@ -127,7 +184,7 @@ def test_survivors_continue_without_the_killed_rank(dataset: FeatureDataset, tmp
     history = records(run.out_dir)
     assert len(history) == 3
     assert {record["workers"] for record in history[0]} == {3, 4}
-    assert [record["epoch"] for record in history[0]] == list(range(60))
+    assert [record["epoch"] for record in history[0]] == list(range(EPOCHS))
     assert told["best_val_loss"] < 0.7 * history[0][0]["val_loss"]
 
 
@@ -138,7 +195,7 @@ def test_a_rank_that_is_lost_again_and_again_ends_the_run(dataset: FeatureDatase
 
 
 def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: FeatureDataset, tmp_path: Path) -> None:
-    run = make_spec(dataset, tmp_path / "out", stall_seconds=4.0, **SLOW)
+    run = make_spec(dataset, tmp_path / "out", stall_seconds=8.0, **SLOW)
     with signal_to_a_rank(run, signal.SIGSTOP), pytest.raises(StalledError) as caught:
         launch(run, on_progress=lambda _: None)
     message = str(caught.value)
@@ -166,27 +223,32 @@ def test_a_host_that_does_not_see_the_run_folder_says_so(tmp_path: Path) -> None
 def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", epochs=1, stall_seconds=1.0)
+    run = make_spec(dataset, tmp_path / "out", epochs=1)
     run.save(run.out_dir / "run.json")
     (run.out_dir / "stalls").mkdir()
     command = [word for word in rank_command(run.train, run.out_dir / "run.json") if word != "--launched"]
     subprocess.run(command, env=rank_environment(), check=True, stdin=subprocess.DEVNULL, timeout=120)
     assert summary(run.out_dir)["epochs"] == 1
+    # A rank that sees one reports too, and ends some seconds later.
+    assert not (run.out_dir / "stalls").exists()
 
 
-def test_a_second_launch_continues_an_interrupted_one(
+def test_a_second_launch_continues_an_interrupted_one_within_its_run(
     dataset: FeatureDataset, calm: dict[str, RunSpec], tmp_path: Path
 ) -> None:
-    run = make_spec(dataset, tmp_path / "out", **SLOW, **FIXED["local-sgd"])
+    chosen: list[dict[str, Any]] = [{}, {**SLOW, **FIXED["local-sgd"]}]
+    runs = [make_spec(dataset, tmp_path / f"{number}", **each) for number, each in enumerate(chosen)]
 
-    def interrupt(progress: Any) -> None:
-        if progress.epoch > 2:
+    def interrupt(number: int, progress: Any) -> None:
+        if number == 1 and progress.epoch > 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        launch(run, on_progress=interrupt)
-    started = time.monotonic()
-    seen: list[int] = []
-    launch(run, on_progress=lambda progress: seen.append(progress.epoch))
-    assert seen[0] > 1, f"it started from scratch after {time.monotonic() - started:.0f} s"
-    np.testing.assert_array_equal(flat_weights(run.out_dir), flat_weights(calm["local-sgd"].out_dir))
+        launch_all(runs, tmp_path / "job", on_progress=interrupt)
+    wait_until(lambda: not processes_of(tmp_path / "job"), what="all ranks are gone")
+    seen: list[tuple[int, int]] = []
+    launch_all(runs, tmp_path / "job", on_progress=lambda number, progress: seen.append((number, progress.epoch)))
+    assert {number for number, _ in seen} == {1}
+    assert seen[0][1] > 1, "it started from scratch"
+    assert [record["epoch"] for record in records(runs[1].out_dir)[0]] == list(range(EPOCHS))
+    np.testing.assert_array_equal(flat_weights(runs[1].out_dir), flat_weights(calm["local-sgd"].out_dir))

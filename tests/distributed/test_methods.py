@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from feature_datasets import write_dataset
 from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
-from training.launching.launcher import launch, launch_all
+from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated
@@ -55,7 +54,7 @@ GOSSIP: list[dict[str, Any]] = [
     {"algorithm": "swarm-sgd", "local_steps_law": "geometric", "topology": "ring", "slowmo": GOSSIP_SLOWMO},
     {"algorithm": "swarm-sgd", "exchange": "additive", "slowmo": {**GOSSIP_SLOWMO, "exact_average": True}},
 ]
-#: Run a second time, by itself; the other runs come before it here.
+#: Done twice. That a run by itself does the same: `test_many_runs.py`.
 TWICE: dict[str, Any] = {"workers": 3, "algorithm": "d-psgd", "slowmo": SLOWMO}
 SHARDS: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
 EXACT: dict[str, Any] = {"workers": 3, "precision": "float64"}
@@ -75,6 +74,7 @@ def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> d
     ]  # fmt: skip
     folder = tmp_path_factory.mktemp("runs")
     runs = {str(each): make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)}
+    runs["again"] = make_spec(dataset, folder / "again", **TWICE)
     launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
     return runs
 
@@ -106,29 +106,43 @@ def distance_alone(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFac
     return distances
 
 
+@pytest.fixture(scope="module")
+def untrained(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Validation loss of the initial weights.
+
+    What a worker that waits for nobody finds after its first epoch says little: the others may be epochs ahead. The
+    best loss is below 0.47 of this one for each of 5 seeds in the simulator, with pauses of workers as on a busy
+    machine; against that of the first epoch it was up to 0.7 of it.
+    """
+    nothing: dict[str, Any] = GOSSIP_RUN | {"algorithm": "swarm-sgd", "learning_rate": 1e-12, "epochs": 1}
+    run = make_spec(dataset, tmp_path_factory.mktemp("untrained") / "out", **nothing)
+    loss: float = simulated(dataset, run).records[0][0]["val_loss"]
+    return loss
+
+
 @pytest.mark.parametrize("chosen", GOSSIP, ids=str)
 def test_gossip_methods_learn_on_mpi_and_their_counters_add_up(
-    done: dict[str, RunSpec], distance_alone: dict[bool, float], chosen: dict[str, Any]
+    done: dict[str, RunSpec], untrained: float, distance_alone: dict[bool, float], chosen: dict[str, Any]
 ) -> None:
     run = done[str(GOSSIP_RUN | chosen)]
     told = summary(run.out_dir)
-    history = records(run.out_dir)[0]
-    assert told["best_val_loss"] < 0.7 * history[0]["val_loss"]
+    assert told["best_val_loss"] < 0.6 * untrained
     assert told["samples"] + told["samples_left_out"] == 8 * sum(ROWS["train"])
     ranks = told["per_rank"]
     assert sum(rank["averages_begun"] for rank in ranks) == sum(rank["averages_received"] for rank in ranks) > 0
     for rank in ranks:
         if run.train.algorithm.name == "ad-psgd":
             assert rank["averages_begun"] + rank["averages_skipped"] == rank["steps"]
-        assert rank["bytes_sent"] > 0
-        assert rank["seconds_by_kind"]["communicate"] > 0
+        # On a busy machine a rank may come to few steps, or none.
+        assert rank["averages_begun"] == 0 or rank["bytes_sent"] > 0
+    assert sum(rank["seconds_by_kind"]["communicate"] for rank in ranks) > 0
     assert told["consensus_distance"] < 0.5 * distance_alone["slowmo" in chosen]
 
 
-def test_shards_of_mpca_travel_beside_the_steps_on_mpi(done: dict[str, RunSpec]) -> None:
+def test_shards_of_mpca_travel_beside_the_steps_on_mpi(done: dict[str, RunSpec], untrained: float) -> None:
     run = done[str(GOSSIP_RUN | SHARDS)]
-    told, history = summary(run.out_dir), records(run.out_dir)[0]
-    assert told["best_val_loss"] < 0.7 * history[0]["val_loss"]
+    told = summary(run.out_dir)
+    assert told["best_val_loss"] < 0.6 * untrained
     assert told["samples"] == 8 * sum(ROWS["train"])
     assert len({rank["cycles"] for rank in told["per_rank"]}) == 1
     for rank in told["per_rank"]:
@@ -140,20 +154,17 @@ def test_shards_of_mpca_travel_beside_the_steps_on_mpi(done: dict[str, RunSpec])
 
 @pytest.mark.parametrize("chosen", SERVERS, ids=str)
 def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
-    done: dict[str, RunSpec], chosen: dict[str, Any]
+    done: dict[str, RunSpec], untrained: float, chosen: dict[str, Any]
 ) -> None:
     run = done[str(GOSSIP_RUN | chosen)]
     told, histories = summary(run.out_dir), records(run.out_dir)
-    assert told["best_val_loss"] < 0.7 * histories[0][0]["val_loss"]
+    assert told["best_val_loss"] < 0.6 * untrained
     assert told["samples"] + told["samples_left_out"] == 8 * sum(ROWS["train"])
     for rank, history in zip(told["per_rank"], histories, strict=True):
-        assert sum(sum(record["staleness"].values()) for record in history) == rank["commits"] > 0
-        assert rank["seconds_by_kind"]["communicate"] > 0
+        assert sum(sum(record["staleness"].values()) for record in history) == rank["commits"]
+    assert sum(rank["commits"] for rank in told["per_rank"]) > 0
+    assert sum(rank["seconds_by_kind"]["communicate"] for rank in told["per_rank"]) > 0
 
 
-def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(
-    dataset: FeatureDataset, done: dict[str, RunSpec], tmp_path: Path
-) -> None:
-    again = make_spec(dataset, tmp_path / "again", **TWICE)
-    launch(again, on_progress=lambda _: None)
-    np.testing.assert_array_equal(flat_weights(done[str(TWICE)].out_dir), flat_weights(again.out_dir))
+def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(done: dict[str, RunSpec]) -> None:
+    np.testing.assert_array_equal(flat_weights(done[str(TWICE)].out_dir), flat_weights(done["again"].out_dir))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from method_keys import nested
-from rank_programs import PROGRAMS, open_mpi, results_of
+from rank_programs import PROGRAMS, Case, Cases, open_mpi
 from simulated import SERVERS
 
 from training.simulation.cluster import ClusterSettings
@@ -30,6 +30,7 @@ LOOSE: dict[str, dict[str, Any]] = {
     "beside": BESIDE,
     "sparse beside": BESIDE | {"drop_rate": 0.5, "bound": 2},
 }
+PROTOCOLS = ("locked", "sockets")
 ON_SOCKETS = ("agn", "sharded sparse")
 
 
@@ -53,21 +54,34 @@ def simulated(section: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
     return [found[rank] for rank in range(RANKS)]
 
 
-@pytest.fixture(scope="module", params=["locked", "sockets"])
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """What the ranks found of each method; those without a fixed order are called loose."""
-    fixed = [name for name in FIXED if request.param == "locked" or name in ON_SOCKETS]
-    loose = {"in_turn": False, "curvature": 0.0, "steps": 200}
-    found = results_of(
-        open_mpi(),
-        RANKS,
-        "servers:train_all",
-        tmp_path_factory.mktemp("ranks"),
-        sections=[nested(each) for each in [*(FIXED[name] for name in fixed), *LOOSE.values()]],
-        ways=[way(name) for name in fixed] + [loose] * len(LOOSE),
-        protocol=request.param,
+def names_of(protocol: str) -> list[str]:
+    """The methods with a fixed order that ranks take with a protocol."""
+    return [name for name in FIXED if protocol == "locked" or name in ON_SOCKETS]
+
+
+def case_of(protocol: str) -> Case:
+    """All methods on ranks."""
+    names, loose = names_of(protocol), {"in_turn": False, "curvature": 0.0, "steps": 200}
+    arguments = {
+        "sections": [nested(each) for each in [*(FIXED[name] for name in names), *LOOSE.values()]],
+        "ways": [way(name) for name in names] + [loose] * len(LOOSE),
+        "protocol": protocol,
+    }
+    return Case(RANKS, "servers:train_all", arguments)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    return Cases(
+        open_mpi(), tmp_path_factory.mktemp("ranks"), {(each,): case_of(each) for each in ("locked", "sockets")}
     )
-    names = [*fixed, *(f"loose {name}" for name in LOOSE)]
+
+
+@pytest.fixture(params=PROTOCOLS)
+def ranks(request: pytest.FixtureRequest, cases: Cases) -> dict[str, list[dict[str, Any]]]:
+    """What the ranks found of each method; those without a fixed order are called loose."""
+    names = [*names_of(request.param), *(f"loose {name}" for name in LOOSE)]
+    found = cases.results(request.param)
     return {name: list(each) for name, each in zip(names, zip(*found, strict=True), strict=True)}
 
 

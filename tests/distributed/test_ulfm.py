@@ -49,7 +49,7 @@ def test_survivors_of_calls_of_all_continue_together(tmp_path: Path, doing: str,
 
 @pytest.mark.parametrize("protocol", ["additive", "sockets"])
 def test_averages_do_not_notice_but_can_ask(tmp_path: Path, protocol: str) -> None:
-    # A rank that dies in the middle of an accumulation blocks the others, so averages here are few and far between.
+    # A rank that dies in the middle of an accumulation blocks the others, so this one dies between two averages.
     outcome = lose(4, tmp_path, doing="average", victims=[1], protocol=protocol)
     assert sorted(outcome.results) == [0, 2, 3], outcome.output
     assert {result["losses"][0] for result in outcome.results.values()} <= {"num_lost", "error"}

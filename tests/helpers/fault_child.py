@@ -8,7 +8,8 @@ python fault_child.py '{"kill_at": 4}' report --config my.yaml
     file_bytes: 20000        from then on no file can become larger
     hours: -48               the clock is so much ahead
     as_anybody: true         without root's power to write what is write-protected
-    wait_for: "path"         at the lock, make "path.<process id>" and wait until "path" is there
+    wait_for: "path"         at the lock, make "path.<process id>" and wait until "path" is there; who then gets the
+                             lock waits until another one was refused
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -175,17 +176,28 @@ def without_roots_power() -> None:
 
 
 def wait_at_lock(path: Path) -> None:
-    """Come to the lock together with others."""
+    """Come to the lock together with another one; who gets it works once the other one was refused."""
+    from pipeline.errors import FolderInUseError
     from pipeline.run_folder import RunFolder
 
-    locked = RunFolder.locked
+    locked, refused = RunFolder.locked, path.with_name(f"{path.name}-refused")
 
-    def locked_together(self: RunFolder) -> AbstractContextManager[None]:
-        path.with_name(f"{path.name}.{os.getpid()}").touch()
-        deadline = time.monotonic() + 120
-        while not path.exists() and time.monotonic() < deadline:
+    def wait_for(file: Path, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not file.exists() and time.monotonic() < deadline:
             time.sleep(0.0005)
-        return locked(self)
+
+    @contextmanager
+    def locked_together(self: RunFolder) -> Iterator[None]:
+        path.with_name(f"{path.name}.{os.getpid()}").touch()
+        wait_for(path, 120)
+        try:
+            with locked(self):
+                wait_for(refused, 30)
+                yield
+        except FolderInUseError:
+            refused.touch()
+            raise
 
     RunFolder.locked = locked_together  # type: ignore[method-assign]
 

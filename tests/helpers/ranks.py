@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,10 +20,24 @@ def processes_of(marker: Path | str) -> list[psutil.Process]:
     return found
 
 
+def has_started(pid: int, word: str) -> bool:
+    """Whether a process has a child, or a child of one, with this word in its command line."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found += child.cmdline()
+    return any(word in each for each in found)
+
+
 def wait_until(condition: Callable[[], bool], *, what: str, seconds: float = 120) -> None:
     """Wait for a condition; fail the test in words if it does not come true in time."""
     deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
+    while True:
+        asked = time.monotonic()
+        if condition():
+            return
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"after {seconds} s still not: {what}")
-        time.sleep(0.01)
+        # Looking at all processes takes long: those that are waited for need the core.
+        time.sleep(max(0.01, 3 * (now - asked)))

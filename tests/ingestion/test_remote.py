@@ -85,11 +85,11 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def dead_url() -> str:
-    """Of a port where nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}/a.root"
+def dead_url() -> Iterator[str]:
+    """Of a port where nobody listens: it is taken."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{silent.getsockname()[1]}/a.root"
 
 
 def sample(*urls: str) -> SampleSettings:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from delphes_files import write_delphes
 from lent_spark import command
 from made_events import distinct, lepton, made_event, track
 from numpy.typing import NDArray
-from ranks import processes_of, wait_until
+from ranks import has_started, processes_of, wait_until
 
 from features.matrices import high_level_in
 from features.schema import SPLITS
@@ -347,9 +346,9 @@ def started(trained: Trained, tmp_path: Path) -> Iterator[subprocess.Popen[str]]
     wait_until(lambda: not processes_of(tmp_path), what="all processes are gone")
 
 
-@pytest.mark.parametrize("seconds", [0.2, 4.0])
-def test_ctrl_c_is_quiet_and_leaves_nothing(started: subprocess.Popen[str], tmp_path: Path, seconds: float) -> None:
-    time.sleep(seconds)
+@pytest.mark.parametrize("child", ["java", "pyspark.daemon"])
+def test_ctrl_c_is_quiet_and_leaves_nothing(started: subprocess.Popen[str], tmp_path: Path, child: str) -> None:
+    wait_until(lambda: has_started(started.pid, child), what=f"{child} has started")
     os.killpg(started.pid, signal.SIGINT)
     _, words = started.communicate(timeout=60)
     assert started.returncode == Exit.INTERRUPTED, words

@@ -72,23 +72,31 @@ def plans(undisturbed: Undisturbed, tmp_path: Path) -> Plans:
     return made
 
 
-@pytest.fixture
-def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
-    """Change a line of a copy of the code."""
-    root = tmp_path / "code"
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the code."""
+    root = tmp_path_factory.mktemp("code")
     for package in code_meaning.PACKAGES:
         shutil.copytree(code_meaning.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(code_meaning, "ROOT", root)
+    return root
+
+
+@pytest.fixture
+def edit(code: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
+    """Change a line of the copy, for one test."""
+    monkeypatch.setattr(code_meaning, "ROOT", code)
+    before: dict[Path, str] = {}
 
     def change(name: str, old: str, new: str) -> None:
-        path = root / name
+        path = code / name
         text = path.read_text(encoding="utf-8")
+        before.setdefault(path, text)
         assert old in text, f"{name} does not hold {old!r} any more; the test needs another line"
         path.write_text(text.replace(old, new, 1), encoding="utf-8")
-        code_meaning._read.cache_clear()
 
     yield change
-    code_meaning._read.cache_clear()
+    for path, text in before.items():
+        path.write_text(text, encoding="utf-8")
 
 
 def test_the_energy_on_the_plots_trains_nothing(plans: Plans) -> None:

@@ -6,13 +6,10 @@ One Spark serves all runs. Every test gets a copy of one finished run folder and
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,34 +18,19 @@ from uuid import NAMESPACE_URL, uuid5
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import write_delphes
-from made_events import Row, distinct, jet, lepton, made_event, tower, track
+from analyses import NAMES, Analysis, write
+from lent_spark import Lent
+from made_events import Row, jet, lepton, made_event, tower, track
 from rich.console import Console
-from scipy.stats import beta
 
-from features.schema import SPLITS
 from pipeline.commands.clean import clean
-from pipeline.config import Config
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-NAMES = ("qcd", "ttbar", "wjets")
-SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
 MET, OTHER_MET = 123.4375, 125.5
-
-
-class Lent:
-    """In the place of the runner's own `SparkProvider`: one that outlives the run."""
-
-    def __init__(self, provider: SparkProvider) -> None:
-        self.context = provider.context
-        self.num_tasks = provider.num_tasks
-
-    def stop(self) -> None:
-        """Others use it too."""
 
 
 def events(first: int, *, count: int = 40) -> list[Row]:
@@ -68,14 +50,6 @@ def events(first: int, *, count: int = 40) -> list[Row]:
         )
         for n in range(count)
     ]
-
-
-def write(path: Path, rows: list[Row], *, identity: str = "") -> Path:
-    """A file that is the same every time (the UUID depends on `identity`, by default its name), and not compressed."""
-    uuid = uuid5(NAMESPACE_URL, identity or path.name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(uproot, "recreate", partial(uproot.recreate, compression=None, uuid_function=lambda: uuid))
-        return write_delphes(path, rows)
 
 
 def later(path: Path, change: Callable[[], object] = lambda: None) -> None:
@@ -102,81 +76,6 @@ def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[first : first + length] = b"\xff" * length
     path.write_bytes(content)
-
-
-class Analysis:
-    """Files of three samples in `folder/data`, and runs over them into `folder/run`."""
-
-    def __init__(self, folder: Path, provider: SparkProvider) -> None:
-        self.folder = folder
-        self.data = folder / "data"
-        self.run_dir = folder / "run"
-        self.provider = provider
-        self.samples = [
-            {"name": name, "label": label, "files": [str(self.data / f"{name}*.root")]}
-            for label, name in enumerate(NAMES)
-        ]
-
-    def config(self, **changes: Any) -> Config:
-        """Sections of the config given here replace the defaults; those of features are added to ours."""
-        features = {"feed_workers": 1, "split": SHARES, **changes.pop("features", {})}
-        return Config.model_validate(
-            {"run_dir": self.run_dir, "samples": self.samples, "features": features, **changes}
-        )
-
-    def run(self, *stages: str, force: bool = False, **changes: Any) -> str:
-        """What is printed, in long lines."""
-        shown = StringIO()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(self.provider))
-            runner = Runner(RunFolder(self.config(**changes), Console(file=shown, width=1000)))
-            runner.run(stages or ("ingest", "features"), force=force)
-        return shown.getvalue()
-
-    def version(self, stage: str) -> Path:
-        pointer = self.run_dir / stage / "current.json"
-        return pointer.parent / str(json.loads(pointer.read_text())["version"])
-
-    def counters(self, stage: str) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((self.version(stage) / "manifest.json").read_text())["counters"]
-        return content
-
-    def parts(self) -> dict[str, bytes]:
-        """Events parts by name, as they are on disk."""
-        return {path.name: path.read_bytes() for path in (self.version("ingest") / "events").iterdir()}
-
-    def inodes(self, stage: str, folder: str) -> dict[str, int]:
-        return {path.name: path.stat().st_ino for path in (self.version(stage) / folder).iterdir()}
-
-    def kernel_files(self) -> dict[str, Path]:
-        """The kernel outputs that the features in use were made from, by name of the events part."""
-        outputs = self.counters("features")["kernel_outputs"]
-        folder = self.run_dir / "features" / "kernels"
-        return {each["name"]: folder / each["lies_in"] / Path(each["name"]).with_suffix(".arrow") for each in outputs}
-
-    def dataset(self) -> dict[str, list[dict[str, Any]]]:
-        """All rows of the features, in their order, by row group."""
-        found = self.version("features")
-        return {
-            str(path.relative_to(found)): pq.read_table(path).to_pylist()
-            for split in SPLITS
-            for path in sorted((found / split).iterdir())
-        }
-
-    def splits(self) -> dict[tuple[str, int], str]:
-        """Split of every event."""
-        return {
-            (row["file_uuid"], row["entry"]): name.split("/")[0]
-            for name, rows in self.dataset().items()
-            for row in rows
-        }
-
-    def fresh(self, *stages: str, **changes: Any) -> Analysis:
-        """The same files (in the same place) into a new run folder."""
-        other = Analysis(self.folder, self.provider)
-        other.run_dir = self.folder / "fresh"
-        other.run(*stages, **changes)
-        return other
 
 
 @pytest.fixture(scope="module")
@@ -430,27 +329,6 @@ def test_a_file_damaged_inside_is_skipped_until_it_is_repaired(analysis: Analysi
     assert repaired["samples"]["qcd"]["entries"] == 80
 
 
-WEIGHT_FILES: dict[str, list[tuple[str, float, int]]] = {
-    # (kind of event, weight, how many); two samples of the first class
-    "qcd_a": [
-        ("good", 2.0, 30),
-        ("good", -1.0, 5),
-        ("soft", -1.0, 4),
-        ("not isolated", 2.0, 3),
-        ("not finite", 2.0, 1),
-    ],
-    "qcd_b": [("good", 2.0, 25), ("soft", 2.0, 8)],
-    "ttbar": [("good", 2.0, 30)],
-    "wjets": [("good", 2.0, 40), ("not isolated", -1.0, 10)],
-}
-KINDS: dict[str, dict[str, Any]] = {
-    "good": {"electrons": [lepton(40.0, 0.1, 0.2)]},
-    "soft": {"electrons": [lepton(10.0, 0.1, 0.2)]},
-    "not isolated": {"electrons": [lepton(40.0, 0.1, 0.2)], "tracks": [track(40.0, 0.15, 0.25)]},
-    "not finite": {"electrons": [lepton(40.0, 0.1, 0.2)], "met": math.nan},
-}
-
-
 def test_what_was_accepted_is_not_mixed_with_what_is_read_anew(analysis: Analysis) -> None:
     # A version made with one threshold, blessed as one of another, must not lend its parts to the next.
     stricter = {"ingest": {"min_track_pt": 2.5}}
@@ -465,83 +343,3 @@ def test_what_was_accepted_is_not_mixed_with_what_is_read_anew(analysis: Analysi
     for path in (analysis.version("ingest") / "events").iterdir():
         kept = [each["pt"] for tracks in pq.read_table(path)["tracks"].to_pylist() for each in tracks]
         assert min(kept) > 2.5
-
-
-@pytest.fixture(scope="module")
-def weighted(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    made = Analysis(tmp_path_factory.mktemp("weighted"), provider)
-    made.data.mkdir()
-    made.samples = [
-        # Cross-section / sum of weights: 2 and 0.5.
-        {"name": name, "label": label, "files": [str(made.data / f"{name}.root")], "cross_section_pb": known}
-        for name, label, known in zip(WEIGHT_FILES, (0, 0, 1, 2), (118.0, 33.0, None, None), strict=True)
-    ]
-    for name, groups in WEIGHT_FILES.items():
-        rows = [made_event(**KINDS[kind], weight=weight) for kind, weight, count in groups for _ in range(count)]
-        write(made.data / f"{name}.root", distinct(rows))
-    # Small parts: their sums must be added up.
-    made.run(ingest={"entries_per_task": 4})
-    return made
-
-
-def test_ingest_sums_weights_and_their_squares(weighted: Analysis) -> None:
-    weights = weighted.counters("ingest")["weights"]
-    found = {name: {step: weights[name][step] for step in ("entries", "events")} for name in WEIGHT_FILES}
-    assert found == {
-        # 30 x 2, 5 x -1, 4 x -1, 3 x 2, 1 x 2
-        "qcd_a": {"entries": [59.0, 145.0], "events": [61.0, 137.0]},
-        "qcd_b": {"entries": [66.0, 132.0], "events": [50.0, 100.0]},
-        "ttbar": {"entries": [60.0, 120.0], "events": [60.0, 120.0]},
-        "wjets": {"entries": [70.0, 170.0], "events": [70.0, 170.0]},
-    }
-    assert weights["qcd_a"]["rejected_nonfinite"] == [2.0, 4.0]
-    assert weights["qcd_a"]["rejected_no_lepton"] == [-4.0, 4.0]
-
-
-def steps_of(weighted: Analysis, column: str, *, by: str = "classes") -> list[dict[str, Any]]:
-    content = json.loads((weighted.version("features") / "cutflow.json").read_text())
-    return [step["columns"][column] for step in content[by]]
-
-
-def test_the_cutflow_counts_events_and_weights_by_class(weighted: Analysis) -> None:
-    found = [(each["events"], each["weight"], each["weight2"]) for each in steps_of(weighted, "QCD")]
-    assert found == [
-        # Both samples: 43 + 33 entries; less 1 not finite; less 4 + 8 soft; less 3 not isolated.
-        # The weights of the first count twice, those of the second half.
-        (76, 2 * 59 + 66 / 2, 4 * 145 + 132 / 4),
-        (75, 2 * 57 + 66 / 2, 4 * 141 + 132 / 4),
-        (63, 2 * 61 + 50 / 2, 4 * 137 + 100 / 4),
-        (60, 2 * 55 + 50 / 2, 4 * 125 + 100 / 4),
-        (60, 2 * 55 + 50 / 2, 4 * 125 + 100 / 4),
-    ]
-    (*_, alone) = steps_of(weighted, "qcd_a", by="samples")
-    assert (alone["events"], alone["weight"], alone["weight2"]) == (35, 110.0, 500.0)
-
-
-def test_efficiencies_are_those_computed_by_hand(weighted: Analysis) -> None:
-    (first, *_, last) = steps_of(weighted, "QCD")
-    assert first["efficiency"] == first["weighted_efficiency"] == {"value": 1.0, "low": 1.0, "high": 1.0}
-    raw, heavy = last["efficiency"], last["weighted_efficiency"]
-    # Jeffreys' interval of 60 of 76: quantiles of a beta distribution.
-    ends = beta.ppf([0.158655, 0.841345], 60.5, 16.5)
-    assert (raw["value"], raw["low"], raw["high"]) == pytest.approx((60 / 76, *ends), rel=1e-4)
-    assert heavy["value"] == pytest.approx(135 / 151)
-    assert heavy["low"] < 135 / 151 < heavy["high"]
-
-
-def test_weighted_efficiencies_may_be_above_one_where_events_of_negative_weight_are_rejected(
-    weighted: Analysis,
-) -> None:
-    (*_, last) = steps_of(weighted, "W+jets")
-    assert last["efficiency"]["value"] == pytest.approx(40 / 50)
-    assert last["weighted_efficiency"]["value"] == pytest.approx(80 / 70)
-
-
-def test_selected_weights_of_all_splits_are_those_of_the_cutflow(weighted: Analysis) -> None:
-    selected = weighted.counters("features")["weights"]
-    assert {name: selected[name]["selected"] for name in WEIGHT_FILES} == {
-        "qcd_a": [55.0, 125.0],
-        "qcd_b": [50.0, 100.0],
-        "ttbar": [60.0, 120.0],
-        "wjets": [80.0, 160.0],
-    }

@@ -23,7 +23,10 @@ def ended_process() -> int:
 
 
 @pytest.mark.parametrize("of_a_killed_run", [True, False])
-def test_it_waits_for_the_name_of_the_one_that_runs(tmp_path: Path, of_a_killed_run: bool) -> None:
+def test_it_waits_for_the_name_of_the_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_a_killed_run: bool
+) -> None:
+    monkeypatch.setattr("pipeline.runs.lock._SECONDS_FOR_A_NAME", 60.0)
     path = tmp_path / ".lock"
     ended = ended_process()
     path.write_text(str(ended) if of_a_killed_run else "")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from training.transports import locked_averaging, mpi_process
+from training.transports import locked_averaging
 from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
 from training.transports.mpi_shared_vector import MpiSharedVector
@@ -101,19 +103,25 @@ def stamps(protocol: Any, averages: int, size: int) -> dict[str, Any]:
 
 
 def read_others(protocol: Any, duration: float, size: int) -> dict[str, Any]:
-    """The first rank reads the vectors of the others, which add to them meanwhile."""
+    """The first rank reads the vectors of the others, which add to them meanwhile, until it has seen each grow."""
     transport = MpiTransport(protocol=protocol, overlap="inline")
     vector = run_now(transport.share(np.full(size, transport.rank, np.float32)))
     found, one = np.empty(size, np.float32), np.ones(size, np.float32)
     torn = 0
     last = {rank: float(rank) for rank in range(1, transport.world_size)}
     run_now(transport.barrier())
-    end = time.monotonic() + duration
+    started = time.monotonic()
     grows = True
-    while time.monotonic() < end:
+    has_read = transport.comm.Ibarrier() if transport.rank else None
+    while has_read is None or not has_read.Test():
         if transport.rank:
             run_now(vector.add(one))
             continue
+        seconds = time.monotonic() - started
+        if (seconds > duration and all(seen > rank + 10 for rank, seen in last.items())) or seconds > 20:
+            has_read = transport.comm.Ibarrier()
+            has_read.Wait()
+            break
         for rank, before in last.items():
             run_now(vector.read_of(rank, found))
             torn += found.min() != found.max()
@@ -240,9 +248,10 @@ def skip(protocol: Any) -> dict[str, Any]:
     if protocol == "sockets":
         return skip_beside_sockets(transport)
     vector = run_now(transport.share(np.zeros(3)))
-    average = vector._averaging.average
+    average, are_begun = vector._averaging.average, threading.Event()
 
     def slowly(partner: int) -> bool:
+        are_begun.wait(20)
         time.sleep(0.3)
         return average(partner)
 
@@ -250,6 +259,7 @@ def skip(protocol: Any) -> dict[str, Any]:
     after, before = neighbours_of(transport)
     for partner in (after, before, after):
         vector.begin_average_with(partner)
+    are_begun.set()
     run_now(vector.drain())
     vector.begin_average_with(after)
     run_now(vector.close())
@@ -304,16 +314,41 @@ def poison(overlap: Any) -> dict[str, Any]:
     return {"finite": bool(np.isfinite(found).all()), **vector.counts._asdict()}
 
 
-def come_late(protocol: Any, patience: float, nap: float) -> float:
-    """The last rank comes late to the connection and to the vector."""
-    mpi_process._PATIENCE = patience
-    late = load_mpi().COMM_WORLD.rank == load_mpi().COMM_WORLD.size - 1
-    if late:
-        time.sleep(nap)
+class Stopwatch:
+    """In the place of the timer that ends a job whose block takes too long: when blocks began and ended."""
+
+    def __init__(self, spans: list[tuple[float, float]], *_: object) -> None:
+        self.daemon = True
+        self._spans = spans
+        self._started = 0.0
+
+    def start(self) -> None:
+        """The block begins."""
+        self._started = time.monotonic()
+
+    def cancel(self) -> None:
+        """It ends."""
+        self._spans.append((self._started, time.monotonic()))
+
+
+def come_late(protocol: Any, nap: float) -> dict[str, Any]:
+    """Rank 1 comes to the connection and to the vector a nap after rank 0; what rank 0 did under a time limit then."""
+    world, spans, came = load_mpi().COMM_WORLD, [], []
+
+    def come() -> None:
+        if world.rank:
+            world.Recv(np.empty(1), 0)
+            time.sleep(nap)
+        came.append(time.monotonic())
+        if not world.rank:
+            world.Send(np.zeros(1), 1)
+
+    timer, threading.Timer = threading.Timer, partial(Stopwatch, spans)  # type: ignore[assignment, misc]
+    come()
     transport = MpiTransport(protocol=protocol, overlap="inline")
-    if late:
-        time.sleep(nap)
+    come()
     vector = run_now(transport.share(np.full(3, float(transport.rank))))
+    threading.Timer = timer  # type: ignore[misc]
     run_now(vector.average_with((transport.rank + 1) % transport.world_size))
     total = np.empty(3)
     run_now(transport.barrier())
@@ -321,7 +356,7 @@ def come_late(protocol: Any, patience: float, nap: float) -> float:
     run_now(transport.all_reduce_sum(total))
     run_now(vector.close())
     transport.close()
-    return float(total[0])
+    return {"total": float(total[0]), "came": came, "spans": spans}
 
 
 def between_hosts(step: float, averages: int) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def order(commits: int, size: int, shards: int) -> dict[str, Any]:
 
 
 def occupied(protocol: Any, nap: float) -> dict[str, Any]:
-    """Rank 0 holds shard 1 for a while: it is occupied, shard 0 is not; then a result is not finite."""
+    """Rank 0 holds shard 1 until the other has tried: it is occupied, shard 0 is not; then a result is not finite."""
     transport = MpiTransport(protocol=protocol, overlap="thread")
     centre = run_now(transport.centre(np.zeros(5), shards=2))
 
@@ -119,6 +119,9 @@ def occupied(protocol: Any, nap: float) -> dict[str, Any]:
         if shard.number == 1:
             transport.comm.Barrier()
             time.sleep(nap)
+            has_tried, deadline = transport.comm.Ibarrier(), time.monotonic() + 20
+            while not has_tried.Test() and time.monotonic() < deadline:
+                time.sleep(1e-3)
 
     def add(shard: Shard) -> None:
         shard.vector += 10
@@ -135,6 +138,7 @@ def occupied(protocol: Any, nap: float) -> dict[str, Any]:
         transport.comm.Barrier()
         tried = [run_now(centre.try_commit(add, Where(shard))) is not None for shard in (1, 0)]
         tried.append(run_now(centre.try_commit(add)) is not None)
+        transport.comm.Ibarrier().Wait()
     run_now(transport.barrier())
     tried.append(run_now(centre.try_commit(add, Where(1))) is not None)
     refused = not run_now(centre.commit(spoil)).is_made

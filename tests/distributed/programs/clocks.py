@@ -13,37 +13,52 @@ from training.transports.locked_averaging import LockedAveraging
 from training.transports.mpi import MpiTransport
 from training.transports.transport import SharedVector, run_now
 
+Span = tuple[float, float]
 
-def book(nap: float, times: int) -> dict[str, dict[str, float]]:
-    """Rank 1 comes late to each kind of meeting by a nap; seconds by kind, and the seconds on another clock."""
+
+def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
+    """Rank 1 comes late to each kind of meeting by a nap.
+
+    Returns for each: seconds by kind; the least and the most seconds that they may add up to, on another clock; and
+    when this rank began to meet and was done, each time. For the lock: when one held it, and when the other wanted it.
+    """
     transport = MpiTransport(overlap="inline")
     meter = Meter(transport.now)
     metered = MeteredTransport(transport, meter)
     vector = run_now(metered.share(np.zeros(2000)))
     message, other = np.zeros(2000), 1 - transport.rank
 
-    def late(meet: Callable[[], Any]) -> None:
+    def late(meet: Callable[[], Any]) -> Span:
         if transport.rank:
             time.sleep(nap)
+        begun = time.monotonic()
         meet()
+        return begun, time.monotonic()
 
-    meetings: dict[str, Callable[[], None]] = {
+    meetings: dict[str, Callable[[], Span | None]] = {
         "barrier": lambda: late(lambda: run_now(metered.barrier())),
         "all-reduce": lambda: late(lambda: run_now(metered.all_reduce_sum(message))),
         "neighbours": lambda: late(lambda: run_now(_exchanged(metered, message, other))),
         "nobody": lambda: time.sleep(nap),
-        "lock": lambda: _wait_for_lock(metered, vector, nap),
+        "lock": lambda: _wait_for_lock(transport, vector, nap),
     }
     found = {}
     for name, meet in meetings.items():
         run_now(transport.barrier())
-        started = time.monotonic()
+        # The meter is read between the outer and the inner moments, whenever the system stops this process.
+        moments = [time.monotonic()]
         meter.lap("compute")
         meter.restart()
-        for _ in range(times):
-            meet()
+        moments.append(time.monotonic())
+        spans = [meet() for _ in range(times)]
+        moments.append(time.monotonic())
         meter.lap("compute")
-        found[name] = dict(meter.seconds) | {"on another clock": time.monotonic() - started}
+        moments.append(time.monotonic())
+        found[name] = {
+            "kinds": dict(meter.seconds),
+            "wall": [moments[2] - moments[1], moments[3] - moments[0]],
+            "spans": spans,
+        }
     run_now(vector.close())
     transport.close()
     return found
@@ -54,12 +69,15 @@ async def _exchanged(transport: MeteredTransport, message: Any, other: int) -> N
     await exchange
 
 
-def _wait_for_lock(transport: MeteredTransport, vector: SharedVector, nap: float) -> None:
+def _wait_for_lock(transport: MpiTransport, vector: SharedVector, nap: float) -> Span:
     """Rank 1 holds both locks for a nap; rank 0 wants its own a tenth later, and to read the one of rank 1."""
     take_average = LockedAveraging._take_average
+    held: list[Span] = []
 
     def slowly(averaging: LockedAveraging) -> None:
+        begun = time.monotonic()
         time.sleep(nap)
+        held.append((begun, time.monotonic()))
         take_average(averaging)
 
     run_now(transport.barrier())
@@ -67,7 +85,9 @@ def _wait_for_lock(transport: MeteredTransport, vector: SharedVector, nap: float
         LockedAveraging._take_average = slowly  # type: ignore[method-assign]
         run_now(vector.average_with(0))
         LockedAveraging._take_average = take_average  # type: ignore[method-assign]
-    else:
-        time.sleep(nap / 10)
-        run_now(vector.add(np.ones(2000)))
-        run_now(vector.read_of(1, np.empty(2000)))
+        return held[0]
+    time.sleep(nap / 10)
+    begun = time.monotonic()
+    run_now(vector.add(np.ones(2000)))
+    run_now(vector.read_of(1, np.empty(2000)))
+    return begun, time.monotonic()

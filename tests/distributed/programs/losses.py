@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -60,8 +61,10 @@ def until_lost(
     deadline = time.monotonic() + 20
     try:
         run_now(transport.barrier())
-        if dies:
-            threading.Timer(0.05 + 0.2 * random.random(), os.kill, (os.getpid(), signal.SIGKILL)).start()
+        seconds = 0.05 + 0.2 * random.Random(f"{doing} {rank} of {ranks}").random()
+        dies_at = time.monotonic() + seconds if dies else math.inf
+        if dies and doing != "average":
+            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
         while time.monotonic() < deadline:
             if doing == "all_reduce":
                 run_now(transport.all_reduce_sum(out))
@@ -75,6 +78,8 @@ def until_lost(
                 for _ in range(20):
                     run_now(shared.add(vector))
                     run_now(shared.average_with(neighbours[0]))
+                    if time.monotonic() > dies_at:
+                        os.kill(os.getpid(), signal.SIGKILL)
                     time.sleep(1e-3)
                 with transport.process.turn:
                     is_known = transport.process.num_lost() > 0

@@ -13,6 +13,7 @@ import pytest
 import torch
 from feature_datasets import write_dataset
 from particle_datasets import write_particle_dataset
+from ranks import wait_until
 
 from features.columns import HLF_NAMES, NUM_HLF
 from features.dataset import FeatureDataset, RowGroup
@@ -330,7 +331,7 @@ def test_an_epoch_that_is_given_up_leaves_no_thread(dataset: FeatureDataset, kin
     batches = reader.train_batches(share_of(made_plan(world_size=1), ROWS["train"], rank=0, epoch=0))
     next(batches)
     del batches
-    assert set(threading.enumerate()) <= before
+    wait_until(lambda: set(threading.enumerate()) <= before, what="all threads have ended", seconds=30)
 
 
 @each_reader

@@ -37,7 +37,7 @@ def test_a_silent_connection_delays_the_others_for_a_limited_time() -> None:
     with theirs:
         peers._greet(ours, TOKEN, started + 0.05, known)
     assert not known
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10
 
 
 class Interface:

@@ -1,0 +1,113 @@
+"""Isolation, and the lepton's own track, by hand: the kernels and the reference."""
+
+from __future__ import annotations
+
+import pytest
+from extracted_features import ELECTRON, Extract, column, near, near_pair
+from made_events import events_table, lepton, made_event, tower, track
+
+from features.columns import HLF_NAMES
+from features.kernels import build_features
+from features.settings import FeatureSettings
+
+
+def test_tracks_on_both_sides_of_the_phi_seam_are_neighbours(extract: Extract) -> None:
+    tracks = [track(4.0, 1.0, 3.1), track(2.0, 1.0, -3.1)]
+    (rows,) = extract(made_event(electrons=[ELECTRON], tracks=tracks), ordering="file").particles
+    assert column(rows, "iso_charged") == near(0.0, 2.0 / 4.0, 4.0 / 2.0)
+
+
+def test_lepton_sees_its_neighbours_across_the_phi_seam(extract: Extract) -> None:
+    event = made_event(muons=[lepton(40.0, 0.0, 3.1)], photons=[tower(4.0, 0.0, -3.1)])
+    (hlf,) = extract(event).hlf
+    assert hlf["lepton_iso_photon"] == pytest.approx(0.1)
+
+
+def test_each_kind_is_summed_by_itself_and_a_candidate_leaves_itself_out(extract: Extract) -> None:
+    event = made_event(
+        electrons=[ELECTRON],
+        tracks=[track(2.0, 1.0, 1.0), track(4.0, 1.1, 1.0)],
+        photons=[tower(5.0, 1.0, 1.1), tower(10.0, 0.9, 1.0)],
+        neutral_hadrons=[tower(8.0, 1.0, 0.9)],
+    )
+    (rows,) = extract(event, ordering="file").particles
+    assert column(rows, "iso_charged") == near(0.0, 4 / 2, 2 / 4, 6 / 5, 6 / 10, 6 / 8)
+    assert column(rows, "iso_photon") == near(0.0, 15 / 2, 15 / 4, 10 / 5, 5 / 10, 15 / 8)
+    assert column(rows, "iso_neutral") == near(0.0, 8 / 2, 8 / 4, 8 / 5, 8 / 10, 0.0)
+
+
+def test_candidates_of_the_very_same_direction_count_in_each_other(extract: Extract) -> None:
+    tracks = [track(2.0, 1.0, 1.0), track(2.0, 1.0, 1.0)]
+    (rows,) = extract(made_event(electrons=[ELECTRON], tracks=tracks)).particles
+    assert column(rows, "iso_charged") == near(0.0, 1.0, 1.0)
+
+
+def test_isolation_cone_is_open(extract: Extract) -> None:
+    photons = [tower(2.0, 1.0, 1.0), tower(2.0, 1.25, 1.0), tower(2.0, 1.0, 1.1875)]
+    event = made_event(electrons=[ELECTRON], photons=photons)
+    (rows,) = extract(event, ordering="file", isolation_cone=0.25).particles
+    assert column(rows, "iso_photon") == near(0.0, 1.0, 0.0, 1.0)
+
+
+def test_a_candidate_beyond_the_cap_is_no_row_but_counts_in_isolation(extract: Extract) -> None:
+    tracks = [track(1.0, 2.0, 1.0)] + [track(5.0, -2.0, 2.0) for _ in range(450)]
+    event = made_event(electrons=[ELECTRON], tracks=tracks, photons=[tower(4.0, 2.0, 1.1)])
+    (rows,) = extract(event, ordering="file").particles
+    assert len(rows) == 1 + 450 + 1
+    assert set(column(rows[1:451], "pt")) == {5.0}
+    assert rows[-1]["iso_charged"] == pytest.approx(1.0 / 4.0)
+
+
+# The lepton and its own track
+
+
+def test_own_track_is_no_row_and_counts_only_for_others(extract: Extract) -> None:
+    event = made_event(
+        electrons=[lepton(40.0, 0.5, 1.0)],
+        tracks=[track(39.0, 0.5, 1.00005)],
+        photons=[tower(3.0, 0.5, 1.2)],
+    )
+    (hlf,), (rows,) = extract(event)[1:]
+    assert (hlf["lepton_iso_charged"], hlf["lepton_iso_photon"]) == near_pair(0.0, 3.0 / 40.0)
+    assert column(rows, "is_electron") == [1.0, 0.0]
+    assert column(rows, "is_photon") == [0.0, 1.0]
+    assert column(rows, "iso_charged") == near(0.0, 39.0 / 3.0)
+
+
+def test_a_track_just_beyond_the_own_track_distance_is_a_row_and_counts(extract: Extract) -> None:
+    event = made_event(electrons=[lepton(40.0, 0.5, 1.0)], tracks=[track(10.0, 0.5, 1.00015)])
+    (hlf,), (rows,) = extract(event)[1:]
+    assert hlf["lepton_iso_charged"] == pytest.approx(0.25)
+    assert len(rows) == 2
+
+
+def test_own_track_is_found_across_the_phi_seam(extract: Extract) -> None:
+    event = made_event(muons=[lepton(40.0, 0.5, 3.14159)], tracks=[track(40.0, 0.5, -3.14159)])
+    assert [len(rows) for rows in extract(event).particles] == [1]
+
+
+def test_every_track_within_the_own_track_distance_is_own(extract: Extract) -> None:
+    event = made_event(electrons=[ELECTRON], tracks=[track(38.0, 0.0, 0.0), track(30.0, 5e-5, 0.0)])
+    (hlf,), (rows,) = extract(event)[1:]
+    assert hlf["lepton_iso_charged"] == 0.0
+    assert len(rows) == 1
+
+
+def test_own_track_of_a_lepton_not_selected_is_a_row(extract: Extract) -> None:
+    event = made_event(electrons=[ELECTRON], muons=[lepton(30.0, 1.0, 1.0)], tracks=[track(30.0, 1.0, 1.0)])
+    (rows,) = extract(event).particles
+    assert column(rows, "pt") == [40.0, 30.0]
+    assert column(rows, "is_charged_hadron") == [0.0, 1.0]
+    assert column(rows, "is_muon") == [0.0, 0.0]
+
+
+def test_own_track_takes_no_place_among_the_450(extract: Extract) -> None:
+    others = [track(2.0, -2.0, 2.0) for _ in range(450)]
+    event = made_event(electrons=[ELECTRON], tracks=[track(40.0, 0.0, 0.0), *others])
+    assert [len(rows) for rows in extract(event).particles] == [1 + 450]
+
+
+def test_a_photon_exactly_on_the_lepton_is_no_track_of_its_own_and_counts() -> None:
+    event = made_event(electrons=[lepton(50.0, 0.5, 1.0)], photons=[tower(10.0, 0.5, 1.0)])
+    block = build_features(events_table([event]), FeatureSettings())
+    assert block.hlf[0, HLF_NAMES.index("lepton_iso_photon")] == pytest.approx(0.2)

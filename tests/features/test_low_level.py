@@ -1,0 +1,135 @@
+"""Rows of particles, their order and their caps, by hand: the kernels and the reference."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from extracted_features import ELECTRON, Extract, column
+from made_events import lepton, made_event, tower, track
+
+from features.columns import PARTICLE_FEATURE_NAMES
+
+
+def test_lepton_row_is_massless_at_vertex_zero(extract: Extract) -> None:
+    eta = math.asinh(0.75)  # pz = 0.75 pT, E = 1.25 pT
+    (rows,) = extract(made_event(electrons=[lepton(40.0, eta, 0.0, charge=-1)])).particles
+    expected = dict.fromkeys(PARTICLE_FEATURE_NAMES, 0.0)
+    expected |= {"energy": 50.0, "px": 40.0, "pz": 30.0, "pt": 40.0, "eta": eta}
+    expected |= {"is_electron": 1.0, "charge": -1.0}
+    assert rows == [pytest.approx(expected, rel=1e-6)]
+
+
+def test_track_row_is_massless_with_its_vertex_and_charge(extract: Extract) -> None:
+    eta, phi = -math.asinh(0.75), math.asin(0.6)  # pz = -0.75 pT, E = 1.25 pT, px = 0.8 pT, py = 0.6 pT
+    tracks = [track(20.0, eta, phi, charge=-1, vertex=(1.5, -2.5, 3.5))]
+    event = made_event(electrons=[ELECTRON], tracks=tracks)
+    (rows,) = extract(event).particles
+    expected = dict.fromkeys(PARTICLE_FEATURE_NAMES, 0.0)
+    expected |= {"energy": 25.0, "px": 16.0, "py": 12.0, "pz": -15.0, "pt": 20.0, "eta": eta, "phi": phi}
+    expected |= {"vertex_x": 1.5, "vertex_y": -2.5, "vertex_z": 3.5, "is_charged_hadron": 1.0, "charge": -1.0}
+    assert rows[1] == pytest.approx(expected, rel=1e-6)
+
+
+def test_photons_and_neutral_hadrons_have_no_charge_and_vertex_zero(extract: Extract) -> None:
+    event = made_event(
+        electrons=[ELECTRON],
+        tracks=[track(2.0, -1.0, -1.0, vertex=(1.0, 2.0, 3.0))],
+        photons=[tower(20.0, math.asinh(0.75), 0.0)],
+        neutral_hadrons=[tower(40.0, 0.0, math.pi / 2)],
+    )
+    (rows,) = extract(event, ordering="file").particles
+    photon = dict.fromkeys(PARTICLE_FEATURE_NAMES, 0.0)
+    photon |= {"energy": 25.0, "px": 20.0, "pz": 15.0, "pt": 20.0, "eta": math.asinh(0.75), "is_photon": 1.0}
+    hadron = dict.fromkeys(PARTICLE_FEATURE_NAMES, 0.0)
+    hadron |= {"energy": 40.0, "py": 40.0, "pt": 40.0, "phi": math.pi / 2, "is_neutral_hadron": 1.0}
+    assert rows[2] == pytest.approx(photon, rel=1e-6, abs=1e-5)
+    assert rows[3] == pytest.approx(hadron, rel=1e-6, abs=1e-5)
+
+
+def test_charge_of_a_track_is_not_the_sign_of_its_pid(extract: Extract) -> None:
+    tracks = [
+        track(2.0, -1.0, -1.0, pid=11, charge=-1),
+        track(2.0, -1.0, -1.0, pid=-13, charge=1),
+        track(2.0, -1.0, -1.0, pid=211, charge=1),
+        track(2.0, -1.0, -1.0, pid=-211, charge=-1),
+    ]
+    (rows,) = extract(made_event(electrons=[ELECTRON], tracks=tracks), ordering="file").particles
+    assert column(rows, "charge") == [-1.0, -1.0, 1.0, 1.0, -1.0]
+    assert column(rows, "is_charged_hadron") == [0.0, 1.0, 1.0, 1.0, 1.0]
+    assert column(rows, "is_electron") == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert column(rows, "is_muon") == [0.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("ordering", "expected"),
+    [
+        ("increasing", [40.0, 5.0, 4.0, 3.0, 2.0]),
+        ("decreasing", [40.0, 2.0, 3.0, 4.0, 5.0]),
+        ("file", [40.0, 2.0, 4.0, 3.0, 5.0]),
+    ],
+)
+def test_rows_after_the_lepton_are_in_the_order_asked_for(
+    extract: Extract, ordering: str, expected: list[float]
+) -> None:
+    event = made_event(
+        electrons=[ELECTRON],
+        tracks=[track(2.0, 2.0, 0.0), track(4.0, 0.0, -1.0)],
+        photons=[tower(3.0, 0.0, 1.5)],
+        neutral_hadrons=[tower(5.0, 0.5, 0.0)],
+    )
+    (rows,) = extract(event, ordering=ordering).particles
+    assert column(rows, "pt") == expected
+
+
+def test_distance_from_the_lepton_is_taken_across_the_phi_seam(extract: Extract) -> None:
+    event = made_event(muons=[lepton(40.0, 0.0, 3.0)], photons=[tower(2.0, 0.0, 2.0), tower(3.0, 0.0, -3.0)])
+    assert column(extract(event).particles[0], "pt") == [40.0, 3.0, 2.0]
+
+
+@pytest.mark.parametrize("ordering", ["increasing", "decreasing"])
+def test_equal_distances_go_by_kind_then_pt_then_eta_then_phi(extract: Extract, ordering: str) -> None:
+    event = made_event(
+        electrons=[ELECTRON],
+        tracks=[
+            track(2.0, 1.0, 0.0),
+            track(2.0, 0.0, 1.0),
+            track(2.0, 0.0, -1.0),
+            track(2.0, -1.0, 0.0),
+            track(3.0, 1.0, 0.0),
+        ],
+        photons=[tower(4.0, -1.0, 0.0), tower(5.0, 1.0, 0.0)],
+        neutral_hadrons=[tower(6.0, -1.0, 0.0)],
+    )
+    (rows,) = extract(event, ordering=ordering).particles
+    assert [(row["pt"], row["eta"], row["phi"]) for row in rows[1:]] == [
+        (3.0, 1.0, 0.0),
+        (2.0, -1.0, 0.0),
+        (2.0, 0.0, -1.0),
+        (2.0, 0.0, 1.0),
+        (2.0, 1.0, 0.0),
+        (5.0, 1.0, 0.0),
+        (4.0, -1.0, 0.0),
+        (6.0, -1.0, 0.0),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "cap"), [("tracks", 450), ("photons", 150), ("neutral_hadrons", 200)])
+def test_highest_pt_of_each_kind_are_kept_in_file_order(extract: Extract, kind: str, cap: int) -> None:
+    make = track if kind == "tracks" else tower
+    # 11 shares no factor with cap + 3: every pT occurs once.
+    pts = [2.0 + 0.25 * ((11 * index) % (cap + 3)) for index in range(cap + 3)]
+    event = made_event(electrons=[ELECTRON], **{kind: [make(pt, 2.0, 2.0) for pt in pts]})
+    (rows,) = extract(event, ordering="file").particles
+    assert column(rows[1:], "pt") == [pt for pt in pts if pt > 2.5]
+
+
+@pytest.mark.parametrize(("places", "expected"), [(2, [(1.0, 1.5), (1.0, 1.0)]), (1, [(1.0, 1.0)])], ids=["eta", "phi"])
+def test_equal_pt_at_the_cap_is_decided_by_smaller_eta_then_smaller_phi(
+    extract: Extract, places: int, expected: list[tuple[float, float]]
+) -> None:
+    photons = [tower(2.0, 1.0, 1.5), tower(2.0, 1.5, 0.5), tower(2.0, 1.0, 1.0)]
+    hard = [tower(3.0, 2.0, 2.0) for _ in range(150 - places)]
+    event = made_event(electrons=[ELECTRON], photons=[*photons, *hard])
+    (rows,) = extract(event, ordering="file").particles
+    assert [(row["eta"], row["phi"]) for row in rows if row["pt"] == 2.0] == expected

@@ -1,0 +1,110 @@
+"""Runs of `ingest` and `features` over files of our own, on a Spark that outlives them."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import pyarrow.parquet as pq
+import pytest
+import uproot
+from delphes_files import write_delphes
+from lent_spark import Lent
+from made_events import Row
+from rich.console import Console
+
+from features.schema import SPLITS
+from pipeline.config import Config
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner
+
+NAMES = ("qcd", "ttbar", "wjets")
+SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
+
+
+def write(path: Path, rows: list[Row], *, identity: str = "") -> Path:
+    """A file that is the same every time (the UUID depends on `identity`, by default its name), and not compressed."""
+    uuid = uuid5(NAMESPACE_URL, identity or path.name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uproot, "recreate", partial(uproot.recreate, compression=None, uuid_function=lambda: uuid))
+        return write_delphes(path, rows)
+
+
+class Analysis:
+    """Files of three samples in `folder/data`, and runs over them into `folder/run`."""
+
+    def __init__(self, folder: Path, provider: SparkProvider) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.run_dir = folder / "run"
+        self.provider = provider
+        self.samples = [
+            {"name": name, "label": label, "files": [str(self.data / f"{name}*.root")]}
+            for label, name in enumerate(NAMES)
+        ]
+
+    def config(self, **changes: Any) -> Config:
+        """Sections of the config given here replace the defaults; those of features are added to ours."""
+        features = {"feed_workers": 1, "split": SHARES, **changes.pop("features", {})}
+        return Config.model_validate(
+            {"run_dir": self.run_dir, "samples": self.samples, "features": features, **changes}
+        )
+
+    def run(self, *stages: str, force: bool = False, **changes: Any) -> str:
+        """What is printed, in long lines."""
+        shown = StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(self.provider))
+            runner = Runner(RunFolder(self.config(**changes), Console(file=shown, width=1000)))
+            runner.run(stages or ("ingest", "features"), force=force)
+        return shown.getvalue()
+
+    def version(self, stage: str) -> Path:
+        pointer = self.run_dir / stage / "current.json"
+        return pointer.parent / str(json.loads(pointer.read_text())["version"])
+
+    def counters(self, stage: str) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.version(stage) / "manifest.json").read_text())["counters"]
+        return content
+
+    def parts(self) -> dict[str, bytes]:
+        """Events parts by name, as they are on disk."""
+        return {path.name: path.read_bytes() for path in (self.version("ingest") / "events").iterdir()}
+
+    def inodes(self, stage: str, folder: str) -> dict[str, int]:
+        return {path.name: path.stat().st_ino for path in (self.version(stage) / folder).iterdir()}
+
+    def kernel_files(self) -> dict[str, Path]:
+        """The kernel outputs that the features in use were made from, by name of the events part."""
+        outputs = self.counters("features")["kernel_outputs"]
+        folder = self.run_dir / "features" / "kernels"
+        return {each["name"]: folder / each["lies_in"] / Path(each["name"]).with_suffix(".arrow") for each in outputs}
+
+    def dataset(self) -> dict[str, list[dict[str, Any]]]:
+        """All rows of the features, in their order, by row group."""
+        found = self.version("features")
+        return {
+            str(path.relative_to(found)): pq.read_table(path).to_pylist()
+            for split in SPLITS
+            for path in sorted((found / split).iterdir())
+        }
+
+    def splits(self) -> dict[tuple[str, int], str]:
+        """Split of every event."""
+        return {
+            (row["file_uuid"], row["entry"]): name.split("/")[0]
+            for name, rows in self.dataset().items()
+            for row in rows
+        }
+
+    def fresh(self, *stages: str, **changes: Any) -> Analysis:
+        """The same files (in the same place) into a new run folder."""
+        other = Analysis(self.folder, self.provider)
+        other.run_dir = self.folder / "fresh"
+        other.run(*stages, **changes)
+        return other

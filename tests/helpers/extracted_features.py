@@ -1,0 +1,73 @@
+"""Features with names, by the kernels and by the slow reference: numbers worked out by hand hold for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from made_events import Row, events_table, lepton
+from reference_features import ReferenceSettings, reference_event
+
+from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.kernels import build_features
+from features.settings import FeatureSettings
+
+
+class Extracted(NamedTuple):
+    """Features with names: one entry per selected event."""
+
+    selected: list[int]
+    hlf: list[dict[str, float]]
+    particles: list[list[dict[str, float]]]
+
+
+Extract = Callable[..., Extracted]
+
+
+def named(rows: np.ndarray, names: Sequence[str]) -> list[dict[str, float]]:
+    """Rows as numbers by name."""
+    return [dict(zip(names, row, strict=True)) for row in rows.tolist()]
+
+
+def extract_with_kernels(*events: Row, **choices: Any) -> Extracted:
+    """What the kernels give."""
+    block = build_features(events_table(list(events)), FeatureSettings(**choices))
+    bounds = zip(block.particle_offsets[:-1], block.particle_offsets[1:], strict=True)
+    return Extracted(
+        block.selected.tolist(),
+        named(block.hlf, HLF_NAMES),
+        [named(block.particles[start:stop], PARTICLE_FEATURE_NAMES) for start, stop in bounds],
+    )
+
+
+def extract_with_reference(*events: Row, **choices: Any) -> Extracted:
+    """What the slow reference gives."""
+    extracted = Extracted([], [], [])
+    for index, event in enumerate(events_table(list(events)).to_pylist()):
+        found = reference_event(event, ReferenceSettings(**choices))
+        if found is not None:
+            extracted.selected.append(index)
+            extracted.hlf.append(found[0])
+            extracted.particles.append(found[1])
+    return extracted
+
+
+#: Isolated, far from the candidates of most events below: pT 40 at eta = phi = 0.
+ELECTRON = lepton(40.0, 0.0, 0.0)
+
+
+def column(rows: list[dict[str, float]], name: str) -> list[float]:
+    """One number of each row."""
+    return [row[name] for row in rows]
+
+
+def near(*values: float) -> Any:
+    """These numbers, but for the rounding of float32."""
+    return pytest.approx(list(values), rel=1e-6, abs=1e-6)
+
+
+def near_pair(first: float, second: float) -> Any:
+    """The same as a pair."""
+    return pytest.approx((first, second), rel=1e-6, abs=1e-6)

@@ -1,0 +1,193 @@
+"""What the command line says about bad files, bad config and bugs, and that it writes nothing then."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import SAMPLES, small_config, version_folders
+from delphes_files import write_delphes
+from lent_spark import command
+from made_events import distinct, lepton, made_event
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.terminal.exit_codes import Exit
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+
+GOOD = made_event(electrons=[lepton(40.0, 0, 0)])
+
+
+def invoke(*arguments: str | Path) -> Any:
+    """The command line in this process: for what never starts Spark."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def nothing(path: Path) -> None:
+    assert not path.exists()
+
+
+def text_file(path: Path) -> None:
+    path.write_text("this is text, not ROOT, and long enough")
+
+
+def truncated(path: Path) -> None:
+    whole = (SAMPLES / "qcd_13TeV_PU20_0.root").read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def other_tree(path: Path) -> None:
+    write_delphes(path, [GOOD], tree="Delpes")
+
+
+def without_branch(path: Path) -> None:
+    write_delphes(path, [GOOD], rename={"Electron.PT": "Electrons.PT"})
+
+
+def same_twice(path: Path) -> None:
+    write_delphes(path, distinct([GOOD]))
+    shutil.copy(path, path.with_name("qcd_copy.root"))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (nothing, "no file matches"),
+        (text_file, "is not a ROOT file"),
+        (truncated, "is truncated"),
+        (other_tree, "It holds: Delpes"),
+        (without_branch, "Nearest: Electrons.PT"),
+        (same_twice, "is listed twice"),
+    ],
+)
+def test_bad_files_get_a_clear_error_and_nothing_is_written(
+    tmp_path: Path, make: Callable[[Path], None], words: str
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("ttbar", "wjets"):
+        write_delphes(data / f"{name}.root", distinct([GOOD]))
+    make(data / "qcd.root")
+    done = invoke("ingest", "--config", small_config(tmp_path, data))
+    assert done.exit_code == (Exit.NOT_THERE_YET if make is nothing else Exit.USER_ERROR)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert version_folders(tmp_path / "run") == []
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting it is a bug."""
+    monkeypatch.setattr(
+        "pipeline.machine.spark_session.SparkProvider.context", lambda _: pytest.fail("Spark was started")
+    )
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["ingest.until=2026-01-01T00:00:00Z"], "1 came at or after ingest.until, 2026-01-01"),
+        (["ingest.settle_seconds=600"], "1 may still be being written"),
+    ],
+)
+def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(
+    tmp_path: Path, settings: list[str], words: str
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("ttbar", "wjets"):
+        os.utime(write_delphes(data / f"{name}.root", distinct([GOOD])), (10**9, 10**9))
+    truncated(data / "qcd.root")
+    overrides = [word for each in settings for word in ("--set", each)]
+    done = invoke("ingest", "--config", small_config(tmp_path, data), *overrides)
+    assert done.exit_code == Exit.NOT_THERE_YET
+    assert f"left for another run: {data / 'qcd.root'}: it " in done.stderr
+    assert f"sample 'qcd': its only file is left for another run ({words}" in done.stderr
+    assert "nothing to do yet" in done.stderr
+    assert version_folders(tmp_path / "run") == []
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_glob_whose_files_have_not_come_yet_is_said(tmp_path: Path) -> None:
+    incoming = tmp_path / "incoming" / "qcd[0-9]*.root"
+    (tmp_path / "incoming").mkdir()
+    samples = [
+        {"name": name, "label": label, "files": [str(SAMPLES / f"{name}*.root")]}
+        for label, name in enumerate(("qcd", "ttbar", "wjets"))
+    ]
+    samples[0]["files"] += [str(incoming)]  # type: ignore[operator]
+    config = small_config(tmp_path, SAMPLES, samples=samples)
+    words = f"note: sample 'qcd': no file matches '{incoming}' (yet?); its other files are taken"
+    validated = invoke("validate", "--config", config)
+    assert validated.exit_code == Exit.OK, validated.stderr
+    assert "qcd: 2 files" in validated.stdout
+    assert words in validated.stdout
+    # All others wait, so that it ends before Spark starts.
+    ingested = invoke("ingest", "--config", config, "--set", "ingest.until=2001-01-01T00:00:00Z")
+    assert ingested.exit_code == Exit.NOT_THERE_YET
+    assert words in ingested.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "train.epoch=3"], "unknown key 'train.epoch'. Did you mean 'epochs'?"),
+        (["--set", "train.epochs=some"], "'train.epochs'"),
+        (["--set", "classes=[QCD,ttbar,W+jets,Z]"], "class 'Z' (label 3) has no samples"),
+    ],
+)
+def test_a_wrong_config_is_a_usage_error(tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = invoke("validate", "--config", small_config(tmp_path, SAMPLES), *arguments)
+    assert done.exit_code == Exit.USAGE
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(
+    provider: SparkProvider, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, rows in (("qcd", [GOOD]), ("ttbar", [GOOD]), ("wjets", [made_event()] * 4)):
+        write_delphes(data / f"{name}.root", distinct(rows))
+    done = command(provider, "run", "--config", small_config(tmp_path, data))
+    assert done.exit_code == Exit.USER_ERROR
+    assert "sample 'wjets': none of its events passes" in done.stderr
+    assert "rejected_no_lepton" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert version_folders(tmp_path / "run") == []
+
+
+def test_validate_lists_samples_and_files(tmp_path: Path) -> None:
+    done = invoke("validate", "--config", small_config(tmp_path, SAMPLES))
+    assert done.exit_code == 0
+    assert "qcd: 2 files, class QCD" in done.stdout
+    assert "the config is valid" in done.stdout
+
+
+def test_an_unwritable_run_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file is in the way")
+    done = invoke("run", "--config", small_config(tmp_path, SAMPLES))
+    assert done.exit_code == Exit.USER_ERROR
+    assert "cannot be written" in done.stderr
+
+
+def test_a_bug_is_called_a_bug_and_debug_shows_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("pipeline.command_line.load_config", broken)
+    done = invoke("validate", "--config", small_config(tmp_path, SAMPLES))
+    assert done.exit_code == Exit.BUG
+    assert "bug of the pipeline" in done.stderr
+    debugged = invoke("validate", "--debug", "--config", small_config(tmp_path, SAMPLES))
+    assert debugged.exit_code == Exit.BUG
+    assert "Traceback" in debugged.stderr
+    assert "ZeroDivisionError: oops" in debugged.stderr
