@@ -49,15 +49,14 @@ def content_digest(path: str) -> str:
 def _recognised(info: FileInfo, before: FileInfo | None) -> FileInfo:
     if before is None:
         return info._replace(digest="", revision="")
-    same_shape = (info.size, info.entries) == (before.size, before.entries)
-    # A file without entries has no digest: nothing of it was read.
-    if same_shape and (
+    is_same = (info.size, info.entries) == (before.size, before.entries) and (
         (info.modified and info.modified == before.modified)
+        # A file without entries has no digest: nothing of it was read.
         or not info.entries
         or _has_digest(info.path, before.digest)
-    ):
-        return info._replace(digest=before.digest, revision=before.revision)
-    return info._replace(digest="", revision=info.modified)
+    )
+    digest, revision = (before.digest, before.revision) if is_same else ("", info.modified)
+    return info._replace(digest=digest, revision=revision)
 
 
 def _has_digest(path: str, digest: str) -> bool:

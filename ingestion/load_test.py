@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-import awkward as ak
 import numpy as np
 import uproot
 from numpy.typing import NDArray
 
 from ingestion.errors import EmptySampleError
 from ingestion.files import FileInfo
-from ingestion.reader import Jagged, RawEvents, read_events
+from ingestion.reader import RawEvents, read_events
 from ingestion.schema import COLLECTIONS, ORIGIN_BRANCHES, SCALARS
 from ingestion.settings import IngestSettings
+from ingestion.thresholds import Jagged, wrapped_azimuths
 
 TREE: Final = "LoadTest"
 EVENTS_PER_FILE: Final = 20_000
@@ -83,7 +83,7 @@ def write_load_test(
                 tree = None
                 while pending is not None and in_file < events_per_file:
                     info, raw = pending
-                    columns = _columns(turned(raw, rng), info)
+                    columns = _columns(turned(raw, rng), info, settings)
                     tree = tree or file.mktree(TREE, {name: _type(values) for name, values in columns.items()})
                     tree.extend(columns)
                     in_file += raw.num_events
@@ -102,7 +102,7 @@ def turned(raw: RawEvents, rng: np.random.Generator) -> RawEvents:
     collections = {
         name: Jagged(each.offsets, _turned_fields(each, angle, sign)) for name, each in raw.collections.items()
     }
-    scalars = {**raw.scalars, "met_phi": _wrapped(raw.scalars["met_phi"] + angle)}
+    scalars = {**raw.scalars, "met_phi": wrapped_azimuths((raw.scalars["met_phi"] + angle).astype(np.float32))}
     return raw._replace(scalars=scalars, collections=collections)
 
 
@@ -110,7 +110,7 @@ def _turned_fields(candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]) 
     counts = np.diff(candidates.offsets)
     turn, mirror = np.repeat(angle, counts), np.repeat(sign, counts)
     fields = dict(candidates.fields)
-    fields["phi"] = _wrapped(fields["phi"] + turn)
+    fields["phi"] = wrapped_azimuths((fields["phi"] + turn).astype(np.float32))
     fields["eta"] = (fields["eta"] * mirror).astype(np.float32)
     if "x" in fields:
         x, y = fields["x"], fields["y"]
@@ -118,11 +118,6 @@ def _turned_fields(candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]) 
         fields["y"] = (x * np.sin(turn) + y * np.cos(turn)).astype(np.float32)
         fields["z"] = (fields["z"] * mirror).astype(np.float32)
     return fields
-
-
-def _wrapped(phi: NDArray[Any]) -> NDArray[np.float32]:
-    turned_back: NDArray[np.float32] = np.arctan2(np.sin(phi), np.cos(phi)).astype(np.float32)
-    return turned_back
 
 
 def _blocks(
@@ -139,15 +134,11 @@ def _blocks(
                 left -= raw.num_events
 
 
-def _columns(raw: RawEvents, info: FileInfo) -> dict[str, Any]:
-    """Branches of one block: one per collection, one per scalar, and the identity of the origin."""
-    columns: dict[str, Any] = {}
-    for name, candidates in raw.collections.items():
-        records = ak.contents.RecordArray(
-            [ak.contents.NumpyArray(values) for values in candidates.fields.values()], list(candidates.fields)
-        )
-        columns[name] = ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(candidates.offsets), records))
+def _columns(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> dict[str, Any]:
+    """Branches of one block: one per collection, scalar and carried column, and the identity of the origin."""
+    columns: dict[str, Any] = {name: candidates.listed() for name, candidates in raw.collections.items()}
     columns |= {name: raw.scalars[name] for name in SCALARS}
+    columns |= {settings.carried[name]: values for name, values in raw.carried.items()}
     uuids, entries = raw.origin or ([info.uuid] * raw.num_events, np.arange(raw.start, raw.start + raw.num_events))
     halves = np.array([divmod(UUID(each).int, 1 << 64) for each in uuids], dtype=np.uint64)
     origin = (halves[:, 0].view(np.int64), halves[:, 1].view(np.int64), entries.astype(np.int64))

@@ -33,6 +33,7 @@ from ingestion.schema import (
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.storage import limit_waiting, protocol_of
 from ingestion.thresholds import (
+    Jagged,
     Mask,
     Offsets,
     any_per_event,
@@ -45,13 +46,6 @@ from ingestion.thresholds import (
 
 #: Above it, azimuths are hardly in radians: they would be degrees.
 _LARGEST_AZIMUTH: Final = 4 * math.pi
-
-
-class Jagged(NamedTuple):
-    """A collection of candidates: `offsets` (num_events + 1,) and one flat array per field."""
-
-    offsets: Offsets
-    fields: dict[str, NDArray[Any]]
 
 
 class RawEvents(NamedTuple):
@@ -245,9 +239,10 @@ def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
         WrongBranchTypeError: Azimuths are too large for radians.
     """
     turned = np.zeros(raw.num_events, dtype=np.bool_)
-    scalars, collections = dict(raw.scalars), dict(raw.collections)
-    phis = {name: each.fields["phi"] for name, each in collections.items()} | {"met": scalars["met_phi"]}
-    for name, phi in phis.items():
+    met = Jagged(np.arange(raw.num_events + 1), {"phi": raw.scalars["met_phi"]})
+    found = {**raw.collections, "met": met}
+    for name, each in found.items():
+        phi = each.fields["phi"]
         if np.abs([phi.min(initial=0), phi.max(initial=0)]).max() <= np.float32(np.pi):
             # NaN is not: events with it are rejected later.
             continue
@@ -258,14 +253,10 @@ def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
                 f"{info.path}: an azimuth of '{name}' is {largest:g}; radians are needed, between -pi and pi. Convert "
                 f"the branch, or map another one under ingest.branch_map."
             )
-        if name == "met":
-            scalars["met_phi"] = wrapped_azimuths(phi)
-            turned |= outside
-        else:
-            each = collections[name]
-            collections[name] = each._replace(fields={**each.fields, "phi": wrapped_azimuths(phi)})
-            turned |= any_per_event(each.offsets, outside)
-    return raw._replace(scalars=scalars, collections=collections), turned
+        found[name] = each._replace(fields={**each.fields, "phi": wrapped_azimuths(phi)})
+        turned |= any_per_event(each.offsets, outside)
+    scalars = {**raw.scalars, "met_phi": found.pop("met").fields["phi"]}
+    return raw._replace(scalars=scalars, collections=found), turned
 
 
 def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:
@@ -299,20 +290,12 @@ def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep
         chosen = np.flatnonzero(kept)
         offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]
         fields = {
-            field: _of_type(values.take(chosen), COLLECTIONS[name][field].dtype, f"{info.path}: '{name}.{field}'")
+            field: _exactly(values.take(chosen), COLLECTIONS[name][field].dtype, f"{info.path}: '{name}.{field}'")
             for field, values in jagged.fields.items()
         }
         columns[name] = _list_array(offsets, fields, name)
     schema = events_schema(info.carried)
     return pa.Table.from_arrays([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
-
-
-def _of_type(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
-    return (
-        values.astype(dtype, copy=False)
-        if np.issubdtype(np.dtype(dtype), np.floating)
-        else _whole(values, dtype, place)
-    )
 
 
 def _list_array(offsets: Offsets, fields: dict[str, NDArray[Any]], name: str) -> pa.Array:
@@ -355,19 +338,19 @@ def _numbers(values: NDArray[Any], place: str, dtype: str) -> NDArray[Any]:
     if np.issubdtype(np.dtype(dtype), np.floating) or np.issubdtype(values.dtype, np.floating):
         # Floats of an integer field stay floats until NaN and infinity are rejected.
         return values.astype(dtype if np.issubdtype(np.dtype(dtype), np.floating) else np.float64, copy=False)
-    return _whole(values, dtype, place)
+    return _exactly(values, dtype, place)
 
 
-def _whole(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
-    """Numbers as integers of equal value; refuses others."""
+def _exactly(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
+    """Numbers of equal value in a type; refuses those that it cannot hold."""
     with np.errstate(invalid="ignore"):
-        whole = values.astype(dtype)
-    if not np.array_equal(whole, values):
-        example = values[np.argmax(whole != values)]
+        found = values.astype(dtype, copy=False)
+    if found is not values and not np.array_equal(found, values):
+        example = values[np.argmax(found != values)]
         raise WrongBranchTypeError(
             f"{place} holds {example}, but its field needs {dtype}. Map another branch under ingest.branch_map."
         )
-    return whole
+    return found
 
 
 def _common_offsets(offsets: dict[str, Offsets], path: str, collection: str) -> Offsets:

@@ -109,7 +109,7 @@ def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
         pa.field("sample", pa.string(), nullable=False),
         pa.field("label", pa.int64(), nullable=False),
     ]
-    scalars = [pa.field(name, _arrow_type(field), nullable=False) for name, field in SCALARS.items()]
+    scalars = [pa.field(name, pa.type_for_alias(field.dtype), nullable=False) for name, field in SCALARS.items()]
     lists = [
         pa.field(name, pa.list_(pa.field("element", struct_type(name), nullable=False)), nullable=False)
         for name in COLLECTIONS
@@ -136,10 +136,5 @@ def carried_fields(schema: pa.Schema) -> list[pa.Field]:
 
 def struct_type(collection: str) -> pa.StructType:
     """Arrow type of one element of a collection."""
-    return pa.struct(
-        [pa.field(name, _arrow_type(field), nullable=False) for name, field in COLLECTIONS[collection].items()]
-    )
-
-
-def _arrow_type(field: Field) -> pa.DataType:
-    return pa.type_for_alias(field.dtype)
+    fields = COLLECTIONS[collection].items()
+    return pa.struct([pa.field(name, pa.type_for_alias(field.dtype), nullable=False) for name, field in fields])

@@ -161,7 +161,7 @@ def ingest(
     failed = {each.info.uuid: each for each in outcomes if isinstance(each, _Unread)}
     fails = settings.on_bad_file is OnBadFile.FAIL
     BadFilesError.raise_any([each.error for each in failed.values() if fails or not each.error.is_of_the_file])
-    bad = [*bad, *(_bad_file(each) for each in failed.values())]
+    bad = [*bad, *(_bad_file(*each) for each in failed.values())]
     refuse_too_many(bad, settings)
     _remove_remains(out_dir, failed)
     read = [each for each in outcomes if isinstance(each, _Done) and each.part.file_uuid not in failed]
@@ -231,7 +231,12 @@ def _copied(
     if copies and settings.on_duplicate is OnDuplicate.FAIL:
         total = sum(len(each.entries) for each in copies.values())
         number, (entries, (original, entry)) = next(iter(copies.items()))
-        raise CopiedEventsError.at(total, (info_of[original].place, entry), (info_of[number].place, int(entries[0])))
+        first, copy = info_of[original].place, info_of[number].place
+        raise CopiedEventsError(
+            f"{total} event{'s are' if total > 1 else ' is'} there twice: entry {entries[0]} of {copy} equals entry "
+            f"{entry} of {first}. Copies of an event cross the splits and count twice. Take one of the files out "
+            f"(after hadd or a skim), or set ingest.on_duplicate: drop to keep the first of each."
+        )
     return [
         EntryRange(info_of[number], ordered[number].start, ordered[number].stop, tuple(each.entries.tolist()))
         for number, each in copies.items()
@@ -339,17 +344,9 @@ def _changed_meanwhile(info: FileInfo) -> bool:
         return True
 
 
-def _bad_file(failed: _Unread) -> BadFile:
-    info, error = failed
-    return BadFile(
-        info.sample,
-        info.path,
-        type(error).__name__,
-        str(error),
-        info.size,
-        info.modified,
-        isinstance(error, DamagedFileError),
-    )
+def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:
+    is_damaged = isinstance(error, DamagedFileError)
+    return BadFile.of(info, error, info.size, info.modified)._replace(found_while_reading=is_damaged)
 
 
 def _refuse_empty(counters: dict[str, dict[str, int]], readable: set[str], bad: Sequence[BadFile]) -> None:

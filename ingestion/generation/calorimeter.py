@@ -33,6 +33,12 @@ class Hits(NamedTuple):
     phi: Floats
     energy: Floats
 
+    @property
+    def pt(self) -> Floats:
+        """Transverse momenta of massless particles [GeV]."""
+        pt: Floats = self.energy / np.cosh(self.eta)
+        return pt
+
 
 class MeasuredTracks(NamedTuple):
     """Energies that tracks measured; arrays as in `Hits`."""
@@ -114,18 +120,15 @@ def _flow(
 
 
 @compiled
-def _tower_of(event: Integers, eta: Floats, phi: Floats, edges: Floats, around: Integers) -> Integers:
+def tower_of(event: Integers, eta: Floats, phi: Floats, segments: Segments) -> Integers:
+    """One number per event and tower, in the order of the events; |eta| is below 5."""
+    edges, around = segments
     towers = np.empty(len(event), np.int64)
     for place in range(len(event)):
         row = min(max(np.searchsorted(edges, eta[place]) - 1, 0), len(around) - 1)
         column = min(int((phi[place] + np.pi) / (2 * np.pi) * around[row]), around[row] - 1)
         towers[place] = (event[place] * len(around) + row) * 360 + column
     return towers
-
-
-def tower_of(event: Integers, eta: Floats, phi: Floats, segments: Segments) -> Integers:
-    """One number per event and tower, in the order of the events; |eta| is below 5."""
-    return _tower_of(event, eta, phi, *segments)
 
 
 @compiled

@@ -14,6 +14,7 @@ import numpy as np
 from ingestion.generation import parameters
 from ingestion.generation.generator import HeavyQuarks
 from ingestion.generation.particles import Floats, Integers, wrapped
+from ingestion.thresholds import Jagged
 
 RADIUS: Final = 0.4
 #: Least pT of a jet [GeV].
@@ -46,10 +47,10 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
 
     offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))])
     columns = {"px": pt * np.cos(phi), "py": pt * np.sin(phi), "pz": pt * np.sinh(eta), "E": pt * np.cosh(eta)}
-    record = ak.contents.RecordArray([ak.contents.NumpyArray(column) for column in columns.values()], list(columns))
-    listed = ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(offsets), record))
     with _without_banner():
-        sequence = fastjet.ClusterSequence(listed, fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS))
+        sequence = fastjet.ClusterSequence(
+            Jagged(offsets, columns).listed(), fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS)
+        )
         jets = sequence.inclusive_jets(min_pt=MIN_PT)
     counts = ak.to_numpy(ak.num(jets, axis=1))
     flat = ak.flatten(jets)

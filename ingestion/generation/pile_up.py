@@ -51,12 +51,8 @@ def overlay(
     offsets, first = _offsets(moved.offsets, pool.offsets, numbers, drawn)
     pid, columns = np.empty(offsets[-1], np.int32), np.empty((7, offsets[-1]))
     is_pile_up = np.ones(offsets[-1], np.bool_)
-    for place, stop, start in zip(offsets, moved.offsets[1:], moved.offsets, strict=False):
-        here = slice(place, place + stop - start)
-        is_pile_up[here] = False
-        pid[here] = moved.pid[start:stop]
-        for column, one in zip(columns, moved[2:], strict=True):
-            column[here] = one[start:stop]
+    own = np.arange(len(hard.pid)) + np.repeat((offsets - hard.offsets)[:-1], np.diff(hard.offsets))
+    is_pile_up[own], pid[own], columns[:, own] = False, hard.pid, moved[2:]
     _overlay(pid, columns, first, pool.pid, pool.offsets, *pool[2:], drawn, np.cos(angle), np.sin(angle), z)
     return Crossing(StableParticles(offsets, pid, *columns), is_pile_up, numbers + 1)
 

@@ -15,15 +15,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from ingestion.errors import BadFilesError, IngestionError
-from ingestion.generation.production import (
-    events_made,
-    files_of,
-    finished,
-    forget_unfinished,
-    make_file,
-    make_pool_part,
-    pool_of,
-)
+from ingestion.generation.production import events_made, files_of, finished, make_file, make_pool_part, pool_of
 from ingestion.generation.settings import SimulateSettings
 
 
@@ -54,7 +46,8 @@ def produce(
         (folder / name).mkdir(parents=True, exist_ok=True)
     there = {file: finished(folder, file) for file in files}
     missing = [file for file, record in there.items() if record is None]
-    forget_unfinished(folder)
+    # Killed tasks left notes about their progress.
+    _remove_remains(folder, names)
     if missing:
         left = [part for part in parts if not (folder / part.name).is_file()]
         with watch("pile-up", sum(part.events for part in parts), lambda: events_made(folder, parts)):
