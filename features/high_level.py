@@ -1,4 +1,4 @@
-"""The high-level features (HLF): one function for each row of `features.columns.HIGH_LEVEL`, of the same name.
+"""The high-level features (HLF): for each row of `features.columns.HIGH_LEVEL` a function of the same name.
 
 Source: the features of CERN's HLF classifier (Nguyen et al. 2019, Migliorini et al. 2019). MT follows its definition: a
 square root, which the published notebooks lack. Each function takes `SelectedEvents` and returns one number per event:
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from features.arrays import EventArrays, Floats, Indices
 from features.columns import HLF_NAMES
 from features.kinematics import delta_r2, transverse_mass
-from features.leptons import SelectedLeptons
+from features.leptons import Lepton
 
 
 class JetCuts(NamedTuple):
@@ -41,7 +41,7 @@ class CountedJets(NamedTuple):
 class SelectedEvents(NamedTuple):
     """Inputs of the high-level features: arrays with one entry per event, and the jets."""
 
-    leptons: SelectedLeptons
+    leptons: Lepton[Floats]
     met: Floats
     met_phi: Floats
     jets: CountedJets
@@ -71,18 +71,6 @@ def ht(events: SelectedEvents) -> Floats:
 
 
 @feature
-def met(events: SelectedEvents) -> Floats:
-    """Missing transverse energy."""
-    return events.met
-
-
-@feature
-def met_phi(events: SelectedEvents) -> Floats:
-    """Azimuth of the missing transverse energy."""
-    return events.met_phi
-
-
-@feature
 def mt(events: SelectedEvents) -> Floats:
     """Transverse mass of the lepton and the missing transverse energy."""
     mass: Floats = transverse_mass(events.leptons.pt, events.leptons.phi, events.met, events.met_phi)
@@ -101,8 +89,9 @@ def num_bjets(events: SelectedEvents) -> Floats:
     return sum_over_jets(events, events.jets.is_b)
 
 
-#: The features of the lepton are the numbers of the lepton.
-_FUNCTIONS.update({f"lepton_{name}": attrgetter(f"leptons.{name}") for name in SelectedLeptons._fields})
+#: The others are numbers of the event and of its lepton.
+_FUNCTIONS.update({name: attrgetter(name) for name in ("met", "met_phi")})
+_FUNCTIONS.update({f"lepton_{name}": attrgetter(f"leptons.{name}") for name in Lepton._fields})
 
 
 def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
@@ -114,7 +103,7 @@ def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
     return out
 
 
-def counted_jets(events: EventArrays, selected: Indices, leptons: SelectedLeptons, cuts: JetCuts) -> CountedJets:
+def counted_jets(events: EventArrays, selected: Indices, leptons: Lepton[Floats], cuts: JetCuts) -> CountedJets:
     """The jets of the selected events that pass the cuts.
 
     Args:

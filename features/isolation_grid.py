@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from features.arrays import Floats, Indices
+from features.columns import TRACK
 from features.compiling import compiled
-from features.isolation import TRACK, Candidates
+from features.isolation import Candidates
 from features.kinematics import delta_phi
 
 #: Highest number of rows and of columns; for a tiny cone, more would cost memory and save no time.
@@ -108,18 +109,6 @@ def wrapped(phi: Floats) -> Floats:
 
 
 @compiled
-def phi_distance(phi1: float, phi2: float, as_published: bool) -> float:
-    """Distance of two azimuths, each between -pi and pi; as published, without wrapping at +-pi.
-
-    The published code wraps only differences beyond 2 pi, which such azimuths never reach.
-    """
-    distance = abs(phi1 - phi2)
-    if distance > math.pi and not as_published:
-        return 2.0 * math.pi - distance
-    return distance
-
-
-@compiled
 def cone_sums(grid: CandidateGrid, cone: float, as_published: bool) -> Floats:
     """Sums of pT by kind over the others in each candidate's cone, in the order of the grid.
 
@@ -159,8 +148,9 @@ def add_pairs(
     """Add one candidate and those at `start` to `stop` to each other's sums where they lie within the cone."""
     pt, eta, phi, kind = grid.pt[one], grid.eta[one], grid.phi[one], grid.kind[one]
     for other in range(start, stop):
-        eta_distance = eta - grid.eta[other]
-        distance = phi_distance(phi, grid.phi[other], as_published)
-        if eta_distance * eta_distance + distance * distance < cone * cone:
+        deta = eta - grid.eta[other]
+        # The published code wraps only differences beyond 2 pi, which azimuths between -pi and pi never reach.
+        dphi = phi - grid.phi[other] if as_published else delta_phi(phi, grid.phi[other])
+        if deta * deta + dphi * dphi < cone * cone:
             sums[one, grid.kind[other]] += grid.pt[other]
             sums[other, kind] += pt

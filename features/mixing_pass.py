@@ -152,12 +152,12 @@ def write_group(
     split: int, group: int, rows: pa.Table, classes: list[str], out_dir: Path
 ) -> tuple[GroupWritten, Histograms]:
     """Write rows from `gathered` as one row group, in their order."""
-    hlf = np.asarray(_one_chunk(rows["hlf"]).flatten()).reshape(rows.num_rows, -1)
+    hlf = np.asarray(rows["hlf"].combine_chunks().flatten()).reshape(rows.num_rows, -1)
     columns = dict(zip(HLF_NAMES, np.ascontiguousarray(hlf.T), strict=True))
     own = {*unmixed_schema().names, *features_schema().names}
     schema = described(features_schema([field for field in rows.schema if field.name not in own]), classes)
     arrays = [
-        pa.array(columns[field.name]) if field.name in columns else _one_chunk(rows[field.name]).cast(field.type)
+        pa.array(columns[field.name]) if field.name in columns else rows[field.name].combine_chunks().cast(field.type)
         for field in schema
     ]
     table = pa.Table.from_arrays(arrays, schema=schema)
@@ -200,8 +200,3 @@ def write_features(table: pa.Table, path: Path) -> str:
 def group_file(split: int, group: int) -> str:
     """Name of a row group's file inside the dataset."""
     return f"{SPLITS[split]}/part-{group:05d}.parquet"
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
