@@ -18,15 +18,7 @@ from features.arrays import EventArrays, Floats, Indices
 from features.columns import HLF_NAMES
 from features.kinematics import delta_r2, transverse_mass
 from features.leptons import Lepton
-
-
-class JetCuts(NamedTuple):
-    """Which jets count, and which b-tag bits make a b-jet."""
-
-    min_pt: float
-    max_abs_eta: float
-    lepton_cleaning_dr: float
-    btag_mask: int
+from features.settings import FeatureSettings
 
 
 class CountedJets(NamedTuple):
@@ -103,22 +95,25 @@ def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
     return out
 
 
-def counted_jets(events: EventArrays, selected: Indices, leptons: Lepton[Floats], cuts: JetCuts) -> CountedJets:
+def counted_jets(
+    events: EventArrays, selected: Indices, leptons: Lepton[Floats], settings: FeatureSettings
+) -> CountedJets:
     """The jets of the selected events that pass the cuts.
 
     Args:
         events: All events.
         selected: (num_selected,) indices of the selected events; `CountedJets.event` is an index into this array.
         leptons: Leptons of the selected events; jets too close to them do not count.
-        cuts: The cuts.
+        settings: The cuts, and the b-tag bits that make a b-jet.
     """
     jets = events.jets
     numbers = np.full(len(events.met), -1)
     numbers[selected] = np.arange(len(selected))
     event = np.repeat(numbers, np.diff(jets.offsets))
-    passing = np.flatnonzero((event >= 0) & (jets.pt > cuts.min_pt) & (abs(jets.eta) < cuts.max_abs_eta))
+    passes = (jets.pt > settings.min_jet_pt) & (abs(jets.eta) < settings.max_jet_abs_eta)
+    passing = np.flatnonzero((event >= 0) & passes)
     event = event[passing]
     distance2 = delta_r2(jets.eta[passing], jets.phi[passing], leptons.eta[event], leptons.phi[event])
-    away = ~(distance2 < cuts.lepton_cleaning_dr**2)
+    away = ~(distance2 < settings.jet_cleaning**2)
     counted = passing[away]
-    return CountedJets(event[away], jets.pt[counted], (jets.btag[counted] & cuts.btag_mask) != 0)
+    return CountedJets(event[away], jets.pt[counted], (jets.btag[counted] & settings.btag_mask) != 0)

@@ -74,7 +74,7 @@ def grid_of(candidates: Candidates, cone: float, as_published: bool) -> Candidat
     highest = max(min(candidates.eta.max(), 10.0), -10.0) if count else 0.0
     rows = min(_MAX_CELLS, int((highest - lowest) / (cone * _MARGIN)) + 1)
     height = max(cone * _MARGIN, (highest - lowest) / rows)
-    phi = candidates.phi if as_published else wrapped(candidates.phi)
+    phi = candidates.phi if as_published else delta_phi(candidates.phi, 0.0)
     cell = np.empty(count, dtype=np.int64)
     first = np.zeros(rows * columns + 1, dtype=np.int64)
     for index in range(count):
@@ -100,12 +100,6 @@ def grid_of(candidates: Candidates, cone: float, as_published: bool) -> Candidat
         rows,
         columns,
     )
-
-
-@compiled
-def wrapped(phi: Floats) -> Floats:
-    """Azimuths wrapped to (-pi, pi]."""
-    return np.array([delta_phi(each, 0.0) for each in phi])
 
 
 @compiled

@@ -12,20 +12,12 @@ from numpy.typing import NDArray
 from features.arrays import EventArrays, Floats, Indices, events_from_arrow
 from features.columns import HLF_NAMES, NUM_CORE, numbers_of
 from features.compiling import compiled
-from features.high_level import JetCuts, SelectedEvents, counted_jets, high_level_features
+from features.high_level import SelectedEvents, counted_jets, high_level_features
 from features.kinematics import energy
 from features.leptons import Lepton, LeptonCuts, lacks_own_track, num_leptons, select_lepton
-from features.low_level import (
-    CORE,
-    ORDER_DECREASING,
-    ORDER_FILE,
-    ORDER_INCREASING,
-    Caps,
-    candidates_of,
-    particle_list,
-)
+from features.low_level import CORE, ORDERINGS, Caps, candidates_of, particle_list
 from features.matrices import features_of, of_columns
-from features.settings import Convention, FeatureSettings, Ordering
+from features.settings import Convention, FeatureSettings
 
 #: Outcomes of an event, in the order of the checks.
 SELECTED, LACKS_A_KIND, NO_LEPTON, NO_ISOLATED_LEPTON, OTHER_NUMBER, FEW_JETS, FEW_BJETS, NONFINITE_FEATURES = range(8)
@@ -42,12 +34,6 @@ OUTCOMES: Final = (
 )
 HLF: Final = numbers_of(HLF_NAMES)
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
-
-_ORDERINGS: Final = {
-    Ordering.INCREASING: ORDER_INCREASING,
-    Ordering.DECREASING: ORDER_DECREASING,
-    Ordering.FILE: ORDER_FILE,
-}
 
 
 class FeatureBlock(NamedTuple):
@@ -107,16 +93,15 @@ def build_features(events: pa.Table, settings: FeatureSettings, *, scales: Energ
     most_leptons = np.iinfo(np.int64).max if settings.max_leptons is None else settings.max_leptons
     caps = Caps(settings.max_tracks, settings.max_photons, settings.max_neutral_hadrons)
     caps = caps if settings.particles else Caps(0, 0, 0)
-    jet_cuts = JetCuts(settings.min_jet_pt, settings.max_jet_abs_eta, settings.jet_cleaning, settings.btag_mask)
     arrays = events_from_arrow(events, settings.lepton_flavours)
     jets = arrays.jets._replace(pt=arrays.jets.pt * scales.jets)
     arrays = arrays._replace(jets=jets, met=arrays.met * scales.met)
     outcome, lone, found, offsets, core = particles_of(
-        arrays, events.num_rows, lepton_cuts, (settings.min_leptons, most_leptons), caps, _ORDERINGS[settings.ordering]
+        arrays, events.num_rows, lepton_cuts, (settings.min_leptons, most_leptons), caps, ORDERINGS[settings.ordering]
     )
     selected = np.flatnonzero(outcome == SELECTED)
     leptons = Lepton(*found.T)
-    counted = counted_jets(arrays, selected, leptons, jet_cuts)
+    counted = counted_jets(arrays, selected, leptons, settings)
     hlf = high_level_features(
         SelectedEvents(leptons, arrays.met[selected], arrays.met_phi[selected], counted, squared_mt=as_published)
     )

@@ -19,11 +19,10 @@ from features.isolation import Candidates
 from features.isolation_grid import relative_isolations
 from features.kinematics import delta_r2
 from features.leptons import Lepton, LeptonCuts
+from features.settings import Ordering
 
-#: Codes of `features.settings.Ordering` for the kernels, which take no strings.
-ORDER_FILE: Final = 0
-ORDER_INCREASING: Final = 1
-ORDER_DECREASING: Final = -1
+#: Signs of the distance to the lepton in the sort key; 0 for the order of the file.
+ORDERINGS: Final = {Ordering.INCREASING: 1, Ordering.DECREASING: -1, Ordering.FILE: 0}
 
 #: Column numbers.
 CORE: Final = numbers_of(tuple(PARTICLE_CORE))
@@ -184,14 +183,14 @@ def particle_list(
         lepton: Selected lepton of the event.
         cuts: Cone, own tracks, convention.
         caps: Highest numbers of particles.
-        ordering: ORDER_INCREASING, ORDER_DECREASING (in Delta R from the lepton) or ORDER_FILE.
+        ordering: One of `ORDERINGS`.
         out: Receives the rows, with the columns `PARTICLE_CORE`.
 
     Returns:
         Number of rows filled.
     """
     chosen = chosen_candidates(candidates, lepton, cuts, caps)
-    if ordering != ORDER_FILE:
+    if ordering != 0:
         distance2 = np.empty(chosen.size)
         for row, index in enumerate(chosen):
             distance2[row] = ordering * delta_r2(candidates.eta[index], candidates.phi[index], lepton.eta, lepton.phi)

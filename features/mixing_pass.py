@@ -53,13 +53,6 @@ class GroupWritten(NamedTuple):
     particles: ColumnStatistics
 
 
-class TaskWritten(NamedTuple):
-    """Output of one task, with one sum of its histograms to save memory on the driver."""
-
-    groups: list[GroupWritten]
-    histograms: Histograms
-
-
 class PickedRows(NamedTuple):
     """Some rows of one table, and their places among all rows that are gathered."""
 
@@ -76,8 +69,8 @@ def write_groups(
     classes: list[str],
     out_dir: Path,
     scratch: Path = Path(),
-) -> TaskWritten:
-    """Write the row groups of one task.
+) -> tuple[list[GroupWritten], Histograms]:
+    """Write the row groups of one task; one sum of their histograms saves memory on the driver.
 
     Args:
         groups: The row groups.
@@ -96,7 +89,7 @@ def write_groups(
         first += len(each.events)
         written.append(group)
         histograms = add([histograms, filled])
-    return TaskWritten(written, histograms)
+    return written, histograms
 
 
 def _picked(files: Sequence[KernelFile], wanted: NDArray[np.int64], scratch: Path) -> Iterator[PickedRows]:

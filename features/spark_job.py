@@ -31,7 +31,7 @@ from features.kernel_pass import (
 )
 from features.memory import keep_freed_memory
 from features.mixing import MixingPlan, RowGroupPlan, plan_mixing
-from features.mixing_pass import GroupWritten, KernelFile, TaskWritten, group_file, write_groups
+from features.mixing_pass import GroupWritten, KernelFile, group_file, write_groups
 from features.normalisation import GeneratedSample, physics_factors
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS
@@ -106,7 +106,7 @@ def make_features(
     ]
     with mixed(plan.num_events()) if mixed else nullcontext(spark.accumulator(0)) as num_mixed:
         tasks = _mix(spark, plan, files, classes, data, done=num_mixed)
-    written = sorted((group for task in tasks for group in task.groups), key=lambda each: (each.split, each.group))
+    written = sorted((group for groups, _ in tasks for group in groups), key=lambda each: (each.split, each.group))
     for folder in () if is_remote(data) else (kernels, *(data / split for split in SPLITS)):
         for unfinished in folder.glob(".*"):
             # Left by a task whose executor was lost; another task has done its work.
@@ -122,7 +122,7 @@ def make_features(
     dataset.save(columns=_scaler(written))
     digests = {group_file(each.split, each.group): each.digest for each in written}
     num_old = sum(old for _, _, old in made)
-    return FeaturesResult(dataset, outputs, num_old, add(task.histograms for task in tasks), digests)
+    return FeaturesResult(dataset, outputs, num_old, add(histograms for _, histograms in tasks), digests)
 
 
 def _run_kernels(
@@ -159,14 +159,14 @@ def _mix(
     data: Path,
     *,
     done: Accumulator[int],
-) -> list[TaskWritten]:
+) -> list[tuple[list[GroupWritten], Histograms]]:
     """Write the row groups."""
 
-    def write(groups: list[RowGroupPlan]) -> TaskWritten:
+    def write(groups: list[RowGroupPlan]) -> tuple[list[GroupWritten], Histograms]:
         keep_freed_memory()
-        written = write_groups(groups, files, classes, data, _scratch(data))
-        done.add(sum(group.rows for group in written.groups))
-        return written
+        written, histograms = write_groups(groups, files, classes, data, _scratch(data))
+        done.add(sum(group.rows for group in written))
+        return written, histograms
 
     tasks = plan.tasks(EVENTS_PER_TASK)
     return list(spark.parallelize(tasks, len(tasks)).map(write).collect())

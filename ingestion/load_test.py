@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+import awkward as ak
 import numpy as np
 import uproot
 from numpy.typing import NDArray
@@ -84,7 +85,7 @@ def write_load_test(
                 while pending is not None and in_file < events_per_file:
                     info, raw = pending
                     columns = _columns(turned(raw, rng), info, settings)
-                    tree = tree or file.mktree(TREE, {name: _type(values) for name, values in columns.items()})
+                    tree = tree or file.mktree(TREE, {name: ak.type(each).content for name, each in columns.items()})
                     tree.extend(columns)
                     in_file += raw.num_events
                     done += raw.num_events
@@ -143,7 +144,3 @@ def _columns(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> dict[s
     halves = np.array([divmod(UUID(each).int, 1 << 64) for each in uuids], dtype=np.uint64)
     origin = (halves[:, 0].view(np.int64), halves[:, 1].view(np.int64), entries.astype(np.int64))
     return columns | dict(zip(ORIGIN_BRANCHES, origin, strict=True))
-
-
-def _type(values: Any) -> Any:
-    return values.dtype if isinstance(values, np.ndarray) else values.type.content

@@ -148,36 +148,28 @@ def _raw_events(
     arrays: dict[str, ak.Array], names: dict[str, str], info: FileInfo, settings: IngestSettings, start: int, stop: int
 ) -> RawEvents:
     """Flat arrays of the fields of one piece; `names` gives the branch of each field."""
-    path = info.path
+    places = {name: f"{info.path}: branch '{branch}'" for name, branch in names.items()}
     scalars = {name: np.full(stop - start, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
-    scalars |= {
-        name: _scalar(arrays[name], place=f"{path}: branch '{names[name]}'", dtype=SCALARS[name].dtype)
-        for name in SCALARS
-        if name in arrays
-    }
+    scalars |= {name: _scalar(arrays[name], places[name], SCALARS[name].dtype) for name in SCALARS if name in arrays}
     collections = {}
     for name, fields in COLLECTIONS.items():
         if info.lacks_particles and name in PARTICLE_COLLECTIONS:
             none = {field: np.empty(0, spec.dtype) for field, spec in fields.items()}
             collections[name] = Jagged(np.zeros(stop - start + 1, np.int64), none)
             continue
+        dtypes = {field: spec.dtype for field, spec in fields.items()}
+        if is_discriminant := settings.min_btag is not None and name == "jets":
+            dtypes["btag"] = "float64"
         columns = {
-            field: _jagged(
-                arrays[f"{name}.{field}"],
-                place=f"{path}: branch '{names[f'{name}.{field}']}'",
-                dtype="float64" if settings.min_btag is not None and field == "btag" else spec.dtype,
-            )
-            for field, spec in fields.items()
+            field: _jagged(arrays[f"{name}.{field}"], places[f"{name}.{field}"], dtype)
+            for field, dtype in dtypes.items()
         }
-        if settings.min_btag is not None and name == "jets":
+        if is_discriminant:
             offsets, discriminants = columns["btag"]
             columns["btag"] = offsets, (discriminants > settings.min_btag).astype(fields["btag"].dtype)
-        offsets = _common_offsets({field: column[0] for field, column in columns.items()}, path, name)
+        offsets = _common_offsets({field: column[0] for field, column in columns.items()}, info.path, name)
         collections[name] = Jagged(offsets, {field: column[1] for field, column in columns.items()})
-    carried = {
-        name: _scalar(arrays[name], place=f"{path}: branch '{names[name]}'", dtype=kind)
-        for name, kind in info.carried.items()
-    }
+    carried = {name: _scalar(arrays[name], places[name], kind) for name, kind in info.carried.items()}
     return RawEvents(start, scalars, collections, carried)
 
 
@@ -305,7 +297,7 @@ def _list_array(offsets: Offsets, fields: dict[str, NDArray[Any]], name: str) ->
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), structs, type=pa.list_(element))
 
 
-def _jagged(array: ak.Array, *, place: str, dtype: str) -> tuple[Offsets, NDArray[Any]]:
+def _jagged(array: ak.Array, place: str, dtype: str) -> tuple[Offsets, NDArray[Any]]:
     """Offsets and flat numbers of a branch that holds one list per event."""
     layout = ak.to_packed(array).layout
     if not (layout.is_list and layout.content.is_numpy and layout.purelist_depth == 2):
@@ -316,11 +308,11 @@ def _jagged(array: ak.Array, *, place: str, dtype: str) -> tuple[Offsets, NDArra
     return layout.to_ListOffsetArray64(True).offsets.data, _numbers(layout.content.data, place, dtype)
 
 
-def _scalar(array: ak.Array, *, place: str, dtype: str) -> NDArray[Any]:
+def _scalar(array: ak.Array, place: str, dtype: str) -> NDArray[Any]:
     """One number per event, from a plain branch or, as Delphes writes it, from lists with exactly one element."""
     if array.ndim == 1 and array.layout.is_numpy:
         return _numbers(array.layout.data, place, dtype)
-    offsets, values = _jagged(array, place=place, dtype=dtype)
+    offsets, values = _jagged(array, place, dtype)
     counts = np.diff(offsets)
     if (counts != 1).any():
         entry = int(np.argmax(counts != 1))

@@ -110,13 +110,6 @@ class IngestResult(NamedTuple):
     """Number of files that this run read; the parts of the others were reused, or they hold no entries."""
 
 
-class _Done(NamedTuple):
-    """A range that was read, and the digest of its file if the range is the file's first."""
-
-    part: EventsPart
-    file_digest: str
-
-
 class _Unread(NamedTuple):
     """A range that could not be read."""
 
@@ -157,20 +150,20 @@ def ingest(
     make_folder(keys_folder(out_dir))
     taken = _take_over(infos, earlier, out_dir)
     ranges = list(split_entries(info for info in infos if info.uuid not in taken))
-    outcomes = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
-    failed = {each.info.uuid: each for each in outcomes if isinstance(each, _Unread)}
+    read, unread = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
+    failed = {each.info.uuid: each for each in unread}
     fails = settings.on_bad_file is OnBadFile.FAIL
     BadFilesError.raise_any([each.error for each in failed.values() if fails or not each.error.is_of_the_file])
     bad = [*bad, *(_bad_file(*each) for each in failed.values())]
     refuse_too_many(bad, settings)
     _remove_remains(out_dir, failed)
-    read = [each for each in outcomes if isinstance(each, _Done) and each.part.file_uuid not in failed]
+    read = [(part, digest) for part, digest in read if part.file_uuid not in failed]
     changed = {work.info.uuid for work in ranges if work.start == 0 and _changed_meanwhile(work.info)}
     digests = {part.file_uuid: digest for part, digest in read if digest and part.file_uuid not in changed}
     parts = [*(part for old in taken.values() for part in old), *(part for part, _ in read)]
-    again = _read(spark, _copied(parts, infos, settings, out_dir), settings, out_dir, num_tasks=num_tasks)
-    BadFilesError.raise_any([each.error for each in again if isinstance(each, _Unread)])
-    new = {(each.part.file_uuid, each.part.start): each.part for each in again if isinstance(each, _Done)}
+    again, unread = _read(spark, _copied(parts, infos, settings, out_dir), settings, out_dir, num_tasks=num_tasks)
+    BadFilesError.raise_any([each.error for each in unread])
+    new = {(part.file_uuid, part.start): part for part, _ in again}
     parts = [new.get((part.file_uuid, part.start), part) for part in parts]
     parts.sort(key=lambda part: (part.file_uuid, part.start))
     _refuse_empty(sum_by_sample(parts, samples), {info.sample for info in infos if info.uuid not in failed}, bad)
@@ -191,10 +184,10 @@ def _read(
     *,
     num_tasks: Callable[[int], int],
     done: Accumulator[int] | None = None,
-) -> list[_Done | _Unread]:
-    """Read ranges in Spark tasks."""
+) -> tuple[list[tuple[EventsPart, str]], list[_Unread]]:
+    """Read ranges in Spark tasks: the parts, with the digest of the file beside its first, and what cannot be read."""
 
-    def run(work: EntryRange) -> _Done | _Unread:
+    def run(work: EntryRange) -> tuple[EventsPart, str] | _Unread:
         try:
             part = patiently(ingest_range, work, settings, out_dir)
             digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
@@ -203,9 +196,11 @@ def _read(
             return _Unread(work.info, problem)
         if done is not None:
             done.add(work.stop - work.start)
-        return _Done(part, digest)
+        return part, digest
 
-    return list(spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect()) if ranges else []
+    found = spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect() if ranges else []
+    unread = [each for each in found if isinstance(each, _Unread)]
+    return [each for each in found if not isinstance(each, _Unread)], unread
 
 
 def _remove_remains(out_dir: Path, failed: Iterable[str]) -> None:

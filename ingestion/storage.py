@@ -113,13 +113,10 @@ def _settings(key: str, *protocols: str) -> dict[str, Any]:
 
     The settings of all its protocols are merged, those of a later one instead of an earlier one's.
     """
-    conf: dict[str, dict[str, Any]] = fsspec.config.conf
+    conf = fsspec.config.conf
     given = [conf[name][key] for name in protocols if key in conf.get(name, {})]
-    if given:
-        settings: dict[str, Any] = given[-1]
-        return settings
-    added: dict[str, Any] = conf.setdefault(protocols[0], {}).setdefault(key, {})
-    return added
+    settings: dict[str, Any] = given[-1] if given else conf.setdefault(protocols[0], {}).setdefault(key, {})
+    return settings
 
 
 def size_and_time(path: str) -> tuple[int, str]:

@@ -13,8 +13,6 @@ import xxhash
 from ingestion.storage import new_file
 from ingestion.thresholds import Jagged
 
-TREE = "Delphes"
-
 
 def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID) -> None:
     """Write a file; it has its name only when it is complete and flushed to disk.
@@ -30,7 +28,7 @@ def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID)
         uproot.recreate(unfinished, compression=uproot.ZLIB(1), uuid_function=lambda: identity) as file,
     ):
         tree = file.mktree(
-            TREE,
+            "Delphes",
             {name: column.type.content for name, column in columns.items()},
             counter_name=lambda name: f"{name}_size",
             field_name=lambda outer, inner: f"{outer}.{inner}",

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import awkward as ak
@@ -47,11 +43,11 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
 
     offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))])
     columns = {"px": pt * np.cos(phi), "py": pt * np.sin(phi), "pz": pt * np.sinh(eta), "E": pt * np.cosh(eta)}
-    with _without_banner():
-        sequence = fastjet.ClusterSequence(
-            Jagged(offsets, columns).listed(), fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS)
-        )
-        jets = sequence.inclusive_jets(min_pt=MIN_PT)
+    # Of the library below, which prints a banner at its first clustering.
+    fastjet._swig.ClusterSequence.set_fastjet_banner_stream(None)
+    listed = Jagged(offsets, columns).listed()
+    sequence = fastjet.ClusterSequence(listed, fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS))
+    jets = sequence.inclusive_jets(min_pt=MIN_PT)
     counts = ak.to_numpy(ak.num(jets, axis=1))
     flat = ak.flatten(jets)
     px, py, pz = (ak.to_numpy(flat[name]) for name in ("px", "py", "pz"))
@@ -60,20 +56,6 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
     return FoundJets(
         of_event[order], found[order], np.arcsinh(pz[order] / found[order]), np.arctan2(py[order], px[order])
     )
-
-
-@contextmanager
-def _without_banner() -> Iterator[None]:
-    """Drop what fastjet's library prints at its first clustering; a task's output is not read."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
