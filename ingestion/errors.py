@@ -10,7 +10,8 @@ import errno
 import re
 import ssl
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Final, Self
 
 from ingestion.secrets import redact
@@ -119,6 +120,17 @@ class ProgramReadError(IngestionError):
     """A package is missing or broken, or this program has an error; the file may be good, and is never skipped."""
 
     is_of_the_file = False
+
+
+@contextmanager
+def reading(path: str, where: str) -> Iterator[None]:
+    """Turn whatever uproot raises into an error about a file: damaged bytes make it raise almost anything."""
+    try:
+        yield
+    except (IngestionError, MemoryError):
+        raise
+    except Exception as cause:
+        raise read_error(path, where=where, cause=cause) from cause
 
 
 def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:

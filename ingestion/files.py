@@ -26,7 +26,7 @@ from ingestion.errors import (
     WaitingFilesError,
     WrongBranchTypeError,
     listed,
-    read_error,
+    reading,
 )
 from ingestion.patterns import awaits_files, may_come_later, neighbours, resolved
 from ingestion.retrying import patiently
@@ -285,24 +285,20 @@ def inspect(
         UnreachableFileError: It cannot be read now.
     """
     check_header(source.path, size)
-    try:
-        with uproot.open({source.path: None}) as file:
-            kinds = file.classnames(cycle=False)
-            tree: Any = file[settings.tree] if kinds.get(settings.tree) in _TREES else None
-            uuid, entries = _identity(source.path, file.file.uuid), 0 if tree is None else int(tree.num_entries)
-            # Fields of an RNTuple have the names that the branches of a split collection have (`Jet.PT`).
-            is_ntuple = kinds.get(settings.tree) == _RNTUPLE
-            branches = set() if tree is None else set(tree.keys(full_paths=is_ntuple))
-            needed = set(field_branches(settings.branch_map).values()) & branches
-            carried = {
-                name: "float64" if name.startswith(WEIGHT_PREFIX) else _kind_of(tree[branch])
-                for name, branch in settings.carried.items()
-                if branch in branches
-            }
-            boundaries = basket_boundaries(tree[name] for name in needed) if needed else []
-    except Exception as cause:
-        # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
-        raise read_error(source.path, where="its directory", cause=cause) from cause
+    with reading(source.path, "its directory"), uproot.open({source.path: None}) as file:
+        kinds = file.classnames(cycle=False)
+        tree: Any = file[settings.tree] if kinds.get(settings.tree) in _TREES else None
+        uuid, entries = _identity(source.path, file.file.uuid), 0 if tree is None else int(tree.num_entries)
+        # Fields of an RNTuple have the names that the branches of a split collection have (`Jet.PT`).
+        is_ntuple = kinds.get(settings.tree) == _RNTUPLE
+        branches = set() if tree is None else set(tree.keys(full_paths=is_ntuple))
+        needed = set(field_branches(settings.branch_map).values()) & branches
+        carried = {
+            name: "float64" if name.startswith(WEIGHT_PREFIX) else _kind_of(tree[branch])
+            for name, branch in settings.carried.items()
+            if branch in branches
+        }
+        boundaries = basket_boundaries(tree[name] for name in needed) if needed else []
     if tree is None:
         raise MissingTreeError.at(source.path, settings.tree, kinds)
     missing = {field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -126,13 +127,12 @@ def _blocks(
 ) -> Iterator[tuple[FileInfo, RawEvents]]:
     """Blocks of the files' entries, in cycles, until there are `num_events` events."""
     left = num_events
-    while left > 0:
-        for info in files:
-            if left <= 0:
-                return
-            for raw in read_events(info, settings, start=0, stop=min(info.entries, left)):
-                yield info, raw
-                left -= raw.num_events
+    for info in cycle(files):
+        if left <= 0:
+            return
+        for raw in read_events(info, settings, start=0, stop=min(info.entries, left)):
+            yield info, raw
+            left -= raw.num_events
 
 
 def _columns(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _columns(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> dict[s
     columns: dict[str, Any] = {name: candidates.listed() for name, candidates in raw.collections.items()}
     columns |= {name: raw.scalars[name] for name in SCALARS}
     columns |= {settings.carried[name]: values for name, values in raw.carried.items()}
-    uuids, entries = raw.origin or ([info.uuid] * raw.num_events, np.arange(raw.start, raw.start + raw.num_events))
+    uuids, entries = raw.origins(info)
     halves = np.array([divmod(UUID(each).int, 1 << 64) for each in uuids], dtype=np.uint64)
     origin = (halves[:, 0].view(np.int64), halves[:, 1].view(np.int64), entries.astype(np.int64))
     return columns | dict(zip(ORIGIN_BRANCHES, origin, strict=True))

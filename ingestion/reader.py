@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from ingestion import decompression  # noqa: F401 - tells uproot its library
 from ingestion.baskets import basket_boundaries, chunk_edges, entries_at_once
 from ingestion.copies import UInt64s, event_keys, particle_bits
-from ingestion.errors import DamagedFileError, WrongBranchTypeError, read_error
+from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.files import FileInfo
 from ingestion.schema import (
     COLLECTIONS,
@@ -64,6 +63,15 @@ class RawEvents(NamedTuple):
         """Number of entries read."""
         return len(self.scalars["met"])
 
+    @property
+    def entries(self) -> NDArray[np.int64]:
+        """(num_events,) number of each event in the file."""
+        return np.arange(self.start, self.start + self.num_events)
+
+    def origins(self, info: FileInfo) -> tuple[Sequence[str], NDArray[np.int64]]:
+        """UUID and entry of the event that each event of a file copies, or is."""
+        return self.origin or ([info.uuid] * self.num_events, self.entries)
+
 
 class Selection(NamedTuple):
     """Events that pass, and the counters of the cutflow; events and rejections add up to the entries read."""
@@ -93,47 +101,26 @@ def read_events(
     for absent in info.missing_optional:
         del names[absent]
     names |= settings.carried
-    with _reading(info, f"entries {start} to {stop - 1}"):
+    with reading(info.path, f"entries {start} to {stop - 1}"):
         limit_waiting(protocol_of(info.path))
         tree = uproot.open({info.path: settings.tree})
     with tree:
-        with _reading(info, "its baskets' index"):
+        with reading(info.path, "its baskets' index"):
             branches = {field: tree[name] for field, name in names.items()}
             origin = [tree[name] for name in ORIGIN_BRANCHES] if info.is_load_test else []
             edges = chunk_edges(
                 basket_boundaries(branches.values()), start, stop, chunk or entries_at_once(branches.values())
             )
         for first, last in pairwise(edges):
-            with _reading(info, f"entries {first} to {last - 1}"):
+            with reading(info.path, f"entries {first} to {last - 1}"):
                 arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}
                 origins = [branch.array(entry_start=first, entry_stop=last, library="np") for branch in origin]
-            _refuse_missing_entries(info, [*arrays.values(), *origins], first, last)
+            # With a damaged index of baskets, uproot silently returns fewer entries.
+            if others := {len(array) for array in [*arrays.values(), *origins]} - {last - first}:
+                cause = ValueError(f"a branch has {min(others)} of {last - first} entries")
+                raise DamagedFileError.at(info.path, where=f"entries {first} to {last - 1}", cause=cause)
             raw = _raw_events(arrays, names, info, settings, first, last)
             yield raw._replace(origin=_origin(*origins)) if origins else raw
-
-
-def _refuse_missing_entries(info: FileInfo, arrays: Sequence[Sized], first: int, last: int) -> None:
-    """Refuse arrays that are too short: with a damaged index of baskets, uproot silently returns fewer entries.
-
-    Raises:
-        DamagedFileError: An array has another length.
-    """
-    for array in arrays:
-        if len(array) != last - first:
-            cause = ValueError(f"a branch has {len(array)} of {last - first} entries")
-            raise DamagedFileError.at(info.path, where=f"entries {first} to {last - 1}", cause=cause)
-
-
-@contextmanager
-def _reading(info: FileInfo, where: str) -> Iterator[None]:
-    """Turn whatever uproot raises into an error about this file."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as cause:
-        # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
-        raise read_error(info.path, where=where, cause=cause) from cause
 
 
 def _origin(
@@ -204,7 +191,7 @@ def select_events(
     for name in ("electrons", "muons"):
         leptons = raw.collections[name]
         has_lepton |= any_per_event(leptons.offsets, leptons.fields["pt"] > settings.min_lepton_pt)
-    copied = np.isin(np.arange(raw.start, raw.start + raw.num_events), without)
+    copied = np.isin(raw.entries, without)
     keep = ~copied & ~bad & has_lepton
     steps = {
         "entries": np.ones_like(keep),
@@ -254,19 +241,15 @@ def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
 def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:
     """The kept events with the candidates above threshold, as Arrow."""
     num_kept = int(keep.sum())
-    entries = np.arange(raw.start, raw.start + raw.num_events)[keep]
+    uuids, origin_entries = raw.origins(info)
     columns: dict[str, pa.Array] = {
         "file_uuid": pa.array([info.uuid] * num_kept, pa.string()),
-        "entry": pa.array(entries, pa.int64()),
-        "origin_uuid": pa.array([info.uuid] * num_kept, pa.string()),
-        "origin_entry": pa.array(entries, pa.int64()),
+        "entry": pa.array(raw.entries[keep], pa.int64()),
+        "origin_uuid": pa.array(np.asarray(uuids, dtype=object)[keep], pa.string()),
+        "origin_entry": pa.array(origin_entries[keep], pa.int64()),
         "sample": pa.array([info.sample] * num_kept, pa.string()),
         "label": pa.array(np.full(num_kept, info.label), pa.int64()),
     }
-    if raw.origin:
-        uuids, origin_entries = raw.origin
-        columns["origin_uuid"] = pa.array(np.asarray(uuids, dtype=object)[keep], pa.string())
-        columns["origin_entry"] = pa.array(origin_entries[keep], pa.int64())
     columns |= {name: pa.array(values[keep]) for name, values in (raw.scalars | raw.carried).items()}
     thresholds = {
         "tracks": ("pt", settings.min_track_pt),

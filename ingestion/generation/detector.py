@@ -90,8 +90,6 @@ def simulate(
     energy = np.maximum(energy * (1 + _PHOTON_SMEARING * rng.standard_normal(len(energy))), 0.0)
     neutral = (photons.neutral._replace(energy=energy), neutrals.neutral)
     jets, tags = _jets(block, crossing, tracks, neutral, rng)
-    electrons = _identified(tracks, 11, parameters.electron_identification, num_events, rng)
-    muons = _identified(tracks, 13, parameters.muon_identification, num_events, rng)
     met, met_phi = _missing_energy(tracks, neutral, num_events)
     numbers = np.arange(num_events)
     return {
@@ -99,8 +97,8 @@ def simulate(
         "EFlowTrack": _track_collection(tracks, particles, num_events),
         "EFlowPhoton": _tower_collection(photons.neutral, num_events),
         "EFlowNeutralHadron": _tower_collection(neutrals.neutral, num_events),
-        "Electron": electrons,
-        "MuonTight": muons,
+        "Electron": _identified(tracks, 11, parameters.electron_identification, num_events, rng),
+        "MuonTight": _identified(tracks, 13, parameters.muon_identification, num_events, rng),
         "Jet": _collection(
             jets.event, num_events, {"PT": jets.pt, "Eta": jets.eta, "Phi": jets.phi, "BTag": tags.astype(np.uint32)}
         ),
