@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ingestion.errors import IngestionError, read_error
+from ingestion.errors import IngestionError, reading
 from ingestion.files import FileInfo
 from ingestion.retrying import patiently
 from ingestion.storage import file_digest, is_url
@@ -40,10 +40,8 @@ def content_digest(path: str) -> str:
     """
     if is_url(path):
         return ""
-    try:
+    with reading(path, "its content"):
         return file_digest(Path(path))
-    except OSError as cause:
-        raise read_error(path, where="its content", cause=cause) from cause
 
 
 def _recognised(info: FileInfo, before: FileInfo | None) -> FileInfo:

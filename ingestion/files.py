@@ -37,8 +37,6 @@ from ingestion.storage import file_system, matching, size_and_time
 from ingestion.waiting import Cause, Waiting, arrived_late, is_recent, why_nothing_is_read
 
 _INSPECTORS: Final = 8
-
-
 #: Classes with the events of a file.
 _RNTUPLE: Final = "ROOT::RNTuple"
 _TREES: Final = {"TTree", "TNtuple", "TNtupleD", _RNTUPLE}
@@ -290,8 +288,7 @@ def inspect(
         tree: Any = file[settings.tree] if kinds.get(settings.tree) in _TREES else None
         uuid, entries = _identity(source.path, file.file.uuid), 0 if tree is None else int(tree.num_entries)
         # Fields of an RNTuple have the names that the branches of a split collection have (`Jet.PT`).
-        is_ntuple = kinds.get(settings.tree) == _RNTUPLE
-        branches = set() if tree is None else set(tree.keys(full_paths=is_ntuple))
+        branches = set() if tree is None else set(tree.keys(full_paths=kinds[settings.tree] == _RNTUPLE))
         needed = set(field_branches(settings.branch_map).values()) & branches
         carried = {
             name: "float64" if name.startswith(WEIGHT_PREFIX) else _kind_of(tree[branch])
@@ -318,9 +315,7 @@ def inspect(
         raise MissingBranchError.at(source.path, settings.tree, absent, branches)
     load_test = set(ORIGIN_BRANCHES) <= branches
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
-    return FileInfo(
-        source.sample, source.label, source.path, uuid, entries, size, modified, optional, load_test, edges, carried
-    )
+    return FileInfo(*source, uuid, entries, size, modified, optional, load_test, edges, carried)
 
 
 def _identity(path: str, uuid: UUID) -> str:

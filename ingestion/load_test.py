@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from ingestion.errors import EmptySampleError
 from ingestion.files import FileInfo
 from ingestion.reader import RawEvents, read_events
-from ingestion.schema import COLLECTIONS, ORIGIN_BRANCHES, SCALARS
-from ingestion.settings import IngestSettings
+from ingestion.schema import ORIGIN_BRANCHES, SCALARS
+from ingestion.settings import IngestSettings, field_branches
 from ingestion.thresholds import Jagged, wrapped_azimuths
 
 TREE: Final = "LoadTest"
@@ -32,12 +32,7 @@ EVENTS_PER_FILE: Final = 20_000
 
 def branch_map() -> dict[str, str]:
     """The branch map that reads these files: branches such as `tracks_pt`, with counters such as `ntracks`."""
-    names = {
-        f"{collection}.{field}": f"{collection}_{field}"
-        for collection, fields in COLLECTIONS.items()
-        for field in fields
-    }
-    return {**names, **{name: name for name in SCALARS}}
+    return {name: name.replace(".", "_") for name in field_branches({})}
 
 
 def write_load_test(

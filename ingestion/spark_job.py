@@ -89,8 +89,7 @@ class EventsPart(NamedTuple):
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """From a manifest."""
-        optional = cls._field_defaults.keys() - content.keys()
-        return cls(**{name: content[name] for name in cls._fields if name not in optional})
+        return cls(**{name: content[name] for name in cls._fields if name in content})
 
 
 class EarlierParts(NamedTuple):

@@ -130,14 +130,13 @@ class Generator:
         Raises:
             GenerationError: Pythia makes no more events.
         """
-        more = 0
+        more = int(self._early is not None)
         if self._early is not None:
             # Pythia computes the cross-section anew with an event that is not given up. This one counts nowhere else.
             self._early.is_on = False
             if not any(self._pythia.next() for _ in range(_TRIES)):
                 raise GenerationError(_NO_MORE)
             self._early.is_on = True
-            more = 1
         generated, completed = self.num_generated + more, max(self._completed + more, 1)
         info = self._pythia.infoPython()
         # Events that the early filter gives up are missing in Pythia's cross-section, and their number in its error.
@@ -258,7 +257,6 @@ def _pythia(lines: list[str], early: Any) -> Any:
     import pythia8mc  # noqa: PLC0415 - the extra `simulate`
 
     os.environ.setdefault(_DATA, str(_data_folder(Path(pythia8mc.__file__))))
-
     pythia = pythia8mc.Pythia(os.environ[_DATA], False)
     if early is not None:
         pythia.setUserHooksPtr(early)

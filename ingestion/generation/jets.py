@@ -61,9 +61,8 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
 def flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
     """5 for jets with a bottom quark within the cone, else 4 with a charm quark, else 0; (num_jets,)."""
     found = np.zeros(len(jets.pt), np.int64)
-    near = np.abs(quarks.eta) < _FLAVOUR_ETA
-    quarks = HeavyQuarks(*(column[near] for column in quarks))
-    order = np.argsort(quarks.event, kind="stable")
+    near = np.flatnonzero(np.abs(quarks.eta) < _FLAVOUR_ETA)
+    order = near[np.argsort(quarks.event[near], kind="stable")]
     event, flavour, eta, phi = (column[order] for column in quarks)
     low, high = np.searchsorted(event, jets.event), np.searchsorted(event, jets.event + 1)
     counts = high - low

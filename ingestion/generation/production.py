@@ -233,9 +233,7 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
     identity = uuid5(NAMESPACE_URL, f"hep-pipeline/simulate/{settings.seed}/{file.process}/{file.number}/{content}")
     write_delphes(path, events, identity)
     record = {
-        "process": file.process,
-        "number": file.number,
-        "events": file.events,
+        **file._asdict(),
         "uuid": str(identity),
         "content": content,
         "bytes": path.stat().st_size,
