@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,13 +37,15 @@ class Neutrals(NamedTuple):
 
 
 class Leptons(NamedTuple):
-    """Electrons or muons."""
+    """Electrons and muons that may select an event; in each event the electrons come first."""
 
     offsets: Indices
     pt: Floats
     eta: Floats
     phi: Floats
     charge: Floats
+    is_electron: Floats
+    """1 for an electron, 0 for a muon."""
 
 
 class Jets(NamedTuple):
@@ -61,35 +64,46 @@ class EventArrays(NamedTuple):
     tracks: Tracks
     photons: Neutrals
     neutral_hadrons: Neutrals
-    electrons: Leptons
-    muons: Leptons
+    leptons: Leptons
     jets: Jets
     met: Floats
     met_phi: Floats
 
 
-def events_from_arrow(table: pa.Table) -> EventArrays:
-    """Flat float64 arrays of a table in the schema `ingestion.schema.events_schema()`, or of a slice of one."""
+def events_from_arrow(table: pa.Table, flavours: Sequence[str]) -> EventArrays:
+    """Flat float64 arrays of a table in the schema `ingestion.schema.events_schema()`, or of a slice of one.
+
+    Args:
+        table: The events.
+        flavours: Kinds of leptons that count: `electron`, `muon` or both, in this order.
+    """
     neutral = ("et", "eta", "phi")
-    lepton = ("pt", "eta", "phi", "charge")
     return EventArrays(
-        tracks=Tracks(*_flat(table, "tracks", ("pid", "pt", "eta", "phi", "charge", "x", "y", "z"))),
+        tracks=Tracks(*_flat(table, "tracks", Tracks._fields[1:])),
         photons=Neutrals(*_flat(table, "photons", neutral)),
         neutral_hadrons=Neutrals(*_flat(table, "neutral_hadrons", neutral)),
-        electrons=Leptons(*_flat(table, "electrons", lepton)),
-        muons=Leptons(*_flat(table, "muons", lepton)),
-        jets=Jets(*_flat(table, "jets", ("pt", "eta", "phi", "btag"), integers=("btag",))),
+        leptons=_leptons(table, flavours),
+        jets=Jets(*_flat(table, "jets", Jets._fields[1:], integers=("btag",))),
         met=table["met"].to_numpy().astype(np.float64),
         met_phi=table["met_phi"].to_numpy().astype(np.float64),
     )
+
+
+def _leptons(table: pa.Table, flavours: Sequence[str]) -> Leptons:
+    kinds = [_flat(table, f"{flavour}s", ("pt", "eta", "phi", "charge")) for flavour in flavours]
+    events = [np.repeat(np.arange(table.num_rows), np.diff(offsets)) for offsets, *_ in kinds]
+    is_electron = [np.full(len(each), float(kind == "electron")) for each, kind in zip(events, flavours, strict=True)]
+    columns = [*zip(*(fields for _, *fields in kinds), strict=True), is_electron]
+    order = np.argsort(np.concatenate(events), kind="stable")
+    offsets = np.sum([offsets for offsets, *_ in kinds], axis=0)
+    return Leptons(offsets, *(np.concatenate(column)[order] for column in columns))
 
 
 def _flat(
     table: pa.Table, collection: str, fields: tuple[str, ...], *, integers: tuple[str, ...] = ()
 ) -> list[NDArray[Any]]:
     """Offsets that begin at 0, and one flat array per field."""
-    column = table[collection].combine_chunks()
-    lists = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    lists = table[collection].combine_chunks()
     offsets = lists.offsets.to_numpy().astype(np.int64)
     # flatten(), unlike .values and .field(), honours slices.
     structs = lists.flatten()

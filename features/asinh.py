@@ -19,7 +19,7 @@ def asinh(value: Any) -> Any:
 
 @overload(asinh)
 def _asinh(value: Any) -> Any:
-    return _single if value == types.float32 else _double
+    return _single if value == types.float32 else asinh
 
 
 def _single(value: Any) -> Any:
@@ -38,7 +38,3 @@ def _single(value: Any) -> Any:
     number = np.float32(power)
     found = rest + (found - number * np.float32(2.12194440e-4) - np.float32(0.5) * square)
     return np.copysign(found + number * np.float32(0.693359375), value)
-
-
-def _double(value: Any) -> Any:
-    return np.arcsinh(value)

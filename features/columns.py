@@ -175,6 +175,7 @@ PARTICLE_CORE: Final = {
 NUM_CORE: Final = len(PARTICLE_CORE)
 #: Meaning of the numbers in `particle_kind`.
 PARTICLE_KINDS: Final = ("track", "photon", "neutral hadron", "electron", "muon")
+TRACK, PHOTON, NEUTRAL, ELECTRON, MUON = range(len(PARTICLE_KINDS))
 
 
 class Column(NamedTuple):

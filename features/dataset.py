@@ -63,27 +63,13 @@ class FeatureDataset(NamedTuple):
                 f"{path} has version {version}; this code reads version {DATASET_VERSION}. "
                 f"Make the features again: `python -m pipeline features`."
             )
+        plain = ("classes", "class_weights", "counts", "load_test", "definitions", "normalisation")
         try:
-            return cls._from_json(folder, content)
+            splits = {name: [RowGroup(**group) for group in groups] for name, groups in content["splits"].items()}
+            lies_in = content.get("lies_in", "")
+            return cls(folder, splits=splits, lies_in=lies_in, **{name: content[name] for name in plain})
         except (AttributeError, KeyError, TypeError) as cause:
             raise DatasetError(f"{path} is damaged ({cause!r}). Make the features again.") from cause
-
-    @classmethod
-    def _from_json(cls, folder: Path, content: dict[str, Any]) -> Self:
-        return cls(
-            folder=folder,
-            classes=content["classes"],
-            class_weights=content["class_weights"],
-            splits={
-                split: [RowGroup(group["file"], group["rows"]) for group in groups]
-                for split, groups in content["splits"].items()
-            },
-            counts=content["counts"],
-            load_test=content["load_test"],
-            definitions=content["definitions"],
-            normalisation=content["normalisation"],
-            lies_in=content.get("lies_in", ""),
-        )
 
     def save(self, *, columns: dict[str, Any]) -> None:
         """Write `dataset.json` and `scaler.json`.

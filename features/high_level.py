@@ -1,4 +1,4 @@
-"""The high-level features (HLF): one function for each row of `features.columns.HIGH_LEVEL`, of the same name.
+"""The high-level features (HLF): for each row of `features.columns.HIGH_LEVEL` a function of the same name.
 
 Source: the features of CERN's HLF classifier (Nguyen et al. 2019, Migliorini et al. 2019). MT follows its definition: a
 square root, which the published notebooks lack. Each function takes `SelectedEvents` and returns one number per event:
@@ -17,16 +17,8 @@ from numpy.typing import NDArray
 from features.arrays import EventArrays, Floats, Indices
 from features.columns import HLF_NAMES
 from features.kinematics import delta_r2, transverse_mass
-from features.leptons import SelectedLeptons
-
-
-class JetCuts(NamedTuple):
-    """Which jets count, and which b-tag bits make a b-jet."""
-
-    min_pt: float
-    max_abs_eta: float
-    lepton_cleaning_dr: float
-    btag_mask: int
+from features.leptons import Lepton
+from features.settings import FeatureSettings
 
 
 class CountedJets(NamedTuple):
@@ -41,7 +33,7 @@ class CountedJets(NamedTuple):
 class SelectedEvents(NamedTuple):
     """Inputs of the high-level features: arrays with one entry per event, and the jets."""
 
-    leptons: SelectedLeptons
+    leptons: Lepton[Floats]
     met: Floats
     met_phi: Floats
     jets: CountedJets
@@ -71,18 +63,6 @@ def ht(events: SelectedEvents) -> Floats:
 
 
 @feature
-def met(events: SelectedEvents) -> Floats:
-    """Missing transverse energy."""
-    return events.met
-
-
-@feature
-def met_phi(events: SelectedEvents) -> Floats:
-    """Azimuth of the missing transverse energy."""
-    return events.met_phi
-
-
-@feature
 def mt(events: SelectedEvents) -> Floats:
     """Transverse mass of the lepton and the missing transverse energy."""
     mass: Floats = transverse_mass(events.leptons.pt, events.leptons.phi, events.met, events.met_phi)
@@ -101,8 +81,9 @@ def num_bjets(events: SelectedEvents) -> Floats:
     return sum_over_jets(events, events.jets.is_b)
 
 
-#: The features of the lepton are the numbers of the lepton.
-_FUNCTIONS.update({f"lepton_{name}": attrgetter(f"leptons.{name}") for name in SelectedLeptons._fields})
+#: The others are numbers of the event and of its lepton.
+_FUNCTIONS.update({name: attrgetter(name) for name in ("met", "met_phi")})
+_FUNCTIONS.update({f"lepton_{name}": attrgetter(f"leptons.{name}") for name in Lepton._fields})
 
 
 def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
@@ -114,22 +95,25 @@ def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
     return out
 
 
-def counted_jets(events: EventArrays, selected: Indices, leptons: SelectedLeptons, cuts: JetCuts) -> CountedJets:
+def counted_jets(
+    events: EventArrays, selected: Indices, leptons: Lepton[Floats], settings: FeatureSettings
+) -> CountedJets:
     """The jets of the selected events that pass the cuts.
 
     Args:
         events: All events.
         selected: (num_selected,) indices of the selected events; `CountedJets.event` is an index into this array.
         leptons: Leptons of the selected events; jets too close to them do not count.
-        cuts: The cuts.
+        settings: The cuts, and the b-tag bits that make a b-jet.
     """
     jets = events.jets
     numbers = np.full(len(events.met), -1)
     numbers[selected] = np.arange(len(selected))
     event = np.repeat(numbers, np.diff(jets.offsets))
-    passing = np.flatnonzero((event >= 0) & (jets.pt > cuts.min_pt) & (abs(jets.eta) < cuts.max_abs_eta))
+    passes = (jets.pt > settings.min_jet_pt) & (abs(jets.eta) < settings.max_jet_abs_eta)
+    passing = np.flatnonzero((event >= 0) & passes)
     event = event[passing]
     distance2 = delta_r2(jets.eta[passing], jets.phi[passing], leptons.eta[event], leptons.phi[event])
-    away = ~(distance2 < cuts.lepton_cleaning_dr**2)
+    away = ~(distance2 < settings.jet_cleaning**2)
     counted = passing[away]
-    return CountedJets(event[away], jets.pt[counted], (jets.btag[counted] & cuts.btag_mask) != 0)
+    return CountedJets(event[away], jets.pt[counted], (jets.btag[counted] & settings.btag_mask) != 0)

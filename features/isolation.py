@@ -12,17 +12,14 @@ candidate in its own cone, and 1 subtracted from the isolation from tracks of al
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from features.arrays import Floats, Indices
+from features.columns import TRACK
 from features.compiling import compiled
 from features.kinematics import delta_phi
-
-TRACK: Final = 0
-PHOTON: Final = 1
-NEUTRAL: Final = 2
 
 
 class Candidates(NamedTuple):

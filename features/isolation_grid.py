@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from features.arrays import Floats, Indices
+from features.columns import TRACK
 from features.compiling import compiled
-from features.isolation import TRACK, Candidates
+from features.isolation import Candidates
 from features.kinematics import delta_phi
 
 #: Highest number of rows and of columns; for a tiny cone, more would cost memory and save no time.
@@ -73,7 +74,7 @@ def grid_of(candidates: Candidates, cone: float, as_published: bool) -> Candidat
     highest = max(min(candidates.eta.max(), 10.0), -10.0) if count else 0.0
     rows = min(_MAX_CELLS, int((highest - lowest) / (cone * _MARGIN)) + 1)
     height = max(cone * _MARGIN, (highest - lowest) / rows)
-    phi = candidates.phi if as_published else wrapped(candidates.phi)
+    phi = candidates.phi if as_published else delta_phi(candidates.phi, 0.0)
     cell = np.empty(count, dtype=np.int64)
     first = np.zeros(rows * columns + 1, dtype=np.int64)
     for index in range(count):
@@ -99,24 +100,6 @@ def grid_of(candidates: Candidates, cone: float, as_published: bool) -> Candidat
         rows,
         columns,
     )
-
-
-@compiled
-def wrapped(phi: Floats) -> Floats:
-    """Azimuths wrapped to (-pi, pi]."""
-    return np.array([delta_phi(each, 0.0) for each in phi])
-
-
-@compiled
-def phi_distance(phi1: float, phi2: float, as_published: bool) -> float:
-    """Distance of two azimuths, each between -pi and pi; as published, without wrapping at +-pi.
-
-    The published code wraps only differences beyond 2 pi, which such azimuths never reach.
-    """
-    distance = abs(phi1 - phi2)
-    if distance > math.pi and not as_published:
-        return 2.0 * math.pi - distance
-    return distance
 
 
 @compiled
@@ -159,8 +142,9 @@ def add_pairs(
     """Add one candidate and those at `start` to `stop` to each other's sums where they lie within the cone."""
     pt, eta, phi, kind = grid.pt[one], grid.eta[one], grid.phi[one], grid.kind[one]
     for other in range(start, stop):
-        eta_distance = eta - grid.eta[other]
-        distance = phi_distance(phi, grid.phi[other], as_published)
-        if eta_distance * eta_distance + distance * distance < cone * cone:
+        deta = eta - grid.eta[other]
+        # The published code wraps only differences beyond 2 pi, which azimuths between -pi and pi never reach.
+        dphi = phi - grid.phi[other] if as_published else delta_phi(phi, grid.phi[other])
+        if deta * deta + dphi * dphi < cone * cone:
             sums[one, grid.kind[other]] += grid.pt[other]
             sums[other, kind] += pt

@@ -7,7 +7,6 @@ depends only on the events part and on `kernel_items` of the settings.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -87,12 +86,12 @@ def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
 def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> KernelOutput:
     """Write the features of one events part to `folder`, one row group at a time, so that memory stays small.
 
-    The file is flushed to disk, since later versions rely on it.
+    Later versions rely on the file.
     """
     counts = dict.fromkeys(("events", *OUTCOMES, LACKS_OWN_TRACK), 0)
     weights = {key: [0.0, 0.0] for key in counts}
     events_file, name = place(part.path), Path(part.name).with_suffix(".arrow").name
-    with new_file(folder / name) as unfinished:
+    with new_file(folder / name, flushed=True) as unfinished:
         with (
             pq.ParquetFile(readable(events_file), pre_buffer=is_remote(events_file)) as file,
             pa.ipc.new_file(str(unfinished), unmixed_schema(carried_fields(file.schema_arrow))) as writer,
@@ -102,8 +101,6 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
                 block = build_features(events, settings)
                 _count(counts, weights, block, events["weight"].to_numpy())
                 writer.write_batch(unmixed_rows(events, block))
-        with unfinished.open("rb") as written:
-            os.fsync(written.fileno())
         size = unfinished.stat().st_size
     return KernelOutput(part.name, part.sample, part.digest, counts, weights, folder.name, size)
 
@@ -159,14 +156,11 @@ def unmixed_schema(carried: Sequence[pa.Field] = ()) -> pa.Schema:
 
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
     """The selected events of a block in the schema `unmixed_schema()`."""
-    carried = carried_fields(events.schema)
-    identity_columns = ["file_uuid", "entry", "origin_uuid", "origin_entry", "label", "weight", "sample"]
-    identity_columns += [field.name for field in carried]
-    rows = events.select(identity_columns).take(block.selected).combine_chunks()
-    identity = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in rows.columns]
+    schema = unmixed_schema(carried_fields(events.schema))
+    identity = [events[name].take(block.selected).combine_chunks() for name in schema.names[:-2]]
     hlf = pa.FixedSizeListArray.from_arrays(block.hlf.ravel(), NUM_HLF)
     core = pa.LargeListArray.from_arrays(block.particle_offsets * NUM_CORE, block.core.ravel())
-    return pa.RecordBatch.from_arrays([*identity, hlf, core], schema=unmixed_schema(carried))
+    return pa.RecordBatch.from_arrays([*identity, hlf, core], schema=schema)
 
 
 def _count(

@@ -12,30 +12,15 @@ from numpy.typing import NDArray
 from features.arrays import EventArrays, Floats, Indices, events_from_arrow
 from features.columns import HLF_NAMES, NUM_CORE, numbers_of
 from features.compiling import compiled
-from features.high_level import JetCuts, SelectedEvents, counted_jets, high_level_features
+from features.high_level import SelectedEvents, counted_jets, high_level_features
 from features.kinematics import energy
-from features.leptons import LeptonCuts, SelectedLeptons, lacks_own_track, num_all_leptons, num_leptons, select_lepton
-from features.low_level import (
-    CORE,
-    ORDER_DECREASING,
-    ORDER_FILE,
-    ORDER_INCREASING,
-    Caps,
-    candidates_of,
-    particle_list,
-)
+from features.leptons import Lepton, LeptonCuts, lacks_own_track, num_leptons, select_lepton
+from features.low_level import CORE, ORDERINGS, Caps, candidates_of, particle_list
 from features.matrices import features_of, of_columns
-from features.settings import Convention, FeatureSettings, LeptonFlavour, Ordering
+from features.settings import Convention, FeatureSettings
 
 #: Outcomes of an event, in the order of the checks.
-SELECTED: Final = 0
-LACKS_A_KIND: Final = 1
-NO_LEPTON: Final = 2
-NO_ISOLATED_LEPTON: Final = 3
-OTHER_NUMBER_OF_LEPTONS: Final = 4
-FEW_JETS: Final = 5
-FEW_BJETS: Final = 6
-NONFINITE_FEATURES: Final = 7
+SELECTED, LACKS_A_KIND, NO_LEPTON, NO_ISOLATED_LEPTON, OTHER_NUMBER, FEW_JETS, FEW_BJETS, NONFINITE_FEATURES = range(8)
 #: Names of the counters, by outcome.
 OUTCOMES: Final = (
     "selected",
@@ -49,12 +34,6 @@ OUTCOMES: Final = (
 )
 HLF: Final = numbers_of(HLF_NAMES)
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
-
-_ORDERINGS: Final = {
-    Ordering.INCREASING: ORDER_INCREASING,
-    Ordering.DECREASING: ORDER_DECREASING,
-    Ordering.FILE: ORDER_FILE,
-}
 
 
 class FeatureBlock(NamedTuple):
@@ -110,30 +89,21 @@ def build_features(events: pa.Table, settings: FeatureSettings, *, scales: Energ
         settings.isolation_cone,
         settings.own_track_dr,
         as_published,
-        *(flavour in settings.lepton_flavours for flavour in (LeptonFlavour.ELECTRON, LeptonFlavour.MUON)),
     )
     most_leptons = np.iinfo(np.int64).max if settings.max_leptons is None else settings.max_leptons
     caps = Caps(settings.max_tracks, settings.max_photons, settings.max_neutral_hadrons)
-    if not settings.particles:
-        caps = Caps(0, 0, 0)
-    jet_cuts = JetCuts(
-        settings.min_jet_pt,
-        settings.max_jet_abs_eta,
-        settings.jet_cleaning,
-        settings.btag_mask,
-    )
-    arrays = events_from_arrow(events)
-    if scales != _UNSHIFTED:
-        scaled = arrays.jets._replace(pt=arrays.jets.pt * scales.jets)
-        arrays = arrays._replace(jets=scaled, met=arrays.met * scales.met)
+    caps = caps if settings.particles else Caps(0, 0, 0)
+    arrays = events_from_arrow(events, settings.lepton_flavours)
+    jets = arrays.jets._replace(pt=arrays.jets.pt * scales.jets)
+    arrays = arrays._replace(jets=jets, met=arrays.met * scales.met)
     outcome, lone, found, offsets, core = particles_of(
-        arrays, events.num_rows, lepton_cuts, (settings.min_leptons, most_leptons), caps, _ORDERINGS[settings.ordering]
+        arrays, events.num_rows, lepton_cuts, (settings.min_leptons, most_leptons), caps, ORDERINGS[settings.ordering]
     )
     selected = np.flatnonzero(outcome == SELECTED)
-    leptons = SelectedLeptons(*found.T)
-    jets = counted_jets(arrays, selected, leptons, jet_cuts)
+    leptons = Lepton(*found.T)
+    counted = counted_jets(arrays, selected, leptons, settings)
     hlf = high_level_features(
-        SelectedEvents(leptons, arrays.met[selected], arrays.met_phi[selected], jets, squared_mt=as_published)
+        SelectedEvents(leptons, arrays.met[selected], arrays.met_phi[selected], counted, squared_mt=as_published)
     )
     if not settings.particles:
         offsets, core, lone = np.zeros_like(offsets), core[:0], np.zeros_like(lone)
@@ -182,20 +152,21 @@ def particles_of(
     most_rows = min(num_candidates + num_events, num_events * longest) + longest
     core = np.empty((most_rows, NUM_CORE), np.float32)
     count = 0
+    all_leptons = events.leptons
     for event in range(num_events):
         candidates = candidates_of(events, event)
-        lone[event] = lacks_own_track(events, event, candidates, cuts)
+        lone[event] = lacks_own_track(all_leptons, event, candidates, cuts)
         if cuts.as_published and np.unique(candidates.kind).size < 3:
             outcome[event] = LACKS_A_KIND
             continue
-        lepton = select_lepton(events, event, candidates, cuts)
+        lepton = select_lepton(all_leptons, event, candidates, cuts)
         if lepton.pt == 0.0:
-            outcome[event] = NO_ISOLATED_LEPTON if num_leptons(events, event, candidates, cuts)[0] else NO_LEPTON
+            outcome[event] = NO_ISOLATED_LEPTON if num_leptons(all_leptons, event, candidates, cuts)[0] else NO_LEPTON
             continue
-        if numbers[0] > 1 or numbers[1] < num_all_leptons(events, event):
-            count_isolated = num_leptons(events, event, candidates, cuts)[1]
+        if numbers[0] > 1 or numbers[1] < all_leptons.offsets[event + 1] - all_leptons.offsets[event]:
+            count_isolated = num_leptons(all_leptons, event, candidates, cuts)[1]
             if not numbers[0] <= count_isolated <= numbers[1]:
-                outcome[event] = OTHER_NUMBER_OF_LEPTONS
+                outcome[event] = OTHER_NUMBER
                 continue
         rows = core[offsets[count] :]
         num_rows = particle_list(events, event, candidates, lepton, cuts, caps, ordering, rows)

@@ -13,25 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices
-from features.columns import (
-    PARTICLE_CORE,
-    PARTICLE_KINDS,
-    numbers_of,
-)
+from features.columns import ELECTRON, MUON, NEUTRAL, PARTICLE_CORE, PHOTON, TRACK, numbers_of
 from features.compiling import compiled
-from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates
+from features.isolation import Candidates
 from features.isolation_grid import relative_isolations
 from features.kinematics import delta_r2
 from features.leptons import Lepton, LeptonCuts
+from features.settings import Ordering
 
-#: Codes of `features.settings.Ordering` for the kernels, which take no strings.
-ORDER_FILE: Final = 0
-ORDER_INCREASING: Final = 1
-ORDER_DECREASING: Final = -1
-
-#: Kinds of leptons, besides TRACK, PHOTON and NEUTRAL.
-ELECTRON: Final = PARTICLE_KINDS.index("electron")
-MUON: Final = PARTICLE_KINDS.index("muon")
+#: Signs of the distance to the lepton in the sort key; 0 for the order of the file.
+ORDERINGS: Final = {Ordering.INCREASING: 1, Ordering.DECREASING: -1, Ordering.FILE: 0}
 
 #: Column numbers.
 CORE: Final = numbers_of(tuple(PARTICLE_CORE))
@@ -148,10 +139,10 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
 
 
 @compiled
-def chosen_candidates(candidates: Candidates, lepton: Lepton, cuts: LeptonCuts, caps: Caps) -> Indices:
+def chosen_candidates(candidates: Candidates, lepton: Lepton[float], cuts: LeptonCuts, caps: Caps) -> Indices:
     """Candidates that get a row: the hardest of each kind (as published, the first), without the lepton's own track."""
     eligible = np.empty(candidates.pt.size, dtype=np.int64)
-    ends = np.zeros(3, dtype=np.int64)
+    sizes = np.zeros(3, dtype=np.int64)
     count = 0
     own2 = cuts.own_track_dr * cuts.own_track_dr
     for index in range(candidates.pt.size):
@@ -160,23 +151,16 @@ def chosen_candidates(candidates: Candidates, lepton: Lepton, cuts: LeptonCuts, 
             continue
         eligible[count] = index
         count += 1
-        ends[kind] += 1
-    t, p = ends[0], ends[0] + ends[1]
-    if cuts.as_published:
-        return np.concatenate(
-            (
-                eligible[: min(t, caps.tracks)],
-                eligible[t : min(p, t + caps.photons)],
-                eligible[p : min(count, p + caps.neutral_hadrons)],
-            )
-        )
-    return np.concatenate(
-        (
-            highest_pt(eligible[:t], caps.tracks, candidates),
-            highest_pt(eligible[t:p], caps.photons, candidates),
-            highest_pt(eligible[p:count], caps.neutral_hadrons, candidates),
-        )
-    )
+        sizes[kind] += 1
+    first, num_chosen = 0, 0
+    for kind, cap in enumerate((caps.tracks, caps.photons, caps.neutral_hadrons)):
+        of_kind = eligible[first : first + sizes[kind]]
+        kept = of_kind[:cap] if cuts.as_published else highest_pt(of_kind, cap, candidates)
+        # At most as many as were eligible so far, so nothing is overwritten before it is read.
+        eligible[num_chosen : num_chosen + kept.size] = kept
+        first += sizes[kind]
+        num_chosen += kept.size
+    return eligible[:num_chosen]
 
 
 @compiled
@@ -184,7 +168,7 @@ def particle_list(
     events: EventArrays,
     event: int,
     candidates: Candidates,
-    lepton: Lepton,
+    lepton: Lepton[float],
     cuts: LeptonCuts,
     caps: Caps,
     ordering: int,
@@ -199,14 +183,14 @@ def particle_list(
         lepton: Selected lepton of the event.
         cuts: Cone, own tracks, convention.
         caps: Highest numbers of particles.
-        ordering: ORDER_INCREASING, ORDER_DECREASING (in Delta R from the lepton) or ORDER_FILE.
+        ordering: One of `ORDERINGS`.
         out: Receives the rows, with the columns `PARTICLE_CORE`.
 
     Returns:
         Number of rows filled.
     """
     chosen = chosen_candidates(candidates, lepton, cuts, caps)
-    if ordering != ORDER_FILE:
+    if ordering != 0:
         distance2 = np.empty(chosen.size)
         for row, index in enumerate(chosen):
             distance2[row] = ordering * delta_r2(candidates.eta[index], candidates.phi[index], lepton.eta, lepton.phi)

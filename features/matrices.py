@@ -14,15 +14,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.columns import (
+    ELECTRON,
     HLF_NAMES,
     INPUT_COLUMNS,
     MAX_PARTICLES,
+    MUON,
+    NEUTRAL,
     NUM_PARTICLE_FEATURES,
     NUM_PARTICLES,
     PARTICLE_COLUMNS,
     PARTICLE_CORE,
     PARTICLE_FEATURE_NAMES,
-    PARTICLE_KINDS,
+    PHOTON,
+    TRACK,
     numbers_of,
 )
 from features.compiling import compiled
@@ -30,7 +34,6 @@ from features.errors import DatasetError
 from features.kinematics import energy, px, py, pz
 
 _OUT: Final = numbers_of(PARTICLE_FEATURE_NAMES)
-_TRACK, _PHOTON, _NEUTRAL, _ELECTRON, _MUON = range(len(PARTICLE_KINDS))
 
 
 class Particles(NamedTuple):
@@ -152,11 +155,11 @@ def fill_features(particles: Particles, first: int, stop: int, out: NDArray[np.f
         out[row, _OUT.iso_charged] = particles.iso_charged[at]
         out[row, _OUT.iso_photon] = particles.iso_photon[at]
         out[row, _OUT.iso_neutral] = particles.iso_neutral[at]
-        out[row, _OUT.is_charged_hadron] = kind == _TRACK
-        out[row, _OUT.is_neutral_hadron] = kind == _NEUTRAL
-        out[row, _OUT.is_photon] = kind == _PHOTON
-        out[row, _OUT.is_electron] = kind == _ELECTRON
-        out[row, _OUT.is_muon] = kind == _MUON
+        out[row, _OUT.is_charged_hadron] = kind == TRACK
+        out[row, _OUT.is_neutral_hadron] = kind == NEUTRAL
+        out[row, _OUT.is_photon] = kind == PHOTON
+        out[row, _OUT.is_electron] = kind == ELECTRON
+        out[row, _OUT.is_muon] = kind == MUON
         out[row, _OUT.charge] = particles.charge[at]
 
 
@@ -198,7 +201,6 @@ def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     column = table.column(name)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-        column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     if column.null_count:
         raise DatasetError(f"column '{name}' of the features has {column.null_count} empty values. Make them again.")
     return column

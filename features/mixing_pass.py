@@ -55,13 +55,6 @@ class GroupWritten(NamedTuple):
     particles: ColumnStatistics
 
 
-class TaskWritten(NamedTuple):
-    """Output of one task, with one sum of its histograms to save memory on the driver."""
-
-    groups: list[GroupWritten]
-    histograms: Histograms
-
-
 class PickedRows(NamedTuple):
     """Some rows of one table, and their places among all rows that are gathered."""
 
@@ -79,8 +72,8 @@ def write_groups(
     classes: list[str],
     out_dir: Path,
     scratch: Path = Path(),
-) -> TaskWritten:
-    """Write the row groups of one task.
+) -> tuple[list[GroupWritten], Histograms]:
+    """Write the row groups of one task; one sum of their histograms saves memory on the driver.
 
     Args:
         groups: The row groups.
@@ -99,7 +92,7 @@ def write_groups(
         first += len(each.events)
         written.append(group)
         histograms = add([histograms, filled])
-    return TaskWritten(written, histograms)
+    return written, histograms
 
 
 def _picked(files: Sequence[KernelFile], wanted: NDArray[np.int64], scratch: Path) -> Iterator[PickedRows]:
@@ -160,12 +153,12 @@ def write_group(
     split: int, group: int, rows: pa.Table, classes: list[str], out_dir: Path
 ) -> tuple[GroupWritten, Histograms]:
     """Write rows from `gathered` as one row group, in their order."""
-    hlf = np.asarray(_one_chunk(rows["hlf"]).flatten()).reshape(rows.num_rows, -1)
+    hlf = np.asarray(rows["hlf"].combine_chunks().flatten()).reshape(rows.num_rows, -1)
     columns = dict(zip(HLF_NAMES, np.ascontiguousarray(hlf.T), strict=True))
     own = {*unmixed_schema().names, *features_schema().names}
     schema = described(features_schema([field for field in rows.schema if field.name not in own]), classes)
     arrays = [
-        pa.array(columns[field.name]) if field.name in columns else _one_chunk(rows[field.name]).cast(field.type)
+        pa.array(columns[field.name]) if field.name in columns else rows[field.name].combine_chunks().cast(field.type)
         for field in schema
     ]
     table = pa.Table.from_arrays(arrays, schema=schema)
@@ -208,8 +201,3 @@ def write_features(table: pa.Table, path: Path) -> str:
 def group_file(split: int, group: int) -> str:
     """Name of a row group's file inside the dataset."""
     return f"{SPLITS[split]}/part-{group:05d}.parquet"
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined

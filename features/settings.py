@@ -140,13 +140,9 @@ class FeatureSettings(BaseModel):
         return [flavour for flavour in LeptonFlavour if flavour in value]
 
     @model_validator(mode="after")
-    def _some_number_of_leptons(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.max_leptons is not None and self.max_leptons < self.min_leptons:
             raise ValueError(f"max_leptons {self.max_leptons} is below min_leptons {self.min_leptons}: no event passes")
-        return self
-
-    @model_validator(mode="after")
-    def _published_order(self) -> Self:
         if self.convention is Convention.SPARKDLTRIGGER and self.ordering is not Ordering.FILE:
             raise ValueError(
                 f"convention sparkdltrigger keeps particles in file order; set ordering: file (now {self.ordering})"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from pyspark import Accumulator, SparkContext, SparkFiles
 
-from features.columns import INPUT_COLUMNS, MAX_PARTICLES, NUM_CORE, NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import INPUT_COLUMNS, MAX_PARTICLES, NUM_CORE
 from features.dataset import FeatureDataset, RowGroup
 from features.distributions import Histograms, add
 from features.errors import EmptySelectionError
@@ -30,7 +31,7 @@ from features.kernel_pass import (
 )
 from features.memory import keep_freed_memory
 from features.mixing import MixingPlan, RowGroupPlan, plan_mixing
-from features.mixing_pass import GroupWritten, KernelFile, TaskWritten, group_file, write_groups
+from features.mixing_pass import GroupWritten, KernelFile, group_file, write_groups
 from features.normalisation import GeneratedSample, physics_factors
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS
@@ -105,7 +106,7 @@ def make_features(
     ]
     with mixed(plan.num_events()) if mixed else nullcontext(spark.accumulator(0)) as num_mixed:
         tasks = _mix(spark, plan, files, classes, data, done=num_mixed)
-    written = [group for task in tasks for group in task.groups]
+    written = sorted((group for groups, _ in tasks for group in groups), key=lambda each: (each.split, each.group))
     for folder in () if is_remote(data) else (kernels, *(data / split for split in SPLITS)):
         for unfinished in folder.glob(".*"):
             # Left by a task whose executor was lost; another task has done its work.
@@ -121,7 +122,7 @@ def make_features(
     dataset.save(columns=_scaler(written))
     digests = {group_file(each.split, each.group): each.digest for each in written}
     num_old = sum(old for _, _, old in made)
-    return FeaturesResult(dataset, outputs, num_old, add(task.histograms for task in tasks), digests)
+    return FeaturesResult(dataset, outputs, num_old, add(histograms for _, histograms in tasks), digests)
 
 
 def _run_kernels(
@@ -158,14 +159,14 @@ def _mix(
     data: Path,
     *,
     done: Accumulator[int],
-) -> list[TaskWritten]:
+) -> list[tuple[list[GroupWritten], Histograms]]:
     """Write the row groups."""
 
-    def write(groups: list[RowGroupPlan]) -> TaskWritten:
+    def write(groups: list[RowGroupPlan]) -> tuple[list[GroupWritten], Histograms]:
         keep_freed_memory()
-        written = write_groups(groups, files, classes, data, _scratch(data))
-        done.add(sum(group.rows for group in written.groups))
-        return written
+        written, histograms = write_groups(groups, files, classes, data, _scratch(data))
+        done.add(sum(group.rows for group in written))
+        return written, histograms
 
     tasks = plan.tasks(EVENTS_PER_TASK)
     return list(spark.parallelize(tasks, len(tasks)).map(write).collect())
@@ -212,16 +213,14 @@ def _refuse_empty(outputs: Iterable[KernelOutput]) -> None:
 def _row_groups(written: Sequence[GroupWritten]) -> dict[str, list[RowGroup]]:
     """The row groups by split."""
     splits: dict[str, list[RowGroup]] = {split: [] for split in SPLITS}
-    for each in sorted(written, key=lambda group: (group.split, group.group)):
+    for each in written:
         splits[SPLITS[each.split]].append(RowGroup(group_file(each.split, each.group), each.rows))
     return splits
 
 
 def _scaler(written: Sequence[GroupWritten]) -> dict[str, Any]:
     """Mean and standard deviation of all columns over the training split (no other split has statistics)."""
-    hlf = ColumnStatistics.of(np.zeros((0, NUM_HLF)))
-    particles = ColumnStatistics.of(np.zeros((0, NUM_PARTICLE_FEATURES)))
-    for each in sorted(written, key=lambda group: (group.split, group.group)):
-        hlf, particles = hlf.merge(each.hlf), particles.merge(each.particles)
-    found = {"hlf": hlf, "particles": particles}
-    return {name: scaler_json(statistics, INPUT_COLUMNS[name]) for name, statistics in found.items()}
+    found = {"hlf": [each.hlf for each in written], "particles": [each.particles for each in written]}
+    return {
+        name: scaler_json(reduce(ColumnStatistics.merge, each), INPUT_COLUMNS[name]) for name, each in found.items()
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ingestion.errors import IngestionError, read_error
+from ingestion.errors import IngestionError, reading
 from ingestion.files import FileInfo
 from ingestion.retrying import patiently
 from ingestion.storage import file_digest, is_url
@@ -40,24 +40,21 @@ def content_digest(path: str) -> str:
     """
     if is_url(path):
         return ""
-    try:
+    with reading(path, "its content"):
         return file_digest(Path(path))
-    except OSError as cause:
-        raise read_error(path, where="its content", cause=cause) from cause
 
 
 def _recognised(info: FileInfo, before: FileInfo | None) -> FileInfo:
     if before is None:
         return info._replace(digest="", revision="")
-    same_shape = (info.size, info.entries) == (before.size, before.entries)
-    # A file without entries has no digest: nothing of it was read.
-    if same_shape and (
+    is_same = (info.size, info.entries) == (before.size, before.entries) and (
         (info.modified and info.modified == before.modified)
+        # A file without entries has no digest: nothing of it was read.
         or not info.entries
         or _has_digest(info.path, before.digest)
-    ):
-        return info._replace(digest=before.digest, revision=before.revision)
-    return info._replace(digest="", revision=info.modified)
+    )
+    digest, revision = (before.digest, before.revision) if is_same else ("", info.modified)
+    return info._replace(digest=digest, revision=revision)
 
 
 def _has_digest(path: str, digest: str) -> bool:

@@ -56,9 +56,7 @@ def event_keys(scalars: Sequence[NDArray[np.floating]], particles: Sequence[tupl
 
 def particle_bits(pt: NDArray[np.floating], eta: NDArray[np.floating]) -> UInt64s:
     """The bits of pT and eta of each particle."""
-    both = np.empty((len(pt), 2), np.float32)
-    both[:, 0], both[:, 1] = pt, eta
-    return both.view(np.uint64).reshape(-1)
+    return np.ascontiguousarray(np.column_stack([pt, eta]), np.float32).view(np.uint64).ravel()
 
 
 def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:

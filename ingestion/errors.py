@@ -10,7 +10,8 @@ import errno
 import re
 import ssl
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Final, Self
 
 from ingestion.secrets import redact
@@ -80,14 +81,6 @@ class UnreadableFileError(IngestionError):
 class TruncatedFileError(IngestionError):
     """The file is shorter than its own header says."""
 
-    @classmethod
-    def at(cls, path: str, *, expected: int, actual: int) -> Self:
-        """Give both sizes in bytes."""
-        return cls(
-            f"{path} is truncated: its header says {expected} bytes, {actual} are there. "
-            f"Copy it again, or take it out of the sample's files."
-        )
-
 
 class DamagedFileError(IngestionError):
     """The file opens, but some of its data cannot be read."""
@@ -96,7 +89,7 @@ class DamagedFileError(IngestionError):
     def at(cls, path: str, *, where: str, cause: Exception) -> Self:
         """Say which branch and entries cannot be read, with the message of uproot."""
         return cls(
-            f"{path} is damaged: {where} cannot be read ({type(cause).__name__}: {_first_line(cause)}). "
+            f"{path} is damaged: {where} cannot be read ({_described(cause)}). "
             f"Copy it again, or take it out of the sample's files."
         )
 
@@ -106,27 +99,11 @@ class UnreachableFileError(IngestionError):
 
     may_pass = True
 
-    @classmethod
-    def at(cls, path: str, *, where: str, cause: Exception) -> Self:
-        """Say what could not be read, with the message of the file system."""
-        return cls(
-            f"{path}: {where} could not be read ({type(cause).__name__}: {_first_line(cause)}). "
-            f"Check that its server or disk answers, and run again."
-        )
-
 
 class RefusedFileError(IngestionError):
     """The server refuses access: credentials are missing, wrong or without the right to read."""
 
     is_of_the_file = False
-
-    @classmethod
-    def at(cls, path: str, *, where: str, cause: BaseException) -> Self:
-        """Say what is refused, with the server's words, and where credentials come from."""
-        fix = _CREDENTIALS.get(path.partition("://")[0].lower(), "Check the credentials of this server.")
-        return cls(
-            f"{path}: the server refuses access to {where} ({type(cause).__name__}: {_first_line(cause)}). {fix}"
-        )
 
 
 class UntrustedServerError(IngestionError):
@@ -134,22 +111,9 @@ class UntrustedServerError(IngestionError):
 
     is_of_the_file = False
 
-    @classmethod
-    def at(cls, path: str, *, cause: BaseException) -> Self:
-        """Say whose certificate, with the reason."""
-        return cls(
-            f"{path}: the certificate of the server is not trusted ({_first_line(cause)}). If the server is the right "
-            f"one, set SSL_CERT_FILE to a file with the certificate of its authority (PEM)."
-        )
-
 
 class NoBucketError(NoFilesError):
     """The bucket of a URL is not there."""
-
-    @classmethod
-    def at_url(cls, url: str, *, cause: BaseException) -> Self:
-        """Name the URL, with the server's words."""
-        return cls(f"{url}: {_first_line(cause)}. Correct the URL in the config.")
 
 
 class ProgramReadError(IngestionError):
@@ -157,16 +121,16 @@ class ProgramReadError(IngestionError):
 
     is_of_the_file = False
 
-    @classmethod
-    def at(cls, path: str, *, where: str, cause: Exception) -> Self:
-        """Say what could not be read, with the message of the exception."""
-        if isinstance(cause, ImportError):
-            return cls(f"{path}: {where} needs a package that is not installed ({_first_line(cause)}). Install it.")
-        return cls(
-            f"{path}: {where} cannot be read ({type(cause).__name__}: {_first_line(cause)}). Such an exception comes "
-            f"from a broken package or from an error of this program, rarely from damage. Run `make setup` or "
-            f"`python -m pipeline doctor`; if only this file fails, take it out of the sample's files."
-        )
+
+@contextmanager
+def reading(path: str, where: str) -> Iterator[None]:
+    """Turn whatever uproot raises into an error about a file: damaged bytes make it raise almost anything."""
+    try:
+        yield
+    except (IngestionError, MemoryError):
+        raise
+    except Exception as cause:
+        raise read_error(path, where=where, cause=cause) from cause
 
 
 def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
@@ -175,8 +139,17 @@ def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
         return problem
     if isinstance(cause, FileNotFoundError | PermissionError):
         return UnreadableFileError(f"{path} cannot be opened any more ({cause}). Check the path and its permissions.")
-    kind = ProgramReadError if _of_the_program(cause) else DamagedFileError
-    return kind.at(path, where=where, cause=cause)
+    if not _of_the_program(cause):
+        return DamagedFileError.at(path, where=where, cause=cause)
+    if isinstance(cause, ImportError):
+        return ProgramReadError(
+            f"{path}: {where} needs a package that is not installed ({_first_line(cause)}). Install it."
+        )
+    return ProgramReadError(
+        f"{path}: {where} cannot be read ({_described(cause)}). Such an exception comes from a broken package or from "
+        f"an error of this program, rarely from damage. Run `make setup` or `python -m pipeline doctor`; if only this "
+        f"file fails, take it out of the sample's files."
+    )
 
 
 def remote_error(path: str, *, where: str, cause: Exception) -> IngestionError | None:
@@ -184,12 +157,21 @@ def remote_error(path: str, *, where: str, cause: Exception) -> IngestionError |
     reason = _innermost(cause)
     if "://" in path:
         if isinstance(reason, ssl.SSLCertVerificationError) or "Certificate" in type(reason).__name__:
-            return UntrustedServerError.at(path, cause=reason)
+            return UntrustedServerError(
+                f"{path}: the certificate of the server is not trusted ({_first_line(reason)}). If the server is the "
+                f"right one, set SSL_CERT_FILE to a file with the certificate of its authority (PEM)."
+            )
         if type(reason).__name__ == "NoSuchBucket":
-            return NoBucketError.at_url(path, cause=cause)
+            return NoBucketError(f"{path}: {_first_line(cause)}. Correct the URL in the config.")
         if _is_refused(reason):
-            return RefusedFileError.at(path, where=where, cause=reason)
-    return UnreachableFileError.at(path, where=where, cause=cause) if may_pass(path, cause) else None
+            fix = _CREDENTIALS.get(path.partition("://")[0].lower(), "Check the credentials of this server.")
+            return RefusedFileError(f"{path}: the server refuses access to {where} ({_described(reason)}). {fix}")
+    if not may_pass(path, cause):
+        return None
+    return UnreachableFileError(
+        f"{path}: {where} could not be read ({_described(cause)}). "
+        f"Check that its server or disk answers, and run again."
+    )
 
 
 def _innermost(cause: BaseException) -> BaseException:
@@ -297,50 +279,17 @@ class WrongBranchTypeError(IngestionError):
 class DuplicateFileError(IngestionError):
     """Two listed files are the same ROOT file: they have the same UUID."""
 
-    @classmethod
-    def at(cls, uuid: str, first: str, second: str) -> Self:
-        """Name both places as `sample 'x': path`."""
-        return cls(
-            f"the same ROOT file (UUID {uuid}) is listed twice: {first} and {second}. "
-            f"Its events would be counted twice; keep one of the two."
-        )
-
 
 class MixedWeightsError(IngestionError):
     """Some files of a class have event weights, others have none."""
-
-    @classmethod
-    def at(cls, branch: str, present: str, absent: str) -> Self:
-        """Name one file of each kind as `sample 'x': path`."""
-        return cls(
-            f"{present} has the branch '{branch}', {absent} has not: events of weight 1 would stand beside those with "
-            f"weights of the generator. Add the branch, or take one of the two kinds out of the samples of this class."
-        )
 
 
 class MixedParticlesError(IngestionError):
     """Some files have particles, others have none."""
 
-    @classmethod
-    def at(cls, present: str, absent: str) -> Self:
-        """Name one file of each kind as `sample 'x': path`."""
-        return cls(
-            f"{present} has tracks, photons and neutral hadrons, {absent} has none: isolations of its leptons would "
-            f"all be 0, which tells the files apart. Take one of the two kinds out of the samples."
-        )
-
 
 class CopiedEventsError(IngestionError):
     """Some events are in two files, or twice in one."""
-
-    @classmethod
-    def at(cls, count: int, first: tuple[str, int], copy: tuple[str, int]) -> Self:
-        """Name the places (`sample 'x': path`, entry) of one event and of its copy."""
-        return cls(
-            f"{count} event{'s are' if count > 1 else ' is'} there twice: entry {copy[1]} of {copy[0]} equals entry "
-            f"{first[1]} of {first[0]}. Copies of an event cross the splits and count twice. Take one of the files out "
-            f"(after hadd or a skim), or set ingest.on_duplicate: drop to keep the first of each."
-        )
 
 
 class WaitingFilesError(IngestionError):
@@ -355,29 +304,18 @@ class BadFilesError(IngestionError):
     """Several files are bad; each is listed."""
 
     @classmethod
-    def over_budget(cls, problems: Sequence[str], *, budget: int) -> Self:
-        """More files are bad than the config allows to skip."""
-        listed = "\n".join(f"- {problem}" for problem in problems[:20])
-        more = f"\n... and {len(problems) - 20} more" if len(problems) > 20 else ""
-        return cls(
-            f"{len(problems)} input files are bad, more than ingest.max_bad_files allows ({budget}):\n{listed}{more}\n"
-            f"Fix them, or raise ingest.max_bad_files."
-        )
-
-    @classmethod
     def raise_any(cls, problems: Sequence[IngestionError]) -> None:
-        """Raise the error of the problems, if there are any."""
-        if problems:
-            raise cls.of(problems)
-
-    @classmethod
-    def of(cls, problems: Sequence[IngestionError]) -> IngestionError:
-        """The problem itself if it is the only one, else one error that lists the first twenty."""
+        """Raise the problem itself if it is the only one, or one error that lists them; nothing without any."""
         if len(problems) == 1:
-            return problems[0]
-        listed = "\n".join(f"- {problem}" for problem in problems[:20])
-        more = f"\n... and {len(problems) - 20} more" if len(problems) > 20 else ""
-        return cls(f"{len(problems)} input files are bad:\n{listed}{more}")
+            raise problems[0]
+        if problems:
+            raise cls(f"{len(problems)} input files are bad:\n{listed(problems)}")
+
+
+def listed(problems: Sequence[object]) -> str:
+    """The first twenty problems, each on a line."""
+    more = f"\n... and {len(problems) - 20} more" if len(problems) > 20 else ""
+    return "\n".join(f"- {problem}" for problem in problems[:20]) + more
 
 
 def _nearest(name: str, available: Sequence[str]) -> str:
@@ -394,3 +332,7 @@ def _some(names: Sequence[str], *, at_most: int = 8) -> str:
 
 def _first_line(cause: BaseException) -> str:
     return next(iter(str(cause).strip().splitlines()), "no message")
+
+
+def _described(cause: BaseException) -> str:
+    return f"{type(cause).__name__}: {_first_line(cause)}"

@@ -25,7 +25,8 @@ from ingestion.errors import (
     NoFilesError,
     WaitingFilesError,
     WrongBranchTypeError,
-    read_error,
+    listed,
+    reading,
 )
 from ingestion.patterns import awaits_files, may_come_later, neighbours, resolved
 from ingestion.retrying import patiently
@@ -36,8 +37,6 @@ from ingestion.storage import file_system, matching, size_and_time
 from ingestion.waiting import Cause, Waiting, arrived_late, is_recent, why_nothing_is_read
 
 _INSPECTORS: Final = 8
-
-
 #: Classes with the events of a file.
 _RNTUPLE: Final = "ROOT::RNTuple"
 _TREES: Final = {"TTree", "TNtuple", "TNtupleD", _RNTUPLE}
@@ -102,6 +101,11 @@ class BadFile(NamedTuple):
     modified: str = ""
     found_while_reading: bool = False
     """Whether only reading the content shows the damage; the checks of `inventory` pass."""
+
+    @classmethod
+    def of(cls, file: SourceFile | FileInfo, problem: IngestionError, size: int, modified: str) -> Self:
+        """A file with this problem."""
+        return cls(file.sample, file.path, type(problem).__name__, str(problem), size, modified)
 
 
 class Inventory(NamedTuple):
@@ -176,9 +180,7 @@ def inventory(
             results.append(result)
             if on_file:
                 on_file(done, len(sources))
-    problems = [result for result in results if isinstance(result, IngestionError)]
-    if problems:
-        raise BadFilesError.of(problems)
+    BadFilesError.raise_any([result for result in results if isinstance(result, IngestionError)])
     found = Inventory(
         [result for result in results if isinstance(result, FileInfo)],
         [result for result in results if isinstance(result, BadFile)],
@@ -186,9 +188,7 @@ def inventory(
     )
     refuse_too_many(found.bad, settings)
     _refuse_duplicates(found.infos)
-    _refuse_mixed_weights(found.infos, settings)
-    _refuse_mixed_particles(found.infos)
-    _refuse_mixed_types(found.infos)
+    _refuse_mixtures(found.infos, settings)
     return found
 
 
@@ -205,7 +205,7 @@ def _check(
             return _waiting(source, Cause.UNFINISHED, f"it may still be being written: {problem}")
         if settings.on_bad_file is OnBadFile.FAIL or not problem.is_of_the_file:
             return problem
-        return BadFile(source.sample, source.path, type(problem).__name__, str(problem), size, modified)
+        return BadFile.of(source, problem, size, modified)
 
 
 def _look(
@@ -263,7 +263,10 @@ def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:
         BadFilesError: There are more than `max_bad_files`.
     """
     if len(bad) > settings.max_bad_files:
-        raise BadFilesError.over_budget([each.message for each in bad], budget=settings.max_bad_files)
+        raise BadFilesError(
+            f"{len(bad)} input files are bad, more than ingest.max_bad_files allows ({settings.max_bad_files}):\n"
+            f"{listed([each.message for each in bad])}\nFix them, or raise ingest.max_bad_files."
+        )
 
 
 def inspect(
@@ -280,24 +283,19 @@ def inspect(
         UnreachableFileError: It cannot be read now.
     """
     check_header(source.path, size)
-    try:
-        with uproot.open({source.path: None}) as file:
-            kinds = file.classnames(cycle=False)
-            tree: Any = file[settings.tree] if kinds.get(settings.tree) in _TREES else None
-            uuid, entries = _identity(source.path, file.file.uuid), 0 if tree is None else int(tree.num_entries)
-            # Fields of an RNTuple have the names that the branches of a split collection have (`Jet.PT`).
-            is_ntuple = kinds.get(settings.tree) == _RNTUPLE
-            branches = set() if tree is None else set(tree.keys(full_paths=is_ntuple))
-            needed = set(field_branches(settings.branch_map).values()) & branches
-            carried = {
-                name: "float64" if name.startswith(WEIGHT_PREFIX) else _kind_of(tree[branch])
-                for name, branch in settings.carried.items()
-                if branch in branches
-            }
-            boundaries = basket_boundaries(tree[name] for name in needed) if needed else []
-    except Exception as cause:
-        # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
-        raise read_error(source.path, where="its directory", cause=cause) from cause
+    with reading(source.path, "its directory"), uproot.open({source.path: None}) as file:
+        kinds = file.classnames(cycle=False)
+        tree: Any = file[settings.tree] if kinds.get(settings.tree) in _TREES else None
+        uuid, entries = _identity(source.path, file.file.uuid), 0 if tree is None else int(tree.num_entries)
+        # Fields of an RNTuple have the names that the branches of a split collection have (`Jet.PT`).
+        branches = set() if tree is None else set(tree.keys(full_paths=kinds[settings.tree] == _RNTUPLE))
+        needed = set(field_branches(settings.branch_map).values()) & branches
+        carried = {
+            name: "float64" if name.startswith(WEIGHT_PREFIX) else _kind_of(tree[branch])
+            for name, branch in settings.carried.items()
+            if branch in branches
+        }
+        boundaries = basket_boundaries(tree[name] for name in needed) if needed else []
     if tree is None:
         raise MissingTreeError.at(source.path, settings.tree, kinds)
     missing = {field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches}
@@ -317,9 +315,7 @@ def inspect(
         raise MissingBranchError.at(source.path, settings.tree, absent, branches)
     load_test = set(ORIGIN_BRANCHES) <= branches
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
-    return FileInfo(
-        source.sample, source.label, source.path, uuid, entries, size, modified, optional, load_test, edges, carried
-    )
+    return FileInfo(*source, uuid, entries, size, modified, optional, load_test, edges, carried)
 
 
 def _identity(path: str, uuid: UUID) -> str:
@@ -334,40 +330,46 @@ def _identity(path: str, uuid: UUID) -> str:
 def _refuse_duplicates(infos: Iterable[FileInfo]) -> None:
     seen: dict[str, FileInfo] = {}
     for info in infos:
-        if info.uuid in seen:
-            raise DuplicateFileError.at(info.uuid, seen[info.uuid].place, info.place)
-        seen[info.uuid] = info
+        first = seen.setdefault(info.uuid, info)
+        if first is not info:
+            raise DuplicateFileError(
+                f"the same ROOT file (UUID {info.uuid}) is listed twice: {first.place} and {info.place}. "
+                f"Its events would be counted twice; keep one of the two."
+            )
 
 
-def _refuse_mixed_weights(infos: Iterable[FileInfo], settings: IngestSettings) -> None:
-    first: dict[tuple[int, bool], FileInfo] = {}
+def _refuse_mixtures(infos: Sequence[FileInfo], settings: IngestSettings) -> None:
+    """Refuse files of which some hold what others lack."""
+    for label in {info.label for info in infos}:
+        of_class = [info for info in infos if info.label == label]
+        if mixed := _mixed(of_class, lambda info: "weight" in info.missing_optional):
+            raise MixedWeightsError(
+                f"{mixed[0]} has the branch '{field_branches(settings.branch_map)['weight']}', {mixed[1]} has not: "
+                f"events of weight 1 would stand beside those with weights of the generator. Add the branch, or take "
+                f"one of the two kinds out of the samples of this class."
+            )
+    if mixed := _mixed(infos, lambda info: info.lacks_particles):
+        raise MixedParticlesError(
+            f"{mixed[0]} has tracks, photons and neutral hadrons, {mixed[1]} has none: isolations of its leptons would "
+            f"all be 0, which tells the files apart. Take one of the two kinds out of the samples."
+        )
     for info in infos:
-        first.setdefault((info.label, "weight" in info.missing_optional), info)
-        present, absent = (first.get((info.label, is_missing)) for is_missing in (False, True))
-        if present and absent:
-            raise MixedWeightsError.at(field_branches(settings.branch_map)["weight"], present.place, absent.place)
+        if info.carried != infos[0].carried:
+            raise WrongBranchTypeError(
+                f"{info.place} has {info.carried}, {infos[0].place} has {infos[0].carried}; the branches of "
+                f"ingest.carry must have one type. Take one out of it, or convert the files."
+            )
 
 
-def _refuse_mixed_particles(infos: Iterable[FileInfo]) -> None:
+def _mixed(infos: Iterable[FileInfo], lacks: Callable[[FileInfo], bool]) -> tuple[str, str] | None:
+    """The places of a file that has something, and of one that lacks it, if there are both."""
     first: dict[bool, FileInfo] = {}
     for info in infos:
-        first.setdefault(info.lacks_particles, info)
-    if len(first) > 1:
-        raise MixedParticlesError.at(first[False].place, first[True].place)
+        first.setdefault(lacks(info), info)
+    return (first[False].place, first[True].place) if len(first) == 2 else None
 
 
 def _kind_of(branch: Any) -> str:
     """The type of a carried column: int64 or float64."""
     content = ak.type(ak.flatten(branch.array(entry_stop=0), axis=None))
     return "int64" if str(content).rpartition("* ")[2].startswith(("int", "uint", "bool")) else "float64"
-
-
-def _refuse_mixed_types(infos: Iterable[FileInfo]) -> None:
-    first: FileInfo | None = None
-    for info in infos:
-        first = first or info
-        if info.carried != first.carried:
-            raise WrongBranchTypeError(
-                f"{info.place} has {info.carried}, {first.place} has {first.carried}; the branches of "
-                f"ingest.carry must have one type. Take one out of it, or convert the files."
-            )

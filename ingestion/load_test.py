@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -20,9 +21,10 @@ from numpy.typing import NDArray
 
 from ingestion.errors import EmptySampleError
 from ingestion.files import FileInfo
-from ingestion.reader import Jagged, RawEvents, read_events
-from ingestion.schema import COLLECTIONS, ORIGIN_BRANCHES, SCALARS
-from ingestion.settings import IngestSettings
+from ingestion.reader import RawEvents, read_events
+from ingestion.schema import ORIGIN_BRANCHES, SCALARS
+from ingestion.settings import IngestSettings, field_branches
+from ingestion.thresholds import Jagged, wrapped_azimuths
 
 TREE: Final = "LoadTest"
 EVENTS_PER_FILE: Final = 20_000
@@ -30,12 +32,7 @@ EVENTS_PER_FILE: Final = 20_000
 
 def branch_map() -> dict[str, str]:
     """The branch map that reads these files: branches such as `tracks_pt`, with counters such as `ntracks`."""
-    names = {
-        f"{collection}.{field}": f"{collection}_{field}"
-        for collection, fields in COLLECTIONS.items()
-        for field in fields
-    }
-    return {**names, **{name: name for name in SCALARS}}
+    return {name: name.replace(".", "_") for name in field_branches({})}
 
 
 def write_load_test(
@@ -83,8 +80,8 @@ def write_load_test(
                 tree = None
                 while pending is not None and in_file < events_per_file:
                     info, raw = pending
-                    columns = _columns(turned(raw, rng), info)
-                    tree = tree or file.mktree(TREE, {name: _type(values) for name, values in columns.items()})
+                    columns = _columns(turned(raw, rng), info, settings)
+                    tree = tree or file.mktree(TREE, {name: ak.type(each).content for name, each in columns.items()})
                     tree.extend(columns)
                     in_file += raw.num_events
                     done += raw.num_events
@@ -102,7 +99,7 @@ def turned(raw: RawEvents, rng: np.random.Generator) -> RawEvents:
     collections = {
         name: Jagged(each.offsets, _turned_fields(each, angle, sign)) for name, each in raw.collections.items()
     }
-    scalars = {**raw.scalars, "met_phi": _wrapped(raw.scalars["met_phi"] + angle)}
+    scalars = {**raw.scalars, "met_phi": wrapped_azimuths((raw.scalars["met_phi"] + angle).astype(np.float32))}
     return raw._replace(scalars=scalars, collections=collections)
 
 
@@ -110,7 +107,7 @@ def _turned_fields(candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]) 
     counts = np.diff(candidates.offsets)
     turn, mirror = np.repeat(angle, counts), np.repeat(sign, counts)
     fields = dict(candidates.fields)
-    fields["phi"] = _wrapped(fields["phi"] + turn)
+    fields["phi"] = wrapped_azimuths((fields["phi"] + turn).astype(np.float32))
     fields["eta"] = (fields["eta"] * mirror).astype(np.float32)
     if "x" in fields:
         x, y = fields["x"], fields["y"]
@@ -120,39 +117,25 @@ def _turned_fields(candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]) 
     return fields
 
 
-def _wrapped(phi: NDArray[Any]) -> NDArray[np.float32]:
-    turned_back: NDArray[np.float32] = np.arctan2(np.sin(phi), np.cos(phi)).astype(np.float32)
-    return turned_back
-
-
 def _blocks(
     files: Sequence[FileInfo], settings: IngestSettings, num_events: int
 ) -> Iterator[tuple[FileInfo, RawEvents]]:
     """Blocks of the files' entries, in cycles, until there are `num_events` events."""
     left = num_events
-    while left > 0:
-        for info in files:
-            if left <= 0:
-                return
-            for raw in read_events(info, settings, start=0, stop=min(info.entries, left)):
-                yield info, raw
-                left -= raw.num_events
+    for info in cycle(files):
+        if left <= 0:
+            return
+        for raw in read_events(info, settings, start=0, stop=min(info.entries, left)):
+            yield info, raw
+            left -= raw.num_events
 
 
-def _columns(raw: RawEvents, info: FileInfo) -> dict[str, Any]:
-    """Branches of one block: one per collection, one per scalar, and the identity of the origin."""
-    columns: dict[str, Any] = {}
-    for name, candidates in raw.collections.items():
-        records = ak.contents.RecordArray(
-            [ak.contents.NumpyArray(values) for values in candidates.fields.values()], list(candidates.fields)
-        )
-        columns[name] = ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(candidates.offsets), records))
+def _columns(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> dict[str, Any]:
+    """Branches of one block: one per collection, scalar and carried column, and the identity of the origin."""
+    columns: dict[str, Any] = {name: candidates.listed() for name, candidates in raw.collections.items()}
     columns |= {name: raw.scalars[name] for name in SCALARS}
-    uuids, entries = raw.origin or ([info.uuid] * raw.num_events, np.arange(raw.start, raw.start + raw.num_events))
+    columns |= {settings.carried[name]: values for name, values in raw.carried.items()}
+    uuids, entries = raw.origins(info)
     halves = np.array([divmod(UUID(each).int, 1 << 64) for each in uuids], dtype=np.uint64)
     origin = (halves[:, 0].view(np.int64), halves[:, 1].view(np.int64), entries.astype(np.int64))
     return columns | dict(zip(ORIGIN_BRANCHES, origin, strict=True))
-
-
-def _type(values: Any) -> Any:
-    return values.dtype if isinstance(values, np.ndarray) else values.type.content

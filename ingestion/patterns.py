@@ -33,7 +33,5 @@ def neighbours(pattern: str) -> list[str]:
     """Content of the folder of a local pattern, or of the nearest existing folder above it."""
     if is_url(pattern):
         return []
-    folder = Path(pattern).absolute().parent
-    while not folder.is_dir():
-        folder = folder.parent
+    folder = next(each for each in Path(pattern).absolute().parents if each.is_dir())
     return sorted(str(path) for path in folder.iterdir() if not path.name.startswith("."))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from ingestion import decompression  # noqa: F401 - tells uproot its library
 from ingestion.baskets import basket_boundaries, chunk_edges, entries_at_once
 from ingestion.copies import UInt64s, event_keys, particle_bits
-from ingestion.errors import DamagedFileError, WrongBranchTypeError, read_error
+from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.files import FileInfo
 from ingestion.schema import (
     COLLECTIONS,
@@ -33,6 +32,7 @@ from ingestion.schema import (
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.storage import limit_waiting, protocol_of
 from ingestion.thresholds import (
+    Jagged,
     Mask,
     Offsets,
     any_per_event,
@@ -45,13 +45,6 @@ from ingestion.thresholds import (
 
 #: Above it, azimuths are hardly in radians: they would be degrees.
 _LARGEST_AZIMUTH: Final = 4 * math.pi
-
-
-class Jagged(NamedTuple):
-    """A collection of candidates: `offsets` (num_events + 1,) and one flat array per field."""
-
-    offsets: Offsets
-    fields: dict[str, NDArray[Any]]
 
 
 class RawEvents(NamedTuple):
@@ -69,6 +62,15 @@ class RawEvents(NamedTuple):
     def num_events(self) -> int:
         """Number of entries read."""
         return len(self.scalars["met"])
+
+    @property
+    def entries(self) -> NDArray[np.int64]:
+        """(num_events,) number of each event in the file."""
+        return np.arange(self.start, self.start + self.num_events)
+
+    def origins(self, info: FileInfo) -> tuple[Sequence[str], NDArray[np.int64]]:
+        """UUID and entry of the event that each event of a file copies, or is."""
+        return self.origin or ([info.uuid] * self.num_events, self.entries)
 
 
 class Selection(NamedTuple):
@@ -99,47 +101,26 @@ def read_events(
     for absent in info.missing_optional:
         del names[absent]
     names |= settings.carried
-    with _reading(info, f"entries {start} to {stop - 1}"):
+    with reading(info.path, f"entries {start} to {stop - 1}"):
         limit_waiting(protocol_of(info.path))
         tree = uproot.open({info.path: settings.tree})
     with tree:
-        with _reading(info, "its baskets' index"):
+        with reading(info.path, "its baskets' index"):
             branches = {field: tree[name] for field, name in names.items()}
             origin = [tree[name] for name in ORIGIN_BRANCHES] if info.is_load_test else []
             edges = chunk_edges(
                 basket_boundaries(branches.values()), start, stop, chunk or entries_at_once(branches.values())
             )
         for first, last in pairwise(edges):
-            with _reading(info, f"entries {first} to {last - 1}"):
+            with reading(info.path, f"entries {first} to {last - 1}"):
                 arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}
                 origins = [branch.array(entry_start=first, entry_stop=last, library="np") for branch in origin]
-            _refuse_missing_entries(info, [*arrays.values(), *origins], first, last)
+            # With a damaged index of baskets, uproot silently returns fewer entries.
+            if others := {len(array) for array in [*arrays.values(), *origins]} - {last - first}:
+                cause = ValueError(f"a branch has {min(others)} of {last - first} entries")
+                raise DamagedFileError.at(info.path, where=f"entries {first} to {last - 1}", cause=cause)
             raw = _raw_events(arrays, names, info, settings, first, last)
             yield raw._replace(origin=_origin(*origins)) if origins else raw
-
-
-def _refuse_missing_entries(info: FileInfo, arrays: Sequence[Sized], first: int, last: int) -> None:
-    """Refuse arrays that are too short: with a damaged index of baskets, uproot silently returns fewer entries.
-
-    Raises:
-        DamagedFileError: An array has another length.
-    """
-    for array in arrays:
-        if len(array) != last - first:
-            cause = ValueError(f"a branch has {len(array)} of {last - first} entries")
-            raise DamagedFileError.at(info.path, where=f"entries {first} to {last - 1}", cause=cause)
-
-
-@contextmanager
-def _reading(info: FileInfo, where: str) -> Iterator[None]:
-    """Turn whatever uproot raises into an error about this file."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as cause:
-        # Damaged bytes make uproot raise almost anything (OSError, struct.error, KeyError, zlib.error ...).
-        raise read_error(info.path, where=where, cause=cause) from cause
 
 
 def _origin(
@@ -154,36 +135,28 @@ def _raw_events(
     arrays: dict[str, ak.Array], names: dict[str, str], info: FileInfo, settings: IngestSettings, start: int, stop: int
 ) -> RawEvents:
     """Flat arrays of the fields of one piece; `names` gives the branch of each field."""
-    path = info.path
+    places = {name: f"{info.path}: branch '{branch}'" for name, branch in names.items()}
     scalars = {name: np.full(stop - start, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
-    scalars |= {
-        name: _scalar(arrays[name], place=f"{path}: branch '{names[name]}'", dtype=SCALARS[name].dtype)
-        for name in SCALARS
-        if name in arrays
-    }
+    scalars |= {name: _scalar(arrays[name], places[name], SCALARS[name].dtype) for name in SCALARS if name in arrays}
     collections = {}
     for name, fields in COLLECTIONS.items():
         if info.lacks_particles and name in PARTICLE_COLLECTIONS:
             none = {field: np.empty(0, spec.dtype) for field, spec in fields.items()}
             collections[name] = Jagged(np.zeros(stop - start + 1, np.int64), none)
             continue
+        dtypes = {field: spec.dtype for field, spec in fields.items()}
+        if is_discriminant := settings.min_btag is not None and name == "jets":
+            dtypes["btag"] = "float64"
         columns = {
-            field: _jagged(
-                arrays[f"{name}.{field}"],
-                place=f"{path}: branch '{names[f'{name}.{field}']}'",
-                dtype="float64" if settings.min_btag is not None and field == "btag" else spec.dtype,
-            )
-            for field, spec in fields.items()
+            field: _jagged(arrays[f"{name}.{field}"], places[f"{name}.{field}"], dtype)
+            for field, dtype in dtypes.items()
         }
-        if settings.min_btag is not None and name == "jets":
+        if is_discriminant:
             offsets, discriminants = columns["btag"]
             columns["btag"] = offsets, (discriminants > settings.min_btag).astype(fields["btag"].dtype)
-        offsets = _common_offsets({field: column[0] for field, column in columns.items()}, path, name)
+        offsets = _common_offsets({field: column[0] for field, column in columns.items()}, info.path, name)
         collections[name] = Jagged(offsets, {field: column[1] for field, column in columns.items()})
-    carried = {
-        name: _scalar(arrays[name], place=f"{path}: branch '{names[name]}'", dtype=kind)
-        for name, kind in info.carried.items()
-    }
+    carried = {name: _scalar(arrays[name], places[name], kind) for name, kind in info.carried.items()}
     return RawEvents(start, scalars, collections, carried)
 
 
@@ -218,7 +191,7 @@ def select_events(
     for name in ("electrons", "muons"):
         leptons = raw.collections[name]
         has_lepton |= any_per_event(leptons.offsets, leptons.fields["pt"] > settings.min_lepton_pt)
-    copied = np.isin(np.arange(raw.start, raw.start + raw.num_events), without)
+    copied = np.isin(raw.entries, without)
     keep = ~copied & ~bad & has_lepton
     steps = {
         "entries": np.ones_like(keep),
@@ -245,9 +218,10 @@ def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
         WrongBranchTypeError: Azimuths are too large for radians.
     """
     turned = np.zeros(raw.num_events, dtype=np.bool_)
-    scalars, collections = dict(raw.scalars), dict(raw.collections)
-    phis = {name: each.fields["phi"] for name, each in collections.items()} | {"met": scalars["met_phi"]}
-    for name, phi in phis.items():
+    met = Jagged(np.arange(raw.num_events + 1), {"phi": raw.scalars["met_phi"]})
+    found = {**raw.collections, "met": met}
+    for name, each in found.items():
+        phi = each.fields["phi"]
         if np.abs([phi.min(initial=0), phi.max(initial=0)]).max() <= np.float32(np.pi):
             # NaN is not: events with it are rejected later.
             continue
@@ -258,32 +232,24 @@ def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
                 f"{info.path}: an azimuth of '{name}' is {largest:g}; radians are needed, between -pi and pi. Convert "
                 f"the branch, or map another one under ingest.branch_map."
             )
-        if name == "met":
-            scalars["met_phi"] = wrapped_azimuths(phi)
-            turned |= outside
-        else:
-            each = collections[name]
-            collections[name] = each._replace(fields={**each.fields, "phi": wrapped_azimuths(phi)})
-            turned |= any_per_event(each.offsets, outside)
-    return raw._replace(scalars=scalars, collections=collections), turned
+        found[name] = each._replace(fields={**each.fields, "phi": wrapped_azimuths(phi)})
+        turned |= any_per_event(each.offsets, outside)
+    scalars = {**raw.scalars, "met_phi": found.pop("met").fields["phi"]}
+    return raw._replace(scalars=scalars, collections=found), turned
 
 
 def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:
     """The kept events with the candidates above threshold, as Arrow."""
     num_kept = int(keep.sum())
-    entries = np.arange(raw.start, raw.start + raw.num_events)[keep]
+    uuids, origin_entries = raw.origins(info)
     columns: dict[str, pa.Array] = {
         "file_uuid": pa.array([info.uuid] * num_kept, pa.string()),
-        "entry": pa.array(entries, pa.int64()),
-        "origin_uuid": pa.array([info.uuid] * num_kept, pa.string()),
-        "origin_entry": pa.array(entries, pa.int64()),
+        "entry": pa.array(raw.entries[keep], pa.int64()),
+        "origin_uuid": pa.array(np.asarray(uuids, dtype=object)[keep], pa.string()),
+        "origin_entry": pa.array(origin_entries[keep], pa.int64()),
         "sample": pa.array([info.sample] * num_kept, pa.string()),
         "label": pa.array(np.full(num_kept, info.label), pa.int64()),
     }
-    if raw.origin:
-        uuids, origin_entries = raw.origin
-        columns["origin_uuid"] = pa.array(np.asarray(uuids, dtype=object)[keep], pa.string())
-        columns["origin_entry"] = pa.array(origin_entries[keep], pa.int64())
     columns |= {name: pa.array(values[keep]) for name, values in (raw.scalars | raw.carried).items()}
     thresholds = {
         "tracks": ("pt", settings.min_track_pt),
@@ -299,20 +265,12 @@ def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep
         chosen = np.flatnonzero(kept)
         offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]
         fields = {
-            field: _of_type(values.take(chosen), COLLECTIONS[name][field].dtype, f"{info.path}: '{name}.{field}'")
+            field: _exactly(values.take(chosen), COLLECTIONS[name][field].dtype, f"{info.path}: '{name}.{field}'")
             for field, values in jagged.fields.items()
         }
         columns[name] = _list_array(offsets, fields, name)
     schema = events_schema(info.carried)
     return pa.Table.from_arrays([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
-
-
-def _of_type(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
-    return (
-        values.astype(dtype, copy=False)
-        if np.issubdtype(np.dtype(dtype), np.floating)
-        else _whole(values, dtype, place)
-    )
 
 
 def _list_array(offsets: Offsets, fields: dict[str, NDArray[Any]], name: str) -> pa.Array:
@@ -322,7 +280,7 @@ def _list_array(offsets: Offsets, fields: dict[str, NDArray[Any]], name: str) ->
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), structs, type=pa.list_(element))
 
 
-def _jagged(array: ak.Array, *, place: str, dtype: str) -> tuple[Offsets, NDArray[Any]]:
+def _jagged(array: ak.Array, place: str, dtype: str) -> tuple[Offsets, NDArray[Any]]:
     """Offsets and flat numbers of a branch that holds one list per event."""
     layout = ak.to_packed(array).layout
     if not (layout.is_list and layout.content.is_numpy and layout.purelist_depth == 2):
@@ -333,11 +291,11 @@ def _jagged(array: ak.Array, *, place: str, dtype: str) -> tuple[Offsets, NDArra
     return layout.to_ListOffsetArray64(True).offsets.data, _numbers(layout.content.data, place, dtype)
 
 
-def _scalar(array: ak.Array, *, place: str, dtype: str) -> NDArray[Any]:
+def _scalar(array: ak.Array, place: str, dtype: str) -> NDArray[Any]:
     """One number per event, from a plain branch or, as Delphes writes it, from lists with exactly one element."""
     if array.ndim == 1 and array.layout.is_numpy:
         return _numbers(array.layout.data, place, dtype)
-    offsets, values = _jagged(array, place=place, dtype=dtype)
+    offsets, values = _jagged(array, place, dtype)
     counts = np.diff(offsets)
     if (counts != 1).any():
         entry = int(np.argmax(counts != 1))
@@ -355,19 +313,19 @@ def _numbers(values: NDArray[Any], place: str, dtype: str) -> NDArray[Any]:
     if np.issubdtype(np.dtype(dtype), np.floating) or np.issubdtype(values.dtype, np.floating):
         # Floats of an integer field stay floats until NaN and infinity are rejected.
         return values.astype(dtype if np.issubdtype(np.dtype(dtype), np.floating) else np.float64, copy=False)
-    return _whole(values, dtype, place)
+    return _exactly(values, dtype, place)
 
 
-def _whole(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
-    """Numbers as integers of equal value; refuses others."""
+def _exactly(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
+    """Numbers of equal value in a type; refuses those that it cannot hold."""
     with np.errstate(invalid="ignore"):
-        whole = values.astype(dtype)
-    if not np.array_equal(whole, values):
-        example = values[np.argmax(whole != values)]
+        found = values.astype(dtype, copy=False)
+    if found is not values and not np.array_equal(found, values):
+        example = values[np.argmax(found != values)]
         raise WrongBranchTypeError(
             f"{place} holds {example}, but its field needs {dtype}. Map another branch under ingest.branch_map."
         )
-    return whole
+    return found
 
 
 def _common_offsets(offsets: dict[str, Offsets], path: str, collection: str) -> Offsets:

@@ -7,8 +7,8 @@ from typing import Final
 
 import uproot
 
-from ingestion.errors import TruncatedFileError, UnreadableFileError, remote_error
-from ingestion.storage import file_system
+from ingestion.errors import TruncatedFileError, UnreadableFileError
+from ingestion.storage import asking, file_system
 
 _BIG_FILE_VERSION: Final = 1_000_000
 
@@ -39,13 +39,9 @@ def check_header(path: str, size: int) -> None:
     """
     filesystem, name = file_system(path)
     try:
-        with filesystem.open(name, "rb") as file:
+        with asking(path, "its header"), filesystem.open(name, "rb") as file:
             head = file.read(20)
-    except Exception as cause:
-        if problem := remote_error(path, where="its header", cause=cause):
-            raise problem from cause
-        if not isinstance(cause, OSError):
-            raise
+    except OSError as cause:
         raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check its permissions.") from cause
     if not head.startswith(b"root") or len(head) < 20:
         raise UnreadableFileError(
@@ -56,4 +52,7 @@ def check_header(path: str, size: int) -> None:
     (end,) = struct.unpack_from(">q" if version >= _BIG_FILE_VERSION else ">i", head, 12)
     # A server may not report the size.
     if 0 < size < end:
-        raise TruncatedFileError.at(path, expected=end, actual=size)
+        raise TruncatedFileError(
+            f"{path} is truncated: its header says {end} bytes, {size} are there. "
+            f"Copy it again, or take it out of the sample's files."
+        )

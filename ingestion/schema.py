@@ -100,28 +100,25 @@ def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
         >>> [field.name for field in events_schema().field("photons").type.value_type]
         ['et', 'eta', 'phi']
     """
-    identity = [
-        pa.field("file_uuid", pa.string(), nullable=False),
-        pa.field("entry", pa.int64(), nullable=False),
+    kinds = {
+        "file_uuid": pa.string(),
+        "entry": pa.int64(),
         # The origin, which decides the split: the event itself or, in a load-test sample, the event that it copies.
-        pa.field("origin_uuid", pa.string(), nullable=False),
-        pa.field("origin_entry", pa.int64(), nullable=False),
-        pa.field("sample", pa.string(), nullable=False),
-        pa.field("label", pa.int64(), nullable=False),
-    ]
-    scalars = [pa.field(name, _arrow_type(field), nullable=False) for name, field in SCALARS.items()]
-    lists = [
-        pa.field(name, pa.list_(pa.field("element", struct_type(name), nullable=False)), nullable=False)
-        for name in COLLECTIONS
-    ]
-    others = [pa.field(name, pa.type_for_alias(kind), nullable=False) for name, kind in (carried or {}).items()]
+        "origin_uuid": pa.string(),
+        "origin_entry": pa.int64(),
+        "sample": pa.string(),
+        "label": pa.int64(),
+        **{name: pa.type_for_alias(field.dtype) for name, field in SCALARS.items()},
+        **{name: pa.list_(pa.field("element", struct_type(name), nullable=False)) for name in COLLECTIONS},
+        **{name: pa.type_for_alias(kind) for name, kind in (carried or {}).items()},
+    }
     columns: dict[str, Any] = {name: _described(field) for name, field in SCALARS.items()}
     columns |= {
         collection: {name: _described(field) for name, field in fields.items()}
         for collection, fields in COLLECTIONS.items()
     }
     metadata = {"schema_version": str(SCHEMA_VERSION), "columns": json.dumps(columns)}
-    return pa.schema([*identity, *scalars, *lists, *others], metadata=metadata)
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()], metadata=metadata)
 
 
 def _described(field: Field) -> dict[str, str]:
@@ -136,10 +133,5 @@ def carried_fields(schema: pa.Schema) -> list[pa.Field]:
 
 def struct_type(collection: str) -> pa.StructType:
     """Arrow type of one element of a collection."""
-    return pa.struct(
-        [pa.field(name, _arrow_type(field), nullable=False) for name, field in COLLECTIONS[collection].items()]
-    )
-
-
-def _arrow_type(field: Field) -> pa.DataType:
-    return pa.type_for_alias(field.dtype)
+    fields = COLLECTIONS[collection].items()
+    return pa.struct([pa.field(name, pa.type_for_alias(field.dtype), nullable=False) for name, field in fields])

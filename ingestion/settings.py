@@ -10,10 +10,14 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validato
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX
 
 
-class SampleSettings(BaseModel):
-    """One physics process and the files that hold its events."""
+class StrictSettings(BaseModel):
+    """A section of the config: unknown keys are errors, values do not change, docstrings are the reference."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class SampleSettings(StrictSettings):
+    """One physics process and the files that hold its events."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=100)
     """Name of the sample in cutflows and tables: at most 100 letters, digits, `_ . + -`."""
@@ -44,10 +48,9 @@ class OnDuplicate(StrEnum):
     """Keep the first one, and count the copies."""
 
 
-class IngestSettings(BaseModel):
+class IngestSettings(StrictSettings):
     """How events are read, and which events and candidates are kept."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
     #: Keys that do not change the output of a file: they never make a stage stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset(
         {"entries_per_task", "on_bad_file", "max_bad_files", "settle_seconds", "until"}

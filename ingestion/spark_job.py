@@ -89,8 +89,7 @@ class EventsPart(NamedTuple):
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """From a manifest."""
-        optional = cls._field_defaults.keys() - content.keys()
-        return cls(**{name: content[name] for name in cls._fields if name not in optional})
+        return cls(**{name: content[name] for name in cls._fields if name in content})
 
 
 class EarlierParts(NamedTuple):
@@ -108,13 +107,6 @@ class IngestResult(NamedTuple):
     bad: list[BadFile]
     num_read: int
     """Number of files that this run read; the parts of the others were reused, or they hold no entries."""
-
-
-class _Done(NamedTuple):
-    """A range that was read, and the digest of its file if the range is the file's first."""
-
-    part: EventsPart
-    file_digest: str
 
 
 class _Unread(NamedTuple):
@@ -157,20 +149,20 @@ def ingest(
     make_folder(keys_folder(out_dir))
     taken = _take_over(infos, earlier, out_dir)
     ranges = list(split_entries(info for info in infos if info.uuid not in taken))
-    outcomes = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
-    failed = {each.info.uuid: each for each in outcomes if isinstance(each, _Unread)}
+    read, unread = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
+    failed = {each.info.uuid: each for each in unread}
     fails = settings.on_bad_file is OnBadFile.FAIL
     BadFilesError.raise_any([each.error for each in failed.values() if fails or not each.error.is_of_the_file])
-    bad = [*bad, *(_bad_file(each) for each in failed.values())]
+    bad = [*bad, *(_bad_file(*each) for each in failed.values())]
     refuse_too_many(bad, settings)
     _remove_remains(out_dir, failed)
-    read = [each for each in outcomes if isinstance(each, _Done) and each.part.file_uuid not in failed]
+    read = [(part, digest) for part, digest in read if part.file_uuid not in failed]
     changed = {work.info.uuid for work in ranges if work.start == 0 and _changed_meanwhile(work.info)}
     digests = {part.file_uuid: digest for part, digest in read if digest and part.file_uuid not in changed}
     parts = [*(part for old in taken.values() for part in old), *(part for part, _ in read)]
-    again = _read(spark, _copied(parts, infos, settings, out_dir), settings, out_dir, num_tasks=num_tasks)
-    BadFilesError.raise_any([each.error for each in again if isinstance(each, _Unread)])
-    new = {(each.part.file_uuid, each.part.start): each.part for each in again if isinstance(each, _Done)}
+    again, unread = _read(spark, _copied(parts, infos, settings, out_dir), settings, out_dir, num_tasks=num_tasks)
+    BadFilesError.raise_any([each.error for each in unread])
+    new = {(part.file_uuid, part.start): part for part, _ in again}
     parts = [new.get((part.file_uuid, part.start), part) for part in parts]
     parts.sort(key=lambda part: (part.file_uuid, part.start))
     _refuse_empty(sum_by_sample(parts, samples), {info.sample for info in infos if info.uuid not in failed}, bad)
@@ -191,10 +183,10 @@ def _read(
     *,
     num_tasks: Callable[[int], int],
     done: Accumulator[int] | None = None,
-) -> list[_Done | _Unread]:
-    """Read ranges in Spark tasks."""
+) -> tuple[list[tuple[EventsPart, str]], list[_Unread]]:
+    """Read ranges in Spark tasks: the parts, with the digest of the file beside its first, and what cannot be read."""
 
-    def run(work: EntryRange) -> _Done | _Unread:
+    def run(work: EntryRange) -> tuple[EventsPart, str] | _Unread:
         try:
             part = patiently(ingest_range, work, settings, out_dir)
             digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
@@ -203,9 +195,11 @@ def _read(
             return _Unread(work.info, problem)
         if done is not None:
             done.add(work.stop - work.start)
-        return _Done(part, digest)
+        return part, digest
 
-    return list(spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect()) if ranges else []
+    found = spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect() if ranges else []
+    unread = [each for each in found if isinstance(each, _Unread)]
+    return [each for each in found if not isinstance(each, _Unread)], unread
 
 
 def _remove_remains(out_dir: Path, failed: Iterable[str]) -> None:
@@ -231,7 +225,12 @@ def _copied(
     if copies and settings.on_duplicate is OnDuplicate.FAIL:
         total = sum(len(each.entries) for each in copies.values())
         number, (entries, (original, entry)) = next(iter(copies.items()))
-        raise CopiedEventsError.at(total, (info_of[original].place, entry), (info_of[number].place, int(entries[0])))
+        first, copy = info_of[original].place, info_of[number].place
+        raise CopiedEventsError(
+            f"{total} event{'s are' if total > 1 else ' is'} there twice: entry {entries[0]} of {copy} equals entry "
+            f"{entry} of {first}. Copies of an event cross the splits and count twice. Take one of the files out "
+            f"(after hadd or a skim), or set ingest.on_duplicate: drop to keep the first of each."
+        )
     return [
         EntryRange(info_of[number], ordered[number].start, ordered[number].stop, tuple(each.entries.tolist()))
         for number, each in copies.items()
@@ -339,17 +338,9 @@ def _changed_meanwhile(info: FileInfo) -> bool:
         return True
 
 
-def _bad_file(failed: _Unread) -> BadFile:
-    info, error = failed
-    return BadFile(
-        info.sample,
-        info.path,
-        type(error).__name__,
-        str(error),
-        info.size,
-        info.modified,
-        isinstance(error, DamagedFileError),
-    )
+def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:
+    is_damaged = isinstance(error, DamagedFileError)
+    return BadFile.of(info, error, info.size, info.modified)._replace(found_while_reading=is_damaged)
 
 
 def _refuse_empty(counters: dict[str, dict[str, int]], readable: set[str], bad: Sequence[BadFile]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
@@ -112,13 +113,10 @@ def _settings(key: str, *protocols: str) -> dict[str, Any]:
 
     The settings of all its protocols are merged, those of a later one instead of an earlier one's.
     """
-    conf: dict[str, dict[str, Any]] = fsspec.config.conf
+    conf = fsspec.config.conf
     given = [conf[name][key] for name in protocols if key in conf.get(name, {})]
-    if given:
-        settings: dict[str, Any] = given[-1]
-        return settings
-    added: dict[str, Any] = conf.setdefault(protocols[0], {}).setdefault(key, {})
-    return added
+    settings: dict[str, Any] = given[-1] if given else conf.setdefault(protocols[0], {}).setdefault(key, {})
+    return settings
 
 
 def size_and_time(path: str) -> tuple[int, str]:
@@ -129,12 +127,9 @@ def size_and_time(path: str) -> tuple[int, str]:
     """
     filesystem, name = file_system(path)
     try:
-        info: dict[str, Any] = filesystem.info(name)
-    except Exception as cause:
-        if problem := remote_error(path, where="its size", cause=cause):
-            raise problem from cause
-        if not isinstance(cause, OSError | ValueError):
-            raise
+        with asking(path, "its size"):
+            info: dict[str, Any] = filesystem.info(name)
+    except (OSError, ValueError) as cause:
         raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check the path and its permissions.") from cause
     if info.get("type") == "directory":
         raise UnreadableFileError(f"{path} is a folder. Give a glob of the files in it, such as '{path}/*.root'.")
@@ -158,12 +153,8 @@ def matching(pattern: str) -> list[str]:
         return [pattern]
     if not has_wildcards(name):
         return []
-    try:
+    with asking(pattern, "the list of its files"):
         found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
-    except Exception as cause:
-        if problem := remote_error(pattern, where="the list of its files", cause=cause):
-            raise problem from cause
-        raise
     if not is_url(pattern):
         return found
     return [filesystem.unstrip_protocol(path) for path in found]
@@ -220,7 +211,17 @@ def on_system(path: Path) -> tuple[Any, str]:
 
 
 @contextmanager
-def answers(path: Path, what: str) -> Iterator[None]:
+def asking(path: str, where: str) -> Iterator[None]:
+    """Name what is wrong with a server or disk that does not answer or refuses."""
+    try:
+        yield
+    except Exception as cause:
+        if problem := remote_error(path, where=where, cause=cause):
+            raise problem from cause
+        raise
+
+
+def answers(path: Path, what: str) -> AbstractContextManager[None]:
     """Name what is wrong with a server that does not answer or refuses.
 
     Args:
@@ -230,12 +231,7 @@ def answers(path: Path, what: str) -> Iterator[None]:
     Raises:
         IngestionError: The server does not answer, or refuses.
     """
-    try:
-        yield
-    except Exception as cause:
-        if is_remote(path) and (problem := remote_error(str(path), where=what, cause=cause)):
-            raise problem from cause
-        raise
+    return asking(str(path), what) if is_remote(path) else nullcontext()
 
 
 def make_folder(folder: Path) -> None:
@@ -245,15 +241,22 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Path]:
+def new_file(path: Path, *, flushed: bool = False) -> Iterator[Path]:
     """A local path to write to; what is there at the end of the context appears as `path`, whole or not at all.
 
     Several attempts of a task may write the same file.
+
+    Args:
+        path: The file.
+        flushed: Whether it is on the disk before it has its name: later runs rely on it as it is.
     """
-    with tempfile.TemporaryDirectory() if is_remote(path) else _no_folder(path.parent) as folder:
+    with tempfile.TemporaryDirectory() if is_remote(path) else nullcontext(path.parent) as folder:
         unfinished = Path(folder) / f".{path.name}.{uuid.uuid4().hex}"
         try:
             yield unfinished
+            if flushed:
+                with unfinished.open("rb") as written:
+                    os.fsync(written.fileno())
             if is_remote(path) and unfinished.exists():
                 system, name = on_system(path)
                 system.put_file(str(unfinished), name)
@@ -263,22 +266,14 @@ def new_file(path: Path) -> Iterator[Path]:
             unfinished.unlink(missing_ok=True)
 
 
-@contextmanager
-def _no_folder(folder: Path) -> Iterator[str]:
-    yield str(folder)
-
-
 def file_digest(path: Path) -> str:
     """128-bit hash (XXH3) of a file.
 
     Raises:
         OSError: It cannot be read.
     """
-    digest = xxhash.xxh3_128()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def local_copy(path: Path, folder: Path) -> Path:

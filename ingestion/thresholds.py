@@ -7,12 +7,27 @@ event i owns the candidates `offsets[i]:offsets[i + 1]`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
+import awkward as ak
 import numpy as np
 from numpy.typing import NDArray
 
 Offsets = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+
+class Jagged(NamedTuple):
+    """A jagged collection: `offsets` (num_events + 1,) and one flat array per field."""
+
+    offsets: Offsets
+    fields: dict[str, NDArray[Any]]
+
+    def listed(self) -> ak.Array:
+        """One list of records per event, which uproot writes."""
+        columns = [ak.contents.NumpyArray(values) for values in self.fields.values()]
+        records = ak.contents.RecordArray(columns, list(self.fields))
+        return ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(self.offsets), records))
 
 
 def kept_offsets(offsets: Offsets, kept: Mask) -> Offsets:

@@ -59,13 +59,11 @@ def why_nothing_is_read(sample: str, waiting: Sequence[Waiting], num_bad: int, s
             f"Run again later: a file that is being written is read once it is complete. It counts as bad if it cannot "
             f"be read {settings.settle_seconds:g} s (ingest.settle_seconds) after its last change."
         )
+    who = "its only file is" if len(waiting) == 1 else f"all {len(waiting)} files are"
     if num_bad:
-        who = f"{len(waiting)} of {len(waiting) + num_bad} files are left for another run"
+        who = f"{len(waiting)} of {len(waiting) + num_bad} files are"
         causes.append("the others are skipped as bad")
-    else:
-        who = "its only file is" if len(waiting) == 1 else f"all {len(waiting)} files are"
-        who += " left for another run"
-    return f"sample '{sample}': {who} ({'; '.join(causes)}); nothing to do yet. {' '.join(hints)}"
+    return f"sample '{sample}': {who} left for another run ({'; '.join(causes)}); nothing to do yet. {' '.join(hints)}"
 
 
 def arrived_late(modified: str, until: dt.datetime | None) -> bool:

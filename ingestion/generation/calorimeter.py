@@ -33,6 +33,12 @@ class Hits(NamedTuple):
     phi: Floats
     energy: Floats
 
+    @property
+    def pt(self) -> Floats:
+        """Transverse momenta of massless particles [GeV]."""
+        pt: Floats = self.energy / np.cosh(self.eta)
+        return pt
+
 
 class MeasuredTracks(NamedTuple):
     """Energies that tracks measured; arrays as in `Hits`."""
@@ -113,19 +119,14 @@ def _flow(
     return Flow(neutral, scale[track_place])
 
 
-@compiled
-def _tower_of(event: Integers, eta: Floats, phi: Floats, edges: Floats, around: Integers) -> Integers:
-    towers = np.empty(len(event), np.int64)
-    for place in range(len(event)):
-        row = min(max(np.searchsorted(edges, eta[place]) - 1, 0), len(around) - 1)
-        column = min(int((phi[place] + np.pi) / (2 * np.pi) * around[row]), around[row] - 1)
-        towers[place] = (event[place] * len(around) + row) * 360 + column
-    return towers
-
-
 def tower_of(event: Integers, eta: Floats, phi: Floats, segments: Segments) -> Integers:
     """One number per event and tower, in the order of the events; |eta| is below 5."""
-    return _tower_of(event, eta, phi, *segments)
+    num_rows = len(segments.around)
+    row = np.clip(np.searchsorted(segments.edges, eta) - 1, 0, num_rows - 1)
+    around = segments.around[row]
+    column = np.minimum(((phi + np.pi) / (2 * np.pi) * around).astype(np.int64), around - 1)
+    towers: Integers = (event * num_rows + row) * 360 + column
+    return towers
 
 
 @compiled

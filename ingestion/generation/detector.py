@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingestion.generation import parameters
-from ingestion.generation.calorimeter import Flow, Hits, MeasuredTracks, ecal, hcal
+from ingestion.generation.calorimeter import Hits, MeasuredTracks, ecal, hcal
 from ingestion.generation.generator import GeneratedBlock
 from ingestion.generation.jets import FoundJets, b_tags, find_jets, flavours
 from ingestion.generation.particles import Floats, Integers, StableParticles, pseudorapidity
@@ -21,18 +21,12 @@ from ingestion.generation.pile_up import Crossing, overlay
 from ingestion.generation.propagation import Arrival, propagate
 from ingestion.generation.puppi import Flowing, puppi_weights
 from ingestion.generation.settings import PileUpSettings
+from ingestion.thresholds import Jagged
 
 #: Additional relative smearing of photons.
 _PHOTON_SMEARING: Final = 0.01
 _PHOTON_LIKE: Final = (11, 22)
 _UNSEEN: Final = (12, 13, 14, 16)
-
-
-class Collection(NamedTuple):
-    """Candidates of one kind: event i owns `offsets[i]:offsets[i + 1]` of each column."""
-
-    offsets: Integers
-    columns: dict[str, NDArray[Any]]
 
 
 class _TrackArrays(NamedTuple):
@@ -64,10 +58,14 @@ class _TrackArrays(NamedTuple):
         pt[mask] *= scale
         return self._replace(pt=pt)
 
+    def chosen(self, mask: NDArray[np.bool_] | Integers) -> _TrackArrays:
+        """Some of them."""
+        return _TrackArrays(*(column[mask] for column in self))
+
 
 def simulate(
     block: GeneratedBlock, pool: StableParticles | None, pile_up: PileUpSettings, rng: np.random.Generator
-) -> dict[str, Collection]:
+) -> dict[str, Jagged]:
     """Detect a block of generated events; the collections by the names of Delphes' branches.
 
     Args:
@@ -87,27 +85,24 @@ def simulate(
     photons = ecal(_hits(particles, arrival, seen & is_photon_like), _measured(tracks, is_electron), rng)
     tracks = tracks.scaled(is_electron, photons.scale)
     neutrals = hcal(_hits(particles, arrival, seen & ~is_photon_like), _measured(tracks, is_hadron), rng)
-    unscaled_muons = tracks
     tracks = tracks.scaled(is_hadron, neutrals.scale)
-    photon_energy = np.maximum(
-        photons.neutral.energy * (1 + _PHOTON_SMEARING * rng.standard_normal(len(photons.neutral.energy))), 0.0
-    )
-    jets, tags = _jets(block, crossing, tracks, photons, photon_energy, neutrals, rng)
-    electrons = _identified(tracks, 11, parameters.electron_identification, rng)
-    muons = _identified(unscaled_muons, 13, parameters.muon_identification, rng)
-    met, met_phi = _missing_energy(tracks, photons.neutral._replace(energy=photon_energy), neutrals.neutral, num_events)
-    one_each = np.arange(num_events + 1)
+    energy = photons.neutral.energy
+    energy = np.maximum(energy * (1 + _PHOTON_SMEARING * rng.standard_normal(len(energy))), 0.0)
+    neutral = (photons.neutral._replace(energy=energy), neutrals.neutral)
+    jets, tags = _jets(block, crossing, tracks, neutral, rng)
+    met, met_phi = _missing_energy(tracks, neutral, num_events)
+    numbers = np.arange(num_events)
     return {
-        "Event": Collection(one_each, {"Weight": block.weights.astype(np.float32)}),
+        "Event": _collection(numbers, num_events, {"Weight": block.weights}),
         "EFlowTrack": _track_collection(tracks, particles, num_events),
         "EFlowPhoton": _tower_collection(photons.neutral, num_events),
         "EFlowNeutralHadron": _tower_collection(neutrals.neutral, num_events),
-        "Electron": electrons.collection(num_events),
-        "MuonTight": muons.collection(num_events),
+        "Electron": _identified(tracks, 11, parameters.electron_identification, num_events, rng),
+        "MuonTight": _identified(tracks, 13, parameters.muon_identification, num_events, rng),
         "Jet": _collection(
             jets.event, num_events, {"PT": jets.pt, "Eta": jets.eta, "Phi": jets.phi, "BTag": tags.astype(np.uint32)}
         ),
-        "MissingET": Collection(one_each, {"MET": met.astype(np.float32), "Phi": met_phi.astype(np.float32)}),
+        "MissingET": _collection(numbers, num_events, {"MET": met, "Phi": met_phi}),
     }
 
 
@@ -148,94 +143,70 @@ def _measured(tracks: _TrackArrays, chosen: NDArray[np.bool_]) -> MeasuredTracks
     return MeasuredTracks(Hits(*(column[chosen] for column in columns)), tracks.resolution[chosen])
 
 
-class _Identified(NamedTuple):
-    event: Integers
-    pt: Floats
-    eta: Floats
-    phi: Floats
-    charge: Integers
-
-    def collection(self, num_events: int) -> Collection:
-        """Of falling pT in each event."""
-        order = np.lexsort([-self.pt, self.event])
-        columns = {"PT": self.pt, "Eta": self.eta, "Phi": self.phi, "Charge": self.charge}
-        return _collection(self.event[order], num_events, {name: each[order] for name, each in columns.items()})
-
-
 def _identified(
-    tracks: _TrackArrays, code: int, efficiency: Callable[[Floats, Floats], Floats], rng: np.random.Generator
-) -> _Identified:
-    """Leptons of a kind that are identified."""
-    chosen = np.flatnonzero(np.abs(tracks.pid) == code)
-    share = efficiency(tracks.pt[chosen], tracks.arrival_eta[chosen])
-    kept = chosen[rng.random(len(chosen)) < share]
-    return _Identified(*(column[kept] for column in (tracks.event, tracks.pt, tracks.eta, tracks.phi, tracks.charge)))
+    tracks: _TrackArrays,
+    code: int,
+    efficiency: Callable[[Floats, Floats], Floats],
+    num_events: int,
+    rng: np.random.Generator,
+) -> Jagged:
+    """Leptons of a kind that are identified, of falling pT in each event."""
+    leptons = tracks.chosen(np.abs(tracks.pid) == code)
+    leptons = leptons.chosen(rng.random(len(leptons.pt)) < efficiency(leptons.pt, leptons.arrival_eta))
+    leptons = leptons.chosen(np.lexsort([-leptons.pt, leptons.event]))
+    columns = {"PT": leptons.pt, "Eta": leptons.eta, "Phi": leptons.phi, "Charge": leptons.charge}
+    return _collection(leptons.event, num_events, columns)
+
+
+def _momenta(*parts: _TrackArrays | Hits) -> tuple[Integers, Floats, Floats, Floats]:
+    """Event, pT, eta and phi of all candidates of several kinds."""
+    columns = zip(*((part.event, part.pt, part.eta, part.phi) for part in parts), strict=True)
+    event, pt, eta, phi = map(np.concatenate, columns)
+    return event, pt, eta, phi
 
 
 def _jets(
     block: GeneratedBlock,
     crossing: Crossing,
     tracks: _TrackArrays,
-    photons: Flow,
-    photon_energy: Floats,
-    neutrals: Flow,
+    neutral: tuple[Hits, ...],
     rng: np.random.Generator,
 ) -> tuple[FoundJets, Integers]:
     """Jets of candidates weighted by PUPPI, leptons included, and their tags."""
     is_lepton = np.isin(np.abs(tracks.pid), (11, 13))
-    charged = ~is_lepton
-    parts = [
-        (tracks.event[charged], tracks.pt[charged], tracks.eta[charged], tracks.phi[charged]),
-        (photons.neutral.event, photon_energy / np.cosh(photons.neutral.eta), photons.neutral.eta, photons.neutral.phi),
-        (
-            neutrals.neutral.event,
-            neutrals.neutral.energy / np.cosh(neutrals.neutral.eta),
-            neutrals.neutral.eta,
-            neutrals.neutral.phi,
-        ),
-    ]
-    event, pt, eta, phi = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    num_charged, num_neutral = int(charged.sum()), len(event) - int(charged.sum())
-    is_charged = np.repeat([True, False], [num_charged, num_neutral])
-    is_pile_up = np.concatenate([tracks.is_pile_up[charged], np.zeros(num_neutral, np.bool_)])
+    charged, leptons = tracks.chosen(~is_lepton), tracks.chosen(is_lepton)
+    event, pt, eta, phi = _momenta(charged, *neutral)
+    is_charged = np.arange(len(event)) < len(charged.pt)
+    is_pile_up = np.zeros(len(event), np.bool_)
+    is_pile_up[is_charged] = charged.is_pile_up
     weights = puppi_weights(Flowing(event, pt, eta, phi, is_charged, is_pile_up), crossing.num_vertices)
     kept = weights > 0
-    leptons = (tracks.event[is_lepton], tracks.pt[is_lepton], tracks.eta[is_lepton], tracks.phi[is_lepton])
     weighted = (event[kept], (weights * pt)[kept], eta[kept], phi[kept])
-    event, pt, eta, phi = (np.concatenate(columns) for columns in zip(weighted, leptons, strict=True))
+    event, pt, eta, phi = (np.concatenate(pair) for pair in zip(weighted, _momenta(leptons), strict=True))
     order = np.argsort(event, kind="stable")
     jets = find_jets(event[order], pt[order], eta[order], phi[order], crossing.particles.num_events)
     return jets, b_tags(jets, flavours(jets, block.quarks), rng)
 
 
-def _missing_energy(tracks: _TrackArrays, photons: Hits, neutrals: Hits, num_events: int) -> tuple[Floats, Floats]:
+def _missing_energy(tracks: _TrackArrays, neutral: tuple[Hits, ...], num_events: int) -> tuple[Floats, Floats]:
     """Size and azimuth of the negative vector sum of all candidates, those of pile-up included."""
-    event = np.concatenate([tracks.event, photons.event, neutrals.event])
-    pt = np.concatenate([tracks.pt, photons.energy / np.cosh(photons.eta), neutrals.energy / np.cosh(neutrals.eta)])
-    phi = np.concatenate([tracks.phi, photons.phi, neutrals.phi])
+    event, pt, _, phi = _momenta(tracks, *neutral)
     x = -np.bincount(event, pt * np.cos(phi), num_events)
     y = -np.bincount(event, pt * np.sin(phi), num_events)
     return np.hypot(x, y), np.arctan2(y, x)
 
 
-def _track_collection(tracks: _TrackArrays, particles: StableParticles, num_events: int) -> Collection:
+def _track_collection(tracks: _TrackArrays, particles: StableParticles, num_events: int) -> Jagged:
     position = {name: column[tracks.place] for name, column in zip("XYZ", particles[-3:], strict=True)}
-    columns = {"PT": tracks.pt, "Eta": tracks.eta, "Phi": tracks.phi, **position}
-    whole = {"PID": tracks.pid.astype(np.int32), "Charge": tracks.charge.astype(np.int32)}
-    return _collection(tracks.event, num_events, {**whole, **columns})
+    columns = {"PID": tracks.pid, "Charge": tracks.charge, "PT": tracks.pt, "Eta": tracks.eta, "Phi": tracks.phi}
+    return _collection(tracks.event, num_events, columns | position)
 
 
-def _tower_collection(hits: Hits, num_events: int) -> Collection:
-    return _collection(
-        hits.event, num_events, {"ET": hits.energy / np.cosh(hits.eta), "Eta": hits.eta, "Phi": hits.phi}
-    )
+def _tower_collection(hits: Hits, num_events: int) -> Jagged:
+    return _collection(hits.event, num_events, {"ET": hits.pt, "Eta": hits.eta, "Phi": hits.phi})
 
 
-def _collection(event: Integers, num_events: int, columns: dict[str, NDArray[Any]]) -> Collection:
-    """Candidates in order of the events; real numbers in single precision, as in Delphes' files."""
+def _collection(event: Integers, num_events: int, columns: dict[str, NDArray[Any]]) -> Jagged:
+    """Candidates in order of the events; numbers of 32 bits, as in Delphes' files."""
     offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))]).astype(np.int64)
-    single = {
-        name: column.astype(np.float32) if column.dtype == np.float64 else column for name, column in columns.items()
-    }
-    whole = {name: each.astype(np.int32) if each.dtype == np.int64 else each for name, each in single.items()}
-    return Collection(offsets, whole)
+    return Jagged(offsets, {name: column.astype(f"{column.dtype.kind}4") for name, column in columns.items()})

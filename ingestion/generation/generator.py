@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 import awkward as ak
 import numpy as np
-from numpy.typing import NDArray
 
 from ingestion.generation.errors import GenerationError
 from ingestion.generation.lepton_filter import passes
@@ -35,6 +34,10 @@ _BATCH: Final = 100
 _MIN_PARTON_PT: Final = 10.0
 #: Events that Pythia may give up in a row.
 _TRIES: Final = 1000
+_NO_MORE: Final = (
+    f"Pythia gives up {_TRIES} events in a row. Correct the settings of the process; if it reads events from a file, "
+    f"these are too few."
+)
 _HEAVY: Final = (4, 5)
 
 
@@ -47,6 +50,11 @@ class HeavyQuarks(NamedTuple):
     """(n,) 4 or 5."""
     eta: Floats
     phi: Floats
+
+    def of_event(self, number: int) -> HeavyQuarks:
+        """Those of one event, as event 0."""
+        own = HeavyQuarks(*(column[self.event == number] for column in self))
+        return own._replace(event=np.zeros_like(own.event))
 
 
 class GeneratedBlock(NamedTuple):
@@ -108,41 +116,41 @@ class Generator:
         is_thinned = self._filter.min_pt > 0 and self._filter.thinning > 1
         self._early = _early_filter(self._filter, heavy_flavour, seed) if is_thinned else None
         self._pythia = _pythia([*lines, *own, "Check:abortIfVeto = on"], self._early)
-        self._generated = 0
+        self.num_generated = 0
+        """Number of generated events so far."""
         self._completed = 0
+        self._in_vain = 0
         self._weight = 0.0
         self._weight_squared = 0.0
         self._order = np.random.default_rng([seed, 2])
-
-    @property
-    def num_generated(self) -> int:
-        """Number of generated events so far."""
-        return self._generated
 
     def tally(self) -> Tally:
         """What was done so far; the cross-section becomes more precise with every event.
 
         Raises:
-            GenerationError: Pythia gives up one event after the other.
+            GenerationError: Pythia makes no more events.
         """
-        more = 0
+        more = int(self._early is not None)
         if self._early is not None:
             # Pythia computes the cross-section anew with an event that is not given up. This one counts nowhere else.
             self._early.is_on = False
             if not any(self._pythia.next() for _ in range(_TRIES)):
-                raise GenerationError(f"Pythia gives up {_TRIES} events in a row. Correct the settings of the process.")
+                raise GenerationError(_NO_MORE)
             self._early.is_on = True
-            more = 1
-        generated, completed = self._generated + more, max(self._completed + more, 1)
+        generated, completed = self.num_generated + more, max(self._completed + more, 1)
         info = self._pythia.infoPython()
         # Events that the early filter gives up are missing in Pythia's cross-section, and their number in its error.
         cross_section = info.sigmaGen() * _MB_TO_PB * generated / completed
         relative = (info.sigmaErr() / info.sigmaGen()) ** 2 if info.sigmaGen() else 0.0
         error = cross_section * max(relative - 1 / completed + 1 / max(generated, 1), 1 / max(generated, 1)) ** 0.5
-        return Tally(self._generated, self._weight, self._weight_squared, cross_section, error)
+        return Tally(self.num_generated, self._weight, self._weight_squared, cross_section, error)
 
     def blocks(self) -> Iterator[GeneratedBlock]:
-        """Blocks of events that pass the filter, without end; a block may be empty."""
+        """Blocks of events that pass the filter, without end; a block may be empty.
+
+        Raises:
+            GenerationError: Pythia makes no more events.
+        """
         while True:
             block = self._batch() if self._enrichment is None else self._enriched(self._enrichment)
             self._weight += float(block.weights.sum())
@@ -151,23 +159,24 @@ class Generator:
 
     def _batch(self) -> GeneratedBlock:
         # Of an event that is given up, by us or by Pythia, there is nothing.
-        events = ak.drop_none(self._pythia.nextBatch(_BATCH, "none"), axis=0)
-        particles, quarks = _of_records(events) if len(events) else _EMPTY[:2]
-        kept = np.flatnonzero(passes(particles, self._filter))
-        block = GeneratedBlock(*_chosen(particles, quarks, kept), np.ones(len(kept)))
-        self._count_completed(len(events))
-        if self._early is None:
-            return block
-        followed = self._early.followed()
-        self._generated += self._early.num_given_up() + len(followed)
-        whole = joined([block, *map(self._followed, followed)])
-        # In any order, since the last events of a file may be left out.
-        order = self._order.permutation(len(whole.weights))
-        return GeneratedBlock(*_chosen(whole.particles, whole.quarks, order), whole.weights[order])
+        records = ak.drop_none(self._pythia.nextBatch(_BATCH, "none"), axis=0)
+        events = _passing(records, self._filter) if len(records) else []
+        followed = self._early.followed() if self._early else []
+        self._count(_BATCH, len(records), len(followed))
+        if self._early is not None:
+            events += [each for each in map(self._followed, followed) if len(each.weights)]
+            # In any order, since the last events of a file may be left out.
+            events = [events[place] for place in self._order.permutation(len(events))]
+        return joined(events)
 
-    def _count_completed(self, number: int) -> None:
-        self._completed += number
-        self._generated += number
+    def _count(self, tried: int, completed: int, followed: int = 0) -> None:
+        """Count events, those included that the early filter gave up; of events that Pythia gives up there are none."""
+        given_up = self._early.num_given_up() if self._early else 0
+        self._completed += completed
+        self.num_generated += completed + followed + given_up
+        self._in_vain = 0 if completed + followed + given_up else self._in_vain + tried
+        if self._in_vain >= _TRIES:
+            raise GenerationError(_NO_MORE)
 
     def _followed(self, partons: Any) -> GeneratedBlock:
         """An event of those that are thinned: as many versions as the events that it stands for."""
@@ -180,8 +189,7 @@ class Generator:
         """One generated event, or none if it does not pass."""
         pythia, early = self._pythia, self._early
         is_made = pythia.next()
-        self._count_completed(int(is_made))
-        self._generated += early.num_given_up() if early else 0
+        self._count(1, int(is_made))
         if not is_made or not any(
             each.idAbs() in _HEAVY and each.isFinal() and each.pT() > enrichment.min_quark_pt for each in pythia.event
         ):
@@ -200,19 +208,14 @@ def _block_of(found: Versions, partons: Any, weight: float) -> GeneratedBlock:
 
 def _quarks_of(partons: list[Any]) -> HeavyQuarks:
     quarks = [each for each in partons if each.idAbs() in _HEAVY and each.pT() > _MIN_PARTON_PT]
-    return HeavyQuarks(
-        np.zeros(len(quarks), np.int64),
-        np.array([each.idAbs() for each in quarks], np.int64),
-        np.array([each.eta() for each in quarks]),
-        np.array([each.phi() for each in quarks]),
-    )
+    flavour, eta, phi = np.array([(each.idAbs(), each.eta(), each.phi()) for each in quarks]).reshape(-1, 3).T
+    return HeavyQuarks(np.zeros(len(quarks), np.int64), flavour.astype(np.int64), eta, phi)
 
 
-def _of_records(events: ak.Array) -> tuple[StableParticles, HeavyQuarks]:
-    """Stable particles and heavy quarks of a batch of event records."""
-    records = events.prt
-    counts = ak.to_numpy(ak.num(records, axis=1))
-    flat = ak.flatten(records)
+def _passing(records: ak.Array, lepton_filter: LeptonFilterSettings) -> list[GeneratedBlock]:
+    """The events of a batch of records that pass the filter."""
+    counts = ak.to_numpy(ak.num(records.prt, axis=1))
+    flat = ak.flatten(records.prt)
     pid = ak.to_numpy(flat.id)
     event = np.repeat(np.arange(len(counts)), counts)
     px, py, pz, energy = (ak.to_numpy(flat.p[name]) for name in ("px", "py", "pz", "e"))
@@ -221,27 +224,17 @@ def _of_records(events: ak.Array) -> tuple[StableParticles, HeavyQuarks]:
     offsets = np.concatenate([[0], np.cumsum(np.bincount(event[stable], minlength=len(counts)))])
     momenta = (column[stable].astype(np.float64) for column in (px, py, pz, energy))
     particles = StableParticles(offsets.astype(np.int64), pid[stable].astype(np.int32), *momenta, *vertices)
-    heavy = np.isin(np.abs(pid), (4, 5)) & (np.hypot(px, py) > _MIN_PARTON_PT)
+    heavy = np.isin(np.abs(pid), _HEAVY) & (np.hypot(px, py) > _MIN_PARTON_PT)
     quarks = HeavyQuarks(
         event[heavy], np.abs(pid[heavy]), pseudorapidity(px[heavy], py[heavy], pz[heavy]), np.arctan2(py, px)[heavy]
     )
-    return particles, quarks
-
-
-def _chosen(
-    particles: StableParticles, quarks: HeavyQuarks, kept: NDArray[np.int64]
-) -> tuple[StableParticles, HeavyQuarks]:
-    """Some events of a block."""
-    place = np.full(particles.num_events, -1)
-    place[kept] = np.arange(len(kept))
-    mask = place[quarks.event] >= 0
-    few = HeavyQuarks(place[quarks.event[mask]], quarks.flavour[mask], quarks.eta[mask], quarks.phi[mask])
-    events = [particles.of_event(int(number)) for number in kept]
-    return StableParticles.of_events(events) if events else _EMPTY.particles, few
+    kept = np.flatnonzero(passes(particles, lepton_filter)).tolist()
+    return [GeneratedBlock(particles.of_event(number), quarks.of_event(number), np.ones(1)) for number in kept]
 
 
 def joined(blocks: list[GeneratedBlock]) -> GeneratedBlock:
     """Several blocks as one."""
+    blocks = [_EMPTY, *blocks]
     starts = np.cumsum([0, *(block.particles.num_events for block in blocks)])
     quarks = HeavyQuarks(
         np.concatenate([block.quarks.event + start for block, start in zip(blocks, starts, strict=False)]),
@@ -264,7 +257,6 @@ def _pythia(lines: list[str], early: Any) -> Any:
     import pythia8mc  # noqa: PLC0415 - the extra `simulate`
 
     os.environ.setdefault(_DATA, str(_data_folder(Path(pythia8mc.__file__))))
-
     pythia = pythia8mc.Pythia(os.environ[_DATA], False)
     if early is not None:
         pythia.setUserHooksPtr(early)

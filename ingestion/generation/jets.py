@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import awkward as ak
@@ -14,6 +10,7 @@ import numpy as np
 from ingestion.generation import parameters
 from ingestion.generation.generator import HeavyQuarks
 from ingestion.generation.particles import Floats, Integers, wrapped
+from ingestion.thresholds import Jagged
 
 RADIUS: Final = 0.4
 #: Least pT of a jet [GeV].
@@ -46,11 +43,11 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
 
     offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))])
     columns = {"px": pt * np.cos(phi), "py": pt * np.sin(phi), "pz": pt * np.sinh(eta), "E": pt * np.cosh(eta)}
-    record = ak.contents.RecordArray([ak.contents.NumpyArray(column) for column in columns.values()], list(columns))
-    listed = ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(offsets), record))
-    with _without_banner():
-        sequence = fastjet.ClusterSequence(listed, fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS))
-        jets = sequence.inclusive_jets(min_pt=MIN_PT)
+    # Of the library below, which prints a banner at its first clustering.
+    fastjet._swig.ClusterSequence.set_fastjet_banner_stream(None)
+    listed = Jagged(offsets, columns).listed()
+    sequence = fastjet.ClusterSequence(listed, fastjet.JetDefinition(fastjet.antikt_algorithm, RADIUS))
+    jets = sequence.inclusive_jets(min_pt=MIN_PT)
     counts = ak.to_numpy(ak.num(jets, axis=1))
     flat = ak.flatten(jets)
     px, py, pz = (ak.to_numpy(flat[name]) for name in ("px", "py", "pz"))
@@ -61,26 +58,11 @@ def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events:
     )
 
 
-@contextmanager
-def _without_banner() -> Iterator[None]:
-    """Drop what fastjet's library prints at its first clustering; a task's output is not read."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
-
-
 def flavours(jets: FoundJets, quarks: HeavyQuarks) -> Integers:
     """5 for jets with a bottom quark within the cone, else 4 with a charm quark, else 0; (num_jets,)."""
     found = np.zeros(len(jets.pt), np.int64)
-    near = np.abs(quarks.eta) < _FLAVOUR_ETA
-    quarks = HeavyQuarks(*(column[near] for column in quarks))
-    order = np.argsort(quarks.event, kind="stable")
+    near = np.flatnonzero(np.abs(quarks.eta) < _FLAVOUR_ETA)
+    order = near[np.argsort(quarks.event[near], kind="stable")]
     event, flavour, eta, phi = (column[order] for column in quarks)
     low, high = np.searchsorted(event, jets.event), np.searchsorted(event, jets.event + 1)
     counts = high - low

@@ -37,6 +37,5 @@ def passes(particles: StableParticles, settings: LeptonFilterSettings) -> NDArra
         inside = np.square(eta - eta[own]) + np.square(wrapped(phi - phi[own])) < CONE**2
         inside &= np.isin(np.abs(particles.pid[near]), (12, 14, 16), invert=True)
         inside[own] = False
-        if pt[near][inside].sum() < settings.max_isolation * pt[lepton]:
-            found[event[lepton]] = True
+        found[event[lepton]] |= pt[near][inside].sum() < settings.max_isolation * pt[lepton]
     return found

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.generation.loops import compiled
 from ingestion.generation.particles import Floats, Integers, StableParticles
 from ingestion.generation.settings import PileUpSettings
 
@@ -48,59 +47,21 @@ def overlay(
     drawn = rng.integers(0, pool.num_events, total)
     angle = rng.uniform(-np.pi, np.pi, total)
     z = beam_spot(total, settings.beam_spot_mm, rng)
-    offsets, first = _offsets(moved.offsets, pool.offsets, numbers, drawn)
-    pid, columns = np.empty(offsets[-1], np.int32), np.empty((7, offsets[-1]))
+    # The particles of each event: its own, then those of one further collision after the other.
+    lengths = np.diff(pool.offsets)[drawn]
+    further = np.bincount(np.repeat(np.arange(num_events), numbers), lengths, num_events).astype(np.int64)
+    offsets = hard.offsets + np.concatenate([[0], np.cumsum(further)])
+    own = np.arange(len(hard.pid)) + np.repeat((offsets - hard.offsets)[:-1], np.diff(hard.offsets))
     is_pile_up = np.ones(offsets[-1], np.bool_)
-    for place, stop, start in zip(offsets, moved.offsets[1:], moved.offsets, strict=False):
-        here = slice(place, place + stop - start)
-        is_pile_up[here] = False
-        pid[here] = moved.pid[start:stop]
-        for column, one in zip(columns, moved[2:], strict=True):
-            column[here] = one[start:stop]
-    _overlay(pid, columns, first, pool.pid, pool.offsets, *pool[2:], drawn, np.cos(angle), np.sin(angle), z)
+    is_pile_up[own] = False
+    source = np.arange(lengths.sum()) + np.repeat(pool.offsets[drawn] - np.cumsum(lengths) + lengths, lengths)
+    cos, sin, shift = (np.repeat(each, lengths) for each in (np.cos(angle), np.sin(angle), z))
+    of_pool, px, py, pz, energy, x, y, old_z = (column[source] for column in pool[1:])
+    turned = (cos * px - sin * py, sin * px + cos * py, pz, energy, cos * x - sin * y, sin * x + cos * y, old_z + shift)
+    pid, columns = np.empty(offsets[-1], np.int32), np.empty((7, offsets[-1]))
+    pid[own], columns[:, own] = hard.pid, moved[2:]
+    pid[is_pile_up], columns[:, is_pile_up] = of_pool, turned
     return Crossing(StableParticles(offsets, pid, *columns), is_pile_up, numbers + 1)
-
-
-def _offsets(hard: Integers, pool: Integers, numbers: Integers, drawn: Integers) -> tuple[Integers, Integers]:
-    """Where each event begins, and where the particles of each further collision begin: after the hard ones."""
-    lengths = np.diff(pool)[drawn]
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    of_event = ends[np.concatenate([[0], np.cumsum(numbers)])]
-    return hard + of_event, ends[:-1] + np.repeat(hard[1:], numbers)
-
-
-@compiled
-def _overlay(
-    pid: Integers,
-    columns: Floats,
-    first: Integers,
-    pool_pid: Integers,
-    offsets: Integers,
-    pool_px: Floats,
-    pool_py: Floats,
-    pool_pz: Floats,
-    pool_energy: Floats,
-    pool_x: Floats,
-    pool_y: Floats,
-    pool_z: Floats,
-    drawn: Integers,
-    cos: Floats,
-    sin: Floats,
-    z: Floats,
-) -> None:
-    """Put the particles of collisions in their places, turned and moved along the beam."""
-    px, py, pz, energy, x, y, all_z = columns
-    for collision in range(len(drawn)):
-        c, s, place = cos[collision], sin[collision], first[collision]
-        for source in range(offsets[drawn[collision]], offsets[drawn[collision] + 1]):
-            pid[place] = pool_pid[source]
-            px[place] = c * pool_px[source] - s * pool_py[source]
-            py[place] = s * pool_px[source] + c * pool_py[source]
-            pz[place], energy[place] = pool_pz[source], pool_energy[source]
-            x[place] = c * pool_x[source] - s * pool_y[source]
-            y[place] = s * pool_x[source] + c * pool_y[source]
-            all_z[place] = pool_z[source] + z[collision]
-            place += 1
 
 
 def beam_spot(number: int, spread_mm: float, rng: np.random.Generator) -> Floats:

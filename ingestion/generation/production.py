@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,21 +16,20 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.generation.delphes_file import content_of, first_events, joined_collections, write_delphes
+from ingestion.generation.delphes_file import content_of, first_events, write_delphes
 from ingestion.generation.detector import simulate
 from ingestion.generation.errors import GenerationError
 from ingestion.generation.generator import LAST_SEED, GeneratedBlock, Generator, Tally, joined
 from ingestion.generation.particles import StableParticles
 from ingestion.generation.pile_up import MINIMUM_BIAS
-from ingestion.generation.settings import ProcessSettings, SimulateSettings
+from ingestion.generation.settings import POOL, SimulateSettings
+from ingestion.storage import new_file
 
-#: Folder of the pool.
-POOL: Final = "pile-up"
 #: Events of a part of the pool, and of a block that is detected at once.
 POOL_PART: Final = 500
 _BLOCK: Final = 50
@@ -41,7 +39,6 @@ _NEAR_MM: Final = 5.0
 _LOST_ETA: Final = 5.6
 #: Least time between two notes of a task about its progress.
 SECONDS_BETWEEN_NOTES = 1.0
-_NOTE: Final = ".events"
 
 
 class SimulatedFile(NamedTuple):
@@ -101,14 +98,13 @@ def record_of(file: Path) -> Path:
 def finished(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
     """The record of a file that is there and complete; else None."""
     path = folder / file.name
-    try:
+    with suppress(OSError, ValueError, KeyError):
         record: dict[str, Any] = json.loads(record_of(path).read_text(encoding="utf-8"))
-        is_complete = path.stat().st_size == record["bytes"] and record["events"] == file.events
         # Another generator made a file whose record lacks a number; it is made again.
-        is_complete = is_complete and record.keys() >= set(Tally._fields)
-    except (OSError, ValueError, KeyError):
-        return None
-    return record if is_complete else None
+        has_all = record.keys() >= set(Tally._fields)
+        if has_all and path.stat().st_size == record["bytes"] and record["events"] == file.events:
+            return record
+    return None
 
 
 def events_made(folder: Path, pieces: Sequence[SimulatedFile | PoolPart]) -> int:
@@ -127,14 +123,8 @@ def events_made(folder: Path, pieces: Sequence[SimulatedFile | PoolPart]) -> int
     return number
 
 
-def forget_unfinished(folder: Path) -> None:
-    """Remove the notes that killed tasks left about their progress."""
-    for path in folder.glob(f"*/.*{_NOTE}"):
-        path.unlink()
-
-
 def _note_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}{_NOTE}")
+    return path.with_name(f".{path.name}.events")
 
 
 @contextmanager
@@ -177,15 +167,8 @@ def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> 
         name: np.asarray(getattr(particles, name)[:stop][visible], np.int32 if name == "pid" else np.float32)
         for name in StableParticles._fields[1:]
     }
-    unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with unfinished.open("wb") as file:
-            np.savez(file, offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), **columns)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with new_file(path, flushed=True) as unfinished, unfinished.open("wb") as file:
+        np.savez(file, offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), **columns)
 
 
 def _is_lost(particles: StableParticles) -> NDArray[np.bool_]:
@@ -243,15 +226,14 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
                 break
     # Events beyond the number were generated too, so the tally holds them.
     tally = generator.tally()
-    events = first_events(joined_collections(parts), file.events)
+    events = first_events(parts, file.events)
     path = folder / file.name
     content = content_of(events)
-    identity = _identity(settings, process, file, content)
+    # From its place and its content: a second run gives the same.
+    identity = uuid5(NAMESPACE_URL, f"hep-pipeline/simulate/{settings.seed}/{file.process}/{file.number}/{content}")
     write_delphes(path, events, identity)
     record = {
-        "process": file.process,
-        "number": file.number,
-        "events": file.events,
+        **file._asdict(),
         "uuid": str(identity),
         "content": content,
         "bytes": path.stat().st_size,
@@ -260,33 +242,18 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
         "pythia": metadata.version("pythia8mc"),
         "fastjet": metadata.version("fastjet"),
     }
-    _write_record(record_of(path), record)
+    with new_file(record_of(path), flushed=True) as unfinished:
+        unfinished.write_text(json.dumps(record, indent=1), encoding="utf-8")
     return record
 
 
 def _refuse_endless(generator: Generator, file: SimulatedFile, settings: SimulateSettings, passed: int) -> None:
-    generated = generator.num_generated
-    most = settings.max_generated or _MAX_PER_EVENT * file.events
-    if generated > most:
+    if generator.num_generated > (settings.max_generated or _MAX_PER_EVENT * file.events):
         raise GenerationError(
-            f"process '{file.process}': {passed} of {generated} generated events pass the lepton filter, {file.events} "
-            f"are needed. Lower simulate.lepton_filter.min_pt, correct the settings of the process, or raise "
-            f"simulate.max_generated."
+            f"process '{file.process}': {passed} of {generator.num_generated} generated events pass the lepton filter, "
+            f"{file.events} are needed. Lower simulate.lepton_filter.min_pt, correct the settings of the process, or "
+            f"raise simulate.max_generated."
         )
-
-
-def _write_record(path: Path, record: dict[str, Any]) -> None:
-    unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
-    with unfinished.open("w", encoding="utf-8") as file:
-        json.dump(record, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-
-
-def _identity(settings: SimulateSettings, process: ProcessSettings, file: SimulatedFile, content: str) -> UUID:
-    """UUID of a file, from its place and its content: a second run gives the same."""
-    return uuid5(NAMESPACE_URL, f"hep-pipeline/simulate/{settings.seed}/{process.name}/{file.number}/{content}")
 
 
 def _seeds(seed: int, name: str, number: int) -> list[int]:

@@ -30,8 +30,8 @@ class Arrival(NamedTuple):
 
 def propagate(particles: StableParticles) -> Arrival:
     """Follow particles on helices (charged) or straight lines (neutral) to the cylinder around the tracker."""
-    columns = [np.asarray(column, np.float64) for column in particles[2:]]
-    return Arrival(*_arrivals(particles.charge, *columns))
+    momenta_and_places = (*particles[2:5], *particles[6:])
+    return Arrival(*_arrivals(particles.charge, *(np.asarray(column, np.float64) for column in momenta_and_places)))
 
 
 @compiled
@@ -40,7 +40,6 @@ def _arrivals(
     all_px: Floats,
     all_py: Floats,
     all_pz: Floats,
-    all_energy: Floats,  # noqa: ARG001 - a column of the particles
     all_x: Floats,
     all_y: Floats,
     all_z: Floats,

@@ -72,7 +72,10 @@ def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
             *(column[inside] for column in (event, eta, phi)), *(column[sources] for column in (event, eta, phi, pt))
         )
         of_median = (pt[inside] >= region.min_pt) & (is_charged[inside] | (not region.charged))
-        median, spread = _medians(event[inside][of_median], value[of_median], len(num_vertices))
+        of_event, values = event[inside][of_median], value[of_median]
+        order = np.lexsort([values, of_event])
+        edges = np.searchsorted(of_event[order], np.arange(len(num_vertices) + 1))
+        median, spread = _medians(edges, values[order])
         near = event[inside]
         # Without a neighbour the metric says nothing.
         away = np.where(value == 0, 0.0, value - median[near]) / spread[near]
@@ -118,15 +121,12 @@ def _sums(
     return sums
 
 
-def _medians(event: Integers, value: Floats, num_events: int) -> tuple[Floats, Floats]:
-    """Median of the metric in each event, of those that are not zero, and the spread below it; NaN without any."""
-    order = np.lexsort([value, event])
-    return _medians_of_sorted(np.searchsorted(event[order], np.arange(num_events + 1)), value[order])
-
-
 @compiled
-def _medians_of_sorted(edges: Integers, value: Floats) -> tuple[Floats, Floats]:
-    """The same for values that lie between two edges for each event, in order."""
+def _medians(edges: Integers, value: Floats) -> tuple[Floats, Floats]:
+    """Median of the metric in each event, of those that are not zero, and the spread below it; NaN without any.
+
+    The values of each event lie between two edges, in order.
+    """
     num_events = len(edges) - 1
     median, spread = np.full(num_events, np.nan), np.ones(num_events)
     for number in range(num_events):

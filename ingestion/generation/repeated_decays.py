@@ -92,14 +92,13 @@ def _versions(pythia: Any, places: list[int], number: int, lepton_filter: Lepton
         pythia.moreDecays()
         for place in soft:
             event[place].statusPos()
-        if has_lepton or _has_lepton(event, range(size, event.size()), least):
+        made = map(event.__getitem__, range(size, event.size()))
+        if has_lepton or any(each.idAbs() in LEPTONS and each.isFinal() and each.pT() > least for each in made):
             pythia.moreDecays()
             rest = rest or _particles(event, stable)
-            made = _particles(event, [place for place in range(size, event.size()) if event[place].isFinal()])
-            found = StableParticles(
-                np.array([0, len(rest.pid) + len(made.pid)]),
-                *(np.concatenate([one, other]) for one, other in zip(rest[1:], made[1:], strict=True)),
-            )
+            new = _particles(event, [place for place in range(size, event.size()) if event[place].isFinal()])
+            found = StableParticles.of_events([rest, new])
+            found = found._replace(offsets=found.offsets[::2])
             if passes(found, lepton_filter)[0]:
                 kept, passed = kept or found, passed + 1
         event.popBack(event.size() - size)
@@ -112,12 +111,6 @@ def _versions(pythia: Any, places: list[int], number: int, lepton_filter: Lepton
 def _switch_decays(pythia: Any, *, on: bool) -> None:
     for code in _DECAYING:
         pythia.particleData.mayDecay(code, on)
-
-
-def _has_lepton(event: Any, places: Sequence[int], least: float) -> bool:
-    return any(
-        event[place].idAbs() in LEPTONS and event[place].isFinal() and event[place].pT() > least for place in places
-    )
 
 
 def _particles(event: Any, places: Sequence[int]) -> StableParticles:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from ingestion.settings import StrictSettings
 
 #: Pythia's settings of the processes that have a name of their own.
 PRESETS: dict[str, tuple[str, ...]] = {
@@ -15,12 +17,12 @@ PRESETS: dict[str, tuple[str, ...]] = {
 }
 #: How a sample of the config names the files of a process: `files: ["simulate://ttbar"]`.
 SCHEME = "simulate://"
+#: Folder of the minimum-bias events, beside those of the processes.
+POOL = "pile-up"
 
 
-class HeavyFlavourSettings(BaseModel):
+class HeavyFlavourSettings(StrictSettings):
     """Enrichment in leptons of heavy flavour: events with a hard heavy quark are hadronised and decayed many times."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     min_quark_pt: float = Field(default=22.0, ge=0)
     """Transverse momentum above which an event needs a charm or bottom quark after the shower [GeV]."""
@@ -31,10 +33,8 @@ class HeavyFlavourSettings(BaseModel):
     kept; its weight is the share of all versions that pass."""
 
 
-class LeptonFilterSettings(BaseModel):
+class LeptonFilterSettings(StrictSettings):
     """The filter on generated particles, before detector and pile-up; it saves the time for hopeless events."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     min_pt: float = Field(default=23.0, ge=0)
     """An event needs an electron or muon above this transverse momentum [GeV]; 0 keeps all events."""
@@ -48,10 +48,9 @@ class LeptonFilterSettings(BaseModel):
     events without a heavy quark well above its threshold, with this weight. 1: all are followed."""
 
 
-class ProcessSettings(BaseModel):
+class ProcessSettings(StrictSettings):
     """One process of the generator."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
     #: More events only add files; they change none.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"events"})
 
@@ -60,7 +59,7 @@ class ProcessSettings(BaseModel):
     settings with them."""
     events: PositiveInt = 1000
     """Number of events that pass the lepton filter."""
-    pythia: list[str] = []
+    pythia: list[str] = Field(default=[])
     """Further settings of Pythia 8, such as `PhaseSpace:pTHatMin = 30`; they come last, so they prevail."""
     file: Path | None = None
     """A file with settings of Pythia 8 (`.cmnd`) instead of those of the name; null for none."""
@@ -76,10 +75,8 @@ class ProcessSettings(BaseModel):
         return [*own, *self.pythia]
 
 
-class PileUpSettings(BaseModel):
+class PileUpSettings(StrictSettings):
     """Further proton-proton collisions in the same bunch crossing."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     mean: float = Field(default=20.0, ge=0, le=1000)
     """Mean number of collisions, Poisson distributed; 0 for none."""
@@ -89,12 +86,10 @@ class PileUpSettings(BaseModel):
     """Spread of the collisions along the beam: standard deviation of a Gaussian, cut at 250 mm [mm]."""
 
 
-class SimulateSettings(BaseModel):
+class SimulateSettings(StrictSettings):
     """The events that the stage `simulate` makes; needs the extra `simulate`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-
-    processes: list[ProcessSettings] = []
+    processes: list[ProcessSettings] = Field(default=[])
     """The processes; empty if the samples come from elsewhere."""
     energy_tev: float = Field(default=13.0, gt=0.1, le=200)
     """Energy of the proton-proton collisions in their centre of mass [TeV]."""
@@ -114,6 +109,8 @@ class SimulateSettings(BaseModel):
         for process in self.processes:
             if names.count(process.name) > 1:
                 raise ValueError(f"processes: the name '{process.name}' is given twice; names must differ")
+            if process.name == POOL:
+                raise ValueError(f"processes: '{POOL}' is the pool of minimum-bias events; choose another name")
             if process.name not in PRESETS and not process.pythia and process.file is None:
                 raise ValueError(
                     f"processes: '{process.name}' is none of {', '.join(PRESETS)}, so Pythia needs its settings: "

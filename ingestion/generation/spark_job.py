@@ -15,15 +15,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from ingestion.errors import BadFilesError, IngestionError
-from ingestion.generation.production import (
-    events_made,
-    files_of,
-    finished,
-    forget_unfinished,
-    make_file,
-    make_pool_part,
-    pool_of,
-)
+from ingestion.generation.production import events_made, files_of, finished, make_file, make_pool_part, pool_of
 from ingestion.generation.settings import SimulateSettings
 
 
@@ -48,19 +40,20 @@ def produce(
     Raises:
         IngestionError: A file cannot be made.
     """
-    place, parts, files = str(folder), pool_of(settings), files_of(settings)
+    parts, files = pool_of(settings), files_of(settings)
     names = {*(part.name for part in parts), *(file.name for file in files)}
     for name in {Path(each).parent for each in names}:
         (folder / name).mkdir(parents=True, exist_ok=True)
     there = {file: finished(folder, file) for file in files}
     missing = [file for file, record in there.items() if record is None]
-    forget_unfinished(folder)
+    # Killed tasks left notes about their progress.
+    _remove_remains(folder, names)
     if missing:
         left = [part for part in parts if not (folder / part.name).is_file()]
         with watch("pile-up", sum(part.events for part in parts), lambda: events_made(folder, parts)):
-            _run(spark, left, lambda part: make_pool_part(part, settings, Path(place)), num_tasks)
+            _run(spark, left, lambda part: make_pool_part(part, settings, folder), num_tasks)
     with watch("simulate", sum(file.events for file in files), lambda: events_made(folder, files)):
-        found = _run(spark, missing, lambda file: make_file(file, settings, Path(place)), num_tasks)
+        found = _run(spark, missing, lambda file: make_file(file, settings, folder), num_tasks)
     made = dict(zip(missing, found, strict=True))
     _remove_remains(folder, names)
     return [record or made[file] for file, record in there.items()]

@@ -18,6 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,12 +60,28 @@ class Cost(NamedTuple):
     wall: float
 
 
+def taking_turns(infos: list[FileInfo]) -> list[FileInfo]:
+    """The files of the classes in turn, so that the first three hold all classes.
+
+    Raises:
+        SystemExit: A class has no file.
+    """
+    by_class = [[info for info in infos if info.sample == sample] for sample, _ in CLASSES_OF.values()]
+    if not all(by_class):
+        sys.exit(f"every class needs a file: names begin with {', '.join(f'{name}_' for name in CLASSES_OF)}")
+    return [info for turn in zip_longest(*by_class) for info in turn if info]
+
+
 def first(infos: list[FileInfo], num_events: int) -> list[FileInfo]:
-    """The first files, with at least a number of events together."""
+    """The first files, with at least a number of events together and at least one of each class.
+
+    Raises:
+        SystemExit: There are fewer events.
+    """
     totals = np.cumsum([info.entries for info in infos])
     if totals[-1] < num_events:
         sys.exit(f"the files have {totals[-1]} events, and --events asks for {num_events}")
-    return infos[: int(np.searchsorted(totals, num_events)) + 1]
+    return infos[: max(int(np.searchsorted(totals, num_events)) + 1, len(CLASSES))]
 
 
 def bare_read(infos: list[FileInfo], settings: IngestSettings) -> None:
@@ -253,12 +270,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         if given.files:
             settings = IngestSettings()
-            sources = [SourceFile(*CLASSES_OF[Path(path).name.split("_")[0]], path) for path in sorted(given.files)]
+            sources = [
+                SourceFile(*of_class, path)
+                for name, of_class in CLASSES_OF.items()
+                for path in sorted(given.files)
+                if Path(path).name.startswith(f"{name}_")
+            ]
             infos = inventory(sources, settings).infos
         else:
             infos, settings = made_files(Path(folder) / "sample", max(given.events))
-        # Files of the classes take turns, so that every size has all of them.
-        infos.sort(key=lambda info: (Path(info.path).name.split("_", 1)[1], info.sample))
+        infos = taking_turns(infos)
+        if len(first(infos, given.events[0])) == len(first(infos, given.events[1])):
+            sys.exit(f"--events: {given.events[0]} and {given.events[1]} events need the same files; give other sizes")
         bench = Bench(infos, settings, Path(folder), tuple(given.events))
         numbers = _run(bench, given.repeats, set(given.skip))
         bench.provider.stop()

@@ -29,7 +29,8 @@ from ingestion.errors import (
     TruncatedFileError,
     UnreadableFileError,
 )
-from ingestion.files import FileInfo, SourceFile, inspect
+from ingestion.files import FileInfo, SourceFile, inspect, inventory
+from ingestion.settings import IngestSettings
 from pipeline.config import Config
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
@@ -431,6 +432,16 @@ def test_an_error_of_a_program_is_no_damage_and_stops_even_where_bad_files_are_s
     analysis.ingest(on_bad_file="skip")
     assert analysis.counters["bad_files"] == []
     assert analysis.counters["files_read"] == 3
+
+
+def test_too_little_memory_was_taken_for_damage_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    source = SourceFile("qcd", 0, str(write_good(tmp_path / "a.root")))
+    monkeypatch.setattr(uproot, "open", full)
+    with pytest.raises(MemoryError):
+        inventory([source], IngestSettings(on_bad_file="skip"))
 
 
 def test_a_damaged_file_is_read_again_with_other_packages(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:

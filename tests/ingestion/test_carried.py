@@ -23,6 +23,8 @@ from features.settings import FeatureSettings
 from features.unsplit_spark_job import make_unsplit
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.files import SourceFile, inventory
+from ingestion.load_test import TREE, branch_map, write_load_test
+from ingestion.reader import read_events
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import ingest
 from models.prediction import predict
@@ -98,3 +100,14 @@ def test_a_branch_that_is_not_there_and_files_of_different_types_are_named(tmp_p
     sources = [SourceFile("a", 0, str(path)) for path in (first, written(tmp_path / "b.root", numbers=np.float64))]
     with pytest.raises(WrongBranchTypeError, match=r"b\.root has .*'float64'.*a\.root has .*'int64'"):
         inventory(sources, CARRY)
+
+
+def test_a_load_test_sample_lacked_them(tmp_path: Path) -> None:
+    """Its config names them too, so that its files could not be read."""
+    infos = inventory([SourceFile("a", 1, str(written(tmp_path / "a.root")))], CARRY).infos
+    (path,) = write_load_test(infos, CARRY, 12, tmp_path, rng=np.random.default_rng(1))["a"]
+    settings = IngestSettings(tree=TREE, branch_map=branch_map(), carry=CARRY.carry)
+    (info,) = inventory([SourceFile("a", 1, str(path))], settings).infos
+    raws = list(read_events(info, settings, start=0, stop=info.entries))
+    for name, expected in (("Event.Number", NUMBER + np.arange(6)), ("ScalarHT.HT", np.arange(6) / 4)):
+        assert np.concatenate([raw.carried[name] for raw in raws]).tolist() == [*expected.tolist()] * 2

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.arrays import Floats
-from features.columns import MAX_PARTICLES, NUM_CORE, PARTICLE_COLUMNS
-from features.isolation import NEUTRAL, PHOTON, TRACK, Candidates
+from features.columns import MAX_PARTICLES, NEUTRAL, NUM_CORE, PARTICLE_COLUMNS, PHOTON, TRACK
+from features.isolation import Candidates
 from features.isolation_grid import relative_isolations
 from features.kinematics import delta_phi
 from features.low_level import CORE, highest_pt, sorted_by

@@ -30,7 +30,7 @@ def isolation(checkout: Path) -> float:
 def test_an_edit_in_another_file_of_the_package_is_compiled_in(tmp_path: Path) -> None:
     source = Path(str(features.__file__)).parent
     (tmp_path / "features").mkdir()
-    for name in ("__init__", "arrays", "compiling", "kinematics", "isolation"):
+    for name in ("__init__", "arrays", "columns", "compiling", "kinematics", "isolation"):
         shutil.copy(source / f"{name}.py", tmp_path / "features")
     assert isolation(tmp_path) == 0.5
     kinematics = tmp_path / "features" / "kinematics.py"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from ingestion.generation.errors import GenerationError
 from ingestion.generation.generator import GeneratedBlock, Generator, Tally, _pythia, joined
 from ingestion.generation.lepton_filter import passes
 from ingestion.generation.repeated_decays import _particles, decayed_often
@@ -125,6 +129,29 @@ def test_weighted_events_do_not_come_last() -> None:
     (places,) = np.nonzero(next(block for block in generator.blocks() if set(block.weights) > {1.0}).weights != 1)
     block = next(block for block in generator.blocks() if set(block.weights) > {1.0})
     assert places.min() < len(block.weights) - len(places)
+
+
+def test_a_file_with_too_few_hard_processes_was_waited_for_without_end(tmp_path: Path) -> None:
+    process = """<LesHouchesEvents version="1.0">
+<init>
+2212 2212 6500 6500 0 0 10042 10042 3 1
+1.0 0.1 1.0 1
+</init>
+<event>
+4 1 1.0 91.0 0.0078 0.118
+2 -1 0 0 501 0 0 0 45.5 45.5 0 0 9
+-2 -1 0 0 0 501 0 0 -45.5 45.5 0 0 9
+13 1 1 2 0 0 45.5 0 0 45.5 0 0 9
+-13 1 1 2 0 0 -45.5 0 0 45.5 0 0 9
+</event>
+</LesHouchesEvents>
+"""
+    (tmp_path / "one.lhe").write_text(process)
+    lines = ["Beams:frameType = 4", f"Beams:LHEF = {tmp_path / 'one.lhe'}", "PartonLevel:MPI = off"]
+    blocks = Generator(lines, energy_tev=13.0, seed=1).blocks()
+    assert len(next(blocks).weights) == 1
+    with pytest.raises(GenerationError, match="if it reads events from a file, these are too few"):
+        list(islice(blocks, 20))
 
 
 def test_the_cross_section_does_not_depend_on_when_it_is_asked_for() -> None:

@@ -200,11 +200,11 @@ def test_a_lepton_beside_nothing_is_balanced_by_missing_energy() -> None:
     block = GeneratedBlock(gun(13, 40.0, 0.5, number), quarks, np.ones(number))
     found = simulate(block, None, PileUpSettings(mean=0), np.random.default_rng(2))
     tracks, muons, met = found["EFlowTrack"], found["MuonTight"], found["MissingET"]
-    assert len(tracks.columns["PT"]) == number
-    np.testing.assert_allclose(met.columns["MET"], tracks.columns["PT"], rtol=1e-5)
+    assert len(tracks.fields["PT"]) == number
+    np.testing.assert_allclose(met.fields["MET"], tracks.fields["PT"], rtol=1e-5)
     kept = np.diff(muons.offsets).astype(bool)
-    np.testing.assert_array_equal(muons.columns["PT"], tracks.columns["PT"][kept])
+    np.testing.assert_array_equal(muons.fields["PT"], tracks.fields["PT"][kept])
     assert kept.mean() == pytest.approx(parameters.muon_identification(np.array([40.0]), np.array([0.5]))[0], abs=0.03)
-    assert {each.columns[name].dtype for each in found.values() for name in each.columns} <= {
+    assert {each.fields[name].dtype for each in found.values() for name in each.fields} <= {
         np.dtype("float32"), np.dtype("int32"), np.dtype("uint32")
     }  # fmt: skip

@@ -22,7 +22,6 @@ from ranks import wait_until
 from ingestion.files import expand, inventory
 from ingestion.generation import errors, production
 from ingestion.generation.delphes_file import write_delphes
-from ingestion.generation.detector import Collection
 from ingestion.generation.errors import GenerationError, refuse_missing_packages
 from ingestion.generation.generator import GeneratedBlock, HeavyQuarks, Tally
 from ingestion.generation.particles import StableParticles
@@ -30,6 +29,7 @@ from ingestion.generation.production import events_made, files_of, make_file, ma
 from ingestion.generation.settings import HeavyFlavourSettings, PileUpSettings, ProcessSettings, SimulateSettings
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.thresholds import Jagged
 
 _MISSING = [name for name in ("pythia8mc", "fastjet") if errors.find_spec(name) is None]
 needs_generator = pytest.mark.skipif(bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed")
@@ -83,6 +83,12 @@ def test_a_process_without_settings_of_its_own_is_refused() -> None:
         SimulateSettings(processes=[ProcessSettings(name="higgs")])
 
 
+def test_a_process_with_the_name_of_the_pool_is_refused() -> None:
+    """Its files lay among those of the pool, and a change of the pool's settings was not seen."""
+    with pytest.raises(ValueError, match="'pile-up' is the pool of minimum-bias events; choose another name"):
+        SimulateSettings(processes=[ProcessSettings(name="pile-up", pythia=["HardQCD:all = on"])])
+
+
 def test_settings_of_a_file_replace_those_of_the_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.cmnd"
     file.write_text("! a comment\nHiggsSM:gg2H = on\n\n# another\n")
@@ -94,7 +100,7 @@ def test_a_file_that_cannot_be_finished_is_never_there(monkeypatch: pytest.Monke
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    events = {"Jet": Collection(np.array([0, 1, 3]), {"PT": np.ones(3, np.float32)})}
+    events = {"Jet": Jagged(np.array([0, 1, 3]), {"PT": np.ones(3, np.float32)})}
     with monkeypatch.context() as patch:
         patch.setattr(uproot.WritableTree, "extend", full)
         with pytest.raises(OSError, match="No space"):
