@@ -64,11 +64,13 @@ def calibrate(
     )
     crowding = {
         workers: max(
-            1.0,
-            *(
-                float(np.median(each.seconds)) / (step + event * each.batch)
-                for each in _by_batch(run for run in crowded if len(run) == workers)
-            ),
+            [
+                1.0,
+                *(
+                    float(np.median(each.seconds)) / (step + event * each.batch)
+                    for each in _by_batch(run for run in crowded if len(run) == workers)
+                ),
+            ]
         )
         for workers in {len(run) for run in crowded}
     }
