@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from typing_extensions import override
 
@@ -27,13 +26,6 @@ from training.simulation.virtual_time import VirtualBeside, VirtualClock, Virtua
 from training.transports.centre import EVERYWHERE, Answer, Commit, Rule, ShardedCentre, Where, copy_in, copy_out
 from training.transports.shards import VECTOR, Layout
 from training.transports.transport import Vector
-
-
-class CentreNetwork(Protocol):
-    """What a centre needs of the network."""
-
-    clock: VirtualClock
-    cards: Cards
 
 
 @dataclass(eq=False, slots=True)
@@ -51,7 +43,8 @@ class SimCentre(ShardedCentre):
     """A simulated worker's view of the centre.
 
     Args:
-        network: The network of all workers.
+        clock: The virtual clock.
+        cards: The network cards of the hosts.
         layout: The shards.
         rank: Rank of the worker.
         records: The shards of all ranks; gets those that this one owns.
@@ -59,11 +52,10 @@ class SimCentre(ShardedCentre):
     """
 
     def __init__(
-        self, network: CentreNetwork, layout: Layout, rank: int, records: dict[int, Record], vector: Vector
+        self, clock: VirtualClock, cards: Cards, layout: Layout, rank: int, records: dict[int, Record], vector: Vector
     ) -> None:
-        clock = network.clock
         super().__init__(layout, rank=rank, now=lambda: clock.now)
-        self._clock, self._cards = clock, network.cards
+        self._clock, self._cards = clock, cards
         self._records = records
         self._beside = VirtualBeside(clock, f"commit of rank {rank}")
         for shard in range(layout.shards):

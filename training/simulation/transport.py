@@ -229,7 +229,7 @@ class SimTransport(Transport):
         layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
         records = self._network.centres.setdefault(self._centres, {})
         self._centres += 1
-        mine = SimCentre(self._network, layout, self.rank, records, vector)
+        mine = SimCentre(self._network.clock, self._network.cards, layout, self.rank, records, vector)
         await self.barrier()
         return mine
 
