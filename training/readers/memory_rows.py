@@ -131,7 +131,7 @@ class MemoryRows:
         return self.rows.batch(rows)
 
     def batches(self, size: int, *, part: int = 0, num_parts: int = 1) -> Iterator[Batch]:
-        """All rows in batches of a size, in order; of several parts, each has every so many of them."""
+        """All rows in batches of a size, in order; of several parts, which take turns, the batches of one."""
         for start in range(part * size, len(self), num_parts * size):
             yield self.batch(np.arange(start, min(start + size, len(self))))
 

@@ -137,7 +137,7 @@ def test_a_job_that_fails_is_a_result_with_its_reason_and_is_tried_again(
     assert again.error == ""
 
 
-def test_a_search_goes_on_after_a_job_that_fails(
+def test_a_search_continues_after_a_job_that_fails(
     dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = running._train

@@ -141,7 +141,8 @@ def test_curves_are_means_over_the_workers_whatever_epochs_each_took_part_in() -
 @pytest.mark.parametrize("overlap", ["inline", "thread"])
 def test_waiting_for_an_average_in_a_thread_counts_once(overlap: str) -> None:
     slow = CLUSTER.model_copy(update={"latency_seconds": 5e-3})
-    found = curves_of(run(algorithm="ad-psgd", overlap=overlap, exchange="locked", cluster=slow).records)
+    chosen = {"algorithm": "ad-psgd", "overlap": overlap, "exchange": "locked", "sharding": "static"}
+    found = curves_of(run(cluster=slow, **chosen).records)
     assert all(0 < part <= whole for part, whole in zip(found["communicate"], found["seconds"], strict=True))
 
 
