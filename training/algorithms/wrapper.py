@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from training.algorithms.base import Algorithm, Counters
+from training.algorithms.base import Algorithm, ComputeGradient, Counters
 from training.transports.transport import Vector
 
 
@@ -25,6 +25,10 @@ class Wrapper(Algorithm):
     @override
     async def start(self) -> None:
         await self.base.start()
+
+    @override
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        await self.base.step(compute_gradient, num_samples)
 
     @override
     async def current(self, out: Vector) -> None:
