@@ -27,43 +27,21 @@ class ModelState(NamedTuple):
     """(num_buffers,) float64: what training changes beside the parameters, such as the running means of batch norm."""
 
 
-class FlatModel(VectorModel):
-    """A network whose parameters live in one vector.
-
-    All base optimisers are elementwise. So one call on the vector gives the same numbers as one tensor per layer.
+class FlatVectors(VectorModel):
+    """A model whose parameters and gradients live in one vector each.
 
     Args:
-        module: The network, on its device; its parameters become views from now on.
+        flat: (num_parameters,) all parameters, on any device.
+        gradient: (num_parameters,) all gradients.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        parameters = list(module.parameters())
-        vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-        self.flat = nn.Parameter(vector)
-        """(num_parameters,) all parameters."""
-        self._gradient = torch.zeros_like(vector)
-        self.flat.grad = self._gradient
-        start = 0
-        for parameter in parameters:
-            stop = start + parameter.numel()
-            parameter.data = self.flat.data[start:stop].view_as(parameter)
-            parameter.grad = self._gradient[start:stop].view_as(parameter)
-            start = stop
+    def __init__(self, flat: nn.Parameter, gradient: Tensor) -> None:
+        self.flat = flat
+        self.gradient = flat.grad = gradient
         # On the CPU the host's views share memory with the tensors.
-        on_host = vector.device.type == "cpu"
-        self._host_parameters = self.flat.detach().numpy() if on_host else None
-        self._host_gradient = self._gradient.numpy() if on_host else None
-        self._buffers = list(_changing_buffers(module))
-
-    @property
-    def gradient(self) -> Tensor:
-        """(num_parameters,) all gradients."""
-        return self._gradient
-
-    def zero_gradient(self) -> None:
-        """Set all gradients to 0 in place; None would detach them from the vector."""
-        self._gradient.zero_()
+        on_host = flat.device.type == "cpu"
+        self._host_parameters = flat.detach().numpy() if on_host else None
+        self._host_gradient = gradient.numpy() if on_host else None
 
     @override
     def empty(self) -> Vector:
@@ -88,14 +66,48 @@ class FlatModel(VectorModel):
         if self._host_gradient is not None:
             np.copyto(out, self._host_gradient)
         else:
-            torch.from_numpy(out).copy_(self._gradient)
+            torch.from_numpy(out).copy_(self.gradient)
 
     @override
     def write_gradient(self, values: Vector) -> None:
         if self._host_gradient is not None:
             np.copyto(self._host_gradient, values)
         else:
-            self._gradient.copy_(torch.from_numpy(values))
+            self.gradient.copy_(torch.from_numpy(values))
+
+    @override
+    def gradient_is_finite(self) -> bool:
+        """On a GPU, copy one number to the host."""
+        if self._host_gradient is not None:
+            return is_finite(self._host_gradient)
+        return math.isfinite(float(torch.dot(self.gradient, self.gradient)))
+
+
+class FlatModel(FlatVectors):
+    """A network whose parameters live in one vector.
+
+    All base optimisers are elementwise. So one call on the vector gives the same numbers as one tensor per layer.
+
+    Args:
+        module: The network, on its device; its parameters become views from now on.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        parameters = list(module.parameters())
+        vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        super().__init__(nn.Parameter(vector), torch.zeros_like(vector))
+        start = 0
+        for parameter in parameters:
+            stop = start + parameter.numel()
+            parameter.data = self.flat.data[start:stop].view_as(parameter)
+            parameter.grad = self.gradient[start:stop].view_as(parameter)
+            start = stop
+        self._buffers = list(_changing_buffers(module))
+
+    def zero_gradient(self) -> None:
+        """Set all gradients to 0 in place; None would detach them from the vector."""
+        self.gradient.zero_()
 
     def buffers(self) -> Vector:
         """A copy of the network's buffers, (num_buffers,) float64, which holds integers and float32 exactly."""
@@ -120,13 +132,6 @@ class FlatModel(VectorModel):
         """Overwrite parameters and buffers."""
         self.write(state.parameters)
         self.write_buffers(state.buffers)
-
-    @override
-    def gradient_is_finite(self) -> bool:
-        """On a GPU, copy one number to the host."""
-        if self._host_gradient is not None:
-            return is_finite(self._host_gradient)
-        return math.isfinite(float(torch.dot(self._gradient, self._gradient)))
 
 
 def _changing_buffers(module: nn.Module) -> Iterator[Tensor]:

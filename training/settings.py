@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from training.algorithms.base import StatePolicy
 from training.algorithms.method import Traits
-from training.algorithms.optimizer_state import StatePolicy
 from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
 from training.errors import ShardError
 from training.topology import TopologyName

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from feature_datasets import CLASSES, write_dataset
+from simulated import samples_per_second
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -44,7 +45,7 @@ from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
-from training.simulation.simulate import samples_per_second, simulate
+from training.simulation.simulate import simulate
 from training.workloads.registry import HepSettings
 from training.workloads.work import ReaderWork
 

@@ -19,6 +19,7 @@ from training.loop.making import make_algorithm
 from training.loop.records import MemoryFiles, RunFiles
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
+from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.simulate import Simulated, simulate
@@ -113,14 +114,26 @@ def run(
 ) -> Simulated:
     """A simulated run over the toy data; what `simulate` takes beside the settings goes there."""
     passed_on = {name: chosen.pop(name) for name in ("partners", "files", "resume", "on_progress") if name in chosen}
+    train, how = toy_rows(320) if train is None else train, settings(**chosen)
+    if how.skew is not None:
+        passed_on["owners"] = Owners(
+            train.labels.numpy(), train.group_rows, world_size=how.workers, alpha=how.skew.dirichlet, seed=how.seed
+        )
     return simulate(
-        toy_network() if module is None else module,
-        toy_rows(320) if train is None else train,
-        toy_rows(60, groups=1, seed=1),
-        settings(**chosen),
-        cluster,
-        **passed_on,
+        toy_network() if module is None else module, train, toy_rows(60, groups=1, seed=1), how, cluster, **passed_on
     )
+
+
+def samples_per_second(records: Sequence[Sequence[dict[str, Any]]]) -> float:
+    """Samples per second of a run, of all workers together.
+
+    Examples:
+        >>> samples_per_second([[{"samples": 10, "seconds": 2.0}], [{"samples": 6, "seconds": 2.0}]])
+        8.0
+    """
+    samples: int = sum(record["samples"] for worker in records for record in worker)
+    seconds: float = max(sum(record["seconds"] for record in worker) for worker in records)
+    return samples / seconds
 
 
 def models(simulated: Simulated) -> NDArray[np.float64]:

@@ -108,7 +108,7 @@ def test_a_setting_that_fails_is_listed_and_the_others_continue(
 
 
 def test_a_search_in_which_all_fail_says_why(spark: SparkContext, dataset: FeatureDataset, tmp_path: Path) -> None:
-    with pytest.raises(GridSearchError, match=r"all 4 trainings of the grid search failed.*fewer than the 100 folds"):
+    with pytest.raises(GridSearchError, match=r"all 4 settings of the grid search failed.*fewer than the 100 folds"):
         run(spark, common(dataset, folds=100), tmp_path / "found")
 
 

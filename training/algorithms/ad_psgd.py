@@ -6,7 +6,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from training.algorithms.base import ComputeGradient, Worker, subtract
+from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.gossip import GossipAlgorithm, GossipSettings
 from training.algorithms.method import Sharing, Traits, algorithm
 
@@ -58,6 +58,7 @@ class AdPsgd(GossipAlgorithm):
             return
         self.optimizer.step()
         self.model.read(self._change)
-        after = await self.add_finite(subtract(self._change, self._snapshot, out=self._change))
+        self._change -= self._snapshot
+        after = await self.add_finite(self._change)
         if after is not None:
             self.staleness[after - before] += 1

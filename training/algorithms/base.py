@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from training.algorithms.method import MethodSettings, Traits
-from training.algorithms.optimizer_state import StatePolicy, treat_state
 from training.algorithms.partners import Partners
 from training.transports.transport import Transport, Vector, is_finite
 from training.vector_model import VectorModel
@@ -21,6 +21,17 @@ ComputeGradient = Callable[[], Awaitable[None]]
 """Computes the gradient of the mean loss over the local batch, at the model's parameters, into the model."""
 Counters = dict[str, Any]
 """Numbers by name; a histogram is a `Counter`."""
+
+
+class StatePolicy(StrEnum):
+    """Treatment of the optimiser's momentum and moments at an exact average of the models."""
+
+    KEEP = "keep"
+    """Each worker keeps its own momentum and moments, as SlowMo with Adam (Wang et al. 2019, section 5)."""
+    AVERAGE = "average"
+    """Momentum and moments are averaged like the models."""
+    RESET = "reset"
+    """Momentum and moments restart from zero, as SlowMo does with the momentum of SGD."""
 
 
 class Update(Protocol):
@@ -188,11 +199,21 @@ async def consensus_distance(own: Vector, mean: Vector, transport: Transport) ->
 
 
 async def treat_optimizer(optimizer: Optimizer, policy: StatePolicy, transport: Transport) -> None:
-    """Apply the policy to the optimiser's state, after an exact average of the models."""
-    if transport.world_size > 1 or policy is StatePolicy.RESET:
-        await treat_state(optimizer, policy, lambda vector: mean_over_workers(vector, transport))
+    """Keep, average or reset the state of an optimiser over one flat parameter, after an exact average of the models.
 
+    Adam's count of steps is the same on all workers, since all take the same number. Reset also sets it to 0, so that
+    the bias correction restarts.
+    """
+    import torch
 
-def subtract(left: Vector, right: Vector, *, out: Vector) -> Vector:
-    """Left - right into `out`."""
-    return np.subtract(left, right, out=out)
+    if policy is StatePolicy.KEEP or (policy is StatePolicy.AVERAGE and transport.world_size == 1):
+        return
+    for name, value in (item for state in optimizer.state.values() for item in state.items()):
+        if not isinstance(value, torch.Tensor):
+            continue
+        if policy is StatePolicy.RESET:
+            value.zero_()
+        elif name != "step":
+            host = value.detach().to("cpu", copy=True)
+            await mean_over_workers(host.numpy(), transport)
+            value.detach().copy_(host)

@@ -59,8 +59,7 @@ class Downpour(WindowAlgorithm):
 
     @override
     def change(self, out: Vector) -> Vector:
-        self.model.read(out)
-        out -= self.seen
+        super().change(out)
         out += self._gathered
         return out
 

@@ -39,6 +39,9 @@ class GossipSettings(MethodSettings):
 class GossipAlgorithm(Algorithm):
     """A worker whose model is open to averages by partners at any time."""
 
+    shared: SharedVector
+    """The shared vector, which partners see; from `start` on."""
+
     def __init__(self, settings: GossipSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         rank = self.transport.rank
@@ -46,21 +49,13 @@ class GossipAlgorithm(Algorithm):
         self.partners = worker.partners or RandomPartners(topology.reached(rank), seed=worker.seed, rank=rank)
         self.staleness: Counter[int] = Counter()
         """Number of updates by the number of averages between the read and the change of the model."""
-        self._shared: SharedVector | None = None
         self._snapshot, self._change = self.model.empty(), self.model.empty()
-
-    @property
-    def shared(self) -> SharedVector:
-        """The shared vector, which partners see."""
-        if self._shared is None:
-            raise AssertionError("start() was not awaited")
-        return self._shared
 
     @override
     async def start(self) -> None:
         """Share the model."""
         self.model.read(self._snapshot)
-        self._shared = await self.transport.share(self._snapshot)
+        self.shared = await self.transport.share(self._snapshot)
 
     @override
     async def current(self, out: Vector) -> None:

@@ -8,9 +8,15 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from typing_extensions import override
 
-from training.algorithms.base import Algorithm, ComputeGradient, Worker, mean_over_workers, treat_optimizer
+from training.algorithms.base import (
+    Algorithm,
+    ComputeGradient,
+    StatePolicy,
+    Worker,
+    mean_over_workers,
+    treat_optimizer,
+)
 from training.algorithms.method import MethodSettings, Traits, algorithm
-from training.algorithms.optimizer_state import StatePolicy
 from training.transports.transport import Vector
 
 

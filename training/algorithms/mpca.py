@@ -64,24 +64,18 @@ class Mpca(Algorithm):
     """
 
     KEPT = ("_since",)
+    joint: JointModel
+    """The joint model; from `start` on."""
 
     def __init__(self, settings: MpcaSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self.traits = settings.traits
         self._settings = settings
         self._local = self.model.empty()
-        self._joint: JointModel | None = None
         self._since = 0
         """Number of steps since this worker began the last sum."""
         self._steps_per_cycle: Counter[int] = Counter()
         self._staleness: Counter[int] = Counter()
-
-    @property
-    def joint(self) -> JointModel:
-        """The joint model."""
-        if self._joint is None:
-            raise AssertionError("start() was not awaited")
-        return self._joint
 
     @override
     async def start(self) -> None:
@@ -90,7 +84,7 @@ class Mpca(Algorithm):
         if not self._settings.is_fixed:
             await self.transport.open_counters()
         chosen = self._settings
-        self._joint = JointModel(
+        self.joint = JointModel(
             self.transport, self._local, shards=chosen.shards, constants=chosen, weighted=chosen.weighted
         )
 

@@ -15,11 +15,11 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker, subtract
+from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import MethodSettings, Sharing, Traits
-from training.transports.centre import EVERYWHERE, Centre, Commit, Rule, Where
+from training.transports.centre import Centre, Commit, Rule
 from training.transports.shards import Shard
-from training.transports.transport import Transport, Vector, is_finite
+from training.transports.transport import Vector, is_finite
 
 
 def server_traits(title: str) -> Traits:
@@ -46,13 +46,14 @@ class ServerSettings(MethodSettings):
 class ServerAlgorithm(Algorithm):
     """A worker beside the centre."""
 
+    centre: Centre
+    """The centre; from `start` on."""
     KEPT: ClassVar[Sequence[str]] = ("seen",)
 
     def __init__(self, settings: ServerSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self.traits = settings.traits
         self.num_shards = settings.shards or self.transport.world_size
-        self._centre: Centre | None = None
         #: Vectors of the server beside the centre by name, with their initial value.
         self.segments: Mapping[str, float] = {}
         #: The centre when this worker last saw it, and the clocks of its shards then.
@@ -64,13 +65,6 @@ class ServerAlgorithm(Algorithm):
         """Number of commits to a shard by the number of commits of others since this worker last saw it."""
 
     @property
-    def centre(self) -> Centre:
-        """The centre."""
-        if self._centre is None:
-            raise AssertionError("start() was not awaited")
-        return self._centre
-
-    @property
     def rate(self) -> float:
         """The learning rate now."""
         rate: float = self.optimizer.param_groups[0]["lr"]
@@ -79,18 +73,17 @@ class ServerAlgorithm(Algorithm):
     @override
     async def start(self) -> None:
         self.model.read(self.seen)
-        self._centre = await self.make_centre()
+        self.centre = await self.make_centre()
 
     async def make_centre(self) -> Centre:
         """The centre, with the content of `seen`; all workers together."""
         return await self.transport.centre(self.seen, shards=self.num_shards, segments=self.segments)
 
-    async def commit(self, rule: Rule, where: Where = EVERYWHERE, *, asks: bool = False) -> bool:
+    async def commit(self, rule: Rule, *, asks: bool = False) -> bool:
         """Change the centre by a rule, and see what it is then.
 
         Args:
             rule: Changes a shard.
-            where: What it sees and changes.
             asks: Whether not to commit, if another worker is at the centre.
 
         Returns:
@@ -101,18 +94,18 @@ class ServerAlgorithm(Algorithm):
             rule(shard)
             np.copyto(self.seen[shard.part], shard.vector)
 
-        made = await (self.centre.try_commit if asks else self.centre.commit)(and_see, where)
+        made = await (self.centre.try_commit if asks else self.centre.commit)(and_see)
         if made is None:
             return False
-        self.count(made)
-        if not made.is_made:
-            await self.see()
+        await self.see_after(made, since=self.clocks)
         return True
 
-    def count(self, made: Commit) -> None:
-        """Count the staleness of a commit after which this worker sees the shards."""
-        self.staleness.update((made.before - self.clocks).tolist())
+    async def see_after(self, made: Commit, *, since: Vector) -> None:
+        """Count the staleness of a commit of changes since some clocks; see the centre anew if it was refused."""
+        self.staleness.update((made.before - since).tolist())
         self.clocks = made.after
+        if not made.is_made:
+            await self.see()
 
     async def see(self) -> None:
         """See the centre as it is."""
@@ -150,7 +143,7 @@ class ServerAlgorithm(Algorithm):
         """Copy the centre as it is; the distance is that of this worker, since no other shows its model."""
         await self.centre.pull(out)
         self.model.read(self._change)
-        return float(np.linalg.norm(subtract(self._change, out, out=self._change)))
+        return float(np.linalg.norm(self._change - out))
 
     @override
     async def quiesce(self) -> None:
@@ -195,10 +188,14 @@ class ServerAlgorithm(Algorithm):
     @override
     async def restore(self, state: dict[str, Any]) -> None:
         """Workers that wait for nobody leave states of different times: the newest centre is the one."""
-        published, age = state["published"], int(state["clocks"].sum())
-        newest = await rank_of_newest(age, self.transport)
+        published, rank = state["published"], self.transport.rank
+        ages = np.zeros(self.transport.world_size, np.int64)
+        ages[rank] = state["clocks"].sum()
+        await self.transport.all_reduce_sum(ages)
         for each in (published, state["clocks"], *state["segments"].values()):
-            await take_from(newest, each, self.transport)
+            if rank != ages.argmax():
+                each.fill(0)
+            await self.transport.all_reduce_sum(each)
         self.model.write(published)
         await self.start()
         if state["segments"]:
@@ -282,7 +279,8 @@ class WindowAlgorithm(ServerAlgorithm):
     def change(self, out: Vector) -> Vector:
         """The sum of the steps since the last commit, into `out`."""
         self.model.read(out)
-        return subtract(out, self.seen, out=out)
+        out -= self.seen
+        return out
 
     @override
     async def flush(self) -> None:
@@ -294,18 +292,3 @@ class WindowAlgorithm(ServerAlgorithm):
         """The centre as it is, and the change of this worker."""
         await self.centre.pull(out)
         out += self.change(self._change)
-
-
-async def rank_of_newest(age: int, transport: Transport) -> int:
-    """The rank whose number is the highest; all workers together."""
-    ages = np.zeros(transport.world_size, np.int64)
-    ages[transport.rank] = age
-    await transport.all_reduce_sum(ages)
-    return int(ages.argmax())
-
-
-async def take_from(rank: int, vector: Vector, transport: Transport) -> None:
-    """Replace a vector by that of a rank; all workers together."""
-    if transport.rank != rank:
-        vector.fill(0)
-    await transport.all_reduce_sum(vector)

@@ -140,10 +140,7 @@ class Sharded(ServerAlgorithm):
                 await self._see_answer(made)
 
     async def _see_answer(self, made: Commit) -> None:
-        self.staleness.update((made.before - self._clocks_of_sum).tolist())
-        self.clocks = made.after
-        if not made.is_made:
-            await self.see()
+        await self.see_after(made, since=self._clocks_of_sum)
         self.model.write(self.seen)
 
     @override

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
-from training.algorithms.base import Algorithm, ComputeGradient, mean_over_workers, subtract, treat_optimizer
-from training.algorithms.optimizer_state import StatePolicy
+from training.algorithms.base import Algorithm, ComputeGradient, StatePolicy, mean_over_workers, treat_optimizer
 from training.algorithms.wrapper import Wrapper
 from training.transports.transport import is_finite
 
@@ -33,9 +32,9 @@ class SlowMo(Wrapper):
     """After every tau steps of the base method: u <- beta u + (x_0 - x_tau) / gamma; x <- x_0 - alpha gamma u.
 
     x_0 is the model after the last outer step, x_tau the current model, and gamma the learning rate at the start of the
-    window, so that a change of the rate does not change u (equations 3.0.1, 3.0.2). With the exact average, x_tau is
-    the mean over the workers, and all workers get the same model. Without it, everything is per worker (equations
-    3.2.1, 3.2.2). The outer step is applied as a difference, so that concurrent averages are kept.
+    window (the first above 0), so that a change of the rate does not change u (equations 3.0.1, 3.0.2). With the exact
+    average, x_tau is the mean over the workers, and all workers get the same model. Without it, everything is per
+    worker (equations 3.2.1, 3.2.2). The outer step is applied as a difference, so that concurrent averages are kept.
 
     Args:
         settings: tau, alpha (the slow learning rate) and beta (the slow momentum factor).
@@ -68,13 +67,13 @@ class SlowMo(Wrapper):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        if self._done == 0:
+        if not self._rate:
             self._rate = self.optimizer.param_groups[0]["lr"]
         await self.base.step(compute_gradient, num_samples)
         self._done += 1
         if self._done == self._tau:
-            self._done = 0
             await self._outer_step()
+            self._done, self._rate = 0, 0.0
 
     async def _outer_step(self) -> None:
         if self._exact:
@@ -83,14 +82,14 @@ class SlowMo(Wrapper):
         self._target[:] = self._present
         if self._exact:
             await mean_over_workers(self._target, self.transport)
-        if not is_finite(self._target):
+        if not (self._rate and is_finite(self._target)):
             return
         # u <- beta u + (x_0 - x_tau) / gamma
         self._momentum *= self._beta
-        self._momentum += subtract(self._origin, self._target, out=self._target) / self._rate
+        self._momentum += (self._origin - self._target) / self._rate
         # x_0 <- x_0 - alpha gamma u
         self._origin -= self._alpha * self._rate * self._momentum
-        await self.base.add(subtract(self._origin, self._present, out=self._target))
+        await self.base.add(self._origin - self._present)
         if self._exact:
             await self.base.quiesce()
         if self._exact or self._policy is StatePolicy.RESET:

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from training.algorithms.base import ComputeGradient, Worker, subtract
+from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.gossip import GossipAlgorithm, GossipSettings
 from training.algorithms.method import Traits, algorithm
 from training.random_streams import generator_state, random_stream, set_generator_state
@@ -25,25 +25,18 @@ class SwarmSgdSettings(GossipSettings):
     """Number of local steps: always `local_steps`, or geometrically distributed with this mean."""
 
 
-class LocalSteps:
-    """Number of local steps between two averages: always H, or geometrically distributed with mean H.
+def draw_local_steps(mean: int, rng: np.random.Generator | None) -> int:
+    """Number of local steps until the next average, at least 1.
 
     Args:
         mean: The number H.
-        rng: Draws the numbers; None: always H.
+        rng: Draws a geometrically distributed number of this mean; None: always H.
 
     Examples:
-        >>> LocalSteps(3, None).draw()
+        >>> draw_local_steps(3, None)
         3
     """
-
-    def __init__(self, mean: int, rng: np.random.Generator | None) -> None:
-        self.mean = mean
-        self.rng = rng
-
-    def draw(self) -> int:
-        """The next number of steps, at least 1."""
-        return self.mean if self.rng is None else int(self.rng.geometric(1 / self.mean))
+    return mean if rng is None else int(rng.geometric(1 / mean))
 
 
 @algorithm(
@@ -63,9 +56,9 @@ class SwarmSgd(GossipAlgorithm):
     def __init__(self, settings: SwarmSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         is_random = settings.local_steps_law == "geometric"
-        rng = random_stream(worker.seed, "local steps", self.transport.rank) if is_random else None
-        self._local_steps = LocalSteps(settings.local_steps, rng)
-        self._left = self._local_steps.draw()
+        self._rng = random_stream(worker.seed, "local steps", self.transport.rank) if is_random else None
+        self._local_steps = settings.local_steps
+        self._left = draw_local_steps(self._local_steps, self._rng)
         # `_snapshot` is the shared vector at the last read, from which the private model started.
         self._averages_seen = 0
 
@@ -76,7 +69,7 @@ class SwarmSgd(GossipAlgorithm):
         self._left -= 1
         if self._left:
             return
-        self._left = self._local_steps.draw()
+        self._left = draw_local_steps(self._local_steps, self._rng)
         await self._publish()
         partner = self.partners.next()
         if partner is not None:
@@ -86,8 +79,7 @@ class SwarmSgd(GossipAlgorithm):
     async def current(self, out: Vector) -> None:
         """The shared vector plus the progress of the private model since its last publication."""
         await self.shared.read(out)
-        self.model.read(self._change)
-        out += subtract(self._change, self._snapshot, out=self._change)
+        out += self._progress()
 
     @override
     async def add(self, change: Vector) -> None:
@@ -96,9 +88,14 @@ class SwarmSgd(GossipAlgorithm):
         await self.shared.add(change)
         await self._take_over()
 
-    async def _publish(self) -> None:
+    def _progress(self) -> Vector:
+        """The change of the private model since its last publication."""
         self.model.read(self._change)
-        after = await self.add_finite(subtract(self._change, self._snapshot, out=self._change))
+        self._change -= self._snapshot
+        return self._change
+
+    async def _publish(self) -> None:
+        after = await self.add_finite(self._progress())
         if after is not None:
             self.staleness[after - self._averages_seen] += 1
 
@@ -109,7 +106,6 @@ class SwarmSgd(GossipAlgorithm):
     @override
     async def state(self) -> dict[str, Any]:
         """The private model and the snapshot from which it started, besides the shared vector."""
-        rng = self._local_steps.rng
         private = self.model.empty()
         self.model.read(private)
         counts = self.shared.counts
@@ -118,7 +114,7 @@ class SwarmSgd(GossipAlgorithm):
             "started_from": self._snapshot.copy(),
             "private": private,
             "averages_unseen": counts.begun + counts.received - self._averages_seen,
-            "local_steps": None if rng is None else generator_state(rng),
+            "local_steps": None if self._rng is None else generator_state(self._rng),
         }
 
     @override
@@ -128,5 +124,5 @@ class SwarmSgd(GossipAlgorithm):
         self.model.write(state["private"])
         # A new shared vector has been through no average.
         self._averages_seen = -state["averages_unseen"]
-        if self._local_steps.rng is not None:
-            set_generator_state(self._local_steps.rng, state["local_steps"])
+        if self._rng is not None:
+            set_generator_state(self._rng, state["local_steps"])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
+from typing_extensions import override
 
 from models.networks.classifier import Classifier, ListEncoder
 from models.networks.lepton_frame import LeptonFrame, TurnedColumns
@@ -15,46 +16,31 @@ from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, ColumnScaling, Integers, unscaled
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
+from training.readers.batch import Batch, Rows
 
 
-class EventTensors(Protocol):
-    """Some events in host memory."""
+class Batches(NamedTuple):
+    """A batch for each of some networks."""
 
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The model's input columns."""
-
-    @property
-    def labels(self) -> Tensor:
-        """(num_rows,) int64."""
-
-    @property
-    def weights(self) -> Tensor:
-        """(num_rows,) weights of the events."""
+    members: Integers
+    """(k,) the networks to compute."""
+    order: Integers
+    """Numbers of the rows of all batches."""
+    bounds: Integers
+    """(k + 1,) positions in `order` at which the batches begin and end; no batch is empty."""
 
 
 class Engine(Protocol):
     """Computes gradients of networks of one shape."""
 
-    def gradients(
-        self,
-        parameters: Array,
-        gradients: Array,
-        members: Integers,
-        rows: EventTensors,
-        order: Integers,
-        bounds: Integers,
-        sums: Array,
-    ) -> None:
+    def gradients(self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array) -> None:
         """Gradients of the mean weighted cross-entropy of some networks, each on its own batch.
 
         Args:
             parameters: (num_networks, num_parameters).
-            gradients: (num_networks, num_parameters); the rows of `members` are overwritten.
-            members: (k,) the networks to compute.
+            gradients: (num_networks, num_parameters); those of the networks with a batch are overwritten.
             rows: The rows to pick from.
-            order: Numbers of the rows of all batches.
-            bounds: (k + 1,) positions in `order` at which the batches begin and end; no batch is empty.
+            batches: Their batches.
             sums: (num_networks, 4) loss, weight, correct, samples in float64; those of the batches are added.
         """
 
@@ -73,20 +59,12 @@ class PerceptronEngine(Engine):
         scaling = layers[0] if isinstance(layers[0], Standardize) else None
         self.network = Perceptron(widths, column_scaling(scaling) if scaling else unscaled(widths[0], real))
 
-    def gradients(
-        self,
-        parameters: Array,
-        gradients: Array,
-        members: Integers,
-        rows: EventTensors,
-        order: Integers,
-        bounds: Integers,
-        sums: Array,
-    ) -> None:
-        """See `Engine`."""
+    @override
+    def gradients(self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array) -> None:
         events = events_of(rows)
         if events.inputs.shape[1] != self.network.widths[0]:
             raise ValueError(f"the network takes {self.network.widths[0]} features, not {events.inputs.shape[1]}")
+        members, order, bounds = batches
         perceptron_gradients(parameters, gradients, members, self.network, events, order, bounds, sums)
 
 
@@ -117,22 +95,13 @@ class RecurrentEngine(Engine):
         )
         self._work = np.empty(0, real)
 
-    def gradients(
-        self,
-        parameters: Array,
-        gradients: Array,
-        members: Integers,
-        rows: EventTensors,
-        order: Integers,
-        bounds: Integers,
-        sums: Array,
-    ) -> None:
-        """See `Engine`."""
+    @override
+    def gradients(self, parameters: Array, gradients: Array, rows: Rows | Batch, batches: Batches, sums: Array) -> None:
         particles, numbers = (column.numpy() for column in rows.inputs[-2:])
         further = rows.inputs[0].numpy() if len(rows.inputs) > 2 else np.empty((len(numbers), 0), particles.dtype)
         events = ParticleEvents(further, particles, numbers, rows.labels.numpy(), rows.weights.numpy())
-        for place, member in enumerate(members):
-            batch = order[bounds[place] : bounds[place + 1]]
+        for place, member in enumerate(batches.members):
+            batch = batches.order[batches.bounds[place] : batches.bounds[place + 1]]
             longest = numbers[batch].max()
             if longest > particles.shape[1]:
                 raise IndexError(f"an event has {longest} particles in an array for {particles.shape[1]}")
@@ -163,7 +132,7 @@ def columns_to_turn(frame: nn.Module | None) -> TurnedColumns:
     return frame.columns if isinstance(frame, LeptonFrame) else TurnedColumns(none, none, none, none, 0, 0)
 
 
-def events_of(rows: EventTensors) -> RowArrays:
+def events_of(rows: Rows | Batch) -> RowArrays:
     """The arrays of some events with one input column."""
     return RowArrays(rows.inputs[0].numpy(), rows.labels.numpy(), rows.weights.numpy())
 

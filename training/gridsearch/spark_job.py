@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from pyspark import Accumulator, SparkContext
 
 from training.gridsearch.results import Score, score
-from training.gridsearch.trainings import GridSearchError, JobResult, Search, finished, refuse_all_failed, run_job
+from training.gridsearch.trainings import GridSearchError, JobResult, Search, finished, run_job
 from training.gridsearch.trials import SearchJob, Trial, first_trials, promoted, rungs
 
 _NO_FINITE_LOSS: Final = "the validation loss of a fold was never finite; lower the learning rate"
@@ -137,7 +137,6 @@ def _run_round(
         packs = [missing[place :: num_tasks(len(missing))] for place in range(num_tasks(len(missing)))]
         new = spark.parallelize(packs, len(packs)).flatMap(lambda jobs: [run(job) for job in jobs]).collect()
     found = [*(result for result in there.values() if result is not None), *new]
-    refuse_all_failed(found)
     for result in found:
         results[result.job, epochs_of[result.job]] = result
     return len(found) - len(new)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -161,16 +160,3 @@ def _load(dataset: Path, seed: int) -> tuple[Rows, list[str]]:
 
 class GridSearchError(TrainingError):
     """All trainings of a search failed."""
-
-
-def refuse_all_failed(results: Sequence[JobResult]) -> None:
-    """Refuse results without any success.
-
-    Raises:
-        GridSearchError: All jobs failed.
-    """
-    if results and all(result.error for result in results):
-        raise GridSearchError(
-            f"all {len(results)} trainings of the grid search failed; the first, {results[0].job.key}: "
-            f"{results[0].error}"
-        )

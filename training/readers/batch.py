@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from features.columns import INPUT_COLUMNS, MAX_PARTICLES
+from features.columns import INPUT_COLUMNS, MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from features.dataset import FeatureDataset
-from training.readers.sharding import step_bounds
+from training.readers.sharding import even_parts
 
 Columns = dict[str, NDArray[Any]]
 """Columns of a row group by name; lists are matrices."""
@@ -118,6 +118,13 @@ class Rows(NamedTuple):
         )
 
 
+def shape_of(name: str, most_particles: int) -> tuple[int, ...]:
+    """Shape of one event of an input, or of a column that is a number."""
+    if name == "particles":
+        return most_particles, NUM_PARTICLE_FEATURES
+    return INPUT_COLUMNS[name].shape if name in INPUT_COLUMNS else ()
+
+
 def _cut(particles: Tensor, rows: Tensor, longest: int) -> Tensor:
     """Rows of (num_rows, 801, 19) as (num_events, longest, 19), in one copy."""
     _, most, width = particles.shape
@@ -160,8 +167,7 @@ class BatchLayout:
         A recurrent network needs ten times the memory of its input particles.
         """
         most = _VAL_ROWS_PARTICLES if "particles" in self.inputs else _VAL_ROWS
-        sizes: list[int] = np.diff(step_bounds(num_rows, -(-num_rows // most))).tolist()
-        return sizes
+        return even_parts(num_rows, -(-num_rows // most))
 
     def rows(self, columns: Columns) -> Rows:
         """Tensors of a row group; they may share the memory of the arrays."""
@@ -177,19 +183,17 @@ class BatchLayout:
     def unfilled(self, num_rows: int) -> Rows:
         """Unwritten memory for `num_rows` rows; in host memory the system allocates a page at its first write."""
         return Rows(
-            tuple(self._room((num_rows, *self._shape(name)), self._type_of(name)) for name in self.inputs),
+            tuple(
+                self._room((num_rows, *shape_of(name, self.most_particles)), self._type_of(name))
+                for name in self.inputs
+            ),
             self._room((num_rows,), torch.int64),
             self._room((num_rows,), self.dtype),
             np.empty(num_rows, dtype=np.int64) if "particles" in self.inputs else None,
         )
 
     def _input(self, name: str, values: NDArray[Any]) -> Tensor:
-        return self._tensor(values, self._type_of(name)).view(-1, *self._shape(name))
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        """Shape of one event of an input."""
-        shape = INPUT_COLUMNS[name].shape
-        return (self.most_particles, shape[1]) if name == "particles" else shape
+        return self._tensor(values, self._type_of(name)).view(-1, *shape_of(name, self.most_particles))
 
     def _type_of(self, name: str) -> torch.dtype:
         return torch.int64 if name == "num_particles" else self.dtype

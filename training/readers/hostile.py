@@ -14,7 +14,7 @@ from features.dataset import FeatureDataset
 from features.schema import readable
 from ingestion.storage import sizes_below
 from training.errors import HostileDatasetError
-from training.readers.sources import read_problem
+from training.readers.sources import reporting
 
 _PICKLED_KEYS: Final = (b"dataset-toolkit", b"petastorm")
 
@@ -38,12 +38,8 @@ def refuse_pickled_schema(dataset: FeatureDataset) -> None:
 
 
 def _schema(dataset: FeatureDataset, split: str, path: Path) -> pa.Schema:
-    try:
+    with reporting(dataset, split, f"{path.name}: "):
         return pq.read_schema(readable(path))
-    except Exception as cause:
-        if problem := read_problem(dataset, split, f"{path.name}: ", cause):
-            raise problem from cause
-        raise
 
 
 def _refuse_keys(path: Path, schema: pa.Schema) -> None:

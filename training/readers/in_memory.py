@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import Final
 
-import numpy as np
 from typing_extensions import override
 
 from training.readers.batch import Batch
@@ -38,6 +37,4 @@ class MemoryReader(Reader):
 
     @override
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
-        starts = range(0, len(self._val), _VAL_ROWS)
-        for start in starts[rank::world_size]:
-            yield self._val.batch(np.arange(start, min(start + _VAL_ROWS, len(self._val))))
+        return self._val.batches(_VAL_ROWS, part=rank, num_parts=world_size)

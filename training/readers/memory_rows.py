@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Self
@@ -17,8 +17,7 @@ from training.errors import CacheError, ShardError
 from training.random_streams import random_stream
 from training.readers.batch import Batch, BatchLayout, Rows
 from training.readers.hostile import refuse_pickled_schema
-from training.readers.sharding import OwnRows, Share, reading_orders, step_bounds
-from training.readers.skew import kinds_of_rows
+from training.readers.sharding import OwnRows, Share, even_parts, reading_orders
 from training.readers.sources import ArrowSource
 
 
@@ -43,8 +42,6 @@ class MemoryRows:
     """Seed of the run."""
     group_rows: list[int]
     """Rows of each row group."""
-    files: NDArray[np.int64] | None = None
-    """(num_rows,) number of the source file of each row, where it was asked for."""
     mixes_groups: bool = False
     """Whether the row groups of each epoch are other rows, drawn from all; files cannot do this."""
 
@@ -58,7 +55,6 @@ class MemoryRows:
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
         device: torch.device | str = "cpu",
-        files: bool = False,
     ) -> Self:
         """Read a whole split.
 
@@ -69,7 +65,6 @@ class MemoryRows:
             dtype: Floating point type of the tensors.
             seed: Seed of the run.
             device: Device of the tensors.
-            files: Whether to read the source file of each row, too.
 
         Raises:
             HostileDatasetError: The dataset carries petastorm's pickled schema.
@@ -82,7 +77,7 @@ class MemoryRows:
         groups = range(len(loaded.group_rows))
         for group, columns in zip(groups, ArrowSource(dataset, layout.fields).row_groups(split, groups), strict=True):
             loaded.fill(group, layout.rows(columns))
-        return replace(loaded, files=kinds_of_rows(dataset, "file", split)) if files else loaded
+        return loaded
 
     @classmethod
     def unfilled(cls, dataset: FeatureDataset, split: str, layout: BatchLayout, *, seed: int) -> Self:
@@ -115,7 +110,7 @@ class MemoryRows:
             raise ShardError(
                 f"{num_rows} training rows cannot be cut for {num_groups} workers. Use at most {num_rows}."
             )
-        return replace(self, group_rows=np.diff(step_bounds(num_rows, num_groups)).tolist())
+        return replace(self, group_rows=even_parts(num_rows, num_groups))
 
     def reading_order(self, share: Share, own: OwnRows | None = None) -> NDArray[np.int64]:
         """Numbers of the rows of a share, in reading order; `own`: see `reading_orders`."""
@@ -134,6 +129,11 @@ class MemoryRows:
     def batch(self, rows: NDArray[np.int64]) -> Batch:
         """The batch of the rows with these numbers, in this order; particles are cut to the longest event."""
         return self.rows.batch(rows)
+
+    def batches(self, size: int, *, part: int = 0, num_parts: int = 1) -> Iterator[Batch]:
+        """All rows in batches of a size, in order; of several parts, which take turns, the batches of one."""
+        for start in range(part * size, len(self), num_parts * size):
+            yield self.batch(np.arange(start, min(start + size, len(self))))
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

@@ -190,3 +190,14 @@ def step_bounds(num_rows: int, num_steps: int) -> NDArray[np.int64]:
         [0, 3, 6, 10]
     """
     return np.arange(num_steps + 1, dtype=np.int64) * num_rows // num_steps
+
+
+def even_parts(num_rows: int, num_parts: int) -> list[int]:
+    """Sizes of parts of nearly equal size.
+
+    Examples:
+        >>> even_parts(10, 3)
+        [3, 3, 4]
+    """
+    sizes: list[int] = np.diff(step_bounds(num_rows, num_parts)).tolist()
+    return sizes

@@ -22,27 +22,23 @@ from features.schema import readable
 from training.errors import ShardError
 from training.random_streams import random_stream
 from training.readers.sharding import EpochPlan, Piece, Share, samples_of_steps, step_bounds
-from training.readers.sources import read_problem
+from training.readers.sources import reporting
 from training.settings import SkewKind, TrainSettings
 
 _COLUMNS: Final = {"class": "label", "file": "file_uuid"}
 
 
-def kinds_of_rows(dataset: FeatureDataset, by: SkewKind, split: str = "train") -> NDArray[np.int64]:
-    """Number of the class, or of the source file, of each row of a split, in the order of the row groups.
+def kinds_of_rows(dataset: FeatureDataset, by: SkewKind) -> NDArray[np.int64]:
+    """Number of the class, or of the source file, of each row of the training split, in the order of the row groups.
 
     Raises:
         DamagedDatasetError: A file is missing or cannot be read.
     """
     name = _COLUMNS[by]
-    try:
+    with reporting(dataset, "train"):
         # One file after the other: a dataset of all would look for partitions in their paths.
-        tables = [pq.read_table(readable(path), columns=[name]) for path in dataset.files(split)]
+        tables = [pq.read_table(readable(path), columns=[name]) for path in dataset.files("train")]
         encoded = pa.concat_tables(tables)[name].combine_chunks().dictionary_encode()
-    except Exception as cause:
-        if problem := read_problem(dataset, split, "", cause):
-            raise problem from cause
-        raise
     place = np.argsort(np.argsort(encoded.dictionary.to_numpy(zero_copy_only=False)))
     numbers: NDArray[np.int64] = place[encoded.indices.to_numpy()]
     return numbers

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
@@ -19,15 +19,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from features.columns import COLUMNS, INPUT_COLUMNS, NUM_PARTICLE_FEATURES
+from features.columns import COLUMNS, INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.errors import DatasetError
 from features.matrices import columns_of, model_inputs
 from features.schema import features_schema, readable
-from ingestion.errors import remote_error
+from ingestion.errors import IngestionError, remote_error
 from ingestion.storage import is_remote, on_system
 from training.errors import DamagedDatasetError
-from training.readers.batch import Columns
+from training.readers.batch import Columns, shape_of
 from training.readers.petastorm_compat import TransformSpec, make_batch_reader
 
 T = TypeVar("T")
@@ -116,10 +116,10 @@ class PetastormSource(Source):
         files = self._dataset.files(split)
         system = on_system(self._dataset.data)[0]
         rows = [group.rows for group in self._dataset.splits[split]]
-        where = ""
-        try:
+        with (
+            reporting(self._dataset, split),
             # No as_uri(), since petastorm takes %20 literally; num_epochs=1, since the default never ends.
-            with make_batch_reader(
+            make_batch_reader(
                 [f"file://{on_system(files[group])[1]}" for group in groups],
                 filesystem=system,
                 schema_fields=columns_of(self._fields),
@@ -129,15 +129,13 @@ class PetastormSource(Source):
                 results_queue_size=1,
                 shuffle_row_groups=False,
                 num_epochs=1,
-            ) as reader:
-                _OPEN_READERS.add(reader)
-                for group in groups:
-                    where = f"{files[group].name}: "
-                    yield self._checked(_next(reader, is_last_try=is_last_try), rows[group])
-        except Exception as cause:
-            if problem := read_problem(self._dataset, split, where, cause):
-                raise problem from cause
-            raise
+            ) as reader,
+        ):
+            _OPEN_READERS.add(reader)
+            for group in groups:
+                with reporting(self._dataset, split, f"{files[group].name}: "):
+                    columns = self._checked(_next(reader, is_last_try=is_last_try), rows[group])
+                yield columns
 
     def _checked(self, found: object, num_rows: int) -> Columns:
         """Check the number of rows, and give the matrices of a row group their shapes."""
@@ -146,7 +144,7 @@ class PetastormSource(Source):
             rows = len(columns[name]) if columns else 0
             if rows != num_rows:
                 raise ValueError(f"it has {rows} rows, dataset.json says {num_rows}")
-        return {name: values.reshape(num_rows, *_shape(name, self._most)) for name, values in columns.items()}
+        return {name: values.reshape(num_rows, *shape_of(name, self._most)) for name, values in columns.items()}
 
 
 def _next(reader: Iterator[object], *, is_last_try: bool) -> object:
@@ -187,11 +185,11 @@ class ArrowSource(Source):
         rows = [group.rows for group in self._dataset.splits[split]]
         most = max((rows[group] for group in groups), default=0)
         arrays = [
-            {name: np.empty((most, *_shape(name, self._most)), dtype=_dtype(name)) for name in self._fields}
+            {name: np.empty((most, *shape_of(name, self._most)), dtype=_dtype(name)) for name in self._fields}
             for _ in range(2)
         ]
         itemsize = np.dtype(_dtype("particles")).itemsize
-        at_once = max(1, _DECODED_BYTES // (math.prod(_shape("particles", self._most)) * itemsize))
+        at_once = max(1, _DECODED_BYTES // (math.prod(shape_of("particles", self._most)) * itemsize))
 
         def read(number: int) -> Columns:
             group = groups[number]
@@ -221,16 +219,9 @@ class ArrowSource(Source):
                 raise ValueError(f"it has {found} rows, dataset.json says {expected}")
             yield file
 
-    @contextmanager
-    def _reporting(self, split: str, group: int) -> Iterator[None]:
-        """Turn errors of a row group into errors of the dataset."""
-        try:
-            yield
-        except Exception as cause:
-            name = Path(self._dataset.splits[split][group].file).name
-            if problem := read_problem(self._dataset, split, f"{name}: ", cause):
-                raise problem from cause
-            raise
+    def _reporting(self, split: str, group: int) -> AbstractContextManager[None]:
+        """Errors of a row group name its file."""
+        return reporting(self._dataset, split, f"{Path(self._dataset.splits[split][group].file).name}: ")
 
 
 def one_ahead(work: Callable[[int], T], count: int) -> Iterator[T]:
@@ -251,27 +242,34 @@ def one_ahead(work: Callable[[int], T], count: int) -> Iterator[T]:
         yield begun.result()
 
 
-def read_problem(dataset: FeatureDataset, split: str, where: str, cause: Exception) -> Exception | None:
-    """The error of a split that cannot be read: of its server, or of its files; None if it is something else.
+@contextmanager
+def reporting(dataset: FeatureDataset, split: str, where: str = "") -> Iterator[None]:
+    """Turn errors of reading a split into those of its server, or of its files; others stay as they are.
 
     Args:
         dataset: The features dataset.
         split: Name of the split.
         where: Begin of the message about its files.
-        cause: What its reader raised.
+
+    Raises:
+        DamagedDatasetError: A file is missing or cannot be read.
     """
-    if is_remote(dataset.data) and (problem := remote_error(dataset.lies_in, where=f"the {split} split", cause=cause)):
-        return problem
-    return damaged(dataset, split, f"{where}{cause}") if isinstance(cause, _READ_ERRORS) else None
-
-
-def damaged(dataset: FeatureDataset, split: str, why: str) -> DamagedDatasetError:
-    """The error for a split that cannot be read, with advice."""
-    one_line = " ".join(why.split())
-    return DamagedDatasetError(
-        f"the {split} split in {dataset.data} cannot be read ({one_line}). "
-        f"Make the features again: `python -m pipeline features --force`."
-    )
+    try:
+        yield
+    except (DamagedDatasetError, IngestionError):
+        raise
+    except Exception as cause:
+        if is_remote(dataset.data) and (
+            problem := remote_error(dataset.lies_in, where=f"the {split} split", cause=cause)
+        ):
+            raise problem from cause
+        if not isinstance(cause, _READ_ERRORS):
+            raise
+        why = " ".join(f"{where}{cause}".split())
+        raise DamagedDatasetError(
+            f"the {split} split in {dataset.data} cannot be read ({why}). "
+            f"Make the features again: `python -m pipeline features --force`."
+        ) from cause
 
 
 def transform_spec(fields: Sequence[str], most_particles: int) -> Any:
@@ -288,7 +286,7 @@ def transform_spec(fields: Sequence[str], most_particles: int) -> Any:
         inputs = model_inputs(table, fields, most_particles=most_particles)
         return pd.DataFrame({name: _series(values) for name, values in inputs.items()})
 
-    shapes = {name: shape for name in fields if (shape := _shape(name, most_particles))}
+    shapes = {name: shape for name in fields if (shape := shape_of(name, most_particles))}
     return TransformSpec(
         made,
         edit_fields=[(name, np.dtype(_dtype(name)).type, (math.prod(shape),), False) for name, shape in shapes.items()],
@@ -304,13 +302,6 @@ def _series(values: NDArray[Any]) -> pd.Series[Any]:
     offsets = pa.array(np.arange(0, values.size + 1, width, dtype=np.int32))
     lists = pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
     return pd.Series(lists, dtype=pd.ArrowDtype(lists.type))
-
-
-def _shape(name: str, most_particles: int) -> tuple[int, ...]:
-    """Shape of one event of an input or column."""
-    if name == "particles":
-        return most_particles, NUM_PARTICLE_FEATURES
-    return INPUT_COLUMNS[name].shape if name in INPUT_COLUMNS else ()
 
 
 def _dtype(name: str) -> str:

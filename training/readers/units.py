@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from training.errors import NoEventsError
-from training.readers.sharding import Piece, Share, plan_epoch, step_bounds
+from training.readers.sharding import Piece, Share, even_parts, plan_epoch, step_bounds
 
 #: Units per worker into which the rest of the run would divide: a unit of a worker that is ten times slower, and the
 #: one that it reads ahead, then take less time than the others need for the rest.
@@ -140,7 +140,8 @@ def _units(
     def emit() -> None:
         nonlocal held
         if pieces:
-            found.append(Unit(Share(epoch, pieces.copy(), _step_sizes(held, batch_size)), Position(epoch, row - held)))
+            sizes = _kept_parts(held, -(-held // batch_size))
+            found.append(Unit(Share(epoch, pieces.copy(), sizes), Position(epoch, row - held)))
             pieces.clear()
             held = 0
 
@@ -168,10 +169,7 @@ def _units(
 
 
 # Cached, since most units are of a few sizes.
-@lru_cache(maxsize=256)
-def _step_sizes(num_rows: int, batch_size: int) -> list[int]:
-    sizes: list[int] = np.diff(step_bounds(num_rows, -(-num_rows // batch_size))).tolist()
-    return sizes
+_kept_parts = lru_cache(maxsize=256)(even_parts)
 
 
 @lru_cache(maxsize=4)

@@ -43,7 +43,7 @@ def calibrate(
         alone: Records of runs on one core each, from `training.loop.summary.read_records`. With at least two batch
             sizes, the time of a step is split into a constant and a time per event; with one, all of it is constant.
         crowded: Records of runs whose workers compute together on this machine, without messages.
-        messages: Measured messages between processes of this machine; if empty, those of the thesis' cloud.
+        messages: Measured messages between processes of this machine; if empty, those of the thesis' cloud hold.
 
     Raises:
         ValueError: No run took a step.
@@ -64,16 +64,18 @@ def calibrate(
     )
     crowding = {
         workers: max(
-            1.0,
-            *(
-                float(np.median(each.seconds)) / (step + event * each.batch)
-                for each in _by_batch(run for run in crowded if len(run) == workers)
-            ),
+            [
+                1.0,
+                *(
+                    float(np.median(each.seconds)) / (step + event * each.batch)
+                    for each in _by_batch(run for run in crowded if len(run) == workers)
+                ),
+            ]
         )
         for workers in {len(run) for run in crowded}
     }
     if not messages:
-        return in_the_cloud(found).model_copy(update={"crowding": crowding})
+        return found.model_copy(update={"crowding": crowding})
     link = fit_link(messages)
     here = {"latency_seconds": link.latency, "bytes_per_second": link.bandwidth}
     within = {f"memory_{name}": value for name, value in here.items()}

@@ -17,44 +17,34 @@ workers or to a shard that one of them owns; messages without content do not use
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
 
 from typing_extensions import override
 
 from training.simulation.costs import Cards
-from training.simulation.virtual_time import VirtualClock, VirtualLock, VirtualTask, suspend
+from training.simulation.virtual_time import VirtualBeside, VirtualClock, VirtualLock
 from training.transports.centre import EVERYWHERE, Answer, Commit, Rule, ShardedCentre, Where, copy_in, copy_out
 from training.transports.shards import VECTOR, Layout
 from training.transports.transport import Vector
 
 
-class CentreNetwork(Protocol):
-    """What a centre needs of the network."""
-
-    clock: VirtualClock
-    cards: Cards
-
-
+@dataclass(eq=False, slots=True)
 class Record:
-    """A shard.
+    """A shard."""
 
-    Args:
-        content: Its segments.
-        clock: The virtual clock.
-    """
-
-    def __init__(self, content: dict[str, Vector], clock: VirtualClock) -> None:
-        self.content = content
-        self.lock = VirtualLock(clock)
-        self.commits = 0
-        """Number of commits so far."""
+    content: dict[str, Vector]
+    """Its segments."""
+    lock: VirtualLock
+    commits: int = 0
+    """Number of commits so far."""
 
 
 class SimCentre(ShardedCentre):
     """A simulated worker's view of the centre.
 
     Args:
-        network: The network of all workers.
+        clock: The virtual clock.
+        cards: The network cards of the hosts.
         layout: The shards.
         rank: Rank of the worker.
         records: The shards of all ranks; gets those that this one owns.
@@ -62,51 +52,34 @@ class SimCentre(ShardedCentre):
     """
 
     def __init__(
-        self, network: CentreNetwork, layout: Layout, rank: int, records: dict[int, Record], vector: Vector
+        self, clock: VirtualClock, cards: Cards, layout: Layout, rank: int, records: dict[int, Record], vector: Vector
     ) -> None:
-        clock = network.clock
         super().__init__(layout, rank=rank, now=lambda: clock.now)
-        self._clock, self._cards = clock, network.cards
+        self._clock, self._cards = clock, cards
         self._records = records
-        self._is_under_way = False
-        self._draining: VirtualTask | None = None
+        self._beside = VirtualBeside(clock, f"commit of rank {rank}")
         for shard in range(layout.shards):
             if layout.owner(shard) == rank:
-                records[shard] = Record(layout.content(shard, vector), clock)
+                records[shard] = Record(layout.content(shard, vector), VirtualLock(clock))
 
     @property
     @override
     def is_under_way(self) -> bool:
-        return self._is_under_way
+        return self._beside.is_under_way
 
     @override
     def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        if self._is_under_way:
+        if self._beside.is_under_way:
             self._skipped += 1
             return False
-        self._is_under_way = True
-        self._clock.spawn(self._run(rule, where), f"commit of rank {self.rank}", keep=False)
+        self._beside.begin(self._commit_beside(rule, where))
         return True
-
-    async def _run(self, rule: Rule, where: Where) -> None:
-        await self._commit_beside(rule, where)
-        self._is_under_way = False
-        if self._draining is not None:
-            self._clock.at(self._clock.now, self._draining.resume)
-            self._draining = None
 
     @override
     async def drain(self) -> Commit | None:
-        if self._is_under_way:
-
-            def wait(task: VirtualTask) -> None:
-                self._draining = task
-
-            started = self._clock.now
-            await suspend(wait)
-            blocked = self._clock.now - started
-            self.waited += blocked
-            self._blocked_seconds += blocked
+        blocked = await self._beside.drain()
+        self.waited += blocked
+        self._blocked_seconds += blocked
         return self._take_ended()
 
     @override

@@ -149,9 +149,7 @@ class Cards:
     def loses(self, sender: int, receiver: int) -> bool:
         """Whether the next message from one worker to another, which is sent only once, is lost."""
         per_host = self._network.workers_per_host
-        return (
-            self._losses.probability > 0 and sender // per_host != receiver // per_host and self._losses.is_lost(sender)
-        )
+        return sender // per_host != receiver // per_host and self._losses.is_lost(sender)
 
     def arrival(
         self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1, again: bool = True

@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from training.simulation.virtual_time import VirtualClock, VirtualTask, suspend
+from training.simulation.virtual_time import VirtualBeside, VirtualClock, VirtualTask
 from training.transports.transport import PendingSum, Transport, Vector
 
 Finish = Callable[[Sequence[Vector]], tuple[float, Vector | None]]
@@ -65,35 +65,25 @@ class SimSum(PendingSum):
 
     def __init__(self, clock: VirtualClock, meeting: Awaitable[float], worker: Transport) -> None:
         self._clock = clock
-        self._meeting = meeting
         self._worker = worker
         self._complete = clock.now
-        self._is_done = False
-        self._waiting: VirtualTask | None = None
-        clock.spawn(self._meet(), "sum beside the computation", keep=False)
+        self._beside = VirtualBeside(clock, "sum beside the computation")
+        self._beside.begin(self._meet(meeting))
 
     @override
     def is_done(self) -> bool:
-        return self._is_done
+        return not self._beside.is_under_way
 
     @override
     def __await__(self) -> Generator[Any, Any, None]:
         return self._wait().__await__()
 
-    async def _meet(self) -> None:
-        self._complete += await self._meeting
-        self._is_done = True
-        if self._waiting is not None:
-            self._clock.at(self._clock.now, self._waiting.resume)
+    async def _meet(self, meeting: Awaitable[float]) -> None:
+        self._complete += await meeting
 
     async def _wait(self) -> None:
         started = self._clock.now
-        if not self._is_done:
-
-            def wait(task: VirtualTask) -> None:
-                self._waiting = task
-
-            await suspend(wait)
+        await self._beside.drain()
         self._worker.waited += max(0.0, self._complete - started)
 
 

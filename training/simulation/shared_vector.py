@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import types
+from collections import defaultdict
 from collections.abc import Awaitable, Generator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from typing_extensions import override
 
 from training.simulation.meetings import half_difference
-from training.simulation.virtual_time import VirtualClock, VirtualLock, VirtualTask, suspend
+from training.simulation.virtual_time import VirtualBeside, VirtualClock, VirtualLock
 from training.transports.transport import AverageCounts, SharedVector, Vector, is_finite
 
 
@@ -51,26 +52,18 @@ class SimVector(SharedVector):
         self._which = which
         self.values = vector.copy()
         self.lock = VirtualLock(network.clock)
-        self._begun = self._received = self._skipped = self._mixed = self._refused = self._lost = 0
-        self._wait = self._busy = 0.0
+        #: Fields of `AverageCounts`.
+        self._counted: defaultdict[str, Any] = defaultdict(int)
         self.changes = 0
         """Number of changes of any kind so far."""
-        self._under_way = False
-        self._draining: VirtualTask | None = None
+        self._beside = VirtualBeside(network.clock, f"average of rank {rank}")
+        #: Time that the owner waited while an average beside its computation was under way [s].
+        self._blocked = 0.0
 
     @property
     @override
     def counts(self) -> AverageCounts:
-        return AverageCounts(
-            begun=self._begun,
-            received=self._received,
-            skipped=self._skipped,
-            mixed_reads=self._mixed,
-            wait_seconds=self._wait,
-            exchange_seconds=self._busy,
-            refused=self._refused,
-            lost=self._lost,
-        )
+        return AverageCounts(**self._counted, hidden_seconds=max(0.0, self._beside.seconds - self._blocked))
 
     @override
     async def read(self, out: Vector) -> int:
@@ -78,7 +71,7 @@ class SimVector(SharedVector):
             await self._locked()
             self.lock.release()
         np.copyto(out, self.values)
-        return self._begun + self._received
+        return self._num_averages
 
     @override
     async def add(self, change: Vector) -> int:
@@ -88,14 +81,19 @@ class SimVector(SharedVector):
         self.changes += 1
         if not self._network.additive:
             self.lock.release()
-        return self._begun + self._received
+        return self._num_averages
+
+    @property
+    def _num_averages(self) -> int:
+        return int(self._counted["begun"] + self._counted["received"])
 
     async def _locked(self, vector: SimVector | None = None) -> None:
-        started = self._network.clock.now
+        started, is_beside = self._network.clock.now, self._beside.is_under_way
         await (vector or self).lock.acquire()
         waited = self._network.clock.now - started
-        self._wait += waited
+        self._counted["wait_seconds"] += waited
         self.waited += waited
+        self._blocked += waited if is_beside else 0.0
 
     @override
     async def read_of(self, rank: int, out: Vector) -> None:
@@ -111,9 +109,9 @@ class SimVector(SharedVector):
 
     @override
     async def average_with(self, partner: int) -> None:
-        waited = self._wait
+        waited = self._counted["wait_seconds"]
         await self._average(partner)
-        self.waited += self._wait - waited
+        self.waited += self._counted["wait_seconds"] - waited
 
     async def _average(self, partner: int) -> None:
         network = self._network
@@ -124,26 +122,26 @@ class SimVector(SharedVector):
         if not network.additive:
             await first.lock.acquire()
             await second.lock.acquire()
-            self._wait += clock.now - started
+            self._counted["wait_seconds"] += clock.now - started
         is_made = None
         if await self._travel(theirs, self):
             difference = half_difference(theirs.values, self.values)
             before = self.changes + theirs.changes
             if await self._travel(self, theirs):
-                self._mixed += self.changes + theirs.changes != before
+                self._counted["mixed_reads"] += self.changes + theirs.changes != before
                 is_made = self._apply(theirs, difference)
         if not network.additive:
             second.lock.release()
             first.lock.release()
         if is_made is None:
-            self._lost += 1
-            theirs._lost += 1
+            self._counted["lost"] += 1
+            theirs._counted["lost"] += 1
         elif is_made:
-            self._begun += 1
-            theirs._received += 1
+            self._counted["begun"] += 1
+            theirs._counted["received"] += 1
         else:
-            self._refused += 1
-        self._busy += clock.now - started
+            self._counted["refused"] += 1
+        self._counted["exchange_seconds"] += clock.now - started
 
     @types.coroutine
     def _travel(self, sender: SimVector, receiver: SimVector) -> Generator[float, None, bool]:
@@ -164,30 +162,17 @@ class SimVector(SharedVector):
 
     @override
     def begin_average_with(self, partner: int) -> bool:
-        if self._under_way:
-            self._skipped += 1
+        if self._beside.is_under_way:
+            self._counted["skipped"] += 1
             return False
-        self._under_way = True
-        self._network.clock.spawn(self._average_beside(partner), f"average of rank {self._rank}", keep=False)
+        self._beside.begin(self._average(partner))
         return True
-
-    async def _average_beside(self, partner: int) -> None:
-        await self._average(partner)
-        self._under_way = False
-        if self._draining is not None:
-            self._network.clock.at(self._network.clock.now, self._draining.resume)
-            self._draining = None
 
     @override
     async def drain(self) -> None:
-        if self._under_way:
-
-            def wait(task: VirtualTask) -> None:
-                self._draining = task
-
-            started = self._network.clock.now
-            await suspend(wait)
-            self.waited += self._network.clock.now - started
+        blocked = await self._beside.drain()
+        self.waited += blocked
+        self._blocked += blocked
 
     @override
     async def close(self) -> None: ...

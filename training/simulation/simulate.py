@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
 from training.algorithms.partners import Partners
 from training.determinism import be_deterministic
-from training.errors import ShardError
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
 from training.loop.making import make_algorithm
@@ -22,7 +20,7 @@ from training.readers.memory_rows import MemoryRows
 from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes
-from training.simulation.stacked import MeanModelEvaluator, RowModel, StackedModels, StackedWork
+from training.simulation.stacked import MeanModelEvaluator, StackedModels, StackedWork
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock, without_garbage_collection
 from training.threads import use_threads
@@ -56,6 +54,7 @@ def simulate(
     cluster: ClusterSettings,
     *,
     augmentation: Augmentation | None = None,
+    owners: Owners | None = None,
     partners: Callable[[int], Partners] | None = None,
     files: Callable[[int], RunFiles] | None = None,
     resume: Checkpoint | None = None,
@@ -72,6 +71,7 @@ def simulate(
         settings: The training.
         cluster: Times of computation and communication.
         augmentation: Changes the images of each batch; None for no change.
+        owners: Who owns which training rows, with `settings.skew`; None: all read all.
         partners: Makes the chooser of partners of a rank; None: random neighbours.
         files: Makes the files of a rank; None: everything stays in memory.
         resume: A checkpoint to resume from.
@@ -84,7 +84,8 @@ def simulate(
     world_size = settings.workers
     use_threads(settings.threads)
     be_deterministic()
-    owners = _owners(train, settings)
+    if (owners is None) != (settings.skew is None):
+        raise AssertionError("settings with `skew` need the owners of the rows, and only they")
     if owners is None and len(train.group_rows) < world_size:
         train = train.recut(world_size)
     clock = VirtualClock()
@@ -101,7 +102,7 @@ def simulate(
         rank = transport.rank
         meter = Meter(transport.now)
         metered = MeteredTransport(transport, meter)
-        model = RowModel(stacked, rank)
+        model = stacked.row(rank)
         times = ComputeTimes(cluster, seed=settings.seed, rank=rank)
         work = StackedWork(
             evaluator,
@@ -121,31 +122,3 @@ def simulate(
     best = next((each.best for each in kept if isinstance(each, MemoryFiles) and each.best is not None), None)
     histories = merged([trainer.history for trainer in trainers])
     return Simulated(histories, stacked.parameters, clock.now, best, network.losses.lost)
-
-
-def _owners(train: MemoryRows, settings: TrainSettings) -> Owners | None:
-    """Who owns which training rows; None if all read all."""
-    if settings.skew is None:
-        return None
-    kinds = train.labels.numpy() if settings.skew.by == "class" else train.files
-    if kinds is None:
-        raise ShardError("train.skew.by is file, but the rows do not say their files. Load them with `files=True`.")
-    return Owners(
-        np.unique(kinds, return_inverse=True)[1],
-        train.group_rows,
-        world_size=settings.workers,
-        alpha=settings.skew.dirichlet,
-        seed=settings.seed,
-    )
-
-
-def samples_per_second(records: Sequence[Sequence[dict[str, Any]]]) -> float:
-    """Samples per second of a run, of all workers together.
-
-    Examples:
-        >>> samples_per_second([[{"samples": 10, "seconds": 2.0}], [{"samples": 6, "seconds": 2.0}]])
-        8.0
-    """
-    samples: int = sum(record["samples"] for worker in records for record in worker)
-    seconds: float = max(sum(record["seconds"] for record in worker) for worker in records)
-    return samples / seconds

@@ -13,9 +13,8 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from training.compiled.engines import compiled_engine
-from training.compiled.optimizer import is_finite
-from training.flat_model import FlatModel, ModelState
+from training.compiled.engines import Batches, compiled_engine
+from training.flat_model import FlatModel, FlatVectors, ModelState
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.readers.sharding import OwnRows, Share
@@ -23,7 +22,6 @@ from training.simulation.cluster import ComputeTimes
 from training.simulation.losses import Losses
 from training.simulation.virtual_time import VirtualClock
 from training.transports.transport import Vector
-from training.vector_model import VectorModel
 from training.workloads.augmentation import Augmentation
 from training.workloads.draws import Draws
 from training.workloads.gradients import TorchGradients
@@ -63,6 +61,10 @@ class StackedModels:
         self.sums = np.zeros((world_size, 4))
         """Sums of each worker: loss, weight, correct, samples."""
 
+    def row(self, rank: int) -> FlatVectors:
+        """The model of one worker."""
+        return FlatVectors(nn.Parameter(self.parameters[rank], requires_grad=False), self.gradients[rank])
+
     def compute(self, batches: Mapping[int, Vector], rows: Rows) -> None:
         """Compute the gradients of some workers at their parameters, into `gradients`, and add to `sums`.
 
@@ -74,7 +76,8 @@ class StackedModels:
             order = np.concatenate(list(batches.values()))
             bounds = np.cumsum([0, *map(len, batches.values())])
             ranks = np.fromiter(batches, np.int64, len(batches))
-            self._engine.gradients(self._host_parameters, self._host_gradients, ranks, rows, order, bounds, self.sums)
+            chosen = Batches(ranks, order, bounds)
+            self._engine.gradients(self._host_parameters, self._host_gradients, rows, chosen, self.sums)
             return
         for rank, batch in batches.items():
             self.model.load(ModelState(self._host_parameters[rank], self.buffers[rank]))
@@ -82,41 +85,6 @@ class StackedModels:
             self.model.read_gradient(self._host_gradients[rank])
             self.buffers[rank] = self.model.buffers()
             self.sums[rank] += self._torch.take_sums()
-
-
-class RowModel(VectorModel):
-    """One worker's rows of the stacked models."""
-
-    def __init__(self, stacked: StackedModels, rank: int) -> None:
-        self.flat = nn.Parameter(stacked.parameters[rank], requires_grad=False)
-        self._gradient = stacked.gradients[rank]
-        self.flat.grad = self._gradient
-        self._host_parameters = self.flat.numpy()
-        self._host_gradient = self._gradient.numpy()
-
-    @override
-    def empty(self) -> Vector:
-        return np.empty_like(self._host_parameters)
-
-    @override
-    def read(self, out: Vector) -> None:
-        np.copyto(out, self._host_parameters)
-
-    @override
-    def write(self, values: Vector) -> None:
-        np.copyto(self._host_parameters, values)
-
-    @override
-    def read_gradient(self, out: Vector) -> None:
-        np.copyto(out, self._host_gradient)
-
-    @override
-    def write_gradient(self, values: Vector) -> None:
-        np.copyto(self._host_gradient, values)
-
-    @override
-    def gradient_is_finite(self) -> bool:
-        return is_finite(self._host_gradient)
 
 
 class MeanModelEvaluator:
@@ -158,8 +126,7 @@ class MeanModelEvaluator:
         model.load(state)
         model.module.eval()
         with torch.inference_mode():
-            for start in range(0, len(self._val), _VALIDATED_AT_ONCE):
-                batch = self._val.batch(np.arange(start, min(start + _VALIDATED_AT_ONCE, len(self._val))))
+            for batch in self._val.batches(_VALIDATED_AT_ONCE):
                 sums = sums.plus(sums_of(model.module(*batch.inputs), batch.labels, batch.weights))
         model.module.train()
         return sums
@@ -178,12 +145,10 @@ class StackedWork(Work):
         validates_alone: Whether it also evaluates its own model at the end.
     """
 
-    model: RowModel
-
     def __init__(
         self,
         evaluator: MeanModelEvaluator,
-        model: RowModel,
+        model: FlatVectors,
         *,
         rank: int,
         times: ComputeTimes,

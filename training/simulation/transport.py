@@ -19,13 +19,7 @@ from training.simulation.shared_vector import SimVector
 from training.simulation.virtual_time import Register, VirtualClock, VirtualTask, suspend
 from training.transports.centre import Centre
 from training.transports.shards import Layout
-from training.transports.transport import (
-    CounterName,
-    PendingSum,
-    SharedVector,
-    Transport,
-    Vector,
-)
+from training.transports.transport import CounterName, PendingSum, SharedVector, Transport, Vector
 
 
 class _Message(NamedTuple):
@@ -63,8 +57,9 @@ class SimNetwork:
         self.sums_until = 0.0
         """Time at which the last sum beside the computation ends; they follow each other."""
         self._meetings: dict[int, Meeting] = {}
-        self._mail: dict[tuple[int, int], list[_Message]] = {}
-        self._expecting: dict[tuple[int, int], VirtualTask] = {}
+        #: By sender, receiver, and number of the exchange between them.
+        self._mail: dict[tuple[int, int, int], _Message] = {}
+        self._expecting: dict[tuple[int, int, int], VirtualTask] = {}
 
     def transports(self) -> list[SimTransport]:
         """One transport for each worker."""
@@ -114,11 +109,11 @@ class SimNetwork:
             return self.tree_seconds(0), None
         return self.tree_seconds(vectors[0].nbytes), vectors[0].copy()
 
-    def post(self, sender: int, receiver: int, vector: Vector) -> None:
-        """Send a message; it arrives after its time on the network."""
+    def post(self, sender: int, receiver: int, number: int, vector: Vector) -> None:
+        """Send the message of an exchange; it arrives after its time on the network."""
         arrival = self.cards.arrival(self.clock.now, sender, receiver, vector.nbytes)
-        key = (sender, receiver)
-        self._mail.setdefault(key, []).append(_Message(self.clock.now, arrival, vector.copy()))
+        key = (sender, receiver, number)
+        self._mail[key] = _Message(self.clock.now, arrival, vector.copy())
         waiting = self._expecting.pop(key, None)
         if waiting is not None:
             self.clock.at(arrival, waiting.resume)
@@ -150,19 +145,19 @@ class SimNetwork:
         now = self.clock.now
         return self.clock.sleep(self.cards.arrival(now, sender, receiver, nbytes, round_trips=2) - now)
 
-    async def fetch(self, sender: int, receiver: int) -> tuple[Vector, float]:
-        """Wait for the next message on a link; returns it, and the time until it was sent [s]."""
-        key = (sender, receiver)
+    async def fetch(self, sender: int, receiver: int, number: int) -> tuple[Vector, float]:
+        """Wait for the message of an exchange; returns it, and the time until it was sent [s]."""
+        key = (sender, receiver, number)
         started = self.clock.now
 
         def expect(task: VirtualTask) -> None:
-            if self._mail.get(key):
-                self.clock.at(max(self._mail[key][0].arrival, self.clock.now), task.resume)
+            if key in self._mail:
+                self.clock.at(max(self._mail[key].arrival, self.clock.now), task.resume)
             else:
                 self._expecting[key] = task
 
         await suspend(expect)
-        message = self._mail[key].pop(0)
+        message = self._mail.pop(key)
         return message.vector, max(0.0, message.sent - started)
 
 
@@ -179,6 +174,8 @@ class SimTransport(Transport):
         self.rank = rank
         self.world_size = network.world_size
         self._collectives = self._sums = self._centres = 0
+        #: Number of exchanges with each neighbour. Both begin the same ones in the same order.
+        self._exchanges: Counter[int] = Counter()
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
@@ -205,14 +202,16 @@ class SimTransport(Transport):
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        for neighbour in neighbours:
-            self._network.post(self.rank, neighbour, vector)
-        return self._receive(neighbours)
+        self._exchanges.update(neighbours)
+        numbers = {neighbour: self._exchanges[neighbour] for neighbour in neighbours}
+        for neighbour, number in numbers.items():
+            self._network.post(self.rank, neighbour, number, vector)
+        return self._receive(numbers)
 
-    async def _receive(self, neighbours: Sequence[int]) -> list[Vector]:
+    async def _receive(self, numbers: Mapping[int, int]) -> list[Vector]:
         found = []
-        for neighbour in neighbours:
-            vector, waited = await self._network.fetch(neighbour, self.rank)
+        for neighbour, number in numbers.items():
+            vector, waited = await self._network.fetch(neighbour, self.rank, number)
             self.waited += waited
             found.append(vector)
         return found
@@ -230,7 +229,7 @@ class SimTransport(Transport):
         layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
         records = self._network.centres.setdefault(self._centres, {})
         self._centres += 1
-        mine = SimCentre(self._network, layout, self.rank, records, vector)
+        mine = SimCentre(self._network.clock, self._network.cards, layout, self.rank, records, vector)
         await self.barrier()
         return mine
 

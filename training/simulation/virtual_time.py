@@ -148,3 +148,45 @@ class VirtualLock:
             self._clock.at(self._clock.now, self._waiting.popleft().resume)
         else:
             self._held = False
+
+
+class VirtualBeside:
+    """Work beside a worker's computation, one piece at a time.
+
+    Args:
+        clock: The virtual clock.
+        name: Name of the work in errors.
+    """
+
+    def __init__(self, clock: VirtualClock, name: str) -> None:
+        self._clock, self._name = clock, name
+        self.is_under_way = False
+        """Whether a piece is under way."""
+        self.seconds = 0.0
+        """Time of the pieces so far [s]."""
+        self._waiting: VirtualTask | None = None
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin a piece; the one before has ended."""
+        self.is_under_way = True
+        self._clock.spawn(self._run(work), self._name, keep=False)
+
+    async def drain(self) -> float:
+        """Wait for the end of the piece; returns the time spent waiting [s]."""
+        started = self._clock.now
+        if self.is_under_way:
+
+            def wait(task: VirtualTask) -> None:
+                self._waiting = task
+
+            await suspend(wait)
+        return self._clock.now - started
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        started = self._clock.now
+        await work
+        self.seconds += self._clock.now - started
+        self.is_under_way = False
+        if self._waiting is not None:
+            self._clock.at(self._clock.now, self._waiting.resume)
+            self._waiting = None

@@ -139,10 +139,10 @@ def effect(comparison: Comparison, judgement: Judgement) -> tuple[str, str]:
 
 def in_words(comparison: Comparison, judgement: Judgement) -> str:
     """The verdict on a comparison; a shorter time is better."""
-    word = judgement.word
     if measure_of(comparison.measure).lower_is_better:
-        word = {Word.BETTER: Word.WORSE, Word.WORSE: Word.BETTER}.get(word, word)
-    return f"{word} (needs {judgement.needed})" if judgement.needed else str(word)
+        opposite = {Word.BETTER: Word.WORSE, Word.WORSE: Word.BETTER}
+        judgement = judgement._replace(word=opposite.get(judgement.word, judgement.word))
+    return str(judgement)
 
 
 def _with_reference(result: StudyResult) -> Iterator[Comparison]:

@@ -6,12 +6,10 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from training.launching.launcher import launch_all
 from training.loop.records import read_records
 from training.loop.trainer import Progress
-from training.readers.sharding import plan_epoch, step_bounds
+from training.readers.sharding import even_parts, plan_epoch
 from training.studies.plan import PlannedRun
 from training.studies.run_result import Counts, write_result
 from training.studies.simulated import Tell
@@ -60,6 +58,6 @@ def num_steps(run: PlannedRun) -> int:
     settings = run.train
     rows = run.subject.settings.open().group_rows("train")
     if settings.skew is not None:
-        rows = np.diff(step_bounds(sum(rows), settings.workers)).tolist()
+        rows = even_parts(sum(rows), settings.workers)
     plan = plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
     return plan.num_steps * settings.epochs

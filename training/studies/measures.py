@@ -61,12 +61,8 @@ def _number(name: str) -> Callable[[RunResult, RunResult], float]:
     return lambda run, _: run.numbers.get(name, math.nan)
 
 
-def _accuracy(run: RunResult, _: RunResult) -> float:
-    return math.nan if run.counts is None else run.counts.accuracy
-
-
-def _weighted_accuracy(run: RunResult, _: RunResult) -> float:
-    return math.nan if run.counts is None else run.counts.weighted_accuracy
+def _counted(name: str) -> Callable[[RunResult, RunResult], float]:
+    return lambda run, _: math.nan if run.counts is None else getattr(run.counts, name)
 
 
 def lowest_loss(run: RunResult) -> float:
@@ -115,8 +111,8 @@ def _time(words: str, of: Callable[[RunResult, RunResult], float]) -> Measure:
 
 
 _MEASURES: Final[dict[str, Measure]] = {
-    "test_accuracy": Measure("test accuracy", _accuracy, percent=True),
-    "weighted_test_accuracy": Measure("weighted test accuracy", _weighted_accuracy, percent=True),
+    "test_accuracy": Measure("test accuracy", _counted("accuracy"), percent=True),
+    "weighted_test_accuracy": Measure("weighted test accuracy", _counted("weighted_accuracy"), percent=True),
     "val_accuracy": Measure("validation accuracy at the end", _last("val_accuracy"), percent=True),
     "train_accuracy": Measure("training accuracy at the end", _last("train_accuracy"), percent=True),
     "worker_val_accuracy": Measure(

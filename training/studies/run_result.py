@@ -105,7 +105,7 @@ def write_result(
     content = {
         "made_with": code,
         "counts": None if counts is None else counts._asdict(),
-        "curves": curves_of(ranks, settings) if ranks else {},
+        "curves": curves_of(ranks) if ranks else {},
         "numbers": numbers | {"messages_lost": float(messages_lost)},
     }
     unfinished = folder / f".{FILE}"
@@ -122,14 +122,14 @@ def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) ->
         return None
 
 
-def curves_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> dict[str, list[float]]:
+def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:
     """Quantities by epoch, averaged over the workers [s]; those of the average model as recorded."""
     found: dict[str, list[float]] = {name: [] for name in (*_OF_ALL, "seconds", "communicate", "staleness")}
     for epoch in _by_epoch(ranks):
         for name in _OF_ALL:
             found[name].append(float(epoch[0][name]))
         found["seconds"].append(float(np.mean([record["seconds"] for record in epoch])))
-        found["communicate"].append(float(np.mean([communicating(record, settings) for record in epoch])))
+        found["communicate"].append(float(np.mean([communicating(record) for record in epoch])))
         found["staleness"].append(_staleness(epoch))
     return {name: [float(f"{value:.6g}") for value in values] for name, values in found.items()}
 
@@ -178,11 +178,10 @@ def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
     }
 
 
-def communicating(record: Mapping[str, Any], settings: TrainSettings) -> float:
-    """Communication time of an epoch, waiting included [s]; averages in a thread count too, as in the thesis."""
-    seconds = float(sum(record["seconds_by_kind"].get(kind, 0.0) for kind in ("communicate", "wait")))
-    in_thread = settings.algorithm.sharing.overlap == "thread"
-    return seconds + float(record.get("exchange_seconds", 0.0)) if in_thread else seconds
+def communicating(record: Mapping[str, Any]) -> float:
+    """Communication time of an epoch [s], with waiting and, as in the thesis, what is beside the computation."""
+    seconds: float = sum(record["seconds_by_kind"].get(kind, 0.0) for kind in ("communicate", "wait"))
+    return seconds + float(record.get("hidden_seconds", 0.0))
 
 
 def _by_epoch(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:

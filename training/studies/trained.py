@@ -61,20 +61,14 @@ def train_on_ranks(spec: RunSpec, *, on_progress: Callable[[Progress], None] = l
     return predictions_of(read_records(spec.out_dir), workload, workload.load(spec.out_dir / "model"), spec.train)
 
 
-def train_in_simulator(
-    workload: Workload,
-    settings: TrainSettings,
-    cluster: ClusterSettings,
-    *,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> Trained:
+def train_in_simulator(workload: Workload, settings: TrainSettings, cluster: ClusterSettings) -> Trained:
     """Train virtual workers in this process.
 
     Raises:
         TrainingError: As in `training.simulation.simulate.simulate`.
     """
     model = fresh_model(workload, settings)
-    found = simulate_workload(workload, settings, cluster, on_progress=on_progress)
+    found = simulate_workload(workload, settings, cluster)
     if found.best is None:
         raise AssertionError("the simulated run kept no model")
     model.load(found.best)
@@ -92,8 +86,8 @@ def simulate_workload(workload: Workload, settings: TrainSettings, cluster: Clus
         how: Further arguments of `simulate`.
     """
     train, val = (workload.rows(split, settings) for split in ("train", "val"))
-    module = fresh_model(workload, settings).module
-    return simulate(module, train, val, settings, cluster, augmentation=workload.augmentation, **how)
+    module, owners = fresh_model(workload, settings).module, workload.owners(settings, world_size=settings.workers)
+    return simulate(module, train, val, settings, cluster, augmentation=workload.augmentation, owners=owners, **how)
 
 
 def fresh_model(workload: Workload, settings: TrainSettings) -> FlatModel:
@@ -115,9 +109,6 @@ def predictions_of(
     rows = workload.rows("test", settings)
     module = module.to(rows.weights.dtype).eval()
     with torch.inference_mode():
-        logits = [
-            module(*rows.batch(np.arange(start, min(start + _AT_ONCE, len(rows)))).inputs)
-            for start in range(0, len(rows), _AT_ONCE)
-        ]
+        logits = [module(*batch.inputs) for batch in rows.batches(_AT_ONCE)]
     probabilities = torch.softmax(torch.cat(logits).double(), dim=1)
     return Trained(history, probabilities.numpy(), rows.labels.numpy(), rows.weights.double().numpy())

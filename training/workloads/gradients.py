@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from training.compiled.engines import Engine, compiled_engine
+from training.compiled.engines import Batches, Engine, compiled_engine
 from training.flat_model import FlatModel
 from training.readers.batch import Batch
 from training.workloads.sums import Sums, sums_of, weighted_losses
@@ -52,20 +52,16 @@ class CompiledGradients(Gradients):
         self._engine = engine
         self._parameters = model.flat.detach().numpy()[None]
         self._gradient = model.gradient.numpy()[None]
-        self._only = np.zeros(1, dtype=np.int64)
-        self._order = np.arange(0)
-        self._bounds = np.zeros(2, dtype=np.int64)
+        self._batches = Batches(np.zeros(1, dtype=np.int64), np.arange(0), np.zeros(2, dtype=np.int64))
         self._sums = np.zeros((1, 4))
 
     @override
     def compute(self, batch: Batch) -> None:
         size = batch.labels.shape[0]
-        if len(self._order) < size:
-            self._order = np.arange(size)
-        self._bounds[1] = size
-        self._engine.gradients(
-            self._parameters, self._gradient, self._only, batch, self._order, self._bounds, self._sums
-        )
+        if len(self._batches.order) < size:
+            self._batches = self._batches._replace(order=np.arange(size))
+        self._batches.bounds[1] = size
+        self._engine.gradients(self._parameters, self._gradient, batch, self._batches, self._sums)
 
     @override
     def sums_so_far(self) -> Sums:

@@ -83,8 +83,8 @@ class HepEvents(Workload):
 
     @override
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
-        inputs, files = self._spec.settings.inputs, settings.skew is not None
-        return MemoryRows.load(self.dataset, split, inputs, dtype=dtype_of(settings), seed=settings.seed, files=files)
+        inputs = self._spec.settings.inputs
+        return MemoryRows.load(self.dataset, split, inputs, dtype=dtype_of(settings), seed=settings.seed)
 
     @override
     def save(self, module: nn.Module, folder: Path) -> None:

@@ -24,7 +24,7 @@ from training.readers.batch import Rows
 from training.readers.in_memory import MemoryReader
 from training.readers.memory_rows import MemoryRows
 from training.readers.reader import Reader
-from training.readers.sharding import OwnRows, step_bounds
+from training.readers.sharding import OwnRows, even_parts
 from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.workloads.augmentation import Augmentation
@@ -106,8 +106,7 @@ class Images(Workload):
     @override
     def group_rows(self, split: Split) -> list[int]:
         num_rows = len(self._splits[split].labels)
-        rows: list[int] = np.diff(step_bounds(num_rows, min(num_rows, _GROUPS))).tolist()
-        return rows
+        return even_parts(num_rows, min(num_rows, _GROUPS))
 
     @override
     def network(self) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import add
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -28,12 +29,7 @@ class Sums(NamedTuple):
 
     def plus(self, other: Sums) -> Sums:
         """Sums over both sets of events."""
-        return Sums(
-            self.loss + other.loss,
-            self.weight + other.weight,
-            self.correct + other.correct,
-            self.samples + other.samples,
-        )
+        return Sums(*map(add, self, other))
 
     @property
     def mean_loss(self) -> float:

@@ -74,27 +74,20 @@ class ReaderWork(Work):
     Args:
         model: The worker's network.
         reader: Delivers the batches.
-        draws: The random numbers of the steps; None for those of seed 0.
+        draws: The random numbers of the steps.
         alive: Called within long work to report progress.
     """
 
     model: FlatModel
 
-    def __init__(
-        self,
-        model: FlatModel,
-        reader: Reader,
-        *,
-        draws: Draws | None = None,
-        alive: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, model: FlatModel, reader: Reader, *, draws: Draws, alive: Callable[[], None]) -> None:
         self.model = model
         self._reader = reader
         self._alive = alive
         self._batches: Iterator[Batch] = iter(())
-        self._batch: Batch | None = None
+        self._batch: Batch
         self._gradients = gradients_of(model)
-        self._draws = draws or Draws(seed=0, rank=0)
+        self._draws = draws
 
     @override
     def begin(self, share: Share) -> None:
@@ -112,10 +105,7 @@ class ReaderWork(Work):
 
     @override
     async def compute_gradient(self) -> None:
-        batch = self._batch
-        if batch is None:
-            raise AssertionError("next_batch() was not called")
-        self._gradients.compute(self._draws.prepare(batch, for_torch=self._gradients.runs_forward))
+        self._gradients.compute(self._draws.prepare(self._batch, for_torch=self._gradients.runs_forward))
 
     @override
     def take_sums(self) -> Sums:

@@ -25,7 +25,7 @@ from training.algorithms.mpca import Mpca
 from training.algorithms.mpca_joint import JointModel
 from training.algorithms.partners import RandomPartners
 from training.algorithms.slowmo import SlowMo
-from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
+from training.algorithms.swarm_sgd import SwarmSgd, draw_local_steps
 from training.compiled.optimizer import VectorOptimizer
 from training.errors import StalledError
 from training.loop import worker_state
@@ -116,7 +116,7 @@ MUTATIONS = {
         HEAVY_BALL, {"beta": 0.5, "changing": True},
     ),
     "the rate at the start of the window": Mutation(
-        SlowMo.step, "if self._done == 0:", "if True:",
+        SlowMo.step, "if not self._rate:", "if True:",
         "training/algorithms/test_slowmo.py::test_the_rate_of_a_window_is_that_at_its_start",
     ),
     "streams of partners of their own": Mutation(
@@ -124,7 +124,7 @@ MUTATIONS = {
         "training/algorithms/test_partners.py::test_choices_of_different_ranks_are_independent",
     ),
     "the mean of geometric numbers": Mutation(
-        LocalSteps.draw, "1 / self.mean", "1 / (self.mean + 1)",
+        draw_local_steps, "1 / mean", "1 / (mean + 1)",
         "training/algorithms/test_swarm_sgd.py"
         "::test_geometric_numbers_of_local_steps_have_the_right_mean_and_differ_between_ranks",
     ),

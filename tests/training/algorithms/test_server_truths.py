@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import LinearGradients, Watcher, run, toy_rows
+from simulated import LinearGradients, Watcher, run, samples_per_second, toy_rows
 
 from training.simulation.cluster import ClusterSettings
-from training.simulation.simulate import samples_per_second
 
 RATE = 0.12
 TURNS = ClusterSettings.sleeping(1.0, jitter=0.02, latency_seconds=1e-9)

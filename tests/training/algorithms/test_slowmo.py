@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simulated import ROUGH, LinearGradients, VectorRow, Watcher, matched
+from simulated import ROUGH, KeptCheckpoints, LinearGradients, VectorRow, Watcher, matched, run, toy_rows
 from torch.optim import SGD
 
 from training.algorithms.base import Algorithm
@@ -165,6 +166,18 @@ def test_the_rate_of_a_window_is_that_at_its_start() -> None:
     second = 0.5 * first + (0.05 * pulls[2] + 0.05 * pulls[3]) / 0.05
     np.testing.assert_allclose(found[1, 0], given.initial - 0.1 * first, atol=1e-14)
     np.testing.assert_allclose(found[3, 0], found[1, 0] - 0.05 * second, atol=1e-14)
+
+
+def test_a_worker_without_events_at_the_start_of_a_warm_up_keeps_its_slow_momentum() -> None:
+    """Nobody had counted a sample yet: its window began at rate 0, and the momentum was divided by it."""
+    rows = replace(toy_rows(121), group_rows=[1, 120])
+    kept = KeptCheckpoints()
+    chosen = {"algorithm": "ad-psgd", "sharding": "static", "schedule": {"warmup_epochs": 1}, "slowmo": {"tau": 2}}
+    # With this seed, the row group of one event goes to rank 0, which is the first to ask for the rate.
+    found = run(train=rows, workers=2, epochs=1, seed=4, files=kept.files, **chosen)
+    assert found.records[0][0]["samples"] == 1
+    for rank in range(2):
+        assert np.isfinite(kept.at((1, 0)).load(rank)["algorithm"]["momentum"].numpy()).all()
 
 
 def test_momentum_of_sgd_starts_anew_after_an_outer_step_by_default_and_moments_of_adam_do_not() -> None:

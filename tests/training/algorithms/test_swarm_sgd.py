@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulated import CLUSTER, LinearGradients, Pairs, Watcher, run
 
-from training.algorithms.swarm_sgd import LocalSteps, SwarmSgd
+from training.algorithms.swarm_sgd import SwarmSgd, draw_local_steps
 from training.random_streams import random_stream
 
 RATE = 0.1
@@ -74,8 +74,8 @@ def test_an_average_comes_after_every_h_steps() -> None:
 def test_geometric_numbers_of_local_steps_have_the_right_mean_and_differ_between_ranks() -> None:
     drawn = []
     for rank in range(2):
-        steps = LocalSteps(3, random_stream(1, "local steps", rank))
-        drawn.append(np.array([steps.draw() for _ in range(20_000)]))
+        rng = random_stream(1, "local steps", rank)
+        drawn.append(np.array([draw_local_steps(3, rng) for _ in range(20_000)]))
         assert drawn[rank].min() == 1
         # Standard deviation of the mean: sqrt(H (H - 1) / 20000) = 0.017.
         assert abs(drawn[rank].mean() - 3) < 0.07

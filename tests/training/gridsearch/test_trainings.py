@@ -18,15 +18,8 @@ from training.gridsearch import trainings as running
 from training.gridsearch.folds import Curves, Member, make_folds
 from training.gridsearch.results import score
 from training.gridsearch.settings import GridSearchSettings
-from training.gridsearch.spark_job import search
-from training.gridsearch.trainings import (
-    GridSearchError,
-    JobResult,
-    Search,
-    finished,
-    refuse_all_failed,
-    run_job,
-)
+from training.gridsearch.spark_job import SearchOutcome, search
+from training.gridsearch.trainings import GridSearchError, JobResult, Search, finished, run_job
 from training.gridsearch.trials import SearchJob, Trial
 from training.readers.batch import Rows
 from training.settings import TrainSettings
@@ -44,6 +37,12 @@ def search_on(dataset: FeatureDataset, **train: Any) -> Search:
     return Search(
         dataset.folder, GridSearchSettings(folds=3), TrainSettings.model_validate({"algorithm": "sgd", **train})
     )
+
+
+def searched(common: Search, folder: Path, **chosen: Any) -> SearchOutcome:
+    """A search in this process."""
+    common = common._replace(settings=GridSearchSettings.model_validate({"folds": 3, **chosen}))
+    return search(cast("Any", Here()), common, folder, done=cast("Any", Here()), num_tasks=lambda _: 1)
 
 
 def test_a_job_learns_and_is_written_and_read_again(dataset: FeatureDataset, tmp_path: Path) -> None:
@@ -130,13 +129,28 @@ def test_a_job_that_fails_is_a_result_with_its_reason_and_is_tried_again(
     with monkeypatch.context() as patched:
         patched.setattr(running, "_train", fail)
         found = run_job(search_on(dataset), JOB, 2, tmp_path)
+        with pytest.raises(GridSearchError, match=r"all 1 settings .* 6-4_batch-16_rate-0.01_.*: MemoryError: no room"):
+            searched(search_on(dataset), tmp_path, hidden=[[6], [4]], batch_size=[16], learning_rate=[0.01], epochs=[2])
     assert found.error == "MemoryError: no room"
     assert found.folds == []
-    with pytest.raises(GridSearchError, match=r"all 1 trainings .* 6-4_batch-16_rate-0.01: MemoryError: no room"):
-        refuse_all_failed([found])
     again = run_job(search_on(dataset), JOB, 2, tmp_path)
     assert again.error == ""
-    refuse_all_failed([found, again])
+
+
+def test_a_search_continues_after_a_job_that_fails(
+    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = running._train
+
+    def fail(common: Search, job: SearchJob, epochs: int) -> Any:
+        if job.batch_size == 16:
+            raise MemoryError("no room")
+        return original(common, job, epochs)
+
+    monkeypatch.setattr(running, "_train", fail)
+    found = searched(search_on(dataset), tmp_path, hidden=[[4]], batch_size=[16, 32], epochs=[1])
+    assert [each.reason for each in found.failed] == ["MemoryError: no room"]
+    assert [each.trial.batch_size for each in found.scores] == [32]
 
 
 def test_a_class_with_too_few_events_for_the_folds_is_a_reason(dataset: FeatureDataset, tmp_path: Path) -> None:
@@ -182,13 +196,8 @@ def test_a_result_survives_json() -> None:
 def test_a_training_that_stands_for_several_rounds_counts_its_seconds_once(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
-    halving = GridSearchSettings(
-        folds=2, hidden=[[4]], batch_size=[32], learning_rate=[0.01, 0.02, 0.03], epochs=[3], search="halving"
-    )
-    common = search_on(dataset)._replace(settings=halving)
-    whole, again = (
-        search(cast("Any", Here()), common, tmp_path, done=cast("Any", Here()), num_tasks=lambda _: 1) for _ in range(2)
-    )
+    halving = {"folds": 2, "hidden": [[4]], "batch_size": [32], "learning_rate": [0.01, 0.02, 0.03], "epochs": [3]}
+    whole, again = (searched(search_on(dataset), tmp_path, **halving, search="halving") for _ in range(2))
     # Three settings for one epoch, one of them for three.
     assert len(whole.training_seconds) == 4
     # The file of the winner is that of its three epochs now, which also stands for its first round.

@@ -12,7 +12,7 @@ import pytest
 import torch
 from feature_datasets import write_dataset
 from numpy.typing import NDArray
-from simulated import ROUGH, KeptCheckpoints, models, run, settings, toy_rows
+from simulated import CLUSTER, ROUGH, KeptCheckpoints, models, run, settings, toy_network, toy_rows
 
 from features.dataset import FeatureDataset
 from training.errors import DamagedDatasetError, ShardError
@@ -20,6 +20,7 @@ from training.readers.memory_rows import MemoryRows
 from training.readers.opening import open_reader
 from training.readers.sharding import Piece, Share, share_of
 from training.readers.skew import Owners, kinds_of_rows, owners_of
+from training.simulation.simulate import simulate
 from training.simulation.stacked import MeanModelEvaluator
 
 ROWS = {"train": [40, 40, 40, 40, 7], "val": [9], "test": [3]}
@@ -166,8 +167,7 @@ def test_files_are_kinds_too(tmp_path: Path) -> None:
         table = pq.read_table(path)
         place = table.schema.get_field_index("file_uuid")
         pq.write_table(table.set_column(place, "file_uuid", pa.array(names)), path)
-    found = MemoryRows.load(dataset, "train", ["hlf"], files=True).files
-    assert found is not None
+    found = kinds_of_rows(dataset, "file")
     assert np.array(["a", "b", "c"])[found].tolist() == origins.ravel().tolist()
     chosen = settings(skew={"by": "file", "dirichlet": 1e-3}, workers=3)
     owners = owners_of(dataset, chosen, world_size=3)
@@ -176,8 +176,8 @@ def test_files_are_kinds_too(tmp_path: Path) -> None:
     dataset.files("train")[1].unlink()
     with pytest.raises(DamagedDatasetError, match=r"part-00001.*Make the features again"):
         kinds_of_rows(dataset, "class")
-    with pytest.raises(ShardError, match="Load them with `files=True`"):
-        run(skew={"by": "file"})
+    with pytest.raises(AssertionError, match="need the owners of the rows"):
+        simulate(toy_network(), toy_rows(30), toy_rows(30), chosen, CLUSTER)
 
 
 def test_more_workers_than_rows_are_refused() -> None:

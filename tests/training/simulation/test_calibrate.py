@@ -96,6 +96,10 @@ def test_without_messages_the_network_is_that_of_the_thesis() -> None:
     assert found.latency_seconds == ClusterSettings.THESIS_CLOUD["latency_seconds"]
 
 
+def test_crowded_runs_without_a_step_say_nothing_about_crowding() -> None:
+    assert calibrate([made(16, [1e-3])], [[[], []]]).crowding == {2: 1.0}
+
+
 def test_nothing_cannot_be_calibrated() -> None:
     with pytest.raises(ValueError, match="no run took a step"):
         calibrate([])

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from simulated import METHODS, ROUGH, models, run, toy_network, toy_rows
+from simulated import METHODS, ROUGH, models, run, samples_per_second, toy_network, toy_rows
 from torch import nn
 
 from training.loop.records import MemoryFiles, merged
-from training.simulation.simulate import samples_per_second
 
 
 def validated(parameters: NDArray[np.float64]) -> tuple[float, float]:

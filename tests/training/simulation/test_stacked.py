@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from training.errors import DivergedError
 from training.readers.batch import Rows
 from training.simulation.simulate import simulate
-from training.simulation.stacked import RowModel, StackedModels
+from training.simulation.stacked import StackedModels
 from training.workloads.sums import sums_of
 
 
@@ -65,7 +65,7 @@ def test_gradients_of_some_workers_are_those_of_each_alone(name: str) -> None:
 
 def test_a_row_is_the_vector_of_one_worker() -> None:
     stacked = StackedModels(toy_network(), 3)
-    row, out = RowModel(stacked, 1), stacked.parameters[1].numpy().copy()
+    row, out = stacked.row(1), stacked.parameters[1].numpy().copy()
     row.write(out + 1)
     row.write_gradient(2 * out)
     assert (stacked.parameters[1] - stacked.parameters[0]).allclose(torch.ones(len(out)).double())

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import CLUSTER, EVERY, GOSSIP, METHODS, ROUGH, KeptCheckpoints, models, run, toy_rows
+from simulated import CLUSTER, EVERY, GOSSIP, METHODS, ROUGH, KeptCheckpoints, models, run, samples_per_second, toy_rows
 
 from training.errors import ShardError
-from training.simulation.simulate import Simulated, samples_per_second
+from training.simulation.simulate import Simulated
 
 STRAGGLER = CLUSTER.model_copy(update={"slow_ranks": {2: 10.0}})
 TRAIN = toy_rows(2000, groups=10)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_study
+from simulated import CLUSTER, run
 
 from training.errors import StudyError
 from training.settings import TrainSettings
@@ -125,15 +126,24 @@ def test_a_run_that_diverged_is_a_result(tmp_path: Path) -> None:
 def test_curves_are_means_over_the_workers_whatever_epochs_each_took_part_in() -> None:
     def record(epoch: int, seconds: float, staleness: dict[str, int]) -> dict[str, Any]:
         common = {"val_accuracy": 0.5, "val_loss": 1.0, "train_loss": 1.0, "train_accuracy": 0.5}
-        times = {"seconds": seconds, "seconds_by_kind": {"compute": 1.0, "wait": 0.5}, "exchange_seconds": 0.25}
+        times = {"seconds": seconds, "seconds_by_kind": {"compute": 1.0, "wait": 0.5}, "hidden_seconds": 0.25}
         return {"epoch": epoch, "consensus_distance": 0.1, "staleness": staleness, **common, **times}
 
     ranks = [[record(0, 1.0, {"0": 1}), record(1, 2.0, {"2": 1})], [record(1, 4.0, {"4": 3})]]
-    found = curves_of(ranks, TrainSettings(algorithm="ad-psgd", workers=2))
+    found = curves_of(ranks)
     assert (found["seconds"], found["staleness"]) == ([1.0, 3.0], [0.0, 3.5])
     # In a thread, averages count as communication too.
     assert found["communicate"] == [0.75, 0.75]
-    assert curves_of(ranks, TrainSettings(workers=2))["communicate"] == [0.5, 0.5]
+    inline = [[{**each, "hidden_seconds": 0.0, "exchange_seconds": 0.4} for each in records] for records in ranks]
+    assert curves_of(inline)["communicate"] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("overlap", ["inline", "thread"])
+def test_waiting_for_an_average_in_a_thread_counts_once(overlap: str) -> None:
+    slow = CLUSTER.model_copy(update={"latency_seconds": 5e-3})
+    chosen = {"algorithm": "ad-psgd", "overlap": overlap, "exchange": "locked", "sharding": "static"}
+    found = curves_of(run(cluster=slow, **chosen).records)
+    assert all(0 < part <= whole for part, whole in zip(found["communicate"], found["seconds"], strict=True))
 
 
 def test_a_cell_is_named_by_its_method_and_values() -> None:
