@@ -80,8 +80,9 @@ def write_load_test(
                 tree = None
                 while pending is not None and in_file < events_per_file:
                     info, raw = pending
-                    columns = _columns(turned(raw, rng), info, settings)
-                    tree = tree or file.mktree(TREE, {name: ak.type(each).content for name, each in columns.items()})
+                    columns = _columns(turned(raw, rng), info)
+                    types = {name: ak.type(each).content for name, each in columns.items()}
+                    tree = tree or file.mktree(TREE, types, counter_name=lambda name: f"{name}_size")
                     tree.extend(columns)
                     in_file += raw.num_events
                     done += raw.num_events
@@ -130,11 +131,11 @@ def _blocks(
             left -= raw.num_events
 
 
-def _columns(raw: RawEvents, info: FileInfo, settings: IngestSettings) -> dict[str, Any]:
+def _columns(raw: RawEvents, info: FileInfo) -> dict[str, Any]:
     """Branches of one block: one per collection, scalar and carried column, and the identity of the origin."""
     columns: dict[str, Any] = {name: candidates.listed() for name, candidates in raw.collections.items()}
     columns |= {name: raw.scalars[name] for name in SCALARS}
-    columns |= {settings.carried[name]: values for name, values in raw.carried.items()}
+    columns |= raw.carried
     uuids, entries = raw.origins(info)
     halves = np.array([divmod(UUID(each).int, 1 << 64) for each in uuids], dtype=np.uint64)
     origin = (halves[:, 0].view(np.int64), halves[:, 1].view(np.int64), entries.astype(np.int64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,12 +56,28 @@ def overlay(
     is_pile_up[own] = False
     source = np.arange(lengths.sum()) + np.repeat(pool.offsets[drawn] - np.cumsum(lengths) + lengths, lengths)
     cos, sin, shift = (np.repeat(each, lengths) for each in (np.cos(angle), np.sin(angle), z))
-    of_pool, px, py, pz, energy, x, y, old_z = (column[source] for column in pool[1:])
-    turned = (cos * px - sin * py, sin * px + cos * py, pz, energy, cos * x - sin * y, sin * x + cos * y, old_z + shift)
-    pid, columns = np.empty(offsets[-1], np.int32), np.empty((7, offsets[-1]))
-    pid[own], columns[:, own] = hard.pid, moved[2:]
-    pid[is_pile_up], columns[:, is_pile_up] = of_pool, turned
-    return Crossing(StableParticles(offsets, pid, *columns), is_pile_up, numbers + 1)
+
+    def joined(of_hard: NDArray[Any], of_pool: NDArray[Any]) -> NDArray[Any]:
+        column = np.empty(offsets[-1], of_hard.dtype)
+        column[own], column[is_pile_up] = of_hard, of_pool
+        return column
+
+    def turned(along: Floats, across: Floats) -> Floats:
+        result: Floats = cos * along[source] + sin * across[source]
+        return result
+
+    particles = StableParticles(
+        offsets,
+        joined(hard.pid, pool.pid[source]),
+        joined(hard.px, turned(pool.px, -pool.py)),
+        joined(hard.py, turned(pool.py, pool.px)),
+        joined(hard.pz, pool.pz[source]),
+        joined(hard.energy, pool.energy[source]),
+        joined(hard.x, turned(pool.x, -pool.y)),
+        joined(hard.y, turned(pool.y, pool.x)),
+        joined(moved.z, pool.z[source] + shift),
+    )
+    return Crossing(particles, is_pile_up, numbers + 1)
 
 
 def beam_spot(number: int, spread_mm: float, rng: np.random.Generator) -> Floats:

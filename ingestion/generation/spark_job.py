@@ -47,7 +47,7 @@ def produce(
     there = {file: finished(folder, file) for file in files}
     missing = [file for file, record in there.items() if record is None]
     # Killed tasks left notes about their progress.
-    _remove_remains(folder, names)
+    _remove_remains(folder, names, "*/.*")
     if missing:
         left = [part for part in parts if not (folder / part.name).is_file()]
         with watch("pile-up", sum(part.events for part in parts), lambda: events_made(folder, parts)):
@@ -55,7 +55,7 @@ def produce(
     with watch("simulate", sum(file.events for file in files), lambda: events_made(folder, files)):
         found = _run(spark, missing, lambda file: make_file(file, settings, folder), num_tasks)
     made = dict(zip(missing, found, strict=True))
-    _remove_remains(folder, names)
+    _remove_remains(folder, names, "*/*")
     return [record or made[file] for file, record in there.items()]
 
 
@@ -76,10 +76,10 @@ def _run(
     return list(results)
 
 
-def _remove_remains(folder: Path, names: set[str]) -> None:
+def _remove_remains(folder: Path, names: set[str], pattern: str) -> None:
     """Remove unfinished files of killed tasks, and files of a larger number of events."""
     kept = {*names, *(str(Path(name).with_suffix(".json")) for name in names)}
-    for path in folder.glob("*/*"):
+    for path in folder.glob(pattern):
         is_made_here = path.name.startswith(".") or path.suffix in {".root", ".json", ".npz"}
         if is_made_here and path.relative_to(folder).as_posix() not in kept:
             path.unlink()

@@ -101,9 +101,7 @@ def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, sec
             )
         if np.isnan(values).any():
             raise UndefinedMetricError("two samples cannot be compared: a value is not a number. Check the features.")
-    places = np.unique(np.concatenate([first, second]))
-    difference = _share_to(first, first_weights, places) - _share_to(second, second_weights, places)
-    distance = float(np.abs(difference).max())
+    distance = cumulative_distance(first, first_weights, second, second_weights)
     sizes = [WeightSums.of(each).counted(1.0)[0] for each in (first_weights, second_weights)]
     # scipy rounds to whole events. Round to 9 digits first, so that a common weight factor cannot tip a half.
     size = round(round(sizes[0] * sizes[1] / (sizes[0] + sizes[1]), 9))
@@ -112,6 +110,13 @@ def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, sec
             f"two samples of effectively {sizes[0]:.1f} and {sizes[1]:.1f} events are too small to compare. Add files."
         )
     return TwoSample(distance, float(kstwo.sf(distance, size)))
+
+
+def cumulative_distance(first: Floats, first_weights: Floats, second: Floats, second_weights: Floats) -> float:
+    """Largest difference of the weighted distribution functions of two samples; arguments as `kolmogorov_smirnov`."""
+    places = np.unique(np.concatenate([first, second]))
+    difference = _share_to(first, first_weights, places) - _share_to(second, second_weights, places)
+    return float(np.abs(difference).max())
 
 
 def _share_to(values: Floats, weights: Floats, places: Floats) -> Floats:

@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import QuantileTransformer
 
 from models.evaluation.bootstrap import Estimate
-from models.evaluation.curves import kolmogorov_smirnov
+from models.evaluation.curves import cumulative_distance
 from models.evaluation.efficiencies import Floats
 from models.evaluation.style import COLOURS, GREY, PlotLabels, legend_below, new_grid, styled
 
@@ -151,7 +151,7 @@ def distance(first: tuple[Floats, Floats], second: tuple[Floats, Floats]) -> flo
         >>> distance((values, ones), (values, ones))
         0.0
     """
-    return kolmogorov_smirnov(*first, *second).distance
+    return cumulative_distance(*first, *second)
 
 
 @styled

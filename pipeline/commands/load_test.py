@@ -27,6 +27,7 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
     from ingestion.errors import EmptySampleError
     from ingestion.files import expand, inventory, refuse_waiting
     from ingestion.load_test import TREE, branch_map, write_load_test
+    from ingestion.schema import WEIGHT_PREFIX
 
     config = run_folder.config
     folder = chosen_folder(folder, "load-test")
@@ -71,6 +72,9 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
             "sample_note": "Load-test sample: copies of a few events",
         },
     }
+    if config.ingest.weights:
+        # The copies' branches have the names of the columns.
+        content["ingest"]["weights"] = {name: f"{WEIGHT_PREFIX}{name}" for name in config.ingest.weights}
     path = folder / "load_test.yaml"
     path.write_text(write_yaml(content), encoding="utf-8")
     return f"{sum(map(len, files.values()))} files; next: python -m pipeline run --config {path}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ NUMBER = 2**60 + 1
 CARRY = IngestSettings(carry=["Event.Number", "ScalarHT.HT"])
 
 
-def written(path: Path, *, numbers: type = np.int64) -> Path:
+def written(path: Path, *, numbers: type = np.int64, further: Mapping[str, Any] | None = None) -> Path:
     """A Delphes file with two more branches, of lists with one number as Delphes writes them and of plain numbers."""
     rows = distinct([made_event(electrons=[lepton(40.0 + n, 0, 0)] if n % 2 else []) for n in range(6)])
     with uproot.open({write_delphes(path.with_suffix(".tmp.root"), rows): "Delphes"}) as tree:
@@ -42,6 +43,7 @@ def written(path: Path, *, numbers: type = np.int64) -> Path:
     columns["Event.Number"] = ak.Array((NUMBER + np.arange(6)).astype(numbers)[:, None].tolist())
     columns["ScalarHT.HT"] = ak.Array(np.arange(6) / 4)
     columns["Event.Number"] = ak.values_astype(ak.from_regular(columns["Event.Number"]), numbers)
+    columns |= {name: ak.Array(values) for name, values in (further or {}).items()}
     with uproot.recreate(path) as file:
         file.mktree("Delphes", {name: values.type.content for name, values in columns.items()}).extend(columns)
     return path
@@ -111,3 +113,19 @@ def test_a_load_test_sample_lacked_them(tmp_path: Path) -> None:
     raws = list(read_events(info, settings, start=0, stop=info.entries))
     for name, expected in (("Event.Number", NUMBER + np.arange(6)), ("ScalarHT.HT", np.arange(6) / 4)):
         assert np.concatenate([raw.carried[name] for raw in raws]).tolist() == [*expected.tolist()] * 2
+
+
+def test_a_carried_branch_with_a_name_of_the_copies_replaced_that_of_the_copies(tmp_path: Path) -> None:
+    """A weight read from a branch `met` was written as the missing energy; `njets` was the counter of the jets."""
+    further = {"njets": np.full(6, 77), "met": np.arange(6) + 1000.0}
+    settings = IngestSettings(carry=["njets"], weights={"up": "met"})
+    infos = inventory([SourceFile("a", 1, str(written(tmp_path / "a.root", further=further)))], settings).infos
+    (before,) = read_events(infos[0], settings, start=0, stop=6)
+    (path,) = write_load_test(infos, settings, 6, tmp_path, rng=np.random.default_rng(1))["a"]
+    copied = IngestSettings(tree=TREE, branch_map=branch_map(), carry=["njets"], weights={"up": "weight_up"})
+    (info,) = inventory([SourceFile("a", 1, str(path))], copied).infos
+    (after,) = read_events(info, copied, start=0, stop=6)
+    assert {name: values.tolist() for name, values in after.carried.items()} == {
+        "njets": [77] * 6, "weight_up": further["met"].tolist(),
+    }  # fmt: skip
+    np.testing.assert_array_equal(after.scalars["met"], before.scalars["met"])

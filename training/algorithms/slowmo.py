@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
@@ -33,8 +34,9 @@ class SlowMo(Wrapper):
 
     x_0 is the model after the last outer step, x_tau the current model, and gamma the learning rate at the start of the
     window (the first above 0), so that a change of the rate does not change u (equations 3.0.1, 3.0.2). With the exact
-    average, x_tau is the mean over the workers, and all workers get the same model. Without it, everything is per
-    worker (equations 3.2.1, 3.2.2). The outer step is applied as a difference, so that concurrent averages are kept.
+    average, x_tau and gamma are the means over the workers, and all workers get the same model. Without it, everything
+    is per worker (equations 3.2.1, 3.2.2). The outer step is applied as a difference, so that concurrent averages are
+    kept.
 
     Args:
         settings: tau, alpha (the slow learning rate) and beta (the slow momentum factor).
@@ -82,6 +84,11 @@ class SlowMo(Wrapper):
         self._target[:] = self._present
         if self._exact:
             await mean_over_workers(self._target, self.transport)
+            if not self.base.traits.synchronous:
+                # Workers that do not wait have rates of their own, of which some may be 0; all must take the same step.
+                rate = np.array([self._rate or np.nan])
+                await mean_over_workers(rate, self.transport)
+                self._rate = float(np.nan_to_num(rate[0]))
         if not (self._rate and is_finite(self._target)):
             return
         # u <- beta u + (x_0 - x_tau) / gamma

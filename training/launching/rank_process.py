@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from training.errors import LaunchError
 from training.launching.rank import RunSpec, train
-from training.launching.rank_reports import LaunchFiles
+from training.launching.rank_reports import LaunchFiles, described
 from training.loop.trainer import Progress
 from training.loop.watchdog import Watchdog
 from training.transports.loading import load_mpi
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
                 files.report_error(world.rank, error)
             except OSError:
                 # This host does not see the folder; the launcher quotes what the ranks print.
-                sys.stderr.write(f"{error}\n")
+                sys.stderr.write(f"{described(error)['message']}\n")
         if transport is None:
             world.Abort(1)
         else:

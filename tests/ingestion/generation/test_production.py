@@ -18,7 +18,9 @@ import pytest
 import uproot
 from pyspark import SparkContext
 from ranks import wait_until
+from spark_in_process import Here
 
+from ingestion.errors import IngestionError
 from ingestion.files import expand, inventory
 from ingestion.generation import errors, production
 from ingestion.generation.delphes_file import write_delphes
@@ -270,3 +272,23 @@ def test_a_file_of_an_earlier_generator_is_made_again(tmp_path: Path) -> None:
     del record["passed_weight_squared"]
     record_of(path).write_text(json.dumps(record))
     assert production.finished(tmp_path, file) is None
+
+
+def test_fewer_events_remove_finished_files_only_once_the_others_are_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from ingestion.generation import spark_job
+
+    def fails(*_: object) -> None:
+        raise IngestionError("not now")
+
+    monkeypatch.setattr(spark_job, "make_pool_part", lambda *_: None)
+    monkeypatch.setattr(spark_job, "make_file", fails)
+    there = [tmp_path / "wjets" / name for name in ("wjets_00009.root", "wjets_00009.json", ".left.root")]
+    there[0].parent.mkdir()
+    for each in there:
+        each.write_bytes(b"made")
+    here: Any = Here()
+    with pytest.raises(IngestionError, match="not now"):
+        spark_job.produce(here, small(3), tmp_path, watch=unwatched)
+    assert [each.exists() for each in there] == [True, True, False]

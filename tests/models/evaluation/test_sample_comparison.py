@@ -43,6 +43,8 @@ def test_a_network_loses_what_the_other_sample_teaches_wrongly() -> None:
 def test_the_figure_names_the_largest_difference() -> None:
     one, two = (np.arange(10.0), np.ones(10)), (np.arange(10.0) + 5, np.ones(10))
     assert distance(one, two) == pytest.approx(0.5)
+    # Too few events for a p-value still have a distance.
+    assert distance((np.zeros(1), np.ones(1)), (np.ones(1), np.ones(1))) == 1.0
     figure = plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS)
     assert "D = 0.500" in figure.axes[0].get_xlabel()
 

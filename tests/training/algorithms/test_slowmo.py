@@ -168,16 +168,30 @@ def test_the_rate_of_a_window_is_that_at_its_start() -> None:
     np.testing.assert_allclose(found[3, 0], found[1, 0] - 0.05 * second, atol=1e-14)
 
 
-def test_a_worker_without_events_at_the_start_of_a_warm_up_keeps_its_slow_momentum() -> None:
-    """Nobody had counted a sample yet: its window began at rate 0, and the momentum was divided by it."""
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", ["ad-psgd", "swarm-sgd"])
+def test_a_worker_without_events_at_the_start_of_a_warm_up_keeps_its_slow_momentum(name: str, exact: bool) -> None:
+    """Nobody had counted a sample yet: its window began at rate 0, and the momentum was divided by it.
+
+    With the exact average it left the outer step alone, while the others waited for it.
+    """
     rows = replace(toy_rows(121), group_rows=[1, 120])
     kept = KeptCheckpoints()
-    chosen = {"algorithm": "ad-psgd", "sharding": "static", "schedule": {"warmup_epochs": 1}, "slowmo": {"tau": 2}}
+    chosen = {"algorithm": name, "sharding": "static", "schedule": {"warmup_epochs": 1}}
+    chosen |= {"slowmo": {"tau": 2, "exact_average": exact}}
     # With this seed, the row group of one event goes to rank 0, which is the first to ask for the rate.
     found = run(train=rows, workers=2, epochs=1, seed=4, files=kept.files, **chosen)
     assert found.records[0][0]["samples"] == 1
-    for rank in range(2):
-        assert np.isfinite(kept.at((1, 0)).load(rank)["algorithm"]["momentum"].numpy()).all()
+    momenta = [kept.at((1, 0)).load(rank)["algorithm"]["momentum"].numpy() for rank in range(2)]
+    assert np.isfinite(momenta).all()
+    if exact:
+        np.testing.assert_array_equal(*momenta)
+
+
+def test_workers_at_different_rates_have_the_same_model_after_an_exact_average() -> None:
+    chosen = {"algorithm": "swarm-sgd", "schedule": {"decay": "cosine"}, "slowmo": {"tau": 1, "exact_average": True}}
+    found = run(train=toy_rows(400), workers=4, epochs=2, **chosen)
+    assert found.records[0][-1]["consensus_distance"] < 1e-12
 
 
 def test_momentum_of_sgd_starts_anew_after_an_outer_step_by_default_and_moments_of_adam_do_not() -> None:
