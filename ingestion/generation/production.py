@@ -70,6 +70,7 @@ def files_of(settings: SimulateSettings) -> list[SimulatedFile]:
     """All files; the last one of each process may be shorter.
 
     Examples:
+        >>> from ingestion.generation.settings import ProcessSettings
         >>> one = ProcessSettings(name="ttbar", events=5)
         >>> [file.events for file in files_of(SimulateSettings(processes=[one], events_per_file=2))]
         [2, 2, 1]

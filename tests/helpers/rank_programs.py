@@ -21,6 +21,9 @@ MPICH_VARIABLE = "HEP_MPICH_PYTHON"
 #: What Open MPI says when, after the loss of one rank, it ends another for a message that was given up; the rest may
 #: then wait forever. See `training.transports.ulfm`. It cannot be fixed here; that all else is well can be seen.
 GIVEN_UP = "Send error after request freed"
+#: What mpirun says when a host did not start its daemon in time, which a busy machine does now and then: no rank has
+#: begun, and the program is started once more.
+_NOT_BEGUN = "A daemon failed to report back after being spawned"
 
 
 class Mpi(NamedTuple):
@@ -108,6 +111,8 @@ def run_ranks(
 def results_of(mpi: Mpi, ranks: int, program: str, folder: Path, **arguments: Any) -> list[Any]:
     """Run it to a good end; what the ranks returned, in their order."""
     outcome = run_ranks(mpi, ranks, program, folder, **arguments)
+    if _NOT_BEGUN in outcome.output:
+        outcome = run_ranks(mpi, ranks, program, folder, **arguments)
     assert outcome.status == 0, outcome.output
     assert sorted(outcome.results) == list(range(max(ranks, 1))), outcome.output
     return [outcome.results[rank] for rank in sorted(outcome.results)]

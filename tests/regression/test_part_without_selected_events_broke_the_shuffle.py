@@ -29,5 +29,5 @@ def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
     plan = plan_mixing(keys, SETTINGS, ["QCD", "ttbar"])
     for split in ("train", "val", "test"):
         (tmp_path / split).mkdir()
-    written = write_groups(plan.groups, files, ["QCD", "ttbar"], tmp_path)
-    assert sum(each.rows for each in written.groups) == 60
+    written, _ = write_groups(plan.groups, files, ["QCD", "ttbar"], tmp_path)
+    assert sum(each.rows for each in written) == 60
