@@ -45,8 +45,8 @@ def test_a_worker_killed_within_features(
     runs = on_cluster(hosts, tmp_path, spark)
     local.lend(runs.run_dir, "ingest")
     process = runs.start("features")
-    kernels = runs.run_dir / "features"
-    wait_until(lambda: bool(list(kernels.glob("*/kernels/*.arrow"))), what="a first part", seconds=400)
+    kernels = runs.run_dir / "features" / "kernels"
+    wait_until(lambda: bool(list(kernels.glob("*/*.arrow"))), what="a first part", seconds=400)
     assert process.poll() is None
     for each in hosts.processes(2, "org.apache.spark"):
         each.kill()
