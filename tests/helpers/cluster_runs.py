@@ -33,7 +33,7 @@ CHANGES: Final[dict[str, Any]] = {
     "train": {"workers": 2, "epochs": 3, "batch_size": 16},
 }
 #: Overrides of a training that takes long enough to lose a part of the cluster.
-LONG: Final = ("train.epochs=30", "train.batch_size=8", "train.checkpoint_steps=5")
+LONG: Final = ("train.epochs=200", "train.batch_size=8", "train.checkpoint_steps=5")
 
 
 class Local:

@@ -21,7 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -193,13 +193,27 @@ def _serve(agent: socket.socket, to_driver: socket.socket, token: str) -> None:
     if asked is None:
         return
     command = ["/bin/sh", "-c", asked["command"]]
+    # The command never holds the connection itself: it would stay open after the death of this process, an executor's,
+    # and mpirun would not learn that the slot is lost.
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=agent.fileno(), stderr=agent.fileno(), start_new_session=True
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     ) as process:
+        if process.stdout is None:
+            raise AssertionError("a process without an output pipe")
+        shown = threading.Thread(target=_send_all, args=(process.stdout.fileno(), agent), daemon=True)
+        shown.start()
         while process.poll() is None:
             if select.select([agent, to_driver], [], [], _LOOK_SECONDS)[0]:
                 _stop(process)
+        shown.join(_GRACE_SECONDS)
     spark_agent.write_status(agent, process.returncode)
+
+
+def _send_all(output: int, agent: socket.socket) -> None:
+    """Send the output of a command, an open file, to its agent until either ends."""
+    with suppress(OSError):
+        while part := os.read(output, 1 << 16):
+            agent.sendall(part)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
