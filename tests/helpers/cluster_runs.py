@@ -91,14 +91,21 @@ class OnHost:
         hosts: The hosts.
         folder: Folder of config and run folder, which exists.
         env: Environment.
-        changes: Changes of the config.
+        samples: Folder or address of the samples' files.
+        changes: Changes of the config's sections.
     """
 
     def __init__(
-        self, hosts: Network, folder: Path, *, env: Mapping[str, str] | None = None, **changes: Mapping[str, Any]
+        self,
+        hosts: Network,
+        folder: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        samples: str | Path = SAMPLES,
+        **changes: Any,
     ) -> None:
-        merged = {key: {**CHANGES.get(key, {}), **changes.get(key, {})} for key in {*CHANGES, *changes}}
-        self.config = small_config(folder, SAMPLES, **merged)
+        sections = {key: {**section, **changes.get(key, {})} for key, section in CHANGES.items()}
+        self.config = small_config(folder, samples, **{**changes, **sections})
         self.run_dir = folder / "run"
         self._hosts = hosts
         self._environment = {**os.environ, **(env or {})}

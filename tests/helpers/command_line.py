@@ -21,13 +21,19 @@ BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CLUSTER = {"master": "local-cluster[2,1,1024]", "conf": {"spark.executor.extraJavaOptions": BRIEF_JVM}}
 
 
-def small_config(folder: Path, data: Path, **changes: Any) -> Path:
-    """A config over the files `<sample>*.root` in `data` that runs in seconds; its run folder is `folder/run`."""
+def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
+    """A config that runs in seconds, in the run folder `folder/run`.
+
+    Args:
+        folder: Its folder.
+        data: Folder or address of the files `<sample>*.root`.
+        changes: Its keys that are other than these.
+    """
     names = ("qcd", "ttbar", "wjets")
     content = {
         "run_dir": str(folder / "run"),
         "samples": [
-            {"name": name, "label": label, "files": [str(data / f"{name}*.root")]} for label, name in enumerate(names)
+            {"name": name, "label": label, "files": [f"{data}/{name}*.root"]} for label, name in enumerate(names)
         ],
         "features": {"feed_workers": 2},
         "train": {"workers": 2, "epochs": 3, "batch_size": 16},

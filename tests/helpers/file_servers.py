@@ -1,0 +1,119 @@
+"""Servers of files on the hosts of `network_hosts`: XRootD, nginx with https and a password, S3."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+from network_hosts import Network
+from ranks import wait_until
+
+_XROOTD = """
+all.export /data
+oss.localroot {folder}
+all.adminpath {folder}/admin
+all.pidpath {folder}/admin
+"""
+_NGINX = """
+user root;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{}}
+http {{
+  access_log {folder}/access.log;
+  server {{
+    listen 443 ssl;
+    ssl_certificate {folder}/server.pem;
+    ssl_certificate_key {folder}/server.key;
+    root {folder};
+    autoindex on;
+    auth_basic data;
+    auth_basic_user_file {folder}/users;
+  }}
+}}
+"""
+
+
+class FileServer:
+    """A server of the files in `<folder>/data` on a host.
+
+    Args:
+        hosts: The hosts.
+        number: The host.
+        folder: Its files.
+        program: The server's program, by which its processes are known.
+        port: Where it listens.
+        command: What starts it.
+    """
+
+    def __init__(self, hosts: Network, number: int, folder: Path, program: str, port: int, *command: str) -> None:
+        self._hosts, self._number, self._folder, self._program = hosts, number, folder, program
+        self._port, self._command = port, command
+        self.name = hosts.names[number]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        self._hosts.serve(self._number, self._folder / f"{self._program}.log", *self._command)
+        probe = f"import socket; socket.create_connection(('{self.name}', {self._port}), 1)"
+        asked = self._hosts.on_host(0, sys.executable, "-c", probe)
+        wait_until(
+            lambda: subprocess.run(asked, capture_output=True, check=False).returncode == 0,
+            what=f"{self._program} listens",
+            seconds=60,
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """Its processes."""
+        return self._hosts.processes(self._number, str(self._folder))
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        for each in self.processes():
+            each.kill()
+        wait_until(lambda: not self.processes(), what=f"{self._program} is gone", seconds=10)
+
+
+def xrootd(hosts: Network, number: int, folder: Path) -> FileServer:
+    """An XRootD server of `root://<host>//data/`, for anyone; it does not run as root."""
+    (folder / "admin").mkdir()
+    config = folder / "xrootd.cfg"
+    config.write_text(_XROOTD.format(folder=folder))
+    for path in (folder, folder / "admin"):
+        path.chmod(0o777)
+    words = ("xrootd", "-c", str(config), "-l", str(folder / "server.log"), "-R", "nobody", "-p", "1094")
+    return FileServer(hosts, number, folder, "xrootd", 1094, *words)
+
+
+def nginx(hosts: Network, number: int, folder: Path, user: str, password: str) -> FileServer:
+    """An nginx of `https://<host>/data/` for one user; `<folder>/server.pem` is its certificate, signed by itself."""
+    name = hosts.names[number]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
+    made += ["-addext", f"subjectAltName=DNS:{name}", "-keyout", str(folder / "server.key")]
+    subprocess.run([*made, "-out", str(folder / "server.pem")], check=True, capture_output=True)
+    asked = ["openssl", "passwd", "-apr1", "-stdin"]
+    coded = subprocess.run(asked, input=password, capture_output=True, text=True, check=True).stdout.strip()
+    (folder / "users").write_text(f"{user}:{coded}\n")
+    config = folder / "nginx.conf"
+    config.write_text(_NGINX.format(folder=folder))
+    words = ("nginx", "-c", str(config), "-p", str(folder), "-g", "daemon off;")
+    return FileServer(hosts, number, folder, "nginx", 443, *words)
+
+
+def s3(hosts: Network, number: int, folder: Path) -> dict[str, str]:
+    """Start an S3 server; returns the environment that leads to it."""
+    program = Path(sys.executable).parent / "moto_server"
+    words = (str(program), "-H", hosts.names[number], "-p", "5000")
+    server = FileServer(hosts, number, folder, "moto_server", 5000, *words)
+    return {
+        "AWS_ENDPOINT_URL": f"http://{server.name}:5000",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
