@@ -17,6 +17,7 @@ from typing import Final
 from packaging.requirements import Requirement
 
 from pipeline.runs.provenance import installed_version
+from training.cores import usable_cores
 
 _DISTRIBUTION: Final = "hep-pipeline"
 INTERPRETER_VARIABLES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
@@ -98,7 +99,7 @@ def read_machine(*, run_dir: Path, env: Mapping[str, str] | None = None) -> Mach
         host_name=host_name,
         host_resolves=_resolves(host_name),
         mpirun=_find_mpirun(python, env),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=len(usable_cores()),
         is_root=os.geteuid() == 0,
         shm_free_bytes=shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else None,
         temp_dir=temp_dir,

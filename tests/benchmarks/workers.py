@@ -197,7 +197,9 @@ def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
         through_petastorm = alone.model_copy(update={"reader": "petastorm", "cache": "none", "epochs": 2})
         found["hlf, one worker, petastorm"] = ratios(lambda: our_loop(dataset, hlf, through_petastorm), bare, 1)
         methods: dict[str, dict[str, Any]] = {
-            "ad-psgd inline": {"algorithm": {"name": "ad-psgd", "overlap": "inline"}},
+            # What two of these cores can do at most.
+            "no averages": {"algorithm": {"name": "local-sgd", "local_steps": 10**9}},
+            "ad-psgd": {"algorithm": "ad-psgd"},
             "ad-psgd thread": {"algorithm": {"name": "ad-psgd", "overlap": "thread"}},
             "swarm-sgd H=3": {"algorithm": {"name": "swarm-sgd", "local_steps": 3}},
             "ar-sgd": {"algorithm": "ar-sgd"},

@@ -22,6 +22,13 @@ EXCHANGES = [(2, 3), (5, 2013), (3, 200_000)]
 ROUNDS = 12
 #: 0: without mpirun.
 ALONE = list(product([0, 1], ["locked", "additive", "sockets"], ["inline", "thread"]))
+#: Cores that two ranks may use, and when they average if the transport chooses.
+OVERLAPS = {
+    "all": ([[0, 1, 2, 3], [0, 1, 2, 3]], "thread"),
+    "all of few": ([[0, 1, 2], [0, 1, 2]], "inline"),
+    "own": ([[0, 1], [2, 3]], "thread"),
+    "one each": ([[0], [1]], "inline"),
+}
 CASES: dict[Hashable, Case] = {
     **{("collect", dtype): Case(3, "messages:collect", {"dtype": dtype}) for dtype in DTYPES},
     **{
@@ -33,6 +40,7 @@ CASES: dict[Hashable, Case] = {
         ("alone", ranks, protocol, overlap): Case(ranks, "messages:alone", {"protocol": protocol, "overlap": overlap})
         for ranks, protocol, overlap in ALONE
     },
+    **{("overlaps", name): Case(2, "messages:overlaps", {"cores": cores}) for name, (cores, _) in OVERLAPS.items()},
     ("several",): Case(3, "messages:several", {"vectors": 3}),
     ("start_up_test",): Case(3, "messages:start_up_test", {}),
 }
@@ -85,6 +93,14 @@ def test_a_world_of_one(cases: Cases, ranks: int, protocol: str, overlap: str) -
     assert result["averages"] == 0
     assert result["words"] == "rank 0 of 1 cannot average with rank 0"
     assert result["samples"] == [2, 4]
+
+
+@pytest.mark.parametrize("cores", OVERLAPS)
+def test_threads_for_averages_took_the_cores_of_the_gradients(mpi: Mpi, cases: Cases, cores: str) -> None:
+    # Without a thread, averages would wait for a partner that computes.
+    expected = OVERLAPS[cores][1] if mpi.reaches_sleepers else "thread"
+    for found in cases.results("overlaps", cores):
+        assert found == {"locked": expected, "additive": expected, "sockets": "thread"}
 
 
 def test_several_vectors_and_a_second_transport(cases: Cases) -> None:

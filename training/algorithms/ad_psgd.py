@@ -15,8 +15,9 @@ class AdPsgdSettings(GossipSettings):
     """Average parameters with a random neighbour at every step, without waiting for it."""
 
     name: Literal["ad-psgd"]
-    overlap: Literal["thread", "inline"] = "thread"
-    """When workers average: in a thread during the gradient, or just before it (the gradient is the same)."""
+    overlap: Literal["auto", "thread", "inline"] = "auto"
+    """When workers average: in a thread during the gradient, or `inline`, just before it (the gradient is the same).
+    `auto`: in a thread, unless all workers are on one machine whose cores they need for their gradients."""
 
     @property
     @override
@@ -36,13 +37,13 @@ class AdPsgd(GossipAlgorithm):
     change at the snapshot is added to the shared vector as a difference, so that concurrent averages are kept. Their
     number is the staleness of the step.
 
-    With `overlap: thread`, an average runs beside the gradient, else before it. Both are mathematically the same, since
+    An average runs beside the gradient, or before it (`overlap`). Both are mathematically the same, since
     the gradient is taken at an earlier snapshot.
     """
 
     def __init__(self, settings: AdPsgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self._overlap = settings.overlap == "thread"
+        self._overlap = settings.overlap != "inline"
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:

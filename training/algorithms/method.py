@@ -47,7 +47,7 @@ class Sharing(NamedTuple):
     """How the transport connects the vectors that workers share."""
 
     protocol: Literal["auto", "locked", "additive", "sockets"] = "auto"
-    overlap: Literal["thread", "inline"] = "inline"
+    overlap: Literal["auto", "thread", "inline"] = "inline"
     network: str | None = None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from training.errors import LaunchError
 from training.transports.loading import load_mpi
-from training.transports.mpi import MpiTransport
+from training.transports.mpi import MpiTransport, Overlap
 from training.transports.self_test import self_test
 from training.transports.transport import run_now
 
@@ -29,7 +29,7 @@ _SECONDS: Final = 0.3
 
 def main(argv: list[str]) -> None:
     """Test and measure, all ranks together; rank 0 prints."""
-    overlap, network = cast("Literal['thread', 'inline']", argv[1]), argv[2] or None
+    overlap, network = cast("Overlap", argv[1]), argv[2] or None
     comm = load_mpi().COMM_WORLD
     try:
         found: dict[str, Any] = self_test(comm)._asdict()
@@ -46,9 +46,7 @@ def main(argv: list[str]) -> None:
         comm.Abort(1)
 
 
-def _seconds(
-    way: Literal["locked", "sockets"], overlap: Literal["thread", "inline"], network: str | None
-) -> float | str:
+def _seconds(way: Literal["locked", "sockets"], overlap: Overlap, network: str | None) -> float | str:
     """Median time of an average of rank 0 with rank 1, which computes [s]; or the reason why there is none."""
     transport = MpiTransport(protocol=way, overlap=overlap, network=network)
     try:

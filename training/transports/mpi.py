@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 from typing_extensions import override
 
+from training.cores import usable_cores
 from training.errors import LaunchError
 from training.transports.additive_averaging import AdditiveAveraging
 from training.transports.centre import Centre
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 Protocol = Literal["auto", "locked", "additive", "sockets"]
+Overlap = Literal["auto", "thread", "inline"]
 _PROTOCOLS: Final[dict[str, type[LockedAveraging | AdditiveAveraging]]] = {
     "locked": LockedAveraging,
     "additive": AdditiveAveraging,
@@ -49,7 +51,7 @@ class MpiTransport(Transport):
         comm: MPI.Intracomm | None = None,
         *,
         protocol: Protocol = "auto",
-        overlap: Literal["thread", "inline"] = "thread",
+        overlap: Overlap = "thread",
         network: str | None = None,
     ) -> None:
         """Connect the ranks, all together.
@@ -58,19 +60,23 @@ class MpiTransport(Transport):
             comm: The ranks; None: all ranks of the job.
             protocol: Protocol of the averages; see `locked_averaging`, `additive_averaging` and `socket_shared_vector`.
                 `auto`: `locked` if all ranks share memory, else `sockets`.
-            overlap: Whether a thread makes averages during the computation; else they are made at once.
+            overlap: Whether a thread makes averages during the computation; else they are made at once. `auto`: a
+                thread, unless all ranks share memory, reach it without their partner's help, and have fewer than two
+                cores each.
             network: Network of the sockets; see `peers.connect`.
 
         Raises:
             LaunchError: This MPI lacks a needed feature.
         """
         self._mpi = load_mpi()
-        self.overlap, self.network = overlap, network
+        self.network = network
         # A communicator of our own keeps our messages apart from others.
         self.comm: MPI.Intracomm = (comm or self._mpi.COMM_WORLD).Dup()
         self.protocol = _chosen(protocol, self.comm)
+        self._tested: SelfTest | None = None
+        self.overlap: Overlap = self._chosen_overlap() if overlap == "auto" else overlap
         one_thread = self._mpi.Query_thread() < self._mpi.THREAD_SERIALIZED
-        if overlap == "thread" and self.protocol != "sockets" and one_thread:
+        if self.overlap == "thread" and self.protocol != "sockets" and one_thread:
             raise LaunchError(
                 "this MPI allows one thread only (no MPI_THREAD_SERIALIZED), so averages in its windows cannot overlap "
                 "with the computation; set train.algorithm.exchange to sockets or train.algorithm.overlap to inline"
@@ -80,12 +86,13 @@ class MpiTransport(Transport):
         self.process = MpiProcess(self.comm)
         self._turn = self.process.turn
         #: A thread may call MPI beside the computation.
-        self._with_thread = overlap == "thread" and not one_thread
+        self._with_thread = self.overlap == "thread" and not one_thread
+        if self._with_thread and self.protocol != "sockets":
+            sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         self._sums = MpiSums(self.process, self, with_thread=self._with_thread)
         #: Made by `open_counters`, thus by `share` and `centre`: synchronous methods need no sockets between hosts.
         self._counters: _Counters | SocketCounters | None = None
         self._waits = _CollectiveWaits(self.comm, self._turn)
-        self._tested: SelfTest | None = None
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
@@ -182,12 +189,18 @@ class MpiTransport(Transport):
         with end_job_if_stuck(self.comm, doing="Allocating memory that ranks share", advice=ADVICE):
             return _Counters(self.comm)
 
+    def _chosen_overlap(self) -> Overlap:
+        """When averages are made if nobody says so."""
+        if self.protocol == "sockets":
+            return "thread"
+        cores = frozenset[int]().union(*self.comm.allgather(usable_cores()))
+        has_cores = len(cores) >= 2 * self.comm.size
+        return "thread" if has_cores or self._test().target_must_help else "inline"
+
     def _test(self) -> SelfTest:
         if self._tested is None:
             with end_job_if_stuck(self.comm, doing="Testing memory that ranks share", advice=ADVICE):
                 self._tested = self_test(self.comm)
-            if self._with_thread:
-                sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         if self._tested.problems:
             raise LaunchError(
                 f"{self._tested.library} reads or writes the memory of other workers wrongly: "

@@ -8,6 +8,7 @@ import numpy as np
 
 from training.errors import LaunchError
 from training.transports import mpi, self_test, window_memory
+from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
 from training.transports.transport import run_now
 
@@ -96,6 +97,17 @@ def alone(protocol: Any, overlap: Any) -> dict[str, Any]:
         "words": words,
         "samples": samples,
     }
+
+
+def overlaps(cores: list[list[int]]) -> dict[str, str]:
+    """When averages are made if the transport chooses, by protocol; each rank may use some cores."""
+    mpi.usable_cores = lambda: frozenset(cores[load_mpi().COMM_WORLD.rank])
+    found = {}
+    for protocol in ("locked", "additive", "sockets"):
+        transport = MpiTransport(protocol=protocol, overlap="auto")
+        found[protocol] = transport.overlap
+        transport.close()
+    return found
 
 
 def several(vectors: int) -> list[float]:

@@ -107,7 +107,7 @@ def test_only_what_can_change_the_result_counts() -> None:
     )
     assert plain == named
     assert plain["algorithm"] == {
-        "name": "ad-psgd", "topology": "complete", "exchange": "auto", "overlap": "thread",
+        "name": "ad-psgd", "topology": "complete", "exchange": "auto", "overlap": "auto",
     }  # fmt: skip
     assert "workers" not in TrainSettings().result_items(exclude={"workers"})
 
