@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
@@ -60,14 +61,13 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
         card: Folder of the dataset card's figures.
     """
     # Every file is escaped: names of samples and paths come from users and files.
-    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
-    plain = (summary.estimate, summary.powers, summary.shift, summary.spread, summary.tight)
-    environment.filters |= {each.__name__: each for each in plain}
-    environment.filters["share"] = lambda each: summary.tight(
-        summary.share(each._asdict() if isinstance(each, Efficiency) else each)
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, finalize=_tight
     )
-    environment.filters["rate"] = lambda each: summary.tight(summary.rate(each))
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
+    plain = (summary.estimate, summary.powers, summary.rate, summary.shift, summary.spread)
+    environment.filters |= {each.__name__: each for each in plain}
+    environment.filters["share"] = lambda each: summary.share(each._asdict() if isinstance(each, Efficiency) else each)
     environment.filters["thousands"] = "{:,}".format
     environment.filters["microseconds"] = lambda each: f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
     # By background and model, for the script of the page.
@@ -75,6 +75,11 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     return environment.get_template("report.html").render(
         **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS), curves=curves
     )
+
+
+def _tight(each: Any) -> Any:
+    """Text of the page with numbers beside their units; markup, and what is escaped already, stay as they are."""
+    return summary.tight(each) if isinstance(each, str) and not isinstance(each, Markup) else each
 
 
 def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
