@@ -52,13 +52,20 @@ _GRIDSEARCH: Final = {
 }
 
 
-def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) -> str:
+def render(
+    versions: Mapping[str, Version],
+    report: dict[str, Any],
+    card: Path,
+    *,
+    comparisons: Mapping[str, Any] | None = None,
+) -> str:
     """The report as HTML.
 
     Args:
         versions: Current versions of ingest, features, train and evaluate, and of gridsearch and export if they exist.
         report: The section `report` of the config.
         card: Folder of the dataset card's figures.
+        comparisons: Tables of comparisons of optimisers, by study.
     """
     # Every file is escaped: names of samples and paths come from users and files.
     environment = Environment(
@@ -73,7 +80,7 @@ def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) 
     # By background and model, for the script of the page.
     curves = json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
     return environment.get_template("report.html").render(
-        **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS), curves=curves
+        **content(versions, report, comparisons), **_pictures(versions), card=_plots(card, CAPTIONS), curves=curves
     )
 
 
@@ -82,7 +89,9 @@ def _tight(each: Any) -> Any:
     return summary.tight(each) if isinstance(each, str) and not isinstance(each, Markup) else each
 
 
-def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
+def content(
+    versions: Mapping[str, Version], report: dict[str, Any], comparisons: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The content of the page without pictures, also for the JSON file beside it."""
     ingest, features, train, evaluate = (
         versions[name].manifest for name in ("ingest", "features", "train", "evaluate")
@@ -130,6 +139,7 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "shown_point": summary.point_to_show(metrics["runs"]),
         "kinds": _kinds(metrics["runs"]),
         "unmeasurable": summary.unmeasurable(metrics),
+        "comparisons": comparisons or {},
         "export": versions["export"].manifest["counters"]["networks"] if "export" in versions else {},
         "files": ingest["inputs"],
         "config_yaml": write_yaml(config),
@@ -216,9 +226,11 @@ def _plots(folder: Path, captions: Mapping[str, str]) -> dict[str, dict[str, str
     return {name: {"caption": captions[name], "png": _inline(path)} for name, path in paths.items() if path.exists()}
 
 
-def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
+def numbers(
+    versions: Mapping[str, Version], report: dict[str, Any], *, comparisons: Mapping[str, Any] | None = None
+) -> str:
     """The numbers of the report as JSON, without pictures."""
-    shown = {key: value for key, value in content(versions, report).items() if key != "config_yaml"}
+    shown = {key: value for key, value in content(versions, report, comparisons).items() if key != "config_yaml"}
     shown["cutflow"] = as_json(shown["cutflow"])
     return json.dumps(shown, indent=1)
 

@@ -3,7 +3,7 @@
   const box = document.getElementById("curves"), curves = JSON.parse(document.getElementById("curve-data").textContent);
   const dashes = ["", "8 4", "8 3 2 3", "2 3", "8 3 2 3 2 3", "1 2"];
   const choice = document.createElement("select"), table = document.createElement("div");
-  const svg = make("svg", {viewBox: "0 0 640 330", role: "img", "aria-label": "background efficiency"});
+  const svg = make("svg", {viewBox: "0 0 640 340", role: "img", "aria-label": "background efficiency"});
   const left = 100, right = 620, top = 12, bottom = 278;
   let from = 0.5, low = 1e-3;
   function make(name, about, words) {
@@ -23,13 +23,13 @@
     low = Math.pow(10, Math.floor(Math.log10(Math.min(0.1, ...all))));
     for (let value = from; value < 1.001; value += 0.1) {
       svg.append(make("line", {x1: x(value), x2: x(value), y1: top, y2: bottom, class: "grid"}));
-      svg.append(make("text", {x: x(value), y: bottom + 20, "text-anchor": "middle"}, value.toFixed(1)));
+      svg.append(make("text", {x: x(value), y: bottom + 26, "text-anchor": "middle"}, value.toFixed(1)));
     }
     for (let value = low; value < 1.001; value *= 10) {
       svg.append(make("line", {x1: left, x2: right, y1: y(value), y2: y(value), class: "grid"}));
       svg.append(make("text", {x: left - 6, y: y(value) + 4, "text-anchor": "end"}, String(Number(value.toPrecision(1)))));
     }
-    svg.append(make("text", {x: right, y: bottom + 46, "text-anchor": "end"}, "Signal efficiency"));
+    svg.append(make("text", {x: right, y: bottom + 54, "text-anchor": "end"}, "Signal efficiency"));
     svg.append(make("text", {x: -top, y: 18, transform: "rotate(-90)", "text-anchor": "end"}, "Background efficiency"));
     models.forEach(([, each], number) => {
       const points = each.signal_efficiency.map((value, place) => [value, each.background_efficiency[place]])
@@ -47,7 +47,7 @@
     models.forEach(([name, each], number) => {
       const line = document.createElement("div"), mark = make("svg", {viewBox: "0 0 30 8"}), value = each.background_efficiency[place];
       mark.append(make("line", {x1: 0, x2: 30, y1: 4, y2: 4, ...look(number)}));
-      const [low, high] = [each.low[place], each.high[place]].map(percent);
+      const low = (100 * each.low[place]).toPrecision(3), high = percent(each.high[place]);
       line.append(mark, value > 0 ? ` ${name}: ${percent(value)} (${low} to ${high})` : ` ${name}: <\u00A0${high}`);
       table.append(line);
     });

@@ -62,7 +62,8 @@ addEventListener("load", () => {
     return contrast(sample, getComputedStyle(sample).color);
   });
   const measured = {window: innerWidth, page: root.scrollWidth, visible: root.clientWidth, images: sizes};
-  Object.assign(measured, {words: words.length, faintest, lines});
+  const size = each => parseFloat(getComputedStyle(document.querySelector(each)).fontSize);
+  Object.assign(measured, {words: words.length, faintest, lines, body: size("body"), caption: size("figcaption")});
   found.id = "measured";
   found.textContent = JSON.stringify(measured);
   document.body.append(found);
@@ -188,7 +189,7 @@ def test_a_desk_sees_the_page_with_all_figures_and_nothing_beside_it(browser: Br
     # The script draws a curve of each model, and says what is left at 90 %.
     assert seen.dom.count("<polyline") == 2
     words = Page(re.sub(r"(?s)<(pre|style|script)\b.*?</\1>", "", seen.dom)).words
-    assert f"hlf{LONG}: 10.0 % (8.00 % to 13.0 %)" in words.replace(TIGHT, " ")
+    assert f"hlf{LONG}: 10.0 % (8.00 to 13.0 %)" in words.replace(TIGHT, " ")
     assert f"boosted-trees{LONG}: < 2.00 %" in words.replace(TIGHT, " ")
     # No line ends between a number and its unit, but where text is to be copied.
     assert re.findall(r"\d (?:%|GeV\b|s\b|µs\b|ns\b|kB\b)|[<>] \d", words) == []
@@ -253,6 +254,14 @@ def test_the_page_can_be_printed(browser: Browser, report: Path) -> None:
     content = path.read_bytes()
     assert content.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", content)) > 1
+
+
+def test_captions_are_smaller_than_the_text_on_paper_too(browser: Browser, report: Path) -> None:
+    page = report.with_name("paper.html")
+    html = report.with_name("measured.html").read_text(encoding="utf-8")
+    page.write_text(html.replace("@media print", "@media all"), encoding="utf-8")
+    measured = browser.open(page, "--dump-dom").measured
+    assert measured["caption"] < measured["body"] == 11
 
 
 def test_errors_on_the_console_are_noticed(browser: Browser, report: Path) -> None:

@@ -197,6 +197,20 @@ def test_firmware_stands_beside_the_other_forms(tmp_path: Path) -> None:
     assert table[1][4:] == [NOTHING] * 3
 
 
+def test_comparisons_of_optimisers_stand_on_the_page_where_there_are_some(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    assert "Comparison of optimisers" not in page_of(made, tmp_path).words
+    table = {"title": "A study <b>", "heads": ["Method", "test accuracy [%]"], "rows": [["SwarmSGD", "90.10 ± 0.20"]]}
+    table |= {"workers": "MPI ranks", "events": "0001-ab", "notes": ["Times: not checked."]}
+    page = Page(render(made, REPORT, tmp_path / "card", comparisons={"mine": table}))
+    assert [table["heads"], *table["rows"]] in page.tables
+    words = " ".join(page.words.split())
+    assert "A study <b> " in words
+    assert "events: 0001-ab. Times: not checked. All tables, figures and verdicts: compare/mine/page.md" in words
+    assert "#comparisons" in page.loaded
+    assert json.loads(numbers(made, REPORT, comparisons={"mine": table}))["comparisons"] == {"mine": table}
+
+
 def test_the_grid_search_shows_its_best_and_what_failed(tmp_path: Path) -> None:
     page = page_of(made_versions(tmp_path), tmp_path)
     table = next(table for table in page.tables if table[0][0] == "Layers")
@@ -288,6 +302,12 @@ def test_shifts_by_weights_and_scales_stand_under_the_working_points(tmp_path: P
         {"wanted": point["wanted"], "efficiencies": dict.fromkeys(metrics["classes"], number)}
         for point in run["working_points"]
     ]
+    # More variations than points: the page took the one for the other, and stopped.
+    names = ("jet scale +2 %", "jet scale -2 %", "MET scale +5 %")
+    run["systematics"] = {each: {"accuracy": None, "working_points": points} for each in names}
+    shown = next(each for each in page_of(made, tmp_path).tables if each[0][1] == "Variation")
+    # The second point cannot be measured.
+    assert [row[:3] for row in shown[1:]] == [[name, each, "90 %"] for each in names]
     run["systematics"] = {"jet scale +2 %": {"accuracy": None, "working_points": points}}
     page = render(made, REPORT, tmp_path / "card")
     assert page.count("Shifts after a shift of the energy scale") == 1
