@@ -198,7 +198,9 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
         # Bonferroni correction for the smallest of several probabilities.
         lowest = min(values, default=1.0) * len(values)
         if values and lowest < _DIFFERENT:
-            found.append(f"{name}: scores of training and test events differ (p = {lowest:.1g}): overtrained.")
+            found.append(
+                f"{name}: scores of training and test events differ (p = {summary.powers(lowest, 1)}): overtrained."
+            )
     for name, version in versions.items():
         if "accepted" in version.manifest:
             reasons = "; ".join(version.manifest["accepted"]["reasons"])

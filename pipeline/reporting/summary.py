@@ -133,5 +133,10 @@ def unmeasurable(metrics: Mapping[str, Any]) -> str:
 
 
 def shift(found: Mapping[str, float] | None) -> str:
-    """A shift in percentage points with its error."""
-    return "-" if found is None else f"{100 * found['shift']:+.2f} ± {100 * found['error']:.2f}"
+    r"""A shift in percentage points with its error.
+
+    Examples:
+        >>> ascii(shift({"shift": -1e-9, "error": 0.0123}))
+        "'+0.00 \\xb1 1.23'"
+    """
+    return "-" if found is None else f"{100 * found['shift']:+z.2f} ± {100 * found['error']:.2f}"

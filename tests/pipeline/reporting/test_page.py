@@ -310,8 +310,8 @@ def test_shifts_by_weights_and_scales_stand_under_the_working_points(tmp_path: P
     assert [row[:3] for row in shown[1:]] == [[name, each, "90 %"] for each in names]
     run["systematics"] = {"jet scale +2 %": {"accuracy": None, "working_points": points}}
     page = render(made, REPORT, tmp_path / "card")
-    assert page.count("Shifts after a shift of the energy scale") == 1
-    assert "Shifts with other weights" not in page
+    assert page.count("Changes with shifted energy scales") == 1
+    assert "Changes with other weights" not in page
     assert "jet scale +2\N{NO-BREAK SPACE}%" in page
     assert "-1.23 ± 0.10" in page
     (table,) = [each for each in evaluation_tables(metrics) if each.rows[0][1] == "systematics"]
