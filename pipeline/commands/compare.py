@@ -327,5 +327,5 @@ def _for_report(result: StudyResult) -> dict[str, Any]:
         "rows": _rows(result),
         "workers": "virtual workers of the simulator" if result.is_simulated else "MPI ranks",
         "events": result.data["version"],
-        "notes": [*what_was_left_out(result), *([f"Times: {result.warning}."] if result.warning else [])],
+        "notes": [*what_was_left_out(result), *([f"{result.warning.capitalize()}."] if result.warning else [])],
     }

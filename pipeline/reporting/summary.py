@@ -69,6 +69,16 @@ def powers(value: float, digits: int = 3) -> str:
     return f"{float(first):g}{_TIGHT}×{_TIGHT}10{str(int(power)).translate(_RAISED)}"  # noqa: RUF001 - a product
 
 
+def with_powers(words: str) -> str:
+    r"""Words with numbers such as 4.7e-07 written by `powers`.
+
+    Examples:
+        >>> ascii(with_powers("0.5 ± 4.7e-07"))
+        "'0.5 \\xb1 4.7\\xa0\\xd7\\xa010\\u207b\\u2077'"
+    """
+    return re.sub(r"\d(?:\.\d+)?e[-+]\d+", lambda found: powers(float(found[0])), words)
+
+
 def _with_interval(each: Mapping[str, float], unit: float, symbol: str) -> str:
     low, value, high = (unit * each[name] for name in ("low", "value", "high"))
     if value <= 0:
