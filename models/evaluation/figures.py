@@ -103,7 +103,6 @@ def plot_scores(
                     0.97 - 0.06 * index,
                     f"{plain(name)}: p = {tests[classes[output]][name]['p_value']:.2g}",
                     transform=axes.transAxes,
-                    color=line_look(index)["color"],
                     fontsize="x-small",
                     ha="center",
                     va="top",

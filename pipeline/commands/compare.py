@@ -34,6 +34,7 @@ from training.studies.calibration import calibrated, plan_calibration, read_or_m
 from training.studies.claims import judge
 from training.studies.figures import draw_all
 from training.studies.measured import measure_all, num_steps
+from training.studies.measures import measure_of
 from training.studies.page import render
 from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of_study, planned_runs
 from training.studies.results import PACKED, StudyResult, TimeCheck, load, pack
@@ -47,9 +48,11 @@ _FOLDER: Final = "compare"
 _RESULT: Final = "result.json"
 _FIGURES: Final = "figures"
 _PAGE: Final = "page.md"
+#: Its table, for the report of the run.
+_TABLE: Final = "table.json"
 FORMS: Final = ("small", "full")
 #: Files and folders of a study, which `--force` removes.
-_WRITTEN: Final = ("runs", TIMING, "jobs", _FIGURES, _RESULT, _PAGE)
+_WRITTEN: Final = ("runs", TIMING, "jobs", _FIGURES, _RESULT, _PAGE, _TABLE)
 
 
 class Study(NamedTuple):
@@ -108,6 +111,7 @@ def compare(
 
     Its files, in `<run_dir>/compare/<name>/`:
         result.json, page.md, figures/    the result
+        table.json                        its table, for the report of the run
         runs/<method>/seed-<n>-<digest>/  each run; its name holds a digest of its settings
         timing/, jobs/                    short runs and messages that measure this machine, logs of ranks
 
@@ -282,6 +286,7 @@ def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Pa
         labels = PlotLabels("", result.data["sample_note"], None)
     draw_all(result, labels, figures)
     page.write_text(render(result, folder=_FIGURES), encoding="utf-8")
+    write_atomically(folder / _TABLE, _for_report(result))
     if publish is not None:
         (publish / result.name).mkdir(parents=True, exist_ok=True)
         for figure in result.study.figures:
@@ -304,8 +309,23 @@ def cpu_name() -> str:
 
 def table_of(result: StudyResult) -> Grid:
     """The measures that the study compares, for the terminal."""
-    names = result.study.compared
-    table = Grid("method", *names, title=result.study.title)
-    for cell in result.cells():
-        table.add_row(result.title(cell), *(summed_up(result, cell, name) for name in names))
+    table = Grid("method", *result.study.compared, title=result.study.title)
+    for row in _rows(result):
+        table.add_row(*row)
     return table
+
+
+def _rows(result: StudyResult) -> list[list[str]]:
+    names = result.study.compared
+    return [[result.title(cell), *(summed_up(result, cell, name) for name in names)] for cell in result.cells()]
+
+
+def _for_report(result: StudyResult) -> dict[str, Any]:
+    return {
+        "title": result.study.title,
+        "heads": ["Method", *(measure_of(name).words for name in result.study.compared)],
+        "rows": _rows(result),
+        "workers": "virtual workers of the simulator" if result.is_simulated else "MPI ranks",
+        "events": result.data["version"],
+        "notes": [*what_was_left_out(result), *([f"{result.warning.capitalize()}."] if result.warning else [])],
+    }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
@@ -51,33 +52,46 @@ _GRIDSEARCH: Final = {
 }
 
 
-def render(versions: Mapping[str, Version], report: dict[str, Any], card: Path) -> str:
+def render(
+    versions: Mapping[str, Version],
+    report: dict[str, Any],
+    card: Path,
+    *,
+    comparisons: Mapping[str, Any] | None = None,
+) -> str:
     """The report as HTML.
 
     Args:
         versions: Current versions of ingest, features, train and evaluate, and of gridsearch and export if they exist.
         report: The section `report` of the config.
         card: Folder of the dataset card's figures.
+        comparisons: Tables of comparisons of optimisers, by study.
     """
     # Every file is escaped: names of samples and paths come from users and files.
-    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
-    plain = (summary.estimate, summary.powers, summary.shift, summary.spread, summary.tight)
-    environment.filters |= {each.__name__: each for each in plain}
-    environment.filters["share"] = lambda each: summary.tight(
-        summary.share(each._asdict() if isinstance(each, Efficiency) else each)
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, finalize=_tight
     )
-    environment.filters["rate"] = lambda each: summary.tight(summary.rate(each))
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
+    plain = (summary.estimate, summary.powers, summary.rate, summary.shift, summary.spread, summary.with_powers)
+    environment.filters |= {each.__name__: each for each in plain}
+    environment.filters["share"] = lambda each: summary.share(each._asdict() if isinstance(each, Efficiency) else each)
     environment.filters["thousands"] = "{:,}".format
     environment.filters["microseconds"] = lambda each: f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
     # By background and model, for the script of the page.
     curves = json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
     return environment.get_template("report.html").render(
-        **content(versions, report), **_pictures(versions), card=_plots(card, CAPTIONS), curves=curves
+        **content(versions, report, comparisons), **_pictures(versions), card=_plots(card, CAPTIONS), curves=curves
     )
 
 
-def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
+def _tight(each: Any) -> Any:
+    """Text of the page with numbers beside their units; markup, and what is escaped already, stay as they are."""
+    return summary.tight(each) if isinstance(each, str) and not isinstance(each, Markup) else each
+
+
+def content(
+    versions: Mapping[str, Version], report: dict[str, Any], comparisons: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The content of the page without pictures, also for the JSON file beside it."""
     ingest, features, train, evaluate = (
         versions[name].manifest for name in ("ingest", "features", "train", "evaluate")
@@ -125,6 +139,7 @@ def content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str
         "shown_point": summary.point_to_show(metrics["runs"]),
         "kinds": _kinds(metrics["runs"]),
         "unmeasurable": summary.unmeasurable(metrics),
+        "comparisons": comparisons or {},
         "export": versions["export"].manifest["counters"]["networks"] if "export" in versions else {},
         "files": ingest["inputs"],
         "config_yaml": write_yaml(config),
@@ -183,7 +198,9 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
         # Bonferroni correction for the smallest of several probabilities.
         lowest = min(values, default=1.0) * len(values)
         if values and lowest < _DIFFERENT:
-            found.append(f"{name}: scores of training and test events differ (p = {lowest:.1g}): overtrained.")
+            found.append(
+                f"{name}: scores of training and test events differ (p = {summary.powers(lowest, 1)}): overtrained."
+            )
     for name, version in versions.items():
         if "accepted" in version.manifest:
             reasons = "; ".join(version.manifest["accepted"]["reasons"])
@@ -211,9 +228,11 @@ def _plots(folder: Path, captions: Mapping[str, str]) -> dict[str, dict[str, str
     return {name: {"caption": captions[name], "png": _inline(path)} for name, path in paths.items() if path.exists()}
 
 
-def numbers(versions: Mapping[str, Version], report: dict[str, Any]) -> str:
+def numbers(
+    versions: Mapping[str, Version], report: dict[str, Any], *, comparisons: Mapping[str, Any] | None = None
+) -> str:
     """The numbers of the report as JSON, without pictures."""
-    shown = {key: value for key, value in content(versions, report).items() if key != "config_yaml"}
+    shown = {key: value for key, value in content(versions, report, comparisons).items() if key != "config_yaml"}
     shown["cutflow"] = as_json(shown["cutflow"])
     return json.dumps(shown, indent=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ from typing import Any, Final
 _ASKED: Final = 0.9
 #: A space at which no line ends.
 _TIGHT: Final = "\N{NO-BREAK SPACE}"
+#: Spaces at which no line should end: before units, after comparisons, within brackets.
+_WITHIN: Final = re.compile(r"(?<=\d) (?=(?:%|[GT]eV|[mµn]?s|kB)(?!\w))|(?<=[<>]) (?=\d)|(?<=\d) (?=−\d)")  # noqa: RUF001 - a minus
 _RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -19,6 +22,8 @@ def share(each: Mapping[str, float] | None) -> str:
     Examples:
         >>> share({"value": 0.0, "low": 0.0, "high": 0.0577})
         '< 5.8 %'
+        >>> share({"value": 0.0, "low": 0.0, "high": 0.0996})
+        '< 10 %'
     """
     return "not defined" if each is None else _with_interval(each, 100, " %")
 
@@ -44,8 +49,8 @@ def spread(over: Mapping[str, float]) -> str:
 
 
 def tight(words: str) -> str:
-    """Words in which a number, its unit and its interval stay together, as far as the line allows."""
-    return words.replace(" %", f"{_TIGHT}%").replace(" −", f"{_TIGHT}−")  # noqa: RUF001 - a minus
+    """Words in which a number stays with its unit, and the two ends of an interval with each other."""
+    return _WITHIN.sub(_TIGHT, words)
 
 
 def powers(value: float, digits: int = 3) -> str:
@@ -64,6 +69,16 @@ def powers(value: float, digits: int = 3) -> str:
     return f"{float(first):g}{_TIGHT}×{_TIGHT}10{str(int(power)).translate(_RAISED)}"  # noqa: RUF001 - a product
 
 
+def with_powers(words: str) -> str:
+    r"""Words with numbers such as 4.7e-07 written by `powers`.
+
+    Examples:
+        >>> ascii(with_powers("0.5 ± 4.7e-07"))
+        "'0.5 \\xb1 4.7\\xa0\\xd7\\xa010\\u207b\\u2077'"
+    """
+    return re.sub(r"\d(?:\.\d+)?e[-+]\d+", lambda found: powers(float(found[0])), words)
+
+
 def _with_interval(each: Mapping[str, float], unit: float, symbol: str) -> str:
     low, value, high = (unit * each[name] for name in ("low", "value", "high"))
     if value <= 0:
@@ -77,7 +92,8 @@ def _digits(value: float, error: float) -> str:
     """A number with two digits of its error."""
     if not error > 0:
         return f"{value:.3g}"
-    place = math.floor(math.log10(error)) - 1
+    # Rounding may make an error longer: 9.96 is 10.
+    place = math.floor(math.log10(float(f"{error:.1e}"))) - 1
     return f"{round(value, -place):,.{max(0, -place)}f}"
 
 
@@ -118,14 +134,19 @@ def unmeasurable(metrics: Mapping[str, Any]) -> str:
     few = [point for point in points if not point["measurable"]]
     if not few:
         return ""
-    wanted = ", ".join(tight(f"{100 * point['wanted']:g} %") for point in few)
+    wanted = ", ".join(f"{100 * point['wanted']:g} %" for point in few)
     failing = ", ".join(f"{point['num_failing']:.1f}" for point in few)
     return (
-        f"Not measurable on these events: {wanted} of {metrics['signal']}. There, {failing} effective events of it are "
-        f"expected to fail, and 10 are needed."
+        f"Not measurable on these events: efficiencies of {wanted}. Below such a cut, only {failing} effective events "
+        f"of {metrics['signal']} are expected; 10 are needed."
     )
 
 
 def shift(found: Mapping[str, float] | None) -> str:
-    """A shift in percentage points with its error."""
-    return "-" if found is None else f"{100 * found['shift']:+.2f} ± {100 * found['error']:.2f}"
+    r"""A shift in percentage points with its error.
+
+    Examples:
+        >>> ascii(shift({"shift": -1e-9, "error": 0.0123}))
+        "'+0.00 \\xb1 1.23'"
+    """
+    return "-" if found is None else f"{100 * found['shift']:+z.2f} ± {100 * found['error']:.2f}"

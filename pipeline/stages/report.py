@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from rich.console import Console
+
 from pipeline.config import Config, flat_items
-from pipeline.runs.outputs import COUNTERS
-from pipeline.stages.base import Check, Context, Result, Stage
+from pipeline.errors import RunFolderError
+from pipeline.runs.fingerprint import Input
+from pipeline.runs.outputs import COUNTERS, digest_of
+from pipeline.runs.store import Version
+from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
 
 
 class Report(Stage):
@@ -27,6 +33,19 @@ class Report(Stage):
     def config_items(self, config: Config) -> dict[str, Any]:
         """The section `report`."""
         return flat_items(config.report, "report")
+
+    def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:  # noqa: ARG002
+        """The tables of the comparisons of optimisers in the run folder. Details: them, by study."""
+        tables = {}
+        for path in sorted(config.run_dir.glob("compare/*/table.json")):
+            try:
+                tables[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as cause:
+                raise RunFolderError(
+                    f"{path} cannot be read ({cause}). Run `compare --study {path.parent.name}` again, or remove it."
+                ) from cause
+        inputs = {f"compare/{name}": Input(f"comparison {name}", digest_of(each)) for name, each in tables.items()}
+        return StageInputs(inputs, tables)
 
     def run(self, context: Context) -> Result:
         """Render the page from the manifests."""
@@ -48,10 +67,11 @@ class Report(Stage):
         # In the order in which they run.
         order = ("ingest", "features", "gridsearch", "train", "evaluate", "export")
         versions = {name: context.upstream[name] for name in order if name in context.upstream}
-        html = render(versions, section, context.out_dir / "card")
+        compared = context.found.details
+        html = render(versions, section, context.out_dir / "card", comparisons=compared)
         page = context.out_dir / "report.html"
         page.write_text(html, encoding="utf-8")
-        (context.out_dir / "report.json").write_text(numbers(versions, section), encoding="utf-8")
+        (context.out_dir / "report.json").write_text(numbers(versions, section, comparisons=compared), encoding="utf-8")
         outside = [word for word in ('src="http', 'href="http', "url(http") if word in html]
         return Result(
             summary=str(page),

@@ -122,6 +122,11 @@ def test_the_page_and_its_figures_are_there_and_published(compared: Compared) ->
     assert f"python -m pipeline compare --study {compared.study} --form small --config {compared.config}`" in page
     assert "| It is faster. | time of the run [s] | SwarmSGD against AR-SGD: x " in page
     assert "N = 60 test events" in page
+    # For the report of the run.
+    table, result = json.loads((compared.folder / "table.json").read_text()), compared.result()
+    assert (table["title"], table["heads"]) == ("A small study", ["Method", "test accuracy"])
+    assert [row[0] for row in table["rows"]] == [result.title(cell) for cell in result.cells()]
+    assert all(re.fullmatch(r"\d+\.\d+ % .*", row[1]) for row in table["rows"])
     published = compared.run_dir.parent / "docs" / "small.md"
     assert published.read_text() == page.replace("](figures/", "](small/")
     assert (published.parent / "small" / "fig_1.png").exists()

@@ -105,6 +105,21 @@ def test_the_energy_on_the_plots_trains_nothing(plans: Plans) -> None:
     assert set(plans.reasons()) == {"evaluate", "export", "report"}
 
 
+def test_a_comparison_of_optimisers_makes_the_page_again_and_nothing_else(
+    plans: Plans, undisturbed: Undisturbed
+) -> None:
+    table = plans.run_dir / "compare" / "mine" / "table.json"
+    table.parent.mkdir(parents=True)
+    content = {"title": "A study", "heads": ["Method", "loss"], "rows": [["SGD", "0.1"]]}
+    table.write_text(json.dumps({**content, "workers": "MPI ranks", "events": "0001-ab", "notes": []}))
+    assert plans.reasons() == {"report": ["input added: comparison mine"]}
+    run(undisturbed, "report")
+    assert plans.reasons() == {}
+    version = StageStore(plans.run_dir, "report").current()
+    assert version is not None
+    assert "<h3>A study</h3>" in (version.folder / "report.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     "name",
     [

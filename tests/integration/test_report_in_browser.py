@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
-from made_manifests import REPORT, made_versions
+from made_manifests import REPORT, Page, made_versions
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -24,8 +24,13 @@ DESK: Final = 1200
 PHONE: Final = 375
 LIGHT_BACK, DARK_BACK = (255, 255, 255), (20, 24, 28)
 DARK: Final = "--blink-settings=preferredColorScheme=0"
+#: A space at which no line ends.
+TIGHT = "\N{NO-BREAK SPACE}"
 #: Longer names than a phone is wide.
 LONG = "_a_very_long_name_that_somebody_gave_without_thinking_of_phones"
+
+#: Least contrasts of words, and of lines of a figure, with what is behind them (WCAG 2.2, AA).
+WORDS, LINES = 4.5, 3.0
 
 #: Says in the DOM what only a script can know.
 MEASURE = """
@@ -33,7 +38,32 @@ MEASURE = """
 addEventListener("load", () => {
   const found = document.createElement("pre"), root = document.documentElement;
   const sizes = [...document.images].map(each => each.naturalWidth);
+  const numbers = colour => (colour.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
+  const linear = value => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = ([red, green, blue]) =>
+    0.2126 * linear(red / 255) + 0.7152 * linear(green / 255) + 0.0722 * linear(blue / 255);
+  function behind(each) {
+    const colour = numbers(getComputedStyle(each).backgroundColor);
+    return colour[3] === 0 ? behind(each.parentElement) : colour;
+  }
+  function contrast(each, colour) {
+    const both = [light(numbers(colour)), light(behind(each))].sort((one, other) => other - one);
+    return (both[0] + 0.05) / (both[1] + 0.05);
+  }
+  const colour = each => getComputedStyle(each)[each instanceof SVGElement ? "fill" : "color"];
+  const has_words = each => [...each.childNodes].some(part => part.nodeType === Node.TEXT_NODE && part.data.trim());
+  const is_shown = each => each.getClientRects().length > 0;
+  const words = [...document.querySelectorAll("body *")].filter(each => has_words(each) && is_shown(each))
+    .map(each => [contrast(each, colour(each)), each.textContent]);
+  const faintest = words.reduce((one, other) => one[0] < other[0] ? one : other);
+  const sample = document.getElementById("curves").appendChild(document.createElement("i"));
+  const lines = [0, 1, 2, 3, 4, 5].map(number => {
+    sample.style.color = `var(--model${number})`;
+    return contrast(sample, getComputedStyle(sample).color);
+  });
   const measured = {window: innerWidth, page: root.scrollWidth, visible: root.clientWidth, images: sizes};
+  const size = each => parseFloat(getComputedStyle(document.querySelector(each)).fontSize);
+  Object.assign(measured, {words: words.length, faintest, lines, body: size("body"), caption: size("figcaption")});
   found.id = "measured";
   found.textContent = JSON.stringify(measured);
   document.body.append(found);
@@ -156,8 +186,13 @@ def test_a_desk_sees_the_page_with_all_figures_and_nothing_beside_it(browser: Br
     assert seen.measured["page"] == seen.measured["visible"]
     assert set(seen.measured["images"]) == {1320}
     assert len(seen.measured["images"]) == 17
-    # The script draws a curve of each model.
+    # The script draws a curve of each model, and says what is left at 90 %.
     assert seen.dom.count("<polyline") == 2
+    words = Page(re.sub(r"(?s)<(pre|style|script)\b.*?</\1>", "", seen.dom)).words
+    assert f"hlf{LONG}: 10.0 % (8.00 to 13.0 %)" in words.replace(TIGHT, " ")
+    assert f"boosted-trees{LONG}: < 2.00 %" in words.replace(TIGHT, " ")
+    # No line ends between a number and its unit, but where text is to be copied.
+    assert re.findall(r"\d (?:%|GeV\b|s\b|µs\b|ns\b|kB\b)|[<>] \d", words) == []
     image = browser.screenshot(report)
     assert image.size == (DESK, 1500)
     assert image.getpixel((2, 2)) == LIGHT_BACK
@@ -193,12 +228,40 @@ def test_the_dark_gets_a_dark_page(browser: Browser, report: Path) -> None:
     assert darkness(browser.screenshot(report).crop((0, 0, DESK, 100))) < 0.2
 
 
+@pytest.mark.parametrize("flags", [(), (DARK,)], ids=["light", "dark"])
+def test_words_and_lines_stand_out_from_what_is_behind_them(
+    browser: Browser, report: Path, flags: tuple[str, ...]
+) -> None:
+    measured = browser.open(report.with_name("measured.html"), "--dump-dom", *flags).measured
+    assert measured["words"] > 200
+    assert measured["faintest"][0] >= WORDS, measured["faintest"]
+    # Six colours for models.
+    assert len(set(measured["lines"])) == 6
+    assert min(measured["lines"]) >= LINES
+
+
+def test_faint_words_are_noticed(browser: Browser, report: Path) -> None:
+    page = report.with_name("faint.html")
+    html = report.with_name("measured.html").read_text(encoding="utf-8")
+    page.write_text(html.replace("<h2 ", '<p style="color: #bd1f01">faint in the dark</p><h2 ', 1), encoding="utf-8")
+    faintest = browser.open(page, "--dump-dom", DARK).measured["faintest"]
+    assert faintest == [pytest.approx(2.86, abs=0.01), "faint in the dark"]
+
+
 def test_the_page_can_be_printed(browser: Browser, report: Path) -> None:
     path = report.with_name("report.pdf")
     browser.open(report, f"--print-to-pdf={path}", DARK)
     content = path.read_bytes()
     assert content.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", content)) > 1
+
+
+def test_captions_are_smaller_than_the_text_on_paper_too(browser: Browser, report: Path) -> None:
+    page = report.with_name("paper.html")
+    html = report.with_name("measured.html").read_text(encoding="utf-8")
+    page.write_text(html.replace("@media print", "@media all"), encoding="utf-8")
+    measured = browser.open(page, "--dump-dom").measured
+    assert measured["caption"] < measured["body"] == 11
 
 
 def test_errors_on_the_console_are_noticed(browser: Browser, report: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -490,6 +491,14 @@ def test_a_path_that_counted_from_the_current_folder_is_an_error_that_says_so(tm
 def test_paths_in_a_shipped_config_count_from_the_current_folder() -> None:
     assert load_config("demo").run_dir == Path("runs/demo")
     assert load_config(str(SHIPPED / "demo.yaml")) == load_config("demo")
+
+
+def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples_page() -> None:
+    page = (ROOT / "samples" / "README.md").read_text(encoding="utf-8")
+    demo = load_config("demo")
+    found = {demo.classes[each.label]: f"{each.cross_section_pb:,.0f}" for each in demo.samples}
+    assert found == dict(re.findall(r"^\| (\S+) \| ([\d,]+) \|", page, flags=re.MULTILINE))
+    assert "illustrative" in demo.report.rates_note
 
 
 def test_each_value_has_a_source(tmp_path: Path) -> None:

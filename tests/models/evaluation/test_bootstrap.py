@@ -40,6 +40,15 @@ def area(rng: np.random.Generator) -> bool:
     return bool(abs(found.value - true) < found.error)
 
 
+def area_near_one(rng: np.random.Generator) -> bool:
+    """An area of 0.98 with weights of 1, where Hanley and McNeil's error is a third too large."""
+    apart = np.sqrt(2) * norm.ppf(0.98)
+    labels, weights = np.repeat([1, 0], 300), np.ones(600)
+    scores = rng.normal(apart * labels, 1)
+    found = estimate(Scored(replicas_of(labels, weights), scores, 1, np.array([])).area({0: 1.0}))
+    return bool(abs(found.value - 0.98) < found.error)
+
+
 def sliced_point(rng: np.random.Generator) -> bool:
     """Background left at 90 % of the signal, of a class of two slices with few and many events."""
     sizes, places, shares = (600, 400, 600), (2.0, 0.3, 1.2), (0.7, 0.3)
@@ -79,7 +88,8 @@ def weighted_share(rng: np.random.Generator) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("covers", "experiments"), [(area, 1500), (sliced_point, 1500), (gain, 4000), (weighted_share, 4000)]
+    ("covers", "experiments"),
+    [(area, 1500), (area_near_one, 1500), (sliced_point, 1500), (gain, 4000), (weighted_share, 4000)],
 )
 def test_intervals_cover_what_they_promise(
     covers: Callable[[np.random.Generator], bool], experiments: int, monkeypatch: pytest.MonkeyPatch

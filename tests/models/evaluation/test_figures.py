@@ -183,7 +183,10 @@ def test_score_plots_have_shares_of_both_splits_with_errors_of_the_test_split(li
     for output, axes in enumerate(figure.axes):
         assert (axes.get_yscale(), axes.get_xlim()) == ("log", (0, 1))
         steps = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
-        words = [text.get_text().replace(r"\$", "$") for text in axes.texts if ": p = " in text.get_text()]
+        p_values = [text for text in axes.texts if ": p = " in text.get_text()]
+        words = [text.get_text().replace(r"\$", "$") for text in p_values]
+        # The colours of lines are too light for words.
+        assert {text.get_color() for text in p_values} == {"black"}
         for truth, (step, points) in enumerate(zip(steps, errorbars_of(axes), strict=True)):
             shares = [slow_share(test, output, truth, place) for place in range(20)]
             there = [(place, *each) for place, each in enumerate(shares) if each[0] > 0]

@@ -12,7 +12,7 @@ from pipeline.commands.compare import _remove_written
 def test_only_what_a_comparison_writes_is_removed(tmp_path: Path) -> None:
     for name in ("runs/hlf", "figures", "my-notes"):
         (tmp_path / name).mkdir(parents=True)
-    for name in ("result.json", "page.md", "runs/hlf/a", "talk.pdf", "my-notes/a"):
+    for name in ("result.json", "table.json", "page.md", "runs/hlf/a", "talk.pdf", "my-notes/a"):
         (tmp_path / name).write_text("x")
     _remove_written(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["my-notes", "talk.pdf"]
