@@ -19,5 +19,5 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For commands in this process whose figures nobody looks at."""
+    """For commands in this process whose figures no test reads."""
     without_figures(monkeypatch)
