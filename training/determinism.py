@@ -11,5 +11,6 @@ def be_deterministic() -> None:
     In this mode torch also fills all new memory, to make reads of unwritten memory reproducible. That costs a few per
     cent and is switched off, since no operation here reads unwritten memory.
     """
-    torch.use_deterministic_algorithms(True)
+    # `use_deterministic_algorithms` does no more here, and loads the compiler of torch: a second of each rank.
+    torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

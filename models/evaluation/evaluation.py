@@ -19,6 +19,7 @@ from features.schema import OTHER_WEIGHTS, readable
 from models.evaluation import figures as plots
 from models.evaluation.boosted_trees import BoostedTrees
 from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
+from models.evaluation.candidate import Candidate
 from models.evaluation.comparison_figures import plot_curves
 from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.importance import chosen_events, importance, num_predicted
@@ -27,22 +28,10 @@ from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import save_figure
 from models.evaluation.trainings import over_trainings
 from models.evaluation.variations import variations, with_scores, with_weights
-from models.prediction import Predictor, inputs_of, predict, rows_of
+from models.prediction import inputs_of, predict, rows_of
 from models.prediction_files import write_parquet, write_root
 
-__all__ = ["Candidate", "EvaluationTask", "boosted_trees", "evaluate", "write_predictions"]
-
-
-class Candidate(NamedTuple):
-    """A model to evaluate."""
-
-    name: str
-    """Letters, digits, `-` and `_`, since it is also the name of a folder."""
-    model: Predictor
-    history: Sequence[Mapping[str, Any]] = ()
-    """Records of its training, one per epoch; empty if there are none."""
-    further: Sequence[Predictor] = ()
-    """The same network from trainings with other seeds: how much they differ is measured."""
+__all__ = ["EvaluationTask", "boosted_trees", "evaluate", "write_predictions"]
 
 
 class Predicted(NamedTuple):

@@ -19,7 +19,8 @@ from features.unsplit_spark_job import make_unsplit
 from ingestion.files import Inventory, expand, inventory, refuse_waiting
 from ingestion.settings import SampleSettings
 from ingestion.spark_job import IngestResult, ingest, keys_folder, sum_by_sample
-from models.evaluation.evaluation import Candidate, boosted_trees, evaluate, write_predictions
+from models.evaluation.candidate import Candidate
+from models.evaluation.evaluation import boosted_trees, evaluate, write_predictions
 from models.prediction import predict
 from pipeline.config import Config
 from pipeline.configuration.local_folder import chosen_folder
@@ -27,11 +28,11 @@ from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cann
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import generated, missing_weights, sum_weights, uncertain_mixtures
 from pipeline.run_folder import RunFolder
-from pipeline.runs.models_on_disk import find_models, refuse_seen_events
+from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import count_seen, identities
 from pipeline.runs.store import write_atomically
-from pipeline.runs.trained_models import FoundModel, refuse_other_features, trained_models
+from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
 from pipeline.stages.evaluate import make_task
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables

@@ -18,11 +18,16 @@ from models.prediction import predict
 from pipeline.errors import USER_ERRORS, PromotionError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
-from pipeline.runs.models_on_disk import refuse_seen_events
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version
-from pipeline.runs.trained_models import FoundModel, read_trained, refuse_other_classes, refuse_other_features
+from pipeline.runs.trained_models import (
+    FoundModel,
+    read_trained,
+    refuse_other_classes,
+    refuse_other_features,
+    refuse_seen_events,
+)
 from pipeline.stages.evaluate import Evaluate
 from pipeline.terminal.progress import Bar
 from training.threads import use_threads

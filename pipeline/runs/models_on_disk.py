@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from features.dataset import FeatureDataset
-from models.errors import ModelError
-from models.evaluation.evaluation import Candidate
+from models.evaluation.candidate import Candidate
 from models.export.onnx_classifier import OnnxClassifier
 from pipeline.errors import ConfigError, MissingInputError
-from pipeline.runs.seen_events import count_seen, identities
 from pipeline.runs.trained_models import FoundModel, read_trained, refuse_other_classes
 
 _NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
@@ -62,30 +59,6 @@ def find_models(words: Sequence[str], classes: Sequence[str]) -> list[FoundModel
     for each in found.values():
         refuse_other_classes(each, classes)
     return list(found.values())
-
-
-def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path]) -> list[str]:
-    """Refuse models that were trained, or chosen, on events of the evaluation.
-
-    Returns:
-        Names of the models whose training events are unknown.
-
-    Raises:
-        ModelError: A model has seen the events; the message counts them.
-    """
-    events = identities(files)
-    unknown = []
-    for each in models:
-        if each.dataset is None:
-            unknown.append(each.candidate.name)
-            continue
-        num_seen = count_seen(FeatureDataset.load(each.dataset), events)
-        if num_seen:
-            raise ModelError(
-                f"{each.candidate.name} was trained on {num_seen} of these {len(events)} events, so its results on "
-                f"them mean nothing. Evaluate it on events that it has not seen."
-            )
-    return unknown
 
 
 def _places(path: Path) -> list[Path]:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from features.dataset import FeatureDataset
 from features.settings import FeatureSettings
 from models.errors import ModelError
-from models.evaluation.evaluation import Candidate
+from models.evaluation.candidate import Candidate
 from models.saved_model import load_model
-from pipeline.runs.seen_events import dataset_of
+from pipeline.runs.seen_events import count_seen, dataset_of, identities
 from pipeline.runs.store import Version
 
 
@@ -92,3 +93,27 @@ def refuse_other_classes(found: FoundModel, classes: Sequence[str]) -> None:
             f"{found.candidate.name} was trained for the classes {found.classes}, the config has {list(classes)}. "
             f"Use the config of its training."
         )
+
+
+def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path]) -> list[str]:
+    """Refuse models that were trained, or chosen, on events of the evaluation.
+
+    Returns:
+        Names of the models whose training events are unknown.
+
+    Raises:
+        ModelError: A model has seen the events; the message counts them.
+    """
+    events = identities(files)
+    unknown = []
+    for each in models:
+        if each.dataset is None:
+            unknown.append(each.candidate.name)
+            continue
+        num_seen = count_seen(FeatureDataset.load(each.dataset), events)
+        if num_seen:
+            raise ModelError(
+                f"{each.candidate.name} was trained on {num_seen} of these {len(events)} events, so its results on "
+                f"them mean nothing. Evaluate it on events that it has not seen."
+            )
+    return unknown

@@ -30,9 +30,9 @@ from features.mixing_pass import write_features
 from training.readers.batch import Batch
 from training.readers.opening import open_reader
 from training.readers.petastorm_compat import make_batch_reader
+from training.readers.petastorm_source import transform_spec
 from training.readers.reader import Reader
 from training.readers.sharding import plan_epoch, share_of
-from training.readers.sources import transform_spec
 
 HLF = ("hlf",)
 PARTICLES = ("particles", "num_particles")

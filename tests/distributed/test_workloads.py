@@ -24,45 +24,46 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 
 
-def on_ranks(folder: Path, chosen: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The saved model of a run of the small workload."""
-    (folder / "out").mkdir(parents=True)
+def on_ranks(folder: Path, *runs: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
+    """The saved models of runs of the small workload, into `0`, `1` and so on, in ranks that are started once."""
     path = os.pathsep.join([str(HELPERS.parents[1]), str(HELPERS)])
+    programs = []
+    for number, chosen in enumerate(runs):
+        (folder / str(number)).mkdir()
+        programs.append(["workloads:train_tiny", {"out": str(folder / str(number)), "chosen": chosen}])
     results_of(
         open_mpi(),
-        chosen["workers"],
-        "workloads:train_tiny",
+        runs[0]["workers"],
+        "several",
         folder / "ranks",
         seconds=150,
         environment={"PYTHONPATH": path},
-        out=str(folder / "out"),
-        chosen=chosen,
+        programs=programs,
     )
-    state: dict[str, torch.Tensor] = torch.load(folder / "out" / "model" / "weights.pt", weights_only=True)
-    return state
+    return [torch.load(folder / str(number) / "model" / "weights.pt", weights_only=True) for number in range(len(runs))]
 
 
 def test_a_synchronous_method_does_on_ranks_what_it_does_in_the_simulator(tmp_path: Path) -> None:
     chosen = {"algorithm": "d-psgd", "workers": 3, "epochs": 3, "batch_size": 10, "precision": "float64"}
-    state = on_ranks(tmp_path, chosen)
+    (state,) = on_ranks(tmp_path, chosen)
     found = simulate_workload(TinyImages(), TrainSettings(**chosen), ClusterSettings())
     assert found.best is not None
     means = np.concatenate([state["3.running_mean"], state["3.running_var"], [state["3.num_batches_tracked"]]])
     np.testing.assert_allclose(means, found.best.buffers, rtol=1e-9)
-    for ours, theirs in zip(records(tmp_path / "out")[0], found.records[0], strict=True):
+    for ours, theirs in zip(records(tmp_path / "0")[0], found.records[0], strict=True):
         assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-9)
 
 
-@pytest.mark.parametrize("exchange", ["locked", "sockets"])
-def test_workers_that_do_not_wait_publish_their_buffers(tmp_path: Path, exchange: str) -> None:
-    algorithm = {"name": "ad-psgd", "exchange": exchange}
-    chosen: dict[str, Any] = {"algorithm": algorithm, "workers": 2, "epochs": 10, "batch_size": 10}
-    state = on_ranks(tmp_path, chosen | {"learning_rate": 0.02})
-    history = records(tmp_path / "out")[0]
-    assert history[-1]["val_accuracy"] > 0.6
-    # The mean of two workers, which take about half of the steps each.
-    assert 0 < state["3.num_batches_tracked"] <= 10 * sum(ROWS["train"]) / 10
-    assert state["3.running_var"].min() > 0
+def test_workers_that_do_not_wait_publish_their_buffers(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"workers": 2, "epochs": 10, "batch_size": 10, "learning_rate": 0.02}
+    exchanges = ("locked", "sockets")
+    states = on_ranks(tmp_path, *(chosen | {"algorithm": {"name": "ad-psgd", "exchange": each}} for each in exchanges))
+    for number, (exchange, state) in enumerate(zip(exchanges, states, strict=True)):
+        history = records(tmp_path / str(number))[0]
+        assert history[-1]["val_accuracy"] > 0.6, exchange
+        # The mean of two workers, which take about half of the steps each.
+        assert 0 < state["3.num_batches_tracked"] <= 10 * sum(ROWS["train"]) / 10, exchange
+        assert state["3.running_var"].min() > 0, exchange
 
 
 @pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])

@@ -7,6 +7,7 @@ python fault_child.py '{"kill_at": 4}' report --config my.yaml
     at_begin: [[...], ...]   run these commands once the new version folder is there
     file_bytes: 20000        from then on no file can become larger
     hours: -48               the clock is so much ahead
+    figures: false           their files stay empty
     as_anybody: true         without root's power to write what is write-protected
     wait_for: "path"         at the lock, make "path.<process id>" and wait until "path" is there; who then gets the
                              lock waits until another one was refused
@@ -211,6 +212,11 @@ def main(faults: dict[str, Any]) -> None:
         kill_at(faults["kill_at"])
     if "at_begin" in faults:
         after_begin(lambda: run_commands(faults["at_begin"]))
+    if not faults.get("figures", True):
+        import pytest
+        from lent_spark import without_figures
+
+        without_figures(pytest.MonkeyPatch())
     if "file_bytes" in faults:
         after_begin(lambda: limit_files(faults["file_bytes"]))
     if "hours" in faults:

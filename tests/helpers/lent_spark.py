@@ -24,13 +24,17 @@ class Lent:
         """Others use it too."""
 
 
-def command(provider: SparkProvider, *arguments: str | Path, figures: bool = True) -> Any:
-    """`python -m pipeline ...` here; returns typer's result, with `exit_code`, `stdout` and `stderr`.
+def without_figures(patch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn, but their files stay empty: laying them out takes longer than most stages."""
+    patch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).write_bytes(b""))
 
-    Without figures their files are empty: laying them out takes longer than most stages.
+
+def command(provider: SparkProvider, *arguments: str | Path) -> Any:
+    """`python -m pipeline ...` here, `without_figures`.
+
+    Returns typer's result, with `exit_code`, `stdout` and `stderr`.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(provider))
-        if not figures:
-            patch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).write_bytes(b""))
+        without_figures(patch)
         return CliRunner().invoke(app, [str(argument) for argument in arguments])

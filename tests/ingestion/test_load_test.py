@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
+from candidate_events import drawn_events
 from delphes_files import write_delphes
-from made_events import Row, jet, lepton, made_event, tower, track
+from made_events import Row
 from numpy.typing import NDArray
-from rich.console import Console
 
 from features.columns import HLF_NAMES
 from features.kernel_pass import EventsFile, keys_of, read_unmixed, run_kernels
@@ -22,21 +22,11 @@ from features.schema import SPLITS
 from features.settings import FeatureSettings
 from features.splitting import split_index
 from ingestion.errors import EmptySampleError
-from ingestion.files import FileInfo, SourceFile, expand, inventory
+from ingestion.files import FileInfo, SourceFile, inventory
 from ingestion.load_test import EVENTS_PER_FILE, TREE, branch_map, write_load_test
 from ingestion.reader import RawEvents, read_events, select_events
 from ingestion.schema import COLLECTIONS
-from ingestion.settings import IngestSettings, SampleSettings
-from pipeline.commands.load_test import load_test
-from pipeline.config import Config, load_config
-from pipeline.configuration.shell_sections import SparkSettings
-from pipeline.errors import LoadTestError, RunFolderError
-from pipeline.machine.spark_session import SparkProvider
-from pipeline.run_folder import RunFolder
-from pipeline.runs.store import Version
-from pipeline.stages.base import Context, Stage, StageInputs
-from pipeline.stages.evaluate import Evaluate
-from pipeline.stages.train import Train
+from ingestion.settings import IngestSettings
 
 SETTINGS: Final = IngestSettings()
 LOAD_TEST: Final = IngestSettings(tree=TREE, branch_map=branch_map())
@@ -73,32 +63,6 @@ def checked(paths: list[Path], settings: IngestSettings, *, name: str = "made") 
     return inventory([SourceFile(name, 1, str(path)) for path in paths], settings).infos
 
 
-def made_events(count: int, *, seed: int = 3) -> list[Row]:
-    """Events with candidates of every kind, of which every lepton passes."""
-    rng = np.random.default_rng(seed)
-
-    def angles() -> list[float]:
-        return list(rng.uniform([-2.5, -3.1], [2.5, 3.1]))
-
-    return [
-        made_event(
-            electrons=[lepton(30.0 + entry, *angles())],
-            muons=[lepton(5.0, *angles(), charge=1)] * (entry % 3),
-            tracks=[
-                track(1.0 + rng.exponential(3), *angles(), vertex=tuple(rng.normal(0, 20, 3)))
-                for _ in range(rng.integers(1, 30))
-            ],
-            photons=[tower(1.5 + rng.exponential(3), *angles()) for _ in range(rng.integers(0, 10))],
-            neutral_hadrons=[tower(1.5 + rng.exponential(3), *angles()) for _ in range(entry % 4)],
-            jets=[jet(40.0, *angles(), btag=entry % 8) for _ in range(entry % 5)],
-            met=20.0 + entry,
-            met_phi=rng.uniform(-3, 3),
-            weight=0.5 + entry,
-        )
-        for entry in range(count)
-    ]
-
-
 def copies_of(
     infos: list[FileInfo],
     num_events: int,
@@ -131,7 +95,7 @@ def copies(parents: Sample, tmp_path_factory: pytest.TempPathFactory) -> Sample:
 @pytest.fixture
 def made_files(tmp_path: Path) -> list[FileInfo]:
     """Two files, of three events and of two."""
-    events = made_events(5)
+    events = drawn_events(5)
     paths = [write_delphes(tmp_path / "a.root", events[:3]), write_delphes(tmp_path / "b.root", events[3:])]
     return checked(paths, SETTINGS)
 
@@ -219,7 +183,7 @@ def family(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Sample, Samp
     """Parents and their copies, of made events and of a bundled file."""
     if request.param == "bundled":
         return request.getfixturevalue("parents"), request.getfixturevalue("copies")
-    made = sample_of(checked([write_delphes(tmp_path / "a.root", made_events(40))], SETTINGS), SETTINGS)
+    made = sample_of(checked([write_delphes(tmp_path / "a.root", drawn_events(40))], SETTINGS), SETTINGS)
     return made, sample_of(copies_of(made.infos, 100, tmp_path / "copies"), LOAD_TEST)
 
 
@@ -400,7 +364,7 @@ def test_copies_of_copies_name_the_first_origin(made_files: list[FileInfo], tmp_
 
 
 def test_a_file_without_weights_gives_copies_of_weight_one(tmp_path: Path) -> None:
-    path = write_delphes(tmp_path / "a.root", made_events(3), without=["Event.Weight"])
+    path = write_delphes(tmp_path / "a.root", drawn_events(3), without=["Event.Weight"])
     table = sample_of(copies_of(checked([path], SETTINGS), 5, tmp_path / "copies"), LOAD_TEST).table
     assert table["weight"].to_pylist() == [1.0] * 5
 
@@ -412,100 +376,3 @@ def test_an_empty_file_adds_nothing_and_does_not_hang(made_files: list[FileInfo]
     (tmp_path / "nothing").mkdir()
     with pytest.raises(EmptySampleError, match="'made': its files hold no entries"):
         write_load_test(empty, SETTINGS, 7, tmp_path / "nothing", rng=np.random.default_rng(1))
-
-
-def config_of(folder: Path, **changes: Any) -> Config:
-    """Two classes of a made file each."""
-    samples = []
-    for label, name in enumerate(("qcd", "ttbar")):
-        path = write_delphes(folder / f"{name}.root", made_events(4, seed=label))
-        samples.append(SampleSettings(name=name, label=label, files=[str(path)]))
-    return Config(run_dir=folder / "run", classes=["QCD", "ttbar"], samples=samples, **changes)
-
-
-def test_the_command_writes_files_and_a_config_that_reads_them(tmp_path: Path) -> None:
-    folder = tmp_path / "sample"
-    conf = {"spark.hadoop.fs.s3a.secret.key": "hush-1b2c", "spark.executor.cores": "4"}
-    asked = config_of(tmp_path, spark={"conf": conf})
-    said = load_test(RunFolder(asked, Console(quiet=True)), folder, 9, seed=1)
-    assert said.startswith("2 files")
-    assert str(folder / "load_test.yaml") in said
-    # It may be moved.
-    folder = folder.rename(tmp_path / "moved")
-    config = load_config(str(folder / "load_test.yaml"))
-    assert config.run_dir == folder / "run"
-    assert (config.classes, config.allow_load_test) == (["QCD", "ttbar"], False)
-    # What is secret stands in no file.
-    assert config.spark.conf == {"spark.executor.cores": "4"}
-    infos = inventory(expand(config.samples), config.ingest).infos
-    assert [(info.sample, info.label, info.entries) for info in infos] == [("qcd", 0, 9), ("ttbar", 1, 9)]
-    assert all(info.is_load_test for info in infos)
-
-
-def test_the_config_kept_the_storage_and_the_processes_of_the_original(tmp_path: Path) -> None:
-    processes = {"processes": [{"name": "ttbar", "events": 5, "pythia": ["Top:all = on"]}]}
-    asked = config_of(tmp_path, storage="s3://bucket/night", simulate=processes)
-    load_test(RunFolder(asked, Console(quiet=True)), tmp_path / "sample", 2, seed=1)
-    config = load_config(str(tmp_path / "sample" / "load_test.yaml"))
-    # A storage belongs to one run folder, and the events are there: nothing has to be simulated.
-    assert config.storage is None
-    assert not config.simulate.processes
-
-
-def test_the_command_takes_an_empty_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "sample"
-    folder.mkdir()
-    load_test(RunFolder(config_of(tmp_path), Console(quiet=True)), folder, 2, seed=1)
-    assert (folder / "load_test.yaml").is_file()
-
-
-@pytest.mark.parametrize("name", ["load_test.yaml", ".hidden"])
-def test_the_command_refuses_a_folder_that_is_not_empty(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "sample"
-    folder.mkdir()
-    (folder / name).write_text("mine")
-    with pytest.raises(RunFolderError, match=r"sample is not empty\. Choose a new folder"):
-        load_test(RunFolder(config_of(tmp_path), Console(quiet=True)), folder, 2, seed=1)
-    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(name, "mine")]
-
-
-def test_the_command_refuses_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "sample").write_text("mine")
-    with pytest.raises(RunFolderError, match=r"sample cannot be written .*choose another folder"):
-        load_test(RunFolder(config_of(tmp_path), Console(quiet=True)), tmp_path / "sample", 2, seed=1)
-
-
-def context_of(folder: Path, *, load_test: bool, allowed: bool) -> Context:
-    """A context whose features are, or are not, of a load-test sample; there are no files behind it."""
-    version = Version("0001-abcdef01", folder, {"counters": {"load_test": load_test}})
-    return Context(
-        config=config_of(folder, allow_load_test=allowed),
-        upstream={"features": version, "train": version},
-        current=None,
-        missing=frozenset(),
-        taken_over_parts=frozenset(),
-        found=StageInputs({}),
-        out_dir=folder,
-        data_dir=folder,
-        spark=SparkProvider(SparkSettings()),
-        console=Console(quiet=True),
-    )
-
-
-@pytest.mark.parametrize("stage", [Train(), Evaluate()], ids=lambda stage: stage.name)
-def test_stages_refuse_features_of_a_load_test_sample(tmp_path: Path, stage: Stage) -> None:
-    with pytest.raises(LoadTestError, match=r"load-test sample.*means nothing.*allow_load_test: true"):
-        stage.run(context_of(tmp_path, load_test=True, allowed=False))
-
-
-@pytest.mark.parametrize(("load_test", "allowed"), [(False, False), (False, True), (True, True)])
-@pytest.mark.parametrize("stage", [Train(), Evaluate()], ids=lambda stage: stage.name)
-def test_stages_take_real_features_and_copies_that_are_asked_for(
-    tmp_path: Path, stage: Stage, load_test: bool, allowed: bool
-) -> None:
-    context = context_of(tmp_path, load_test=load_test, allowed=allowed)
-    context.refuse_load_test()
-    # It gets as far as looking for the dataset, which is not there.
-    with pytest.raises(Exception, match=str(tmp_path)) as caught:
-        stage.run(context)
-    assert not isinstance(caught.value, LoadTestError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from lent_spark import without_figures
 from undisturbed_run import Undisturbed
 
 
@@ -14,3 +15,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     return Undisturbed(tmp_path_factory.mktemp("undisturbed") / "Jürgen's", shared / "finished")
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For commands in this process whose figures no test reads."""
+    without_figures(monkeypatch)

@@ -209,6 +209,7 @@ def test_a_second_run_at_once_is_refused(finished: Finished) -> None:
     assert f"in use by another run (process {os.getpid()})" in done.stderr
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(finished: Finished, tmp_path: Path) -> None:
     copied = shutil.copytree(finished.run_dir, tmp_path / "run")
     options = ["--set", f"run_dir={copied}", "--set", "train.seed=7", "--force"]
@@ -234,6 +235,7 @@ def test_a_model_is_never_evaluated_on_features_it_was_not_made_from(
     assert stages_shown(plan)["train"].startswith("stale")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_report_quotes_the_cuts_that_were_made_not_those_of_its_own_command_line(
     finished: Finished, tmp_path: Path
 ) -> None:
@@ -265,6 +267,7 @@ def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(finished: 
     assert "run the stage again with --force" in done.stderr
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_result_that_fails_its_checks_is_not_published(finished: Finished, tmp_path: Path) -> None:
     copied = shutil.copytree(finished.run_dir, tmp_path / "run")
     for path in copied.glob("features/*/dataset.json"):

@@ -256,6 +256,7 @@ def test_a_network_that_nothing_changed_for_is_taken_over(plans: Plans, undistur
     assert after.manifest["counters"]["networks"]["hlf"] == before.manifest["counters"]["networks"]["hlf"]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_continue_after_a_kill(
     plans: Plans, undisturbed: Undisturbed
 ) -> None:

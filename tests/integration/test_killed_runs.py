@@ -97,12 +97,13 @@ def in_use(store: StageStore) -> Version:
 
 
 # The same code publishes; here the old version is in use while the new one is killed.
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("step", [2, 4, 8], ids=lambda step: STEPS[step - 1])
 def test_killed_while_a_report_is_published_the_old_one_is_in_use(undisturbed: Undisturbed, step: int) -> None:
     retitled = ("--set", "report.title=Another")
     store = StageStore(undisturbed.restore(), "report")
     before = in_use(store)
-    done = undisturbed.run("report", *retitled, faults={"kill_at": step})
+    done = undisturbed.run("report", *retitled, faults={"kill_at": step, "figures": False})
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert in_use(store) == before
     invoke(undisturbed, "report", *retitled)
@@ -150,7 +151,7 @@ def test_killed_in_the_middle_of_evaluating_elsewhere(undisturbed: Undisturbed, 
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=120)
         assert not out.exists()
-    done = undisturbed.run(*arguments)
+    done = undisturbed.run(*arguments, faults={"figures": False})
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     (evaluated,) = run_dir.glob("evaluate/0*")

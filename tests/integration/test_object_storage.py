@@ -50,7 +50,7 @@ def finished(provider: SparkProvider, folder: Path, data: Path, readers: tuple[s
     for reader in readers:
         for stage in ("train",) if weights else ("ingest", "features", "train", "evaluate"):
             words = [stage, "--config", config, "--set", f"train.reader={reader}", *(["--force"] if weights else [])]
-            done = command(provider, *words, figures=False)
+            done = command(provider, *words)
             assert done.exit_code == 0, done.stderr
         weights[reader] = flat_weights(version_of(folder / "run", "train") / "hlf")
     assert command(provider, "status", "--verify", "--config", config).exit_code == 0

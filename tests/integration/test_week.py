@@ -64,7 +64,7 @@ class Week:
         self.night += 1
         said = ""
         for words in (["run", *options], ["promote", *options], ["clean", "--keep", "2"]):
-            done = command(self.provider, *words, "--config", self.config, figures=False)
+            done = command(self.provider, *words, "--config", self.config)
             assert done.exit_code == 0, done.stderr
             said += done.stderr + done.stdout
         for line in said.splitlines():

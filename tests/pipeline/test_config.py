@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from minimal_configs import MINIMAL, mistakes, write
 from pydantic import SecretStr
 
 from features.settings import FeatureSettings
-from ingestion.files import expand
 from ingestion.secrets import redact
 from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, Config, find_config, flat_items, load, load_config
@@ -18,27 +18,6 @@ from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
 from training.settings import TrainSettings
-
-MINIMAL: dict[str, Any] = {
-    "run_dir": "runs/x",
-    "samples": [
-        {"name": "qcd", "label": 0, "files": ["a.root"]},
-        {"name": "ttbar", "label": 1, "files": ["b.root"]},
-        {"name": "wjets", "label": 2, "files": ["c.root"]},
-    ],
-}
-
-
-def write(folder: Path, **changes: Any) -> str:
-    path = folder / "config.yaml"
-    path.write_text(write_yaml({**MINIMAL, **changes}))
-    return str(path)
-
-
-def mistakes(folder: Path, *overrides: str, **changes: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load_config(write(folder, **changes), overrides)
-    return str(caught.value)
 
 
 def test_a_minimal_config_has_all_defaults(tmp_path: Path) -> None:
@@ -157,13 +136,6 @@ def test_sample_names_cannot_be_paths_or_markup(tmp_path: Path, name: str) -> No
     assert "'samples.0.name'" in mistakes(tmp_path, samples=samples)
 
 
-def test_overrides_are_read_as_yaml_and_win(tmp_path: Path) -> None:
-    config = load_config(
-        write(tmp_path, train={"epochs": 3}), ["train.epochs=7", "model.hlf.hidden=[5, 4]", "run_dir=y"]
-    )
-    assert (config.train.epochs, config.model.hlf.hidden, config.run_dir) == (7, [5, 4], Path("y"))
-
-
 def test_a_network_is_trained_as_all_are_but_for_its_own_keys(tmp_path: Path) -> None:
     config = load_config(
         write(
@@ -188,23 +160,6 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
     assert list(config.trainings_of("particles")) == ["particles"]
     # Their number changes no training, so that more of them leave the others as they are.
     assert first.result_items() == config.training_of("particles").result_items()
-
-
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("train.epochs", "write it as key.subkey=value"),
-        ("=3", "write it as key.subkey=value"),
-        ("run_dir.x=3", "'run_dir' holds a value"),
-        ("train.epochs=[1", "no valid YAML"),
-        ("train.epoch=3", "unknown key 'train.epoch'. Did you mean 'epochs'?"),
-        # Once: "Did you mean 'report'?"
-        ("epochs=3", "unknown key 'epochs'. Did you mean 'gridsearch.epochs' or 'train.epochs'?"),
-        ("evaluate.jet_scale=0.02", "Did you mean 'evaluate.systematics.jet_scale'?"),
-    ],
-)
-def test_wrong_overrides_are_explained(tmp_path: Path, override: str, words: str) -> None:
-    assert words in mistakes(tmp_path, override)
 
 
 @pytest.mark.parametrize(
@@ -302,11 +257,6 @@ def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
         load_config(str(path))
 
 
-def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path), ["report.sample_note=MC #3 (50% stat)", "report.title='quoted # too'"])
-    assert (config.report.sample_note, config.report.title) == ("MC #3 (50% stat)", "quoted # too")
-
-
 def test_a_config_survives_a_round_trip_through_yaml(tmp_path: Path) -> None:
     config = load_config(write(tmp_path))
     path = tmp_path / "again.yaml"
@@ -331,71 +281,6 @@ def test_every_key_has_a_docstring() -> None:
         return found
 
     assert [name for name, description in fields(Config, "") if not description] == []
-
-
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("train.epoks=3", "--set train.epoks=3: unknown key 'train.epoks'. Did you mean 'epochs'?"),
-        (
-            "train.epochs=0",
-            "--set train.epochs=0: 'train.epochs': Input should be greater than or equal to 1 (given: 0).",
-        ),
-        ("features.min_lepton_pt=10", "--set features.min_lepton_pt=10: features.min_lepton_pt (10) is below"),
-        ("samples.7.label=1", "--set samples.7.label=1: 'samples' has the items 0 to 2, no item '7'."),
-        ("samples.first.label=1", "no item 'first'"),
-        ("samples.0.lable=1", "--set samples.0.lable=1: unknown key 'samples.0.lable'. Did you mean 'label'?"),
-        ("spark.conf.my.password=[hush", ""),
-    ],
-)
-def test_a_mistake_in_an_option_names_the_option_and_not_the_file(tmp_path: Path, override: str, words: str) -> None:
-    path = write(tmp_path)
-    if not words:
-        assert load_config(path, [override]).spark.conf == {"my.password": SecretStr("[hush")}
-        return
-    with pytest.raises(ConfigError) as caught:
-        load_config(path, [override])
-    assert str(caught.value).startswith("--set ")
-    assert words in str(caught.value)
-    assert path not in str(caught.value)
-
-
-def test_mistakes_of_the_file_stay_the_files(tmp_path: Path) -> None:
-    path = write(tmp_path, train={"epochs": 0, "seeed": 3})
-    with pytest.raises(ConfigError) as caught:
-        load_config(path, ["train.batch_size=0", "report.title=x"])
-    first, *rest = str(caught.value).splitlines()
-    assert first == f"{path} has 2 mistakes:"
-    assert [line.split(":")[0] for line in rest] == [
-        "  'train.epochs'",
-        "  unknown key 'train.seeed'. Did you mean 'seed'?",
-        "--set train.batch_size=0",
-    ]
-    assert rest[-1].startswith("--set train.batch_size=0: 'train.batch_size': ")
-    with pytest.raises(ConfigError, match=r"^--set train.epochs=-1: "):
-        load_config(write(tmp_path), ["train.epochs=5", "train.epochs=-1"])
-
-
-def test_properties_of_spark_and_items_of_lists_can_be_set(tmp_path: Path) -> None:
-    config = load_config(
-        write(tmp_path, spark={"conf": {"spark.a.b": "1"}}),
-        [
-            "spark.conf.spark.sql.shuffle.partitions=4",
-            "spark.conf.spark.speculation=true",
-            "ingest.branch_map.tracks.pt=Track_pt",
-            "samples.0.label=1",
-            "samples.1.label=0",
-            "classes.2=W",
-            "train_by_network.hlf.epochs=7",
-            "report.title=010",
-        ],
-    )
-    assert config.spark.conf == {"spark.a.b": "1", "spark.sql.shuffle.partitions": "4", "spark.speculation": "true"}
-    assert config.ingest.branch_map == {"tracks.pt": "Track_pt"}
-    assert [sample.label for sample in config.samples] == [1, 0, 2]
-    assert config.classes == ["QCD", "ttbar", "W"]
-    assert config.training_of("hlf").epochs == 7
-    assert config.report.title == "010"
 
 
 @pytest.mark.parametrize(
@@ -444,75 +329,9 @@ def test_a_method_is_given_by_name_or_with_its_keys(tmp_path: Path) -> None:
     assert load(write(tmp_path), ["train.algorithm.name=d-psgd"]).config.train.algorithm.graph == "ring"
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder; configs lie in another."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_relative_paths_count_from_the_folder_of_the_file_and_in_options_from_the_current(tmp_path: Path) -> None:
-    odd = tmp_path / "a [b] folder"
-    odd.mkdir()
-    samples = [{**MINIMAL["samples"][0], "files": ["data/*.root", "a.root", "/x/b.root", "https://x/c.root"]}]
-    path = write(odd, samples=[*samples, *MINIMAL["samples"][1:]])
-    config = load_config(path)
-    assert config.run_dir == odd / "runs" / "x"
-    first, *others = config.samples[0].files
-    assert others == [f"{odd}/a.root", "/x/b.root", "https://x/c.root"]
-    (odd / "data").mkdir()
-    (odd / "data" / "1.root").touch()
-    (source,) = expand([config.samples[0].model_copy(update={"files": [first]})])
-    assert source.path == f"{odd}/data/1.root"
-    assert load_config(write(tmp_path, run_dir="~/x")).run_dir == Path.home() / "x"
-    config = load_config(path, ["run_dir=runs/y", "samples.0.files=[d.root]"])
-    assert (config.run_dir, config.samples[0].files) == (Path("runs/y"), ["d.root"])
-
-
-def test_a_path_that_counted_from_the_current_folder_is_an_error_that_says_so(tmp_path: Path, elsewhere: Path) -> None:
-    path = write(tmp_path)
-    (elsewhere / "runs" / "x" / "ingest").mkdir(parents=True)
-    assert load_config(path).run_dir == tmp_path / "runs" / "x"
-    (elsewhere / "runs" / "x" / "ingest" / "current.json").touch()
-    with pytest.raises(ConfigError, match=r"run_dir: 'runs/x' exists in the current folder.*'here/runs/x'"):
-        load_config(path)
-    (elsewhere / "runs").rename(tmp_path / "runs")
-    (elsewhere / "b.root").touch()
-    with pytest.raises(ConfigError, match=r"samples.1.files: 'b.root' exists in the current folder"):
-        load_config(path)
-    (tmp_path / "b.root").touch()
-    assert load_config(path).samples[1].files == [str(tmp_path / "b.root")]
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_paths_in_a_shipped_config_count_from_the_current_folder() -> None:
-    assert load_config("demo").run_dir == Path("runs/demo")
-    assert load_config(str(SHIPPED / "demo.yaml")) == load_config("demo")
-
-
 def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples_page() -> None:
     page = (ROOT / "samples" / "README.md").read_text(encoding="utf-8")
     demo = load_config("demo")
     found = {demo.classes[each.label]: f"{each.cross_section_pb:,.0f}" for each in demo.samples}
     assert found == dict(re.findall(r"^\| (\S+) \| ([\d,]+) \|", page, flags=re.MULTILINE))
     assert "illustrative" in demo.report.rates_note
-
-
-def test_each_value_has_a_source(tmp_path: Path) -> None:
-    path = write(tmp_path, train={"epochs": 3, "seed": 4})
-    options = ["train={epochs: 5}", "train.workers=2", "classes.0=jets", "spark.conf.my.token=hush"]
-    found = load(path, options)
-    sources = {
-        ("train", "epochs"): "--set train={epochs: 5}",
-        # The option replaces the whole section.
-        ("train", "seed"): "default",
-        ("train", "workers"): "--set train.workers=2",
-        ("classes",): "--set classes.0=jets",
-        ("samples", 0, "name"): path,
-        ("evaluate", "reference"): "default",
-        ("spark", "conf", "my.token"): "--set spark.conf.my.token=***",
-    }
-    assert {keys: found.source(keys) for keys in sources} == sources

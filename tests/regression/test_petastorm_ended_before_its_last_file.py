@@ -9,7 +9,7 @@ import pytest
 from feature_datasets import write_dataset
 
 from training.errors import DamagedDatasetError
-from training.readers.sources import PetastormSource
+from training.readers.petastorm_source import PetastormSource
 
 
 def end_early(monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:

@@ -13,7 +13,7 @@ from training.readers.cached import CachedReader
 from training.readers.hostile import refuse_pickled_schema
 from training.readers.reader import Reader
 from training.readers.sharding import OwnRows
-from training.readers.sources import ArrowSource, PetastormSource
+from training.readers.sources import ArrowSource, Source
 from training.readers.streamed import StreamedReader
 
 ReaderKind = Literal["petastorm", "arrow"]
@@ -49,5 +49,15 @@ def open_reader(
     """
     refuse_pickled_schema(dataset)
     layout = BatchLayout.of(dataset, inputs, dtype=dtype, device=device)
-    source = (PetastormSource if kind == "petastorm" else ArrowSource)(dataset, layout.fields)
-    return (CachedReader if cache == "memory" else StreamedReader)(dataset, source, layout, seed=seed, own=own)
+    return (CachedReader if cache == "memory" else StreamedReader)(
+        dataset, _source(kind, dataset, layout.fields), layout, seed=seed, own=own
+    )
+
+
+def _source(kind: ReaderKind, dataset: FeatureDataset, fields: Sequence[str]) -> Source:
+    if kind == "arrow":
+        return ArrowSource(dataset, fields)
+    # Petastorm and pandas take half a second to load.
+    from training.readers.petastorm_source import PetastormSource  # noqa: PLC0415
+
+    return PetastormSource(dataset, fields)

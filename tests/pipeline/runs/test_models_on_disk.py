@@ -22,9 +22,9 @@ from models.errors import ModelError, SavedModelError
 from models.export.onnx_export import export_onnx
 from models.saved_model import save_model
 from pipeline.errors import ConfigError, MissingInputError
-from pipeline.runs.models_on_disk import find_models, refuse_seen_events
+from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.store import Version
-from pipeline.runs.trained_models import FoundModel, refuse_other_features, trained_models
+from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
 
 DEFINITIONS = {"isolation_cone": 0.3, "min_jet_pt": 30.0}
 EVENTS = {"hlf": np.random.default_rng(1).normal(size=(5, NUM_HLF)).astype(np.float32)}
