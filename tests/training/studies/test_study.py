@@ -12,6 +12,7 @@ from made_study import STUDY, made_study
 from pydantic import ValidationError
 
 from pipeline.commands.compare import FORMS, list_studies, read_study, shipped
+from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import ConfigError
 from training.studies.study import FOLDER, form_of
 
@@ -48,6 +49,18 @@ def test_tables_and_figures_are_further_names_of_a_study() -> None:
     assert read_study("thesis-table-4-2", "small").name == "thesis-hlf"
     assert len(list_studies().rows) == 1 + 2 * len(NAMES)
     assert set(NAMES) <= set(shipped())
+
+
+def test_the_list_read_all_files_again_for_each_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Path] = []
+
+    def counted(path: Path) -> dict[str, Any]:
+        reads.append(path)
+        return read_mapping(path)
+
+    monkeypatch.setattr("pipeline.commands.compare.read_mapping", counted)
+    list_studies()
+    assert len(reads) <= (1 + len(FORMS)) * len(NAMES)
 
 
 @pytest.mark.parametrize(
