@@ -80,7 +80,8 @@ def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> S
     files = shipped()
     path = files.get(name, Path(name))
     if not path.is_file():
-        raise ConfigError(f"compare {name}: there is no such study.{nearest(name, files)} `compare --list` shows all.")
+        words = "file." if path.suffix else f"study.{nearest(name, files)}"
+        raise ConfigError(f"compare {name}: there is no such {words} `compare --list` shows the shipped studies.")
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
     return _study_of(path, form, changes)
