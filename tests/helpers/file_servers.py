@@ -106,9 +106,8 @@ def nginx(hosts: Network, number: int, folder: Path, user: str, password: str) -
 
 def s3(hosts: Network, number: int, folder: Path) -> dict[str, str]:
     """Start an S3 server; returns the environment that leads to it."""
-    program = Path(sys.executable).parent / "moto_server"
-    words = (str(program), "-H", hosts.names[number], "-p", "5000")
-    server = FileServer(hosts, number, folder, "moto_server", 5000, *words)
+    words = (sys.executable, "-m", "moto.server", "-H", hosts.names[number], "-p", "5000")
+    server = FileServer(hosts, number, folder, "moto", 5000, *words)
     return {
         "AWS_ENDPOINT_URL": f"http://{server.name}:5000",
         "AWS_ACCESS_KEY_ID": "a",

@@ -11,7 +11,7 @@ from training.launching import spark_agent
 from training.launching.spark_job import _serve
 
 
-def test_mpirun_did_not_learn_of_a_killed_executor_and_its_rank_went_on() -> None:
+def test_mpirun_did_not_learn_of_a_killed_executor_and_its_rank_continued() -> None:
     agent, task = socket.socketpair()
     driver, to_driver = socket.socketpair()
     with agent, driver, to_driver:
