@@ -51,7 +51,7 @@ def plot_card(
     folder.mkdir()
     for kind in CAPTIONS:
         chosen = {name: each for name, each in histograms.items() if name.startswith(f"{kind}.")}
-        if any(each.sum(flow=True).variance > 0 for each in chosen.values()):
+        if any(np.any(each.variances(flow=True)) for each in chosen.values()):
             save_figure(plot_distributions(chosen, classes, labels), folder / kind)
 
 
