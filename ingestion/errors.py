@@ -64,10 +64,7 @@ class NoFilesError(IngestionError):
         """Name the sample, its resolved patterns, and the neighbours of the first."""
         there = f" There: {_some(neighbours)}." if neighbours else ""
         named = " or ".join(f"'{pattern}'" for pattern in patterns)
-        return cls(
-            f"sample '{sample}': no file matches {named}.{there} "
-            f"Correct the path under samples: in the config (relative paths start at the current folder)."
-        )
+        return cls(f"sample '{sample}': no file matches {named}.{there} Correct the path under samples: in the config.")
 
 
 class FilesToComeError(NoFilesError):
@@ -244,7 +241,7 @@ class MissingTreeError(IngestionError):
         if not held:
             return cls(f"{path} has no tree '{tree}': the file is empty. Take it out of the sample's files.")
         return cls(
-            f"{path} has no tree '{tree}'. It holds: {_some(held)}.{_nearest(tree, held)} "
+            f"{path} has no tree '{tree}'. It holds: {_some(held)}.{nearest_names(tree, held)} "
             f"Set ingest.tree, or take the file out of the sample's files."
         )
 
@@ -263,7 +260,7 @@ class MissingBranchError(IngestionError):
             available: All branches of the tree.
         """
         held = sorted(set(available))
-        lines = [f"  '{branch}' (for {field}).{_nearest(branch, held)}" for field, branch in missing.items()]
+        lines = [f"  '{branch}' (for {field}).{nearest_names(branch, held)}" for field, branch in missing.items()]
         return cls(
             f"{path}: tree '{tree}' lacks {len(missing)} needed branch{'es' if len(missing) > 1 else ''}:\n"
             + "\n".join(lines)
@@ -318,7 +315,7 @@ def listed(problems: Sequence[object]) -> str:
     return "\n".join(f"- {problem}" for problem in problems[:20]) + more
 
 
-def _nearest(name: str, available: Sequence[str]) -> str:
+def nearest_names(name: str, available: Sequence[str]) -> str:
     """A sentence with the names most like this one, in any case; empty if none is similar."""
     plain = {each.lower().replace("_", "."): each for each in available}
     near = [plain[each] for each in difflib.get_close_matches(name.lower().replace("_", "."), plain, n=3, cutoff=0.4)]

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
+from ingestion.errors import nearest_names
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX
 
 
@@ -114,7 +115,8 @@ class IngestSettings(StrictSettings):
         for name in value:
             if name not in known:
                 raise ValueError(
-                    f"'{name}' is no collection or field of the events; there are: {', '.join(sorted(known))}"
+                    f"'{name}' is no collection or field of the events.{nearest_names(name, sorted(known))} "
+                    f"There are: {', '.join(sorted(known))}"
                 )
         return value
 

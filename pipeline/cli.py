@@ -271,10 +271,11 @@ def config(asked: Asked, as_json: JsonOption = False) -> None:
 
 @partial(command, waits=False)
 def validate(asked: Asked) -> None:
-    """Check the config, and that its input files are there."""
+    """Check the config and its input files: paths, trees, branches."""
     from pipeline.commands.validate import validate
 
-    say(*validate(asked.run_folder().config))
+    run_folder = asked.run_folder()
+    say(*validate(run_folder.config, run_folder.console))
 
 
 @command

@@ -125,7 +125,8 @@ class RunFolder:
                     who = command or stage.name
                     raise NoOutputYetError(
                         f"{who} needs the output of {name}, which is not in {self.config.run_dir.absolute()} yet. "
-                        f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all."
+                        f"Run `python -m pipeline {name}` first, or `python -m pipeline run` for all, with the same "
+                        f"options."
                     )
             made.add(stage.name)
 
@@ -197,7 +198,7 @@ def _refuse_mixed_versions(stage: Stage, versions: dict[str, Version]) -> None:
             raise MissingInputError(
                 f"{stage.name} cannot use {name} {version.name}: it was made from other {source} than "
                 f"{versions[source].name}, which is current. Run `python -m pipeline {name}` first, or "
-                f"`python -m pipeline run` for all."
+                f"`python -m pipeline run` for all, with the same options."
             )
 
 

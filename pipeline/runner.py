@@ -298,7 +298,7 @@ class Runner:
 
     def _unfinished(self, stage: Stage, but: Path | None = None) -> list[str]:
         return [
-            f"{path} holds interrupted work of other settings; it stays until `clean`, and continues if they return"
+            f"{path} holds interrupted work; a run with its settings continues it, else it stays until `clean`"
             for path in self.run_folder.store(stage.name).unfinished()
             if path != but and stage.can_continue(path)
         ]

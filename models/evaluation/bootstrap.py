@@ -150,7 +150,7 @@ class Replicas:
         found = (each.share * self.sums(each, nowhere, 1, values)[0] / each.totals for each in self.of_class(label))
         return np.asarray(sum(found))
 
-    def passing(self, stratum: Stratum, kept: Floats, kept2: Floats) -> Ends:
+    def passing(self, stratum: Stratum, kept: Floats, kept2: Floats, *, few: float = FEW) -> Ends:
         """Share that passes some cuts, with room for events that were not seen.
 
         In each replica some events of the observed weight pass or fail beside the observed ones. Where few pass or
@@ -161,11 +161,12 @@ class Replicas:
             stratum: The events.
             kept: (num_points, 1 + num_replicas) sums of weights that pass.
             kept2: (num_points,) measured sums of squared weights that pass.
+            few: Below this effective number that pass or fail, one more does; 0: always half an event.
         """
         total, typical = stratum.totals, stratum.weight2 / stratum.totals[0]
         num_passing, of_passing = _counted(kept[:, 0], kept2, typical)
         num_failing, of_failing = _counted(total[0] - kept[:, 0], stratum.weight2 - kept2, typical)
-        is_few = (np.minimum(num_passing, num_failing) < FEW)[:, None]
+        is_few = (np.minimum(num_passing, num_failing) < few)[:, None]
         half_passing, one_passing, half_failing, one_failing = stratum.pseudo[:, None, 1:]
 
         def with_more(passing: Floats, failing: Floats) -> Floats:

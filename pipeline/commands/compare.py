@@ -83,9 +83,14 @@ def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> S
     files = shipped()
     path = files.get(name, Path(name))
     if not path.is_file():
-        raise ConfigError(f"compare {name}: there is no such study.{nearest(name, files)} `compare --list` shows all.")
+        words = "file." if path.suffix else f"study.{nearest(name, files)}"
+        raise ConfigError(f"compare {name}: there is no such {words} `compare --list` shows the shipped studies.")
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
+    return _study_of(path, form, changes)
+
+
+def _study_of(path: Path, form: str, changes: dict[str, Any] | None = None) -> Study:
     content = form_of(read_mapping(path), form, changes or {})
     try:
         return Study(path.stem, form, StudySettings.model_validate(content))
@@ -99,7 +104,7 @@ def list_studies() -> Grid:
     table = Grid("study", "source", "shows", "form", "minutes")
     for path in dict.fromkeys(shipped().values()):
         for form in FORMS:
-            name, _, study = read_study(path.stem, form)
+            name, _, study = _study_of(path, form)
             table.add_row(name, study.source, ", ".join(study.shows.values()), form, f"{study.minutes:g}")
     return table
 

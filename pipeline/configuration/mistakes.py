@@ -112,7 +112,8 @@ def _about(mistake: ErrorDetails, place: _Place) -> str:
     if mistake["type"] == "union_tag_not_found":
         return f"'{key}.{context['discriminator'].strip(chr(39))}' is missing."
     if mistake["type"] == "value_error":
-        return f"{key + ': ' if key else ''}{context['error']}."
+        words = f"{key + ': ' if key else ''}{context['error']}"
+        return words if words.endswith((".", "?")) else f"{words}."
     given = redact_all(mistake["input"])
     # Whether an argument holds a credential may depend on the one before it.
     seen = HIDDEN if "launcher_args" in keys else shown(f"{key}={given!r}").removeprefix(f"{key}=")

@@ -47,11 +47,12 @@ def plot_card(
     labels: PlotLabels,
     folder: Path,
 ) -> None:
-    """Write `hlf` and `particles` as PNG and PDF to a new folder."""
+    """Write `hlf` and, if there are any, `particles` as PNG and PDF to a new folder."""
     folder.mkdir()
     for kind in CAPTIONS:
         chosen = {name: each for name, each in histograms.items() if name.startswith(f"{kind}.")}
-        save_figure(plot_distributions(chosen, classes, labels), folder / kind)
+        if any(np.any(each.variances(flow=True)) for each in chosen.values()):
+            save_figure(plot_distributions(chosen, classes, labels), folder / kind)
 
 
 @styled

@@ -131,7 +131,8 @@ def _refuse_other_labels(context: Context) -> None:
         if label >= len(context.config.classes) or now.get(name, label) != label:
             raise MissingInputError(
                 f"the events of sample '{name}' were ingested with the label {label}; the config has another label "
-                f"now. Run `python -m pipeline ingest` first, or `python -m pipeline run` for all."
+                f"now. Run `python -m pipeline ingest` first, or `python -m pipeline run` for all, with the same "
+                f"options."
             )
 
 

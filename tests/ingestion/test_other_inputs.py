@@ -328,6 +328,13 @@ def test_a_branch_map_that_names_an_unknown_field_is_refused(wrong: str) -> None
         IngestSettings(branch_map={wrong: "Muon"})
 
 
+def test_the_nearest_field_comes_before_the_list_that_the_terminal_cuts_off() -> None:
+    with pytest.raises(
+        ValidationError, match=r"'muon\.pt' is no collection or field of the events\. Nearest: muons\.pt,"
+    ):
+        IngestSettings(branch_map={"muon.pt": "Muon_pt"})
+
+
 def test_a_mapped_branch_that_is_not_there_is_named_with_its_field(tmp_path: Path) -> None:
     path = write_flat(tmp_path / "flat.root", some_events())
     settings = IngestSettings(tree="ntuple", branch_map={**FLAT_MAP, "muons.pt": "Muon_pT"})

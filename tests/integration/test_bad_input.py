@@ -66,15 +66,16 @@ def same_twice(path: Path) -> None:
         (same_twice, "is listed twice"),
     ],
 )
+@pytest.mark.parametrize("stage_or_check", ["ingest", "validate"])
 def test_bad_files_get_a_clear_error_and_nothing_is_written(
-    tmp_path: Path, make: Callable[[Path], None], words: str
+    tmp_path: Path, make: Callable[[Path], None], words: str, stage_or_check: str
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
     for name in ("ttbar", "wjets"):
         write_delphes(data / f"{name}.root", distinct([GOOD]))
     make(data / "qcd.root")
-    done = invoke("ingest", "--config", small_config(tmp_path, data))
+    done = invoke(stage_or_check, "--config", small_config(tmp_path, data))
     assert done.exit_code == (Exit.NOT_THERE_YET if make is nothing else Exit.USER_ERROR)
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -168,7 +169,7 @@ def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(
 def test_validate_lists_samples_and_files(tmp_path: Path) -> None:
     done = invoke("validate", "--config", small_config(tmp_path, SAMPLES))
     assert done.exit_code == 0
-    assert "qcd: 2 files, class QCD" in done.stdout
+    assert "qcd: 2 files, 300 entries, class QCD" in done.stdout
     assert "the config is valid" in done.stdout
 
 

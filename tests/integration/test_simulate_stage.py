@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from lent_spark import command
+from rich.console import Console
 
 from ingestion.generation import errors
 from pipeline.commands.validate import validate
@@ -63,7 +64,7 @@ def test_before_simulate_has_run_the_samples_stay_names(tmp_path: Path) -> None:
 
 
 def test_validate_says_what_simulate_will_make(tmp_path: Path) -> None:
-    lines = list(validate(load_config(str(config_of(tmp_path)))))
+    lines = list(validate(load_config(str(config_of(tmp_path))), Console(quiet=True)))
     assert lines[:2] == ["wjets: made by simulate, class W+jets", "top: made by simulate, class ttbar"]
 
 

@@ -130,6 +130,11 @@ def test_contradictions_are_named_with_the_fix(tmp_path: Path, changes: dict[str
     assert words in mistakes(tmp_path, **changes)
 
 
+def test_a_message_that_ends_its_sentence_got_a_second_full_stop(tmp_path: Path) -> None:
+    for signal in ("ttbra", "Z"):
+        assert mistakes(tmp_path, evaluate={"signal": signal})[-2:] in {"'?", "r."}
+
+
 @pytest.mark.parametrize("name", ["../evil", "a/b", "", "<script>", "a b"])
 def test_sample_names_cannot_be_paths_or_markup(tmp_path: Path, name: str) -> None:
     samples = [{**MINIMAL["samples"][0], "name": name}, *MINIMAL["samples"][1:]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -17,6 +18,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
@@ -278,9 +280,9 @@ class StudySettings(_Section):
                     self.cluster_settings(ClusterSettings(), values)
                 except ValidationError as cause:
                     where = ", ".join([f"methods.{method}", *(f"{key} {value}" for key, value in values.items())])
-                    key, words = ".".join(map(str, cause.errors()[0]["loc"])), cause.errors()[0]["msg"]
-                    close = near(key, _SECTIONS["train" if cause.title == "TrainSettings" else "cluster"].model_fields)
-                    raise ValueError(f"{where}: {key}: {words}.{close}") from None
+                    mistake = cause.errors()[0]
+                    key = ".".join(map(str, mistake["loc"]))
+                    raise ValueError(f"{where}: {key}: {mistake['msg']}.{_advice(mistake, cause.title)}") from None
         return self
 
     @model_validator(mode="after")
@@ -288,6 +290,17 @@ class StudySettings(_Section):
         if self.times_only is not None and (self.best_of or self.execution == "mpi"):
             raise ValueError("times_only needs execution: simulate, and has no best_of: nothing is learnt")
         return self
+
+
+def _advice(mistake: ErrorDetails, section: str) -> str:
+    """The nearest name, if a name is wrong."""
+    if mistake["type"] == "union_tag_invalid":
+        context = mistake["ctx"]
+        return near(context["tag"], re.findall(r"'([^']+)'", context["expected_tags"]))
+    if mistake["type"] == "extra_forbidden" and len(mistake["loc"]) == 1:
+        fields = _SECTIONS["train" if section == "TrainSettings" else "cluster"].model_fields
+        return near(str(mistake["loc"][0]), fields)
+    return ""
 
 
 def method_of(chosen: Chosen) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import hist
@@ -11,11 +12,11 @@ from drawn import outside, without_style
 
 from features.distributions import HISTOGRAMMED
 from models.evaluation.style import WIDTH, PlotLabels
-from pipeline.reporting.card import plot_distributions
+from pipeline.reporting.card import plot_card, plot_distributions
 
 
-@pytest.mark.parametrize("kind", ["hlf", "particles"])
-def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
+def made_histograms(kind: str, *, events: int = 500) -> dict[str, hist.Hist[Any]]:
+    """Histograms of a kind of features, of two classes."""
     rng = np.random.default_rng(1)
     made: dict[str, hist.Hist[Any]] = {}
     for name, (_, binning) in HISTOGRAMMED.items():
@@ -26,7 +27,13 @@ def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
             hist.axis.Regular(binning.bins, binning.low, binning.high), classes, hist.storage.Weight()
         )
         width = binning.high - binning.low
-        made[name].fill(rng.normal(binning.low + 0.3 * width, 0.2 * width, 500), rng.integers(0, 2, 500))
+        made[name].fill(rng.normal(binning.low + 0.3 * width, 0.2 * width, events), rng.integers(0, 2, events))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["hlf", "particles"])
+def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
+    made = made_histograms(kind)
     labelled = PlotLabels("", "technical sample", 13)
     figure = plot_distributions(made, ["QCD", "ttbar"], labelled)
     assert outside(figure) == []
@@ -37,3 +44,9 @@ def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
     assert not any("_" in label.replace("$", "").replace("_T", "") for label in labels)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["QCD", "ttbar"]
+
+
+def test_a_dataset_without_particles_ended_the_report_as_a_bug(tmp_path: Path) -> None:
+    made = made_histograms("hlf") | made_histograms("particles", events=0)
+    plot_card(made, ["QCD", "ttbar"], PlotLabels("", "technical sample", 13), tmp_path / "card")
+    assert {path.name for path in (tmp_path / "card").iterdir()} == {"hlf.png", "hlf.pdf"}

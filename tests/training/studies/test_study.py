@@ -12,6 +12,7 @@ from made_study import STUDY, made_study
 from pydantic import ValidationError
 
 from pipeline.commands.compare import FORMS, list_studies, read_study, shipped
+from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import ConfigError
 from training.studies.study import FOLDER, form_of
 
@@ -50,11 +51,25 @@ def test_tables_and_figures_are_further_names_of_a_study() -> None:
     assert set(NAMES) <= set(shipped())
 
 
+def test_the_list_read_all_files_again_for_each_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Path] = []
+
+    def counted(path: Path) -> dict[str, Any]:
+        reads.append(path)
+        return read_mapping(path)
+
+    monkeypatch.setattr("pipeline.commands.compare.read_mapping", counted)
+    list_studies()
+    assert len(reads) <= (1 + len(FORMS)) * len(NAMES)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"refrence": "sgd"}, "unknown key 'refrence'. Did you mean 'reference'?"),
         ({"train": {"epoch": 3}}, "methods.ar-sgd, train.learning_rate 0.001: epoch: .*Did you mean 'epochs'"),
+        ({"methods": {"x": {"train": {"algorithm": "adpsgd"}}}}, "methods.x, .*does not match.*Did you mean 'ad-psgd'"),
+        ({"train": {"epochs": 0}}, r"epochs: Input should be greater than or equal to 1\.$"),
         ({"reference": "ar-sdg"}, "no method 'ar-sdg'. Did you mean 'ar-sgd'"),
         ({"best_of": ["train.learning_rates"]}, "is no varied key. Did you mean 'train.learning_rate'"),
         ({"methods": {"sgd": {"vary": {"train.learning_rates": [1]}}}}, "Did you mean 'train.learning_rate'"),
@@ -99,6 +114,8 @@ def test_a_file_that_is_no_study_was_called_a_bug(tmp_path: Path, content: bytes
 def test_an_unknown_study_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"compare thesis: there is no such study\. Did you mean 'thesis-hlf'"):
         read_study("thesis", "small")
+    with pytest.raises(ConfigError, match=r"compare my\.yaml: there is no such file\. `compare --list` shows"):
+        read_study("my.yaml", "small")
     with pytest.raises(ConfigError, match=r"--form fill: there is no such form\. Did you mean 'full'"):
         read_study("thesis-hlf", "fill")
 
