@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-import fsspec
 import numpy as np
 import pytest
 import uproot
@@ -162,7 +161,7 @@ def test_a_fifo_is_no_file_and_does_not_hang(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["root://host//a.root", "nonsense://host/a.root"])
 def test_a_url_without_its_plug_in_says_what_to_install(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Where it is installed, it cannot be imported here.
-    monkeypatch.delitem(fsspec.registry._registry, "root", raising=False)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "root", raising=False)
     for module in ("fsspec_xrootd", "fsspec_xrootd.xrootd"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UnreadableFileError, match="fsspec-xrootd"):
