@@ -82,7 +82,7 @@ def model_inputs(
         elif name == "particles":
             made[name] = matrices_of(*particles_in(table), most_particles)
         else:
-            made[name] = _as_numpy(_column(table, name))
+            made[name] = as_numpy(_column(table, name))
     return made
 
 
@@ -99,20 +99,20 @@ def columns_of(names: Iterable[str]) -> list[str]:
 
 def high_level_in(table: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
     """The high-level features of events as (num_events, NUM_HLF)."""
-    return np.column_stack([_as_numpy(_column(table, name)) for name in HLF_NAMES])
+    return np.column_stack([as_numpy(_column(table, name)) for name in HLF_NAMES])
 
 
 def particles_in(table: pa.Table | pa.RecordBatch) -> tuple[NDArray[np.int64], Particles]:
     """The particles of events, and the (num_events + 1,) offsets of each event's."""
     lists = [_column(table, name) for name in PARTICLE_COLUMNS]
-    lengths = _as_numpy(_column(table, NUM_PARTICLES.name))
-    if any((np.diff(_as_numpy(each.offsets)) != lengths).any() for each in lists):
+    lengths = as_numpy(_column(table, NUM_PARTICLES.name))
+    if any((np.diff(as_numpy(each.offsets)) != lengths).any() for each in lists):
         raise DatasetError(
             f"the particle lists of an event differ from {NUM_PARTICLES.name} in length. Make the features again."
         )
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     # flatten(), unlike .values, honours slices.
-    flat = [_as_numpy(each.flatten()) for each in lists]
+    flat = [as_numpy(each.flatten()) for each in lists]
     return offsets, Particles(
         *(values.astype(dtype, copy=False) for values, dtype in zip(flat, PARTICLE_CORE.values(), strict=True))
     )
@@ -195,6 +195,13 @@ def of_columns(columns: NDArray[np.float32]) -> Particles:
     return particles
 
 
+def as_numpy(column: pa.Array) -> NDArray[Any]:
+    """The numbers of a column without nulls, read-only; pyarrow's own conversion would load pandas, half a second."""
+    found = np.from_dlpack(column)
+    found.flags.writeable = False
+    return found
+
+
 def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     if name not in table.schema.names:
         raise DatasetError(f"the features have no column '{name}'. Make them again.")
@@ -204,8 +211,3 @@ def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     if column.null_count:
         raise DatasetError(f"column '{name}' of the features has {column.null_count} empty values. Make them again.")
     return column
-
-
-def _as_numpy(column: pa.Array) -> NDArray[Any]:
-    """The numbers of a column without nulls; pyarrow's own conversion would load pandas, which takes half a second."""
-    return np.from_dlpack(column)

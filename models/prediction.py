@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.columns import COLUMNS
-from features.matrices import columns_of, model_inputs
+from features.matrices import as_numpy, columns_of, model_inputs
 from features.schema import IDENTITY_COLUMNS, readable
 from models.errors import InputError
 
@@ -123,8 +123,8 @@ def rows_of(batch: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:
         combined = column.combine_chunks()
         column = combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
     if not pa.types.is_list(column.type):
-        return np.asarray(column.to_numpy())
+        return as_numpy(column)
     lengths = column.value_lengths().unique()
     if len(lengths) > 1:
         raise InputError(f"column {name} has lists of different lengths. Make the features again.")
-    return np.asarray(column.flatten().to_numpy()).reshape(batch.num_rows, -1)
+    return as_numpy(column.flatten()).reshape(batch.num_rows, -1)

@@ -275,7 +275,8 @@ def validate(asked: Asked) -> None:
     from pipeline.commands.validate import validate
 
     run_folder = asked.run_folder()
-    say(*validate(run_folder.config, run_folder.console))
+    for line in validate(run_folder.config, run_folder.console):
+        say(line)
 
 
 @command

@@ -1,4 +1,4 @@
-"""A model to evaluate; who only reads one needs nothing that measures or draws."""
+"""A model to evaluate. It has a file of its own, since `promote` needs neither measurements nor figures."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
     found = []
     for each in replicas.strata:
         squares = np.square(replicas.weights[each.rows]) @ (1.0 - is_wrong[each.rows])
-        # One more event of each class would be three more in the mean.
+        # One more event of each class would be too many in the mean over classes.
         right = replicas.passing(each, replicas.sums(each, is_wrong, 2)[:1], np.array([squares]), few=0)
         found.append(right.times(each.share / events.probabilities.shape[1]))
     value, low, high = added(found).interval(0)

@@ -146,7 +146,10 @@ def shift(found: Mapping[str, float] | None) -> str:
     r"""A shift in percentage points with its error.
 
     Examples:
-        >>> ascii(shift({"shift": -1e-9, "error": 0.0123}))
-        "'+0.00 \\xb1 1.23'"
+        >>> ascii(shift({"shift": -1e-9, "error": 0.0123})), ascii(shift({"shift": 0.0, "error": 0.0}))
+        ("'+0.00 \\xb1 1.23'", "'+0.00 \\xb1 0'")
     """
-    return "-" if found is None else f"{100 * found['shift']:+z.2f} ± {100 * found['error']:.2f}"
+    if found is None:
+        return "-"
+    error = f"{100 * found['error']:.2f}" if found["error"] else "0"
+    return f"{100 * found['shift']:+z.2f} ± {error}"

@@ -42,7 +42,7 @@ class Report(Stage):
                 tables[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError) as cause:
                 raise RunFolderError(
-                    f"{path} cannot be read ({cause}). Run `compare --study {path.parent.name}` again, or remove it."
+                    f"{path} cannot be read ({cause}). Run `compare` for this study again, or remove it."
                 ) from cause
         inputs = {f"compare/{name}": Input(f"comparison {name}", digest_of(each)) for name, each in tables.items()}
         return StageInputs(inputs, tables)

@@ -30,7 +30,7 @@ from training.settings import TrainSettings
 METHODS: dict[str, dict[str, Any]] = {
     "AR-SGD": {"algorithm": "ar-sgd"},
     "LocalSGD": {"algorithm": "local-sgd"},
-    "AD-PSGD": {"algorithm": "ad-psgd"},
+    "AD-PSGD": {"algorithm": {"name": "ad-psgd", "overlap": "thread"}},
     "AD-PSGD inline": {"algorithm": {"name": "ad-psgd", "overlap": "inline"}},
     "SwarmSGD": {"algorithm": "swarm-sgd"},
 }

@@ -54,53 +54,58 @@ def loses_its_server(runs: OnHost, server: FileServer, local: Local) -> str:
 
 
 @pytest.mark.skipif(bool(missing("xrootd")), reason="no xrootd here (Debian: xrootd-server)")
-@pytest.mark.skipif(find_spec("XRootD") is None, reason="no client of XRootD here (pip install -e '.[xrootd]')")
+@pytest.mark.skipif(find_spec("fsspec_xrootd") is None, reason="no client of XRootD (pip install -e '.[xrootd]')")
 def test_xrootd_is_read_like_local_files_and_given_up_when_silent(
     hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried
 ) -> None:
-    server = xrootd(hosts, 1, data)
-    runs = OnHost(hosts, tmp_path, samples=f"root://{server.name}//data")
-    for process in server.processes():
-        process.suspend()
-    started = time.monotonic()
-    words = " ".join(runs.run("ingest", fails=True).split())
-    assert time.monotonic() - started < PATIENCE
-    assert f"root://{server.name}//data/" in words
-    server.kill()
-    tried(XROOTD, "ingest; a server that hangs", "ends with the file's name")
-    loses_its_server(runs, server, local)
-    tried(XROOTD, "ingest; a server that is down and starts again", "names it; the same events")
+    with xrootd(hosts, 1, data) as server:
+        runs = OnHost(hosts, tmp_path, samples=f"root://{server.name}//data")
+        for process in server.processes():
+            process.suspend()
+        started = time.monotonic()
+        words = " ".join(runs.run("ingest", fails=True).split())
+        assert time.monotonic() - started < PATIENCE
+        assert f"root://{server.name}//data/" in words
+        server.kill()
+        tried(XROOTD, "ingest; a server that hangs", "ends with the file's name")
+        loses_its_server(runs, server, local)
+        tried(XROOTD, "ingest; a server that is down and starts again", "names it; the same events")
 
 
 @pytest.mark.skipif(bool(missing("nginx", "openssl")), reason="no nginx here (Debian: nginx-light, openssl)")
 def test_https_with_a_password_and_a_certificate_of_our_own(
     hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried
 ) -> None:
-    server = nginx(hosts, 1, data, "physicist", "hidden-word")
-    authority = {"SSL_CERT_FILE": str(data / "server.pem")}
-    runs = OnHost(hosts, tmp_path, samples=f"https://physicist:hidden-word@{server.name}/data", env=authority)
-    server.kill()
-    words = loses_its_server(runs, server, local)
-    written = [path for path in runs.run_dir.rglob("*") if path.is_file() and b"hidden-word" in path.read_bytes()]
-    assert "hidden-word" not in words
-    assert written == []
-    tried(HTTPS, "ingest; a server that is down and starts again", "names it; the same events")
-    for address, env, message in (
-        (f"https://physicist:hidden-word@{server.name}/data", {}, "certificate"),
-        (f"https://{server.name}/data", authority, "Put user name and password into the URL"),
-    ):
-        refused = OnHost(hosts, tmp_path, samples=address, env=env)
-        assert message in " ".join(refused.run("ingest", fails=True).split())
-    tried(HTTPS, "ingest; unknown certificate, no password", "each named")
+    with nginx(hosts, 1, data, "physicist", "hidden-word") as server:
+        address = f"https://physicist:hidden-word@{server.name}/data"
+        authority = {"SSL_CERT_FILE": str(data / "server.pem")}
+        runs = OnHost(hosts, tmp_path, samples=address, env=authority)
+        server.kill()
+        words = [loses_its_server(runs, server, local)]
+        written = [path for path in runs.run_dir.rglob("*") if path.is_file() and b"hidden-word" in path.read_bytes()]
+        assert written == []
+        tried(HTTPS, "ingest; a server that is down and starts again", "names it; the same events")
+        for where, env, message in (
+            (address, {}, "certificate"),
+            (f"https://{server.name}/data", authority, "Put user name and password into the URL"),
+        ):
+            refused = OnHost(hosts, tmp_path, samples=where, env=env)
+            words.append(" ".join(refused.run("ingest", fails=True).split()))
+            assert message in words[-1]
+        assert "hidden-word" not in " ".join(words)
+        tried(HTTPS, "ingest; unknown certificate, no password", "each named")
 
 
 def test_s3_holds_inputs_and_outputs(hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried) -> None:
-    environment = s3(hosts, 1, data)
     put = f"import s3fs; s3 = s3fs.S3FileSystem(); s3.mkdir('bucket'); s3.put('{data}/data', 'bucket/', recursive=True)"
-    subprocess.run(hosts.on_host(0, sys.executable, "-c", put), check=True, env={**os.environ, **environment})
-    runs = OnHost(hosts, tmp_path, samples="s3://bucket/data", env=environment, storage="s3://bucket/outputs")
-    for stage in ("ingest", "features", "train"):
-        runs.run(stage)
-    np.testing.assert_array_equal(flat_weights(runs.version("train") / "hlf"), flat_weights(local.trained()))
-    assert list(runs.run_dir.rglob("*.parquet")) == []
-    tried(S3, "ingest, features, train; inputs and outputs there", "the same weights")
+    with s3(hosts, 1, data) as server:
+        command = hosts.on_host(0, sys.executable, "-c", put)
+        subprocess.run(command, check=True, env={**os.environ, **server.environment})
+        runs = OnHost(
+            hosts, tmp_path, samples="s3://bucket/data", env=server.environment, storage="s3://bucket/outputs"
+        )
+        for stage in ("ingest", "features", "train"):
+            runs.run(stage)
+        np.testing.assert_array_equal(flat_weights(runs.version("train") / "hlf"), flat_weights(local.trained()))
+        assert list(runs.run_dir.rglob("*.parquet")) == []
+        tried(S3, "ingest, features, train; inputs and outputs there", "the same weights")

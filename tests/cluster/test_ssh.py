@@ -61,13 +61,16 @@ def test_methods_over_two_and_four_hosts(
     here, there = runs.version("train") / "hlf", local.trained(*overrides, workers)
     ours, theirs = summary_of(here), summary_of(there)
     assert ours["samples"] == theirs["samples"]
-    assert [len(each) for each in records(here)] == [len(each) for each in records(there)]
+    epochs = int(overrides[-1].partition("=")[2])
+    assert [len(each) for each in records(here)] == [epochs] * count
     if "ar-sgd" in overrides[0]:
         # The order of the sums may differ.
         np.testing.assert_allclose(flat_weights(here), flat_weights(there), rtol=1e-3, atol=1e-4)
         result = "the same weights within rounding"
     else:
-        assert ours["best_val_loss"] == pytest.approx(theirs["best_val_loss"], rel=0.3)
+        assert all(each["averages_begun"] + each["averages_received"] > 0 for each in ours["per_rank"])
+        close = 0.3 if SLOWMO in overrides else 0.1
+        assert ours["best_val_loss"] == pytest.approx(theirs["best_val_loss"], rel=close)
         result = f"validation loss {ours['best_val_loss']:.3f}, there {theirs['best_val_loss']:.3f}"
     name = overrides[0].partition("=")[2] + (" with SlowMo" if SLOWMO in overrides else "")
     tried(f"ssh, {count} hosts", f"train, {name}", f"the same number of events; {result}")

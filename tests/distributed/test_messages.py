@@ -6,6 +6,7 @@ import re
 from collections.abc import Hashable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rank_programs import IMPLEMENTATIONS, Case, Cases, Mpi, results_of, run_ranks
@@ -22,12 +23,16 @@ EXCHANGES = [(2, 3), (5, 2013), (3, 200_000)]
 ROUNDS = 12
 #: 0: without mpirun.
 ALONE = list(product([0, 1], ["locked", "additive", "sockets"], ["inline", "thread"]))
-#: Cores that two ranks may use, and when they average if the transport chooses.
-OVERLAPS = {
-    "all": ([[0, 1, 2, 3], [0, 1, 2, 3]], "thread"),
-    "all of few": ([[0, 1, 2], [0, 1, 2]], "inline"),
-    "own": ([[0, 1], [2, 3]], "thread"),
-    "one each": ([[0], [1]], "inline"),
+#: What two ranks have, and when they average if the transport chooses.
+OVERLAPS: dict[str, tuple[dict[str, Any], str]] = {
+    "all": ({"cores": [[0, 1, 2, 3], [0, 1, 2, 3]]}, "thread"),
+    "all of few": ({"cores": [[0, 1, 2], [0, 1, 2]]}, "inline"),
+    "own": ({"cores": [[0, 1], [2, 3]]}, "thread"),
+    "one each": ({"cores": [[0], [1]]}, "inline"),
+    # Without a thread, averages would wait for a partner that computes.
+    "one each, with help": ({"cores": [[0], [1]], "help_needed": True}, "thread"),
+    "one each, on two hosts": ({"cores": [[0], [0]], "share_memory": False}, "thread"),
+    "all, but one thread": ({"cores": [[0, 1, 2, 3], [0, 1, 2, 3]], "one_thread": True}, "inline"),
 }
 CASES: dict[Hashable, Case] = {
     **{("collect", dtype): Case(3, "messages:collect", {"dtype": dtype}) for dtype in DTYPES},
@@ -40,7 +45,7 @@ CASES: dict[Hashable, Case] = {
         ("alone", ranks, protocol, overlap): Case(ranks, "messages:alone", {"protocol": protocol, "overlap": overlap})
         for ranks, protocol, overlap in ALONE
     },
-    **{("overlaps", name): Case(2, "messages:overlaps", {"cores": cores}) for name, (cores, _) in OVERLAPS.items()},
+    **{("overlaps", name): Case(2, "messages:overlaps", given) for name, (given, _) in OVERLAPS.items()},
     ("several",): Case(3, "messages:several", {"vectors": 3}),
     ("start_up_test",): Case(3, "messages:start_up_test", {}),
 }
@@ -96,9 +101,8 @@ def test_a_world_of_one(cases: Cases, ranks: int, protocol: str, overlap: str) -
 
 
 @pytest.mark.parametrize("cores", OVERLAPS)
-def test_threads_for_averages_took_the_cores_of_the_gradients(mpi: Mpi, cases: Cases, cores: str) -> None:
-    # Without a thread, averages would wait for a partner that computes.
-    expected = OVERLAPS[cores][1] if mpi.reaches_sleepers else "thread"
+def test_threads_for_averages_took_the_cores_of_the_gradients(cases: Cases, cores: str) -> None:
+    expected = OVERLAPS[cores][1]
     for found in cases.results("overlaps", cores):
         assert found == {"locked": expected, "additive": expected, "sockets": "thread"}
 

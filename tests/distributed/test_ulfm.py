@@ -21,6 +21,7 @@ def lose(ranks: int, folder: Path, **arguments: Any) -> Outcome:
                 "losses:lose",
                 folder / f"{attempt}",
                 options=("--with-ft", "ulfm"),
+                seconds=90,
                 **arguments,
             )
         except AssertionError as too_long:

@@ -19,6 +19,7 @@ from undisturbed_run import version_of
 
 from pipeline.config import load_config
 from pipeline.machine.spark_session import SparkProvider
+from pipeline.terminal.exit_codes import Exit
 from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
 from training.workloads.registry import HepSettings
@@ -144,9 +145,11 @@ class OnHost:
 
 
 def said(process: subprocess.Popen[str], *, fails: bool = False, seconds: float = 600) -> str:
-    """What a command said until its end; it must fail or not."""
+    """What a command said until its end; it must fail or not, and a failure is never a bug or a signal."""
     words, _ = process.communicate(timeout=seconds)
     assert bool(process.returncode) == fails, words
+    assert process.returncode >= 0, words
+    assert process.returncode != Exit.BUG, words
     return words
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 import psutil
 from network_hosts import Network
@@ -39,33 +43,48 @@ http {{
 
 
 class FileServer:
-    """A server of the files in `<folder>/data` on a host.
+    """A server of the files in `<folder>/data` on a host; as a context it ends with it.
 
     Args:
         hosts: The hosts.
         number: The host.
-        folder: Its files.
-        program: The server's program, by which its processes are known.
+        folder: Its files, which stand in its command line.
         port: Where it listens.
         command: What starts it.
+        environment: Leads clients to it.
     """
 
-    def __init__(self, hosts: Network, number: int, folder: Path, program: str, port: int, *command: str) -> None:
-        self._hosts, self._number, self._folder, self._program = hosts, number, folder, program
+    def __init__(
+        self,
+        hosts: Network,
+        number: int,
+        folder: Path,
+        port: int,
+        *command: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._hosts, self._number, self._folder = hosts, number, folder
         self._port, self._command = port, command
         self.name = hosts.names[number]
+        self.environment = environment or {}
+
+    def __enter__(self) -> Self:
         self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
-        self._hosts.serve(self._number, self._folder / f"{self._program}.log", *self._command)
+        log = self._folder / "started.log"
+        self._hosts.serve(self._number, log, *self._command)
         probe = f"import socket; socket.create_connection(('{self.name}', {self._port}), 1)"
         asked = self._hosts.on_host(0, sys.executable, "-c", probe)
-        wait_until(
-            lambda: subprocess.run(asked, capture_output=True, check=False).returncode == 0,
-            what=f"{self._program} listens",
-            seconds=60,
-        )
+        deadline = time.monotonic() + 60
+        while subprocess.run(asked, capture_output=True, check=False).returncode or not self.processes():
+            assert time.monotonic() < deadline, f"{self._command[0]} does not listen: {log.read_text()[-2000:]}"
+            time.sleep(0.1)
 
     def processes(self) -> list[psutil.Process]:
         """Its processes."""
@@ -75,18 +94,17 @@ class FileServer:
         """End it as kill -9 does."""
         for each in self.processes():
             each.kill()
-        wait_until(lambda: not self.processes(), what=f"{self._program} is gone", seconds=10)
+        wait_until(lambda: not self.processes(), what=f"{self._command[0]} is gone", seconds=10)
 
 
 def xrootd(hosts: Network, number: int, folder: Path) -> FileServer:
     """An XRootD server of `root://<host>//data/`, for anyone; it does not run as root."""
-    (folder / "admin").mkdir()
+    (folder / "admin").mkdir(mode=0o700)
+    shutil.chown(folder / "admin", "nobody")
     config = folder / "xrootd.cfg"
     config.write_text(_XROOTD.format(folder=folder))
-    for path in (folder, folder / "admin"):
-        path.chmod(0o777)
-    words = ("xrootd", "-c", str(config), "-l", str(folder / "server.log"), "-R", "nobody", "-p", "1094")
-    return FileServer(hosts, number, folder, "xrootd", 1094, *words)
+    words = ("xrootd", "-c", str(config), "-l", str(folder / "admin" / "server.log"), "-R", "nobody", "-p", "1094")
+    return FileServer(hosts, number, folder, 1094, *words)
 
 
 def nginx(hosts: Network, number: int, folder: Path, user: str, password: str) -> FileServer:
@@ -100,19 +118,21 @@ def nginx(hosts: Network, number: int, folder: Path, user: str, password: str) -
     (folder / "users").write_text(f"{user}:{coded}\n")
     config = folder / "nginx.conf"
     config.write_text(_NGINX.format(folder=folder))
-    words = ("nginx", "-c", str(config), "-p", str(folder), "-g", "daemon off;")
-    return FileServer(hosts, number, folder, "nginx", 443, *words)
+    words = ("/usr/sbin/nginx", "-c", str(config), "-p", str(folder), "-g", "daemon off;")
+    return FileServer(hosts, number, folder, 443, *words)
 
 
-def s3(hosts: Network, number: int, folder: Path) -> dict[str, str]:
-    """Start an S3 server; returns the environment that leads to it."""
-    words = (sys.executable, "-m", "moto.server", "-H", hosts.names[number], "-p", "5000")
-    server = FileServer(hosts, number, folder, "moto", 5000, *words)
-    return {
-        "AWS_ENDPOINT_URL": f"http://{server.name}:5000",
+def s3(hosts: Network, number: int, folder: Path) -> FileServer:
+    """An S3 server."""
+    name = hosts.names[number]
+    program = "import sys; from moto.server import main; main(sys.argv[2:])"
+    words = (sys.executable, "-c", program, str(folder), "-H", name, "-p", "5000")
+    environment = {
+        "AWS_ENDPOINT_URL": f"http://{name}:5000",
         "AWS_ACCESS_KEY_ID": "a",
         "AWS_SECRET_ACCESS_KEY": "b",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     }
+    return FileServer(hosts, number, folder, 5000, *words, environment=environment)

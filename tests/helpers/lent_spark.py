@@ -29,12 +29,13 @@ def without_figures(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).write_bytes(b""))
 
 
-def command(provider: SparkProvider, *arguments: str | Path) -> Any:
-    """`python -m pipeline ...` here, `without_figures`.
+def command(provider: SparkProvider, *arguments: str | Path, figures: bool = False) -> Any:
+    """`python -m pipeline ...` here, `without_figures` unless a test wants them.
 
     Returns typer's result, with `exit_code`, `stdout` and `stderr`.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(provider))
-        without_figures(patch)
+        if not figures:
+            without_figures(patch)
         return CliRunner().invoke(app, [str(argument) for argument in arguments])

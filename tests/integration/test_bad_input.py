@@ -113,6 +113,29 @@ def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(
     assert f"sample 'qcd': its only file is left for another run ({words}" in done.stderr
     assert "nothing to do yet" in done.stderr
     assert version_folders(tmp_path / "run") == []
+    validated = invoke("validate", "--config", small_config(tmp_path, data), *overrides)
+    assert validated.exit_code == Exit.NOT_THERE_YET
+    assert f"would be left for another run: {data / 'qcd.root'}: " in validated.stdout
+    assert f"sample 'qcd': its only file is left for another run ({words}" in validated.stderr
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_validate_says_which_bad_files_would_be_skipped(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("qcd", "ttbar", "wjets"):
+        write_delphes(data / f"{name}.root", distinct([GOOD]))
+    truncated(data / "qcd-2.root")
+    config = small_config(tmp_path, data, ingest={"on_bad_file": "skip"})
+    done = invoke("validate", "--config", config)
+    assert done.exit_code == Exit.OK, done.stderr
+    assert f"would be skipped: {data / 'qcd-2.root'}" in done.stdout
+    assert "qcd: 1 files, 1 entries, class QCD" in done.stdout
+    # Nothing of the sample is left: ingest would fail.
+    (data / "qcd.root").unlink()
+    left = invoke("validate", "--config", config)
+    assert left.exit_code == Exit.USER_ERROR
+    assert "sample 'qcd': its files hold no entries" in left.stderr
 
 
 @pytest.mark.usefixtures("no_spark")

@@ -16,8 +16,9 @@ class AdPsgdSettings(GossipSettings):
 
     name: Literal["ad-psgd"]
     overlap: Literal["auto", "thread", "inline"] = "auto"
-    """When workers average: in a thread during the gradient, or `inline`, just before it (the gradient is the same).
-    `auto`: in a thread, unless all workers are on one machine whose cores they need for their gradients."""
+    """When workers average: in a thread during the gradient, or `inline`, just before it. The gradient is that of an
+    earlier snapshot in both cases. `auto`: in a thread, unless all workers are on one machine whose cores they need for
+    their gradients."""
 
     @property
     @override

@@ -192,6 +192,8 @@ def _serve(agent: socket.socket, to_driver: socket.socket, token: str) -> None:
     asked = spark_agent.read_line(agent, token)
     if asked is None:
         return
+    # An agent may take its time to read.
+    agent.settimeout(None)
     command = ["/bin/sh", "-c", asked["command"]]
     # The command never holds the connection itself: it would stay open after the death of this process, an executor's,
     # and mpirun would not learn that the slot is lost.
@@ -206,6 +208,7 @@ def _serve(agent: socket.socket, to_driver: socket.socket, token: str) -> None:
             if select.select([agent, to_driver], [], [], _LOOK_SECONDS)[0]:
                 _stop(process)
         shown.join(_GRACE_SECONDS)
+    agent.settimeout(_GRACE_SECONDS)
     spark_agent.write_status(agent, process.returncode)
 
 

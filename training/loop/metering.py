@@ -76,11 +76,13 @@ class Meter:
         self._talked(waiting.waited - before)
         return result
 
-    def begun(self, call: Callable[[], T], waiting: _WaitCounter) -> T:
+    def begun(self, what: str, call: Callable[[], T], waiting: _WaitCounter) -> T:
         """Begin some communication by a call; books as `timed`."""
         self.lap("compute")
+        doing, self.doing = self.doing, what
         before = waiting.waited
         result = call()
+        self.doing = doing
         self._talked(waiting.waited - before)
         return result
 
@@ -113,7 +115,9 @@ class MeteredTransport(Transport):
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
         """Books the time until it is begun, and the time of waiting for its end, as communication."""
         self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
-        pending = self._meter.begun(lambda: self._transport.begin_all_reduce(vector), self._transport)
+        pending = self._meter.begun(
+            "in an all-reduce", lambda: self._transport.begin_all_reduce(vector), self._transport
+        )
         return _MeteredSum(pending, self._meter, self._transport)
 
     @override
@@ -127,7 +131,9 @@ class MeteredTransport(Transport):
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
         self._meter.bytes += vector.nbytes * len(neighbours)
-        exchange = self._meter.begun(lambda: self._transport.begin_exchange(vector, neighbours), self._transport)
+        exchange = self._meter.begun(
+            "sending to neighbours", lambda: self._transport.begin_exchange(vector, neighbours), self._transport
+        )
         return self._meter.timed("waiting for the models of neighbours", exchange, self._transport)
 
     @override
@@ -200,7 +206,9 @@ class _MeteredCentre(Centre):
 
     @override
     def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        return self._meter.begun(lambda: self._centre.begin_commit(rule, where), self._centre)
+        return self._meter.begun(
+            "committing to the centre", lambda: self._centre.begin_commit(rule, where), self._centre
+        )
 
     @override
     async def drain(self) -> Commit | None:
@@ -246,7 +254,9 @@ class _MeteredVector(SharedVector):
         return self._meter.timed(f"averaging with rank {partner}", self._shared.average_with(partner), self._shared)
 
     def begin_average_with(self, partner: int) -> bool:
-        is_begun = self._meter.begun(lambda: self._shared.begin_average_with(partner), self._shared)
+        is_begun = self._meter.begun(
+            f"averaging with rank {partner}", lambda: self._shared.begin_average_with(partner), self._shared
+        )
         self._meter.bytes += 2 * self._nbytes * is_begun
         return is_begun
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
+from features.matrices import as_numpy
 from features.schema import readable
 from training.errors import ShardError
 from training.random_streams import random_stream
@@ -40,7 +41,7 @@ def kinds_of_rows(dataset: FeatureDataset, by: SkewKind) -> NDArray[np.int64]:
         tables = [pq.read_table(readable(path), columns=[name]) for path in dataset.files("train")]
         encoded = pa.concat_tables(tables)[name].combine_chunks().dictionary_encode()
     place = np.argsort(np.argsort(encoded.dictionary.to_numpy(zero_copy_only=False)))
-    numbers: NDArray[np.int64] = place[encoded.indices.to_numpy()]
+    numbers: NDArray[np.int64] = place[as_numpy(encoded.indices)]
     return numbers
 
 

@@ -72,10 +72,13 @@ class MpiTransport(Transport):
         self.network = network
         # A communicator of our own keeps our messages apart from others.
         self.comm: MPI.Intracomm = (comm or self._mpi.COMM_WORLD).Dup()
-        self.protocol = _chosen(protocol, self.comm)
-        self._tested: SelfTest | None = None
-        self.overlap: Overlap = self._chosen_overlap() if overlap == "auto" else overlap
+        share_memory = _share_memory(self.comm)
         one_thread = self._mpi.Query_thread() < self._mpi.THREAD_SERIALIZED
+        self._tested: SelfTest | None = None
+        self.protocol: Protocol = ("locked" if share_memory else "sockets") if protocol == "auto" else protocol
+        self.overlap: Overlap = overlap
+        if overlap == "auto":
+            self.overlap = self._chosen_overlap(share_memory=share_memory, one_thread=one_thread)
         if self.overlap == "thread" and self.protocol != "sockets" and one_thread:
             raise LaunchError(
                 "this MPI allows one thread only (no MPI_THREAD_SERIALIZED), so averages in its windows cannot overlap "
@@ -87,8 +90,6 @@ class MpiTransport(Transport):
         self._turn = self.process.turn
         #: A thread may call MPI beside the computation.
         self._with_thread = self.overlap == "thread" and not one_thread
-        if self._with_thread and self.protocol != "sockets":
-            sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         self._sums = MpiSums(self.process, self, with_thread=self._with_thread)
         #: Made by `open_counters`, thus by `share` and `centre`: synchronous methods need no sockets between hosts.
         self._counters: _Counters | SocketCounters | None = None
@@ -154,7 +155,7 @@ class MpiTransport(Transport):
                     self.process, vector, network=self.network, with_thread=self.overlap == "thread"
                 )
         with self._turn:
-            tested = self._test()
+            tested = self._windows()
             averaging = _PROTOCOLS[self.protocol](self.comm, vector)
         return MpiSharedVector(self.process, averaging, with_thread=self._with_thread, poke=tested.target_must_help)
 
@@ -173,7 +174,7 @@ class MpiTransport(Transport):
                 return SocketCentre(
                     self.process, layout, vector, network=self.network, with_thread=self.overlap == "thread"
                 )
-            poke = self._test().target_must_help
+            poke = self._windows().target_must_help
             return MpiCentre(self.process, layout, vector, with_thread=self._with_thread, poke=poke)
 
     @override
@@ -189,13 +190,21 @@ class MpiTransport(Transport):
         with end_job_if_stuck(self.comm, doing="Allocating memory that ranks share", advice=ADVICE):
             return _Counters(self.comm)
 
-    def _chosen_overlap(self) -> Overlap:
+    def _chosen_overlap(self, *, share_memory: bool, one_thread: bool) -> Overlap:
         """When averages are made if nobody says so."""
         if self.protocol == "sockets":
             return "thread"
+        if one_thread:
+            return "inline"
         cores = frozenset[int]().union(*self.comm.allgather(usable_cores()))
-        has_cores = len(cores) >= 2 * self.comm.size
+        has_cores = not share_memory or len(cores) >= 2 * self.comm.size
         return "thread" if has_cores or self._test().target_must_help else "inline"
+
+    def _windows(self) -> SelfTest:
+        """Test the windows before their first use, beside which a thread gets Python's lock soon."""
+        if self._with_thread:
+            sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
+        return self._test()
 
     def _test(self) -> SelfTest:
         if self._tested is None:
@@ -235,14 +244,12 @@ class MpiTransport(Transport):
             self.comm.Free()
 
 
-def _chosen(protocol: Protocol, comm: MPI.Intracomm) -> Protocol:
-    """The protocol; `auto` becomes `locked` if all ranks share memory, else `sockets`."""
-    if protocol != "auto":
-        return protocol
+def _share_memory(comm: MPI.Intracomm) -> bool:
+    """Whether all ranks are on one host."""
     host = comm.Split_type(load_mpi().COMM_TYPE_SHARED)
-    is_one_host = host.size == comm.size
+    is_one_host: bool = host.size == comm.size
     host.Free()
-    return "locked" if is_one_host else "sockets"
+    return is_one_host
 
 
 class _CollectiveWaits:

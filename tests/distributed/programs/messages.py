@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from training.transports import mpi, self_test, window_memory
 from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
 from training.transports.transport import run_now
+
+MPI = load_mpi()
 
 
 def collect(dtype: str) -> dict[str, Any]:
@@ -99,14 +102,22 @@ def alone(protocol: Any, overlap: Any) -> dict[str, Any]:
     }
 
 
-def overlaps(cores: list[list[int]]) -> dict[str, str]:
+def overlaps(
+    cores: list[list[int]], *, help_needed: bool = False, share_memory: bool = True, one_thread: bool = False
+) -> dict[str, str]:
     """When averages are made if the transport chooses, by protocol; each rank may use some cores."""
-    mpi.usable_cores = lambda: frozenset(cores[load_mpi().COMM_WORLD.rank])
+    level = MPI.THREAD_FUNNELED if one_thread else MPI.THREAD_MULTIPLE
     found = {}
-    for protocol in ("locked", "additive", "sockets"):
-        transport = MpiTransport(protocol=protocol, overlap="auto")
-        found[protocol] = transport.overlap
-        transport.close()
+    with (
+        patch.object(mpi, "usable_cores", lambda: frozenset(cores[MPI.COMM_WORLD.rank])),
+        patch.object(mpi, "self_test", lambda _: self_test.SelfTest([], "Some MPI", 0.0, help_needed)),
+        patch.object(mpi, "_share_memory", lambda _: share_memory),
+        patch.object(MPI, "Query_thread", lambda: level),
+    ):
+        for protocol in ("locked", "additive", "sockets"):
+            transport = MpiTransport(protocol=protocol, overlap="auto")
+            found[protocol] = transport.overlap
+            transport.close()
     return found
 
 

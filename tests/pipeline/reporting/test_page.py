@@ -25,8 +25,13 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 Versions = dict[str, Version]
 
 
-def page_of(made: Versions, folder: Path, report: dict[str, Any] | None = None) -> Page:
-    return Page(render(made, report or REPORT, folder / "card"))
+def page_of(made: Versions, folder: Path, report: dict[str, Any] | None = None, **given: Any) -> Page:
+    return Page(render(made, report or REPORT, folder / "card", **given))
+
+
+def compared(word: str) -> dict[str, Any]:
+    """The table of a study in which every text is a word."""
+    return {word: {"title": word, "heads": [word], "rows": [[word]], "workers": word, "events": word, "notes": [word]}}
 
 
 def counters(made: Versions, stage: str) -> dict[str, Any]:
@@ -42,8 +47,9 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
     harmless, evil = (made_versions(tmp_path / name, after=after) for name, after in (("a", "x"), ("b", EVIL)))
     for each in (harmless, evil):
         each["features"].manifest["accepted"] = {"reasons": [EVIL]}
-    page = page_of(evil, tmp_path / "b", {"title": EVIL, "sample_note": EVIL, "rates_note": EVIL})
-    assert page.tags == page_of(harmless, tmp_path / "a").tags
+    texts = {"title": EVIL, "sample_note": EVIL, "rates_note": EVIL}
+    page = page_of(evil, tmp_path / "b", texts, comparisons=compared(EVIL))
+    assert page.tags == page_of(harmless, tmp_path / "a", comparisons=compared("x")).tags
     # The curves' data, and the script that draws them.
     assert [attributes for tag, attributes in page.tags if tag == "script"] == [["type", "id"], []]
     # Of title, note, samples, classes, models, algorithms, failed settings, files, checks, code, packages, config ...

@@ -17,13 +17,15 @@ import training.launching.rank_process
 from training.launching.rank import RunSpec, train
 from training.transports.transport import SingleTransport
 train(RunSpec.load(Path(sys.argv[1])), SingleTransport(), on_progress=None)
+import torch
+assert torch.are_deterministic_algorithms_enabled() and not torch.utils.deterministic.fill_uninitialized_memory
 found = {"torch._dynamo", "torch._inductor", "sympy", "pandas", "petastorm"} & sys.modules.keys()
 sys.exit(f"loaded without need: {found}" if found else 0)
 """
 
 
 @pytest.mark.slow
-def test_neither_torchs_compiler_nor_pandas(tmp_path: Path) -> None:
+def test_a_rank_is_deterministic_and_loads_neither_torchs_compiler_nor_pandas(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [20, 20], "val": [10], "test": [10]})
     run = make_spec(dataset, tmp_path / "out", algorithm="sgd", workers=1, epochs=1)
     run.save(tmp_path / "run.json")
