@@ -40,5 +40,5 @@ def test_a_damaged_table_is_named_with_what_to_do(tmp_path: Path) -> None:
     table = tmp_path / "compare" / "mine" / "table.json"
     table.parent.mkdir(parents=True)
     table.write_text("{")
-    with pytest.raises(RunFolderError, match=r"mine/table.json cannot be read .* Run `compare --study mine` again"):
+    with pytest.raises(RunFolderError, match=r"mine/table.json cannot be read .* Run `compare` for this study again"):
         found_in(tmp_path)
