@@ -385,23 +385,3 @@ def find_config(name: str) -> Path:
 def is_shipped(path: Path) -> bool:
     """Whether a config comes with the code. Its relative paths then start at the current folder."""
     return path.resolve().parent == SHIPPED.resolve()
-
-
-def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:
-    """Dotted keys and JSON values of a section of the config, without keys that only change speed.
-
-    Examples:
-        >>> flat_items(ReportSettings(title="A run"), "report")["report.title"]
-        'A run'
-    """
-    ignored: frozenset[str] = getattr(model, "SPEED_ONLY", frozenset())
-    items: dict[str, Any] = {}
-    for name in type(model).model_fields:
-        value = getattr(model, name)
-        if name in ignored:
-            continue
-        if isinstance(value, BaseModel):
-            items |= flat_items(value, f"{prefix}.{name}")
-        else:
-            items[f"{prefix}.{name}"] = model.model_dump(mode="json", include={name})[name]
-    return items

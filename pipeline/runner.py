@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.markup import escape
 
@@ -28,11 +26,9 @@ from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.space import bytes_needed, out_of_room
 from pipeline.runs.store import Version
 from pipeline.stages.base import Context, Result, Stage, StageInputs
+from pipeline.stages.parts import begin_parts, files_of_parts, unchanged_parts
 from pipeline.stages.table import STAGES
 from pipeline.terminal.interrupts import stop_if_requested
-
-#: File in the folder of a part with the digest of its inputs.
-_PART: Final = "made-from"
 
 
 class State(StrEnum):
@@ -181,7 +177,7 @@ class Runner:
         self.say_what_is_stale(stage, upstream)
         context = self._context(stage, believed, upstream, found, fingerprint, frozenset(missing))
         before = None if current is None or is_remote(context.data_dir) else current.folder
-        taken_over = [*stage.taken_over(context), *_files_of_parts(context)]
+        taken_over = [*stage.taken_over(context), *files_of_parts(context)]
         needed = bytes_needed(before, taken_over, stage.remade(context))
         self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run", min_free_bytes=needed)
         self._make_version(stage, context, fingerprint, afresh=force)
@@ -225,7 +221,7 @@ class Runner:
             upstream=upstream,
             current=current,
             missing=missing,
-            taken_over_parts=_unchanged_parts(made_from, fingerprint, missing),
+            taken_over_parts=unchanged_parts(made_from, fingerprint, missing),
             found=found,
             out_dir=out_dir,
             data_dir=store.data_of(out_dir.absolute()),
@@ -245,7 +241,10 @@ class Runner:
             store.begin(
                 folder, can_continue=lambda each: stage.can_continue(each) and not each.name.endswith(thrown_away)
             )
-            self._begin_parts(stage, context, fingerprint, afresh=afresh)
+            begin_parts(store, context, fingerprint.parts, afresh=afresh)
+            store.remove_unfinished(but=[folder, *filter(stage.can_continue, store.unfinished())])
+            for words in self._unfinished(stage, but=folder):
+                self.console.print(f"  note: {escape(words)}", highlight=False)
             result = stage.run(context)
             _refuse_failed_checks(stage, result)
             if result.own_inputs is not None:
@@ -271,30 +270,6 @@ class Runner:
             "stage finished", stage=stage.name, version=folder.name, seconds=round(seconds, 3), summary=result.summary
         )
         self.console.print(f"  {escape(result.summary)}  [dim]({seconds:.1f} s)[/]", highlight=False)
-
-    def _begin_parts(self, stage: Stage, context: Context, fingerprint: Fingerprint, *, afresh: bool) -> None:
-        """Give each part its folder: that of the version in use, that of an interrupted run, or an empty one.
-
-        Other unfinished folders that can be continued stay, and are named.
-        """
-        for name, part in fingerprint.parts.items():
-            folder = context.out_dir / name
-            if folder.exists():
-                continue
-            if context.current is not None and name in context.taken_over_parts:
-                shutil.copytree(context.current.folder / name, folder, copy_function=os.link)
-                continue
-            for unfinished in [] if afresh else self.run_folder.store(stage.name).unfinished():
-                if unfinished != context.out_dir and _digest_of_part(unfinished / name) == part.digest:
-                    (unfinished / name).rename(folder)
-                    break
-            else:
-                folder.mkdir()
-                (folder / _PART).write_text(part.digest, encoding="utf-8")
-        kept = [path for path in self.run_folder.store(stage.name).unfinished() if path != context.out_dir]
-        self.run_folder.store(stage.name).remove_unfinished(but=[context.out_dir, *filter(stage.can_continue, kept)])
-        for words in self._unfinished(stage, but=context.out_dir):
-            self.console.print(f"  note: {escape(words)}", highlight=False)
 
     def _unfinished(self, stage: Stage, but: Path | None = None) -> list[str]:
         return [
@@ -350,32 +325,6 @@ class Runner:
         before = Fingerprint.from_json(current.manifest["fingerprint"])
         reasons = reasons_to_run(before.without_inputs(ignore), after.without_inputs(ignore))
         return reasons + _about_missing([each.path for each in missing_files(current.folder, current.files)])
-
-
-def _unchanged_parts(before: Fingerprint | None, now: Fingerprint, missing: Iterable[str]) -> frozenset[str]:
-    """Parts of the version in use that are complete and would not change."""
-    old = {} if before is None else before.parts
-    damaged = {path.split("/")[0] for path in missing}
-    return frozenset(
-        name
-        for name, part in now.parts.items()
-        if name in old and name not in damaged and old[name].digest == part.digest
-    )
-
-
-def _files_of_parts(context: Context) -> list[Path]:
-    if context.current is None:
-        return []
-    folder = context.current.folder
-    return [path for name in context.taken_over_parts for path in (folder / name).rglob("*") if path.is_file()]
-
-
-def _digest_of_part(folder: Path) -> str | None:
-    """Digest of the part that an interrupted run has begun in a folder; None if there is none."""
-    try:
-        return (folder / _PART).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
 
 
 def _about_missing(missing: Sequence[str]) -> list[str]:

@@ -68,3 +68,25 @@ def _inside(key: str, section: type[BaseModel], prefix: str) -> Iterator[str]:
             if key in inner.model_fields:
                 yield f"{prefix}{name}.{key}"
             yield from _inside(key, inner, f"{prefix}{name}.")
+
+
+def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:
+    """Dotted keys and JSON values of a section of the config, without keys that only change speed.
+
+    Examples:
+        >>> class Title(BaseModel):
+        ...     words: str = "A run"
+        >>> flat_items(Title(), "report")
+        {'report.words': 'A run'}
+    """
+    ignored: frozenset[str] = getattr(model, "SPEED_ONLY", frozenset())
+    items: dict[str, Any] = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if name in ignored:
+            continue
+        if isinstance(value, BaseModel):
+            items |= flat_items(value, f"{prefix}.{name}")
+        else:
+            items[f"{prefix}.{name}"] = model.model_dump(mode="json", include={name})[name]
+    return items

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from features.settings import FeatureSettings
-from pipeline.config import Config, flat_items
+from pipeline.config import Config
+from pipeline.configuration.sections import flat_items
 from pipeline.reporting.cutflow import cutflow
 from pipeline.runs.outputs import COUNTERS
 from pipeline.runs.store import Version

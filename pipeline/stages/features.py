@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ingestion.storage import is_remote
-from pipeline.config import Config, flat_items
+from pipeline.config import Config
+from pipeline.configuration.sections import flat_items
 from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted

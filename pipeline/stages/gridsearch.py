@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pipeline.config import Config, flat_items
+from pipeline.config import Config
+from pipeline.configuration.sections import flat_items
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.stages.base import Check, Context, Part, Result, Stage

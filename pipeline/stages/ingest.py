@@ -10,7 +10,8 @@ from rich.console import Console
 
 from ingestion.secrets import redact
 from ingestion.storage import is_remote, make_folder, sizes_below
-from pipeline.config import Config, flat_items
+from pipeline.config import Config
+from pipeline.configuration.sections import flat_items
 from pipeline.errors import RunFolderError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted

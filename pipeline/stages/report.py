@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from rich.console import Console
 
-from pipeline.config import Config, flat_items
+from pipeline.config import Config
+from pipeline.configuration.sections import flat_items
 from pipeline.errors import RunFolderError
 from pipeline.runs.fingerprint import Input
 from pipeline.runs.outputs import COUNTERS, digest_of

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from pipeline.config import Config, flat_items
+from pipeline.config import Config
+from pipeline.configuration.sections import flat_items
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import watched
 from pipeline.stages.base import Check, Context, Part, Result, Stage

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import ModelName
-from pipeline.config import Config, flat_items
+from pipeline.config import Config
+from pipeline.configuration.sections import flat_items
 from pipeline.machine.doctor import Need
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.provenance import now

@@ -13,7 +13,8 @@ from pydantic import SecretStr
 from features.settings import FeatureSettings
 from ingestion.secrets import redact
 from ingestion.settings import IngestSettings
-from pipeline.config import SHIPPED, Config, find_config, flat_items, load, load_config
+from pipeline.config import SHIPPED, Config, find_config, load, load_config
+from pipeline.configuration.sections import flat_items
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT

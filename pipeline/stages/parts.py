@@ -1,0 +1,74 @@
+"""The parts of a stage, such as its networks: each has a folder, which a later version takes over or continues."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from pipeline.runs.fingerprint import Fingerprint
+from pipeline.runs.store import StageStore
+from pipeline.stages.base import Context
+
+#: File in the folder of a part with the digest of its inputs.
+_PART: Final = "made-from"
+
+
+def unchanged_parts(before: Fingerprint | None, now: Fingerprint, missing: Iterable[str]) -> frozenset[str]:
+    """Parts of the version in use that are complete and would not change.
+
+    Args:
+        before: The fingerprint of the version in use; None if there is none.
+        now: The fingerprint of the next version.
+        missing: Paths of the outputs that are gone.
+    """
+    old = {} if before is None else before.parts
+    damaged = {path.split("/")[0] for path in missing}
+    return frozenset(
+        name
+        for name, part in now.parts.items()
+        if name in old and name not in damaged and old[name].digest == part.digest
+    )
+
+
+def files_of_parts(context: Context) -> list[Path]:
+    """The files of the version in use that belong to parts which the next version takes over."""
+    if context.current is None:
+        return []
+    folder = context.current.folder
+    return [path for name in context.taken_over_parts for path in (folder / name).rglob("*") if path.is_file()]
+
+
+def begin_parts(store: StageStore, context: Context, parts: Mapping[str, Fingerprint], *, afresh: bool) -> None:
+    """Give each part its folder: that of the version in use, that of an interrupted run, or an empty one.
+
+    Args:
+        store: The versions of the stage.
+        context: The new version.
+        parts: The fingerprint of each part.
+        afresh: Whether to leave the work of interrupted runs.
+    """
+    for name, part in parts.items():
+        folder = context.out_dir / name
+        if folder.exists():
+            continue
+        if context.current is not None and name in context.taken_over_parts:
+            shutil.copytree(context.current.folder / name, folder, copy_function=os.link)
+            continue
+        for unfinished in [] if afresh else store.unfinished():
+            if unfinished != context.out_dir and _digest_of_part(unfinished / name) == part.digest:
+                (unfinished / name).rename(folder)
+                break
+        else:
+            folder.mkdir()
+            (folder / _PART).write_text(part.digest, encoding="utf-8")
+
+
+def _digest_of_part(folder: Path) -> str | None:
+    """Digest of the part that an interrupted run has begun in a folder; None if there is none."""
+    try:
+        return (folder / _PART).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
