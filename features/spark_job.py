@@ -7,6 +7,7 @@ output of earlier versions. It sends only the keys of the events to the driver, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from pyspark import Accumulator, SparkContext, SparkFiles
 
-from features.columns import INPUT_COLUMNS, MAX_PARTICLES, NUM_CORE
+from features.columns import HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, NUM_CORE
 from features.dataset import FeatureDataset, RowGroup
 from features.distributions import Histograms, add
 from features.errors import EmptySelectionError
@@ -42,6 +43,8 @@ from ingestion.storage import is_remote, local_copy, make_folder, sizes_below
 _GATHERED_BYTES: Final = 256 << 20
 #: Number of events that have that size at most.
 EVENTS_PER_TASK: Final = _GATHERED_BYTES // (MAX_PARTICLES * NUM_CORE * 4)
+#: Typical pt of the leptons of a sample [GeV] above which it is probably in other units.
+_MUCH_FOR_A_LEPTON: Final = 1000.0
 
 
 class FeaturesResult(NamedTuple):
@@ -196,6 +199,22 @@ def track_hint(sample: str, counter: Mapping[str, int]) -> str:
         f" In {without} of {of} events of '{sample}' no track is within features.own_track_dr of the lepton: its own "
         f"track then counts in its isolation, and nearly no lepton is isolated. Raise features.own_track_dr, or check "
         f"that leptons and tracks have the same origin of eta and phi."
+    )
+
+
+def unit_hint(scaler: Mapping[str, Any]) -> str:
+    """A sentence, if the leptons have momenta as in MeV; else nothing.
+
+    Args:
+        scaler: The scaler of the high-level features.
+    """
+    place = HLF_NAMES.index("lepton_pt")
+    pt = scaler["log_above"][place] * math.sinh(scaler["mean"][place])
+    if pt < _MUCH_FOR_A_LEPTON:
+        return ""
+    return (
+        f"A typical lepton of these files has a pt of {pt:,.0f} GeV. The pipeline takes GeV; are the momenta in MeV? "
+        f"Then HT, MET and the thresholds are wrong too."
     )
 
 

@@ -61,7 +61,7 @@ class Features(Stage):
 
     def _run(self, context: Context, kernels: Path) -> Result:
         from features.distributions import HISTOGRAMS, save
-        from features.spark_job import make_features, track_hint
+        from features.spark_job import make_features, track_hint, unit_hint
 
         for words in uncertain_mixtures(context.config.model_dump(mode="json")):
             context.say(f"note: {words}")
@@ -95,6 +95,8 @@ class Features(Stage):
         for sample, counter in counters["samples"].items():
             if words := track_hint(sample, counter):
                 context.say(f"note:{words}")
+        if words := unit_hint(result.dataset.scaler()["hlf"]):
+            context.say(f"note: {words}")
         _write_cutflow(context, counters)
         save(result.histograms, context.out_dir / HISTOGRAMS)
         return _result(result, counters, total)
@@ -112,8 +114,8 @@ def _folder_of_kernels(context: Context) -> Iterator[Path]:
         return
     store = StageStore(context.config.run_dir, Features.name)
     remove_unused_outputs(store)
-    own_folders.make(folder)
     try:
+        own_folders.make(folder)
         yield folder
     except BaseException:
         remove_unused_outputs(store)

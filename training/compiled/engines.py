@@ -152,7 +152,8 @@ def compiled_engine(module: nn.Module) -> Engine | None:
         parts = module.parts()
         if parts is not None and parts.encoder is not None:
             return RecurrentEngine(parts.encoder, parts.scaling, parts.frame, parts.layers)
-        if parts is not None:
+        # The kernels of perceptrons turn no features.
+        if parts is not None and not isinstance(parts.frame, LeptonFrame):
             return PerceptronEngine([*([parts.scaling] if parts.scaling else []), *parts.layers])
     if type(module) is nn.Sequential and _is_perceptron(list(module)):
         return PerceptronEngine(list(module))

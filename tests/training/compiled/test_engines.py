@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from features.columns import NUM_HLF
-from models.networks.classifier import Classifier
+from models.networks.classifier import Classifier, Parts
 from models.networks.hlf import HlfClassifier
 from models.networks.inclusive import InclusiveClassifier
+from models.networks.lepton_frame import LeptonFrame
 from models.networks.network_settings import Frame, ReadFrom
 from models.networks.particles import ParticlesClassifier
 from models.networks.scaling_layer import Scaler
@@ -220,6 +221,17 @@ class SquaredLogits(HlfClassifier):
 def test_a_network_that_changes_the_result_of_its_layers_takes_backpropagation() -> None:
     assert compiled_engine(HlfClassifier([5], SCALERS, 3)) is not None
     assert compiled_engine(SquaredLogits([5], SCALERS, 3)) is None
+
+
+class TurnedFeatures(HlfClassifier):
+    """Turns the high-level features before it scales them."""
+
+    def parts(self) -> Parts:
+        return super().parts()._replace(frame=LeptonFrame("hlf"))
+
+
+def test_the_frame_of_a_perceptron_was_ignored() -> None:
+    assert compiled_engine(TurnedFeatures([5], SCALERS, 3)) is None
 
 
 def test_other_networks_take_backpropagation() -> None:
