@@ -103,7 +103,7 @@ def describe(result: dict[str, Any], settings: TrainSettings) -> str:
         f"(lock, read, write, unlock){helps}\n"
         f"an average of {PARAMETERS:,} parameters with a partner that computes takes "
         f"{_time(result['averages']['locked'])} in MPI's windows and {_time(result['averages']['sockets'])} through "
-        f"sockets; {_use(result['auto'], settings)}"
+        f"sockets; {_use(result['auto'], result['overlap'], settings)}"
     )
 
 
@@ -111,8 +111,8 @@ def _time(average: float | str) -> str:
     return f"an unknown time ({average})" if isinstance(average, str) else f"{average * 1e6:,.0f} us"
 
 
-def _use(auto: str, settings: TrainSettings) -> str:
-    """Which of the ways `train` will use."""
+def _use(auto: str, overlap: str, settings: TrainSettings) -> str:
+    """Which of the ways `train` will use, and when it averages."""
     algorithm = settings.algorithm
     if not (algorithm.traits.pairs or algorithm.traits.server):
         return f"train uses neither, since {algorithm.name} makes all-reduces or exchanges with neighbours only"
@@ -120,7 +120,11 @@ def _use(auto: str, settings: TrainSettings) -> str:
     ways = {"sockets": "sockets", "locked": "windows (locked)", "additive": "windows (additive)"}
     why = f"the workers {'do not share' if auto == 'sockets' else 'share'} memory"
     chosen = why if algorithm.sharing.protocol == "auto" else "train.algorithm.exchange"
-    return f"train with {algorithm.name} uses {ways[way]}: {chosen}"
+    when = ""
+    if algorithm.sharing.overlap == "auto":
+        beside = way == "sockets" or overlap == "thread"
+        when = ", beside the gradient" if beside else ", before the gradient, since the gradients need all cores"
+    return f"train with {algorithm.name} uses {ways[way]}: {chosen}{when}"
 
 
 def describe_devices() -> str:

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     try:
         found: dict[str, Any] = self_test(comm)._asdict()
         auto = MpiTransport(overlap=overlap, network=network)
-        found["auto"] = auto.protocol
+        found |= {"auto": auto.protocol, "overlap": auto.overlap}
         auto.close()
         if not found["problems"]:
             found["averages"] = {way: _seconds(way, overlap, network) for way in ("locked", "sockets")}

@@ -16,9 +16,10 @@ BETWEEN_HOSTS: dict[str, Any] = {
     "seconds": 1.2e-4,
     "target_must_help": True,
     "auto": "sockets",
+    "overlap": "thread",
     "averages": {"locked": 2.1e-3, "sockets": 6.04e-5},
 }
-ON_ONE_HOST = BETWEEN_HOSTS | {"auto": "locked", "target_must_help": False}
+ON_ONE_HOST = BETWEEN_HOSTS | {"auto": "locked", "overlap": "inline", "target_must_help": False}
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,9 @@ ON_ONE_HOST = BETWEEN_HOSTS | {"auto": "locked", "target_must_help": False}
             {"name": "ad-psgd", "exchange": "additive"},
             "train with ad-psgd uses windows (additive): train.algorithm.exchange",
         ),
+        (ON_ONE_HOST, {"name": "ad-psgd"}, "the workers share memory, before the gradient"),
+        (ON_ONE_HOST | {"overlap": "thread"}, {"name": "ad-psgd"}, "the workers share memory, beside the gradient"),
+        (ON_ONE_HOST, {"name": "ad-psgd", "exchange": "sockets"}, "train.algorithm.exchange, beside the gradient"),
         (ON_ONE_HOST, {"name": "ar-sgd"}, "train uses neither, since ar-sgd makes all-reduces"),
     ],
 )
