@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.agn import Agn
-from training.algorithms.base import Worker
+from training.algorithms.base import Counters, Worker
 from training.algorithms.method import algorithm
 from training.algorithms.server import WindowSettings, server_traits
 from training.transports.shards import Shard
@@ -44,6 +45,8 @@ class Adag(Agn):
         self._gamma, self._squares = settings.gamma, settings.squares_gamma
         self._by_worker = settings.scaling == "worker"
         self._started_from = self.model.empty()
+        self.scaling: Counter[int] = Counter()
+        """Number of commits to a shard, or scaled by a worker, by the mean of 1 - s over their weights [%]."""
 
     @override
     def weighed(self, change: Vector, shard: Shard) -> Vector:
@@ -69,4 +72,10 @@ class Adag(Agn):
     def _scale(self, way: Vector) -> Vector:
         gamma = self.rate if self._gamma is None else self._gamma
         scale: Vector = 1 / (np.square(way) / (gamma**2 if self._squares else gamma) + 1)
+        if np.isfinite(mean := float(scale.mean())):
+            self.scaling[round(100 * (1 - mean))] += 1
         return scale
+
+    @override
+    def counters(self) -> Counters:
+        return {**super().counters(), "scaling_percent": self.scaling.copy()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,6 +38,7 @@ class Replay:
         self.gathered = np.zeros_like(self.at)
         self.velocity = np.zeros_like(self.at)
         self.moments = np.zeros((2, len(self.centre)))
+        self.scaling: Counter[int] = Counter()
 
     def events(self) -> Iterator[tuple[int, int, bool]]:
         """Rank, step, and whether it ends, else begins."""
@@ -90,7 +92,9 @@ def scaled(square: Callable[[Array], Array], *, by_worker: bool = False) -> Call
         if change is None:
             return
         seen = replay.centre
-        replay.commit(rank, change / 2 / (square(seen - replay.start[rank]) + 1))
+        scale = 1 / (square(seen - replay.start[rank]) + 1)
+        replay.scaling[round(100 * (1 - scale.mean()))] += 1
+        replay.commit(rank, change / 2 * scale)
         if by_worker:
             # It continues from the centre without its own change.
             replay.at[rank] = replay.start[rank] = seen
@@ -162,7 +166,8 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
 def test_commits_one_after_the_other_follow_the_equation(case: str) -> None:
     chosen, on_end = CASES[case]
     problem = LinearGradients(workers=3, steps=12, seed=4)
-    found = problem.drive(cluster=CLUSTER, **SGD | {"shards": 1} | chosen)
+    watcher = Watcher()
+    found = problem.drive(cluster=CLUSTER, before_step=watcher, **SGD | {"shards": 1} | chosen)
     replay, at_snapshot = Replay(problem), on_end.__name__ == "step_of"
     expected = np.empty_like(found)
     for rank, step, ends in replay.events():
@@ -175,6 +180,10 @@ def test_commits_one_after_the_other_follow_the_equation(case: str) -> None:
         expected[step, rank] = replay.at[rank] + (0 if own else replay.centre - replay.start[rank])
     np.testing.assert_allclose(found, expected, atol=1e-13)
     assert abs(found[-1] - found[-1].mean(axis=0)).max() > 1e-3, "workers that agree prove little"
+    if chosen["algorithm"] == "adag":
+        counted = (each.counters()["scaling_percent"] for each in watcher.algorithms.values())
+        assert sum(counted, Counter()) == replay.scaling
+        assert len(replay.scaling) > 5, "as much for each commit proves little"
 
 
 NOISE = LinearGradients(workers=4, steps=24, seed=5)
