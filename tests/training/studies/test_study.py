@@ -51,6 +51,28 @@ def test_tables_and_figures_are_further_names_of_a_study() -> None:
     assert set(NAMES) <= set(shipped())
 
 
+def promised() -> dict[str, str]:
+    """The study of each table and figure by its name, as docs/studies/index.md has them."""
+    listed = (CHECKOUT / "docs" / "studies" / "index.md").read_text()
+    found = {}
+    for what, study, source in re.findall(r"^\| (.*?) \| [\[`]((\w+)-[\w-]+)", listed, re.MULTILINE):
+        for kind, numbers in re.findall(r"(table|figure)s? ((?:\d[\d.]*[a-z]?(?:, | to )?)+)", what):
+            for number in re.sub(r"(\d+\.)(\d+) to \1(\d+)", every, numbers).rstrip(", ").split(", "):
+                found[f"{source}-{kind}-{number.replace('.', '-')}"] = study
+    return found
+
+
+def every(span: re.Match[str]) -> str:
+    """The numbers of a span such as `3.7 to 3.13`."""
+    return ", ".join(f"{span[1]}{number}" for number in range(int(span[2]), int(span[3]) + 1))
+
+
+def test_each_table_and_figure_of_the_list_is_a_name_of_its_study() -> None:
+    names = {name: path.stem for name, path in shipped().items() if re.search("-(table|figure)-", name)}
+    assert names == promised()
+    assert names["hermans-figure-3-11"] == "hermans-grid"
+
+
 def test_the_list_read_all_files_again_for_each_study(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Path] = []
 
