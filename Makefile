@@ -89,7 +89,7 @@ report: setup ## One HTML page of the whole run
 $(STAGES):
 	$(PIPELINE) $@
 
-compare: setup ## Compare optimisers: the claims of a paper, tables, figures (STUDY=thesis-hlf; see docs/comparison.md)
+compare: setup ## Compare optimisers: the claims of a paper, tables, figures (STUDY=thesis-hlf, or all; see docs/comparison.md)
 	$(PIPELINE) ingest
 	$(PIPELINE) features
 	$(PIPELINE) compare --study $(or $(STUDY),thesis-hlf)

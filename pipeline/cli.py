@@ -147,7 +147,7 @@ def evaluate_files(
 def compare(
     asked: Asked,
     name: Annotated[str | None, typer.Argument(help="The same as --study.")] = None,
-    study: Annotated[str | None, typer.Option("--study", help="A name of --list, or a YAML file.")] = None,
+    study: Annotated[str | None, typer.Option("--study", help="A name of --list, a YAML file, or all.")] = None,
     form: Annotated[str, typer.Option("--form", help="small (minutes) or full.")] = "small",
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Sets compare.train.workers.")] = None,
     publish: Annotated[Path | None, typer.Option("--publish", help="Folder of the page: docs/studies.")] = None,
@@ -158,7 +158,7 @@ def compare(
     force: Annotated[bool, typer.Option("--force", help="Make all runs again.")] = False,
 ) -> None:
     """Study optimisers on the same events: claims of a source, tables, figures."""
-    from pipeline.commands.compare import compare, list_studies, read_study
+    from pipeline.commands.compare import compare, list_studies, make_all, read_study
     from pipeline.configuration.local_folder import chosen_folder
 
     publish = chosen_folder(publish, "--publish") if publish else None
@@ -172,10 +172,17 @@ def compare(
         return
     chosen, asked = study or name or "thesis-hlf", asked.plus("compare.train.workers", workers)
     run_folder = asked.run_folder()
-    found = read_study(chosen, form, run_folder.config.compare)
-    command = asked.typed("compare", "--study", chosen, "--form", form)
-    page = compare(run_folder, found, command=command, force=force, publish=publish)
-    err.print(f"study: {page}", markup=False)
+
+    def make(study: str) -> None:
+        found = read_study(study, form, run_folder.config.compare)
+        command = asked.typed("compare", "--study", study, "--form", form)
+        page = compare(run_folder, found, command=command, force=force, publish=publish)
+        err.print(f"study: {page}", markup=False)
+
+    if chosen == "all":
+        make_all(make, run_folder.say)
+    else:
+        make(chosen)
 
 
 @partial(command, waits=False)

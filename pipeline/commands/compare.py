@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ from models.evaluation.style import PlotLabels
 from models.networks.registry import NETWORKS
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.yaml_text import read_mapping
-from pipeline.errors import ConfigError, RunFolderError, nearest
+from pipeline.errors import USER_ERRORS, ConfigError, RunFolderError, StudiesFailedError, nearest
 from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
@@ -26,6 +26,7 @@ from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.store import write_atomically
 from pipeline.stages.train import Train
 from pipeline.terminal.grid import Grid
+from pipeline.terminal.interrupts import stop_if_requested
 from pipeline.terminal.progress import Bar
 from training.simulation.calibrate import in_the_cloud
 from training.simulation.cluster import ClusterSettings
@@ -107,6 +108,32 @@ def list_studies() -> Grid:
             name, _, study = _study_of(path, form)
             table.add_row(name, study.source, ", ".join(study.shows.values()), form, f"{study.minutes:g}")
     return table
+
+
+def make_all(make: Callable[[str], None], say: Callable[[str], None]) -> None:
+    """Make every shipped study, one after the other, also after one that fails; an interrupt ends it at once.
+
+    Args:
+        make: Makes a study by its name.
+        say: Shows a line.
+
+    Raises:
+        StudiesFailedError: Studies fail; the message names them.
+    """
+    names, failed = list(dict.fromkeys(path.stem for path in shipped().values())), []
+    for name in names:
+        say(f"compare: study {name}, {names.index(name) + 1} of {len(names)}")
+        try:
+            make(name)
+        except USER_ERRORS as error:
+            stop_if_requested()
+            say(f"compare: study {name} failed: {error}")
+            failed.append(name)
+    if failed:
+        raise StudiesFailedError(
+            f"compare: {len(failed)} of {len(names)} studies failed, as said above: {', '.join(failed)}. The same "
+            f"command makes what is missing."
+        )
 
 
 def compare(

@@ -1,12 +1,18 @@
-"""What `compare --force` removes."""
+"""What `compare --force` removes, and every study with `compare --study all`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from pipeline.commands.compare import _remove_written
+from pipeline.cli import app
+from pipeline.commands.compare import Study, _remove_written, make_all
+from pipeline.terminal import interrupts
+from pipeline.terminal.exit_codes import Exit
+from training.errors import TrainingError
 
 
 def test_only_what_a_comparison_writes_is_removed(tmp_path: Path) -> None:
@@ -27,3 +33,52 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"symbolic link|runs"):
         _remove_written(tmp_path / "compare")
     assert (archive / "a").exists()
+
+
+@pytest.fixture
+def three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three studies; the first has a further name."""
+    found = {name: Path(f"{name}.yaml") for name in ("a", "b", "c")} | {"a-table-1": Path("a.yaml")}
+    monkeypatch.setattr("pipeline.commands.compare.shipped", lambda: found)
+    monkeypatch.setattr("pipeline.commands.compare.read_study", lambda name, form, _: Study(name, form, None))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("three")
+def test_all_studies_are_made_and_those_that_failed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, str, str]] = []
+    broken = {"a", "c"}
+
+    def compare(_: object, study: Study, *, command: str, **__: Any) -> Path:
+        made.append((study.name, study.form, command))
+        if study.name in broken:
+            raise TrainingError("A rank is gone.")
+        return Path("page.md")
+
+    monkeypatch.setattr("pipeline.commands.compare.compare", compare)
+    done = CliRunner().invoke(app, ["compare", "--study", "all", "--config", "demo"])
+    words = "python -m pipeline compare --study {} --form small --config demo"
+    assert made == [(name, "small", words.format(name)) for name in ("a", "b", "c")]
+    assert done.exit_code == Exit.USER_ERROR
+    assert "study a failed: A rank is gone." in done.stderr
+    assert "2 of 3 studies failed, as said above: a, c." in " ".join(done.stderr.split())
+    broken.clear()
+    assert CliRunner().invoke(app, ["compare", "all", "--config", "demo"]).exit_code == Exit.OK
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), TrainingError("The ranks were interrupted.")])
+def test_an_interrupt_ends_all_studies(error: BaseException) -> None:
+    begun: list[str] = []
+
+    def make(name: str) -> None:
+        begun.append(name)
+        # The handler of the signal notes it; what the interrupt breaks may raise another error first.
+        interrupts.requested.set()
+        raise error
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            make_all(make, begun.append)
+    finally:
+        interrupts.requested.clear()
+    assert begun == ["compare: study a, 1 of 3", "a"]
