@@ -29,6 +29,9 @@ class SampleSettings(StrictSettings):
     must match; a glob may match nothing yet."""
     cross_section_pb: float | None = Field(default=None, gt=0)
     """Cross-section of the sample [pb], greater than 0; null if unknown, or for that of `simulate`."""
+    cross_section_error_pb: float = Field(default=0.0, ge=0)
+    """Its error of one standard deviation [pb], which rates and purity contain; 0 if unknown, or for that of
+    `simulate`."""
 
 
 class OnBadFile(StrEnum):

@@ -12,7 +12,7 @@ from pipeline.runs.store import StageStore
 def with_simulated_samples(config: Config) -> Config:
     """The config with paths instead of `simulate://` names, and with the cross-sections of the simulation.
 
-    A cross-section of the config prevails. Without an output of `simulate` nothing changes.
+    A cross-section, or its error, of the config prevails. Without an output of `simulate` nothing changes.
 
     Args:
         config: The config.
@@ -29,7 +29,9 @@ def with_simulated_samples(config: Config) -> Config:
         if names and names[0] in made:
             changes: dict[str, Any] = {"files": [f"{glob.escape(str(version.folder))}/{names[0]}/*.root"]}
             if sample.cross_section_pb is None:
-                changes["cross_section_pb"] = made[names[0]]["cross_section_pb"]
+                known = made[names[0]]
+                changes["cross_section_pb"] = known["cross_section_pb"]
+                changes["cross_section_error_pb"] = sample.cross_section_error_pb or known["cross_section_error_pb"]
             sample = sample.model_copy(update=changes)  # noqa: PLW2901
         samples.append(sample)
     return config.model_copy(update={"samples": samples})

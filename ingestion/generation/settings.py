@@ -56,7 +56,7 @@ class ProcessSettings(StrictSettings):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=100)
     """Name of the process: a sample reads its files as `simulate://NAME`. `ttbar`, `wjets` and `qcd` bring Pythia's
-    settings with them."""
+    settings with them; `qcd` begins at a pTHat of 60 GeV."""
     events: PositiveInt = 1000
     """Number of events that pass the lepton filter."""
     pythia: list[str] = Field(default=[])

@@ -27,7 +27,7 @@ from models.evaluation.measurements import ALL_BACKGROUNDS, EvaluationTask, Meas
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import save_figure
 from models.evaluation.trainings import over_trainings
-from models.evaluation.variations import variations, with_scores, with_weights
+from models.evaluation.variations import envelope, variations, with_scores, with_weights
 from models.prediction import inputs_of, predict, rows_of
 from models.prediction_files import write_parquet, write_root
 
@@ -222,6 +222,8 @@ def _add_variations(
         table = predict(found.candidate.model, files, instead=instead)
         scores[name] = with_scores(test, rows_of(table, "probability").astype(np.float64), is_selected)
     numbers["weights"] = variations(test, weights, task, thresholds)
+    if len(names) > 1:
+        numbers["weights_envelope"] = envelope(list(numbers["weights"].values()))
     numbers["systematics"] = variations(test, scores, task, thresholds)
 
 

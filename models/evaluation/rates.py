@@ -13,7 +13,7 @@ from models.evaluation.efficiencies import Floats
 
 
 class Rates(NamedTuple):
-    """Rates before the classifier [1/s], with the errors of the efficiencies of the selection."""
+    """Rates before the classifier [1/s], with the errors of selection and cross-section."""
 
     of_samples: Mapping[str, Estimate]
     labels: Mapping[str, int]

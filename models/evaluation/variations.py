@@ -61,6 +61,35 @@ def variations(
     return {name: _one(events.labels, (nominal, each), task, thresholds) for name, each in varied.items()}
 
 
+def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How far several variations spread, in the form of one of them.
+
+    Args:
+        varied: Values of the result of `variations`, at least one.
+
+    Returns:
+        As for a variation, each number with the largest shift `down` and `up`, 0 if there is none, and the root mean
+        square `rms` of all; null if one of the variations has no such number.
+    """
+    points = [
+        {
+            "wanted": same[0]["wanted"],
+            "efficiencies": {
+                name: _extent([point["efficiencies"][name] for point in same]) for name in same[0]["efficiencies"]
+            },
+        }
+        for same in zip(*(each["working_points"] for each in varied), strict=True)
+    ]
+    return {"accuracy": _extent([each["accuracy"] for each in varied]), "working_points": points}
+
+
+def _extent(found: Sequence[Mapping[str, float] | None]) -> dict[str, float] | None:
+    shifts = [each["shift"] for each in found if each is not None]
+    if len(shifts) < len(found):
+        return None
+    return {"down": min(0.0, *shifts), "up": max(0.0, *shifts), "rms": math.hypot(*shifts) / len(shifts) ** 0.5}
+
+
 def _one(
     labels: NDArray[np.int64], both: tuple[Varied, Varied], task: EvaluationTask, thresholds: Sequence[float]
 ) -> dict[str, Any]:

@@ -142,14 +142,37 @@ def unmeasurable(metrics: Mapping[str, Any]) -> str:
     )
 
 
-def shift(found: Mapping[str, float] | None) -> str:
-    r"""A shift in percentage points with its error.
+def shifts(run: Mapping[str, Any], kind: str) -> list[tuple[str, float, list[str]]]:
+    """What other weights or shifted inputs change in the numbers of a model, at each measurable working point.
+
+    Args:
+        run: Numbers of the model.
+        kind: `weights` or `systematics`.
+
+    Returns:
+        Name of the variation, wanted signal efficiency, and shifts of the accuracy and of the efficiency of each class.
+    """
+    together = {f"all {len(run[kind])}": run[f"{kind}_envelope"]} if f"{kind}_envelope" in run else {}
+    return [
+        (name, point["wanted"], [_shift(each) for each in (found["accuracy"], *point["efficiencies"].values())])
+        for name, found in (*run.get(kind, {}).items(), *together.items())
+        for point, nominal in zip(found["working_points"], run["working_points"], strict=True)
+        if nominal["measurable"]
+    ]
+
+
+def _shift(found: Mapping[str, float] | None) -> str:
+    r"""A shift in percentage points with its error, or the largest ones down and up with the RMS of all.
 
     Examples:
-        >>> ascii(shift({"shift": -1e-9, "error": 0.0123})), ascii(shift({"shift": 0.0, "error": 0.0}))
+        >>> ascii(_shift({"shift": -1e-9, "error": 0.0123})), ascii(_shift({"shift": 0.0, "error": 0.0}))
         ("'+0.00 \\xb1 1.23'", "'+0.00 \\xb1 0'")
+        >>> _shift({"down": -0.012, "up": 0.0, "rms": 0.0085})
+        '-1.20 +0.00 (0.85)'
     """
     if found is None:
         return "-"
+    if "rms" in found:
+        return f"{100 * found['down']:+z.2f} {100 * found['up']:+z.2f} ({100 * found['rms']:.2f})"
     error = f"{100 * found['error']:.2f}" if found["error"] else "0"
     return f"{100 * found['shift']:+z.2f} ± {error}"

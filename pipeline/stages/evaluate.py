@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -45,7 +46,8 @@ class Evaluate(Stage):
         for words in ("title", "rates_note"):
             del items[f"report.{words}"]
         seed = {"train.seed": config.train.seed}
-        return {**items, **flat_items(config.evaluate, "evaluate"), **config.cross_sections(), **seed}
+        errors = {f"samples.{each.name}.cross_section_error_pb": each.cross_section_error_pb for each in config.samples}
+        return {**items, **flat_items(config.evaluate, "evaluate"), **config.cross_sections(), **errors, **seed}
 
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""
@@ -140,7 +142,10 @@ def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
 
 
 def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | None:
-    """Rates of the samples after the selection; None without all cross-sections or a positive sum of weights."""
+    """Rates of the samples after the selection; None without all cross-sections or a positive sum of weights.
+
+    Their errors are those of the efficiency of the selection and of the cross-section.
+    """
     from models.evaluation.bootstrap import Estimate
     from models.evaluation.rates import Rates, rate
 
@@ -157,6 +162,11 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
         passed = last.weighted[sample.name]
         if passed is None or passed.value <= 0:
             return None
-        per_unit = rate(sample.cross_section_pb or 0.0, 1.0, per_pb_second=config.evaluate.luminosity * _PB_PER_CM2)
-        found[sample.name] = Estimate(per_unit * passed.value, per_unit * (passed.high - passed.low) / 2)
+        per_pb = config.evaluate.luminosity * _PB_PER_CM2
+        size, error = (
+            rate(each or 0.0, 1.0, per_pb_second=per_pb)
+            for each in (sample.cross_section_pb, sample.cross_section_error_pb)
+        )
+        of_selection = size * (passed.high - passed.low) / 2
+        found[sample.name] = Estimate(size * passed.value, math.hypot(of_selection, error * passed.value))
     return Rates(found, {sample.name: sample.label for sample in config.samples})

@@ -87,7 +87,7 @@ class Simulate(Stage):
         roots = sorted(context.out_dir.glob("*/*.root"))
         return Result(
             summary=f"{made} events in {len(roots)} files",
-            counters={"processes": processes, "records": records},
+            counters={"processes": processes, "content": _digest(records), "records": records},
             checks=[
                 Check("events made = events of the config", made == total, f"{made} = {total}"),
                 Check("files in the folder = records", len(roots) == len(records), f"{len(roots)}"),
@@ -95,11 +95,17 @@ class Simulate(Stage):
         )
 
 
+def _digest(records: list[dict[str, Any]]) -> str:
+    """One for the events of all files, in their order."""
+    return hashlib.sha256("\n".join(record["content"] for record in records).encode()).hexdigest()
+
+
 def _summed(records: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """Numbers of events, and the cross-section after the filter, of all files of a process."""
     own = [record for record in records if record["process"] == name]
     generated = sum(record["generated"] for record in own)
-    efficiency = sum(record["passed_weight"] for record in own) / generated
+    passed_weight = sum(record["passed_weight"] for record in own)
+    efficiency = passed_weight / generated
     # Each file has its own estimate; those of more generated events are better.
     before = sum(record["cross_section_pb"] * record["generated"] for record in own) / generated
     error = sum((record["cross_section_error_pb"] * record["generated"]) ** 2 for record in own) ** 0.5 / generated
@@ -107,8 +113,10 @@ def _summed(records: list[dict[str, Any]], name: str) -> dict[str, Any]:
     squares = sum(record["passed_weight_squared"] for record in own) / (efficiency * generated) ** 2
     relative = (error / before) ** 2 + max(squares - 1 / generated, 0.0) if before else 0.0
     return {
+        "files": len(own),
         "events": sum(record["events"] for record in own),
         "generated": generated,
+        "passed_weight": passed_weight,
         "filter_efficiency": efficiency,
         "cross_section_before_filter_pb": before,
         "cross_section_pb": before * efficiency,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.reporting.summary import estimate, shift, spread
+from pipeline.reporting.summary import estimate, shifts, spread
 from pipeline.terminal.grid import Grid
 from training.settings import TrainSettings
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Number of settings of a search that a table shows, the best first.
 _ROWS_SHOWN: Final = 10
+#: What the last rows of a table of shifts say.
+_SPREAD: Final = "all: largest shifts down and up, and in brackets the root mean square"
 
 
 def describe(settings: TrainSettings) -> str:
@@ -152,13 +154,11 @@ def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:
         *("model", kind, "kept", "accuracy", *metrics["classes"]),
         keys=3,
         title=f"shift [%] of the accuracy, and of the efficiencies at the same threshold, {words}",
+        caption=_SPREAD if any(f"{kind}_envelope" in run for run in metrics["runs"].values()) else "",
     )
     for name, run in metrics["runs"].items():
-        for variation, found in run.get(kind, {}).items():
-            for point, nominal in zip(found["working_points"], run["working_points"], strict=True):
-                if nominal["measurable"]:
-                    cells = [found["accuracy"], *point["efficiencies"].values()]
-                    table.add_row(name, variation, f"{100 * point['wanted']:g}%", *map(shift, cells))
+        for variation, wanted, cells in shifts(run, kind):
+            table.add_row(name, variation, f"{100 * wanted:g}%", *cells)
     return table
 
 

@@ -137,6 +137,10 @@ from features.mixing_pass import copy_runs
 from features.scaling import ColumnStatistics
 from features.settings import FeatureSettings
 from ingestion.files import SourceFile, inventory
+from ingestion.generation.calorimeter import Hits, MeasuredTracks, ecal, hcal
+from ingestion.generation.particles import StableParticles
+from ingestion.generation.propagation import propagate
+from ingestion.generation.puppi import Flowing, puppi_weights
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings
 
@@ -159,6 +163,23 @@ for options in ({}, {"ordering": "decreasing"}, {"convention": "sparkdltrigger",
     ColumnStatistics.of(features_of(particles), INPUT_COLUMNS["particles"].log_above)
 copy_runs(block.core, np.array([0, 5]), np.array([5, 3]), np.zeros((11, 8), np.float32), np.array([0, 5]))
 build_features(events.slice(0, 0), FeatureSettings())
+# The detector: three events, the middle one empty, with particles up to the ends of the calorimeters.
+rng = np.random.default_rng(1)
+event = np.repeat([0, 2], 40)
+eta = np.append(rng.uniform(-6, 6, 78), [-4.999, 4.999])
+phi = np.append(rng.uniform(-np.pi, np.pi, 78), [-np.pi, np.pi])
+pt, pid = rng.exponential(5, 80), rng.choice([11, 13, 22, 130, -211], 80)
+momenta = pt * np.cos(phi), pt * np.sin(phi), pt * np.sinh(eta), pt * np.cosh(eta)
+none = np.zeros(0)
+particles = StableParticles(np.array([0, 40, 40, 80]), pid, *momenta, *np.zeros((3, 80)))
+arrival = propagate(particles)
+hits = Hits(event, arrival.eta, arrival.phi, particles.energy)
+tracks = MeasuredTracks(Hits(*(each[:20] for each in hits)), np.full(20, 0.01))
+flows = [find(hits, tracks, rng) for find in (ecal, hcal)]
+candidates = Flowing(event, pt, eta, phi, np.isin(pid, (11, 13, -211)), rng.random(80) < 0.5)
+weights = puppi_weights(candidates, np.array([20, 20, 20]))
+puppi_weights(Flowing(np.zeros(0, int), none, none, none, none > 0, none > 0), np.array([20]))
+print(len(flows[0].neutral.energy) > 5 and 0 < weights.mean() < 1)
 print(len(block.selected) > 5)
 """
 
@@ -171,4 +192,4 @@ def test_no_kernel_reads_or_writes_beyond_an_array() -> None:
         env={**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout.split() == ["checked", "True"], done.stderr
+    assert done.stdout.split() == ["checked", "True", "True"], done.stderr

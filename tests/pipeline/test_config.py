@@ -11,6 +11,7 @@ from minimal_configs import MINIMAL, mistakes, write
 from pydantic import SecretStr
 
 from features.settings import FeatureSettings
+from ingestion.generation.settings import PRESETS
 from ingestion.secrets import redact
 from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, Config, find_config, load, load_config
@@ -341,3 +342,8 @@ def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples
     found = {demo.classes[each.label]: f"{each.cross_section_pb:,.0f}" for each in demo.samples}
     assert found == dict(re.findall(r"^\| (\S+) \| ([\d,]+) \|", page, flags=re.MULTILINE))
     assert "illustrative" in demo.report.rates_note
+
+
+def test_the_threshold_of_the_generator_stood_nowhere_beside_the_rates_that_it_lowers() -> None:
+    (threshold,) = [words.split(" = ")[1] for words in PRESETS["qcd"] if words.startswith("PhaseSpace:pTHatMin")]
+    assert f"pTHat = {threshold} GeV" in load_config("simulated").report.rates_note

@@ -9,7 +9,7 @@ from features.columns import NUM_HLF
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
-from models.evaluation.variations import variations, with_scores, with_weights
+from models.evaluation.variations import envelope, variations, with_scores, with_weights
 
 TASK = EvaluationTask(["QCD", "ttbar"], 1, [0.5], None, NO_LABELS, 1)
 
@@ -45,6 +45,27 @@ def test_weights_of_another_scale_shift_nothing() -> None:
     for each in (found["accuracy"], *found["working_points"][0]["efficiencies"].values()):
         assert each["shift"] == pytest.approx(0, abs=1e-12)
         assert each["error"] == pytest.approx(0, abs=1e-12)
+
+
+def test_several_weights_give_the_largest_shifts_and_the_root_mean_square() -> None:
+    weights = {
+        "down": np.array([2.0, 1.0, 1.0, 1.0, 3.0, 1.0]),
+        "further": np.array([4.0, 2.0, 1.0, 1.0, 1.0, 1.0]),
+        "same": np.ones(6),
+    }
+    found = variations(EVENTS, {name: with_weights(EVENTS, each) for name, each in weights.items()}, TASK, [0.5])
+    (point,) = envelope(list(found.values()))["working_points"]
+    assert point["wanted"] == 0.5
+    # Of QCD 2 of 4 pass, 2 of 5, and 2 of 8.
+    rms = np.sqrt((0.1**2 + 0.25**2) / 3)
+    assert point["efficiencies"]["QCD"] == pytest.approx({"down": -0.25, "up": 0.0, "rms": rms})
+    assert point["efficiencies"]["ttbar"] == pytest.approx({"down": -0.25, "up": 0.0, "rms": 0.25 / np.sqrt(3)})
+    rising = with_weights(EVENTS, np.array([1.0, 1.0, 1.0, 5.0, 1.0, 1.0]))
+    both = variations(EVENTS, {"down": with_weights(EVENTS, weights["down"]), "up": rising}, TASK, [0.5])
+    qcd = envelope(list(both.values()))["working_points"][0]["efficiencies"]["QCD"]
+    assert (qcd["down"], qcd["up"]) == pytest.approx((-0.1, 0.25))
+    odd = variations(EVENTS, {"odd": with_weights(EVENTS, np.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0]))}, TASK, [0.5])
+    assert envelope([*found.values(), odd["odd"]])["accuracy"] is None
 
 
 def test_an_event_that_the_selection_rejects_passes_no_threshold_and_counts_below() -> None:

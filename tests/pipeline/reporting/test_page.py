@@ -317,6 +317,33 @@ def test_shifts_by_weights_and_scales_stand_under_the_working_points(tmp_path: P
     (table,) = [each for each in evaluation_tables(metrics) if each.rows[0][1] == "systematics"]
     assert len(table.rows) > 1
     assert [row[:2] for row in table.rows[1:]] == [(name, "jet scale +2 %") for _ in table.rows[1:]]
+    assert (table.caption, "root mean square" in page) == ("", False)
+
+
+def test_several_weights_had_a_row_each_and_none_for_their_spread(tmp_path: Path) -> None:
+    made = made_versions(tmp_path)
+    metrics = made["evaluate"].manifest["counters"]
+    run = next(iter(metrics["runs"].values()))
+    for key, number in (
+        ("weights", {"value": 0.5, "shift": -0.0123, "error": 0.001}),
+        ("weights_envelope", {"down": -0.0123, "up": 0.02, "rms": 0.01}),
+    ):
+        points = [
+            {"wanted": point["wanted"], "efficiencies": dict.fromkeys(metrics["classes"], number)}
+            for point in run["working_points"]
+        ]
+        varied = {"accuracy": number, "working_points": points}
+        run[key] = {"scale up": varied, "scale down": varied} if key == "weights" else varied
+    page = render(made, REPORT, tmp_path / "card")
+    assert "-1.23 +2.00 (1.00)" in page
+    assert "All: largest shifts down and up" in page
+    (table,) = [each for each in evaluation_tables(metrics) if each.rows[0][1] == "weights"]
+    measurable = sum(point["measurable"] for point in run["working_points"])
+    assert [row[1] for row in table.rows[1:]] == [
+        variation for variation in ("scale up", "scale down", "all 2") for _ in range(measurable)
+    ]
+    assert table.rows[-1][3:] == ("-1.23 +2.00 (1.00)",) * 3
+    assert "root mean square" in table.caption
 
 
 def test_weights_stand_in_the_cutflow_where_they_are_not_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from made_manifests import made_versions
 
 from pipeline.config import Config
 from pipeline.runs.store import Version
-from pipeline.stages.evaluate import make_task, rates_before
+from pipeline.stages.evaluate import Evaluate, make_task, rates_before
 
 
 def finished(folder: Path) -> dict[str, Version]:
@@ -39,6 +40,21 @@ def test_rates_are_cross_section_times_luminosity_times_efficiency_of_the_select
     assert {name: each.value for name, each in rates.of_samples.items()} == pytest.approx({"qcd": 800, "ttbar": 6.4})
     assert rates.of_classes(["QCD", "top"]) == pytest.approx({"QCD": 800, "top": 6.4})
     assert rates.of_samples["qcd"].error == pytest.approx(800 * 0.19 / 0.4, rel=0.1)
+
+
+def test_the_error_of_a_cross_section_reached_no_rate(tmp_path: Path) -> None:
+    config = made_config(tmp_path, (1e5, 800.0))
+    stages = finished(tmp_path)
+    before = rates_before(config, stages)
+    config.samples[0] = config.samples[0].model_copy(update={"cross_section_error_pb": 3e4})
+    after = rates_before(config, stages)
+    assert before is not None
+    assert after is not None
+    assert after.of_samples["ttbar"] == before.of_samples["ttbar"]
+    qcd = after.of_samples["qcd"]
+    assert qcd.value == before.of_samples["qcd"].value
+    assert qcd.error == pytest.approx(math.hypot(before.of_samples["qcd"].error, 0.3 * qcd.value))
+    assert Evaluate().config_items(config)["samples.qcd.cross_section_error_pb"] == 3e4
 
 
 def test_without_a_cross_section_there_are_no_rates(tmp_path: Path) -> None:
