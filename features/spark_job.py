@@ -8,6 +8,7 @@ output of earlier versions. It sends only the keys of the events to the driver, 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
@@ -181,12 +182,10 @@ def _scratch(folder: Path) -> Path:
 
 def sum_by_sample(outputs: Iterable[KernelOutput]) -> dict[str, dict[str, int]]:
     """Sums of the counters over the parts of each sample."""
-    totals: dict[str, dict[str, int]] = {}
+    totals: dict[str, Counter[str]] = {}
     for output in outputs:
-        total = totals.setdefault(output.sample, dict.fromkeys(output.counts, 0))
-        for key, value in output.counts.items():
-            total[key] += value
-    return totals
+        totals.setdefault(output.sample, Counter()).update(output.counts)
+    return {sample: dict(total) for sample, total in totals.items()}
 
 
 def track_hint(sample: str, counter: Mapping[str, int]) -> str:

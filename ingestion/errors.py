@@ -250,9 +250,7 @@ class MissingBranchError(IngestionError):
     """A needed branch is not in the tree."""
 
     @classmethod
-    def at(
-        cls, path: str, tree: str, missing: dict[str, str], available: Iterable[str], *, has_friends: bool = False
-    ) -> Self:
+    def at(cls, path: str, tree: str, missing: dict[str, str], available: Iterable[str]) -> Self:
         """Name each missing branch with the field that needs it and the nearest branches of the tree.
 
         Args:
@@ -260,17 +258,15 @@ class MissingBranchError(IngestionError):
             tree: The tree that was searched.
             missing: Fields of the events schema (`muons.pt`), each with the branch that it needs.
             available: All branches of the tree.
-            has_friends: Whether the tree names friend trees.
         """
-        friends = "The tree has friends, whose branches are not read: write all into one tree. " if has_friends else ""
         held = sorted(set(available))
         lines = [f"  '{branch}' (for {field}).{nearest_names(branch, held)}" for field, branch in missing.items()]
         return cls(
             f"{path}: tree '{tree}' lacks {len(missing)} needed branch{'es' if len(missing) > 1 else ''}:\n"
             + "\n".join(lines)
-            + f"\n{friends}If they have other names in your files, set these in ingest.branch_map (for example "
-            "`muons: Muon`). "
-            "Files without particle candidates give a dataset of high-level features: features.particles: false."
+            + "\nIf they have other names in your files, set these in ingest.branch_map (for example `muons: Muon`). "
+            "Branches of friend trees are not read; write all into one tree. Files without particle candidates give a "
+            "dataset of high-level features: features.particles: false."
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
@@ -313,20 +312,10 @@ def inspect(
             key = "ingest.weights" if name.startswith(WEIGHT_PREFIX) else "ingest.carry"
             absent[f"{key}: {name.removeprefix(WEIGHT_PREFIX)}"] = branch
     if absent:
-        has_friends = kinds[settings.tree] != _RNTUPLE and _has_friends(source.path, settings.tree)
-        raise MissingBranchError.at(source.path, settings.tree, absent, branches, has_friends=has_friends)
+        raise MissingBranchError.at(source.path, settings.tree, absent, branches)
     load_test = set(ORIGIN_BRANCHES) <= branches
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
     return FileInfo(*source, uuid, entries, size, modified, optional, load_test, edges, carried)
-
-
-def _has_friends(path: str, tree: str) -> bool:
-    """Whether a TTree names friend trees; not known of one whose head uproot cannot read to its end."""
-    # uproot reads them on request only.
-    whole = {"minimal_ttree_metadata": False}
-    with suppress(IngestionError), reading(path, "its friends"), uproot.open({path: tree}, **whole) as opened:
-        return opened.member("fFriends") is not None
-    return False
 
 
 def _identity(path: str, uuid: UUID) -> str:
