@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from features.settings import FeatureSettings
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
-from pipeline.reporting.cutflow import cutflow
+from pipeline.reporting.cutflow import Step, cutflow
 from pipeline.runs.outputs import COUNTERS
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage
@@ -141,22 +141,24 @@ def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
 
 def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | None:
     """Rates of the samples after the selection; None without all cross-sections or a positive sum of weights."""
-    from models.evaluation.bootstrap import Estimate
-    from models.evaluation.rates import Rates, rate
-
-    if any(sample.cross_section_pb is None for sample in config.samples):
-        return None
     ingested, selected = upstream["ingest"].manifest, upstream["features"].manifest
     described = {
         **{key: ingested["config"][key] for key in ("samples", "ingest")},
         **{key: selected["config"][key] for key in ("classes", "features")},
     }
-    last = cutflow(ingested["counters"], selected["counters"], described)[-1]
+    return rates_behind_cutflow(config, cutflow(ingested["counters"], selected["counters"], described))
+
+
+def rates_behind_cutflow(config: Config, steps: Sequence[Step]) -> Rates | None:
+    """Rates of the samples of a config after the last step of their cutflow; None as for `rates_before`."""
+    from models.evaluation.bootstrap import Estimate
+    from models.evaluation.rates import Rates, rate
+
     found = {}
     for sample in config.samples:
-        passed = last.weighted[sample.name]
-        if passed is None or passed.value <= 0:
+        passed = steps[-1].weighted[sample.name]
+        if sample.cross_section_pb is None or passed is None or passed.value <= 0:
             return None
-        per_unit = rate(sample.cross_section_pb or 0.0, 1.0, per_pb_second=config.evaluate.luminosity * _PB_PER_CM2)
+        per_unit = rate(sample.cross_section_pb, 1.0, per_pb_second=config.evaluate.luminosity * _PB_PER_CM2)
         found[sample.name] = Estimate(per_unit * passed.value, per_unit * (passed.high - passed.low) / 2)
     return Rates(found, {sample.name: sample.label for sample in config.samples})
