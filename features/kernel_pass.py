@@ -164,9 +164,8 @@ def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
 
 
 def _count(
-    counts: dict[str, int], weights: dict[str, list[float]], block: FeatureBlock, event_weights: NDArray[np.float64]
+    counts: dict[str, int], weights: dict[str, list[float]], block: FeatureBlock, w: NDArray[np.float64]
 ) -> None:
-    w = event_weights
     for key, chosen in {
         "events": slice(None),
         **{name: block.outcome == index for index, name in enumerate(OUTCOMES)},

@@ -27,6 +27,8 @@ from features.scaling import ColumnStatistics
 from features.schema import SPLITS, TRAIN, described, features_schema
 from ingestion.storage import file_digest, is_remote, local_copy, new_file, place
 
+#: Memory of the rows that a task gathers.
+GATHERED_BYTES: Final = 256 << 20
 #: Columns with minimum and maximum in the footer; for the features they would cost time and be of no use.
 _WITH_STATISTICS: Final = ["num_particles", "label", "weight", "file_uuid", "entry"]
 #: Columns with few different values.
@@ -64,6 +66,11 @@ class PickedRows(NamedTuple):
     """(num_rows,) in ascending order."""
     places: NDArray[np.int64]
     """(num_rows,)."""
+
+
+def rows_at_once(num_bytes: int, num_rows: int) -> int:
+    """Number of mixed rows that take `GATHERED_BYTES`, if `num_rows` of all parts have `num_bytes`; at least one."""
+    return max(1, GATHERED_BYTES * num_rows // max(num_bytes, 1))
 
 
 def write_groups(

@@ -122,7 +122,8 @@ class FeatureSettings(BaseModel):
     """Luminosity of the physics weights [1/pb]: `Event.Weight` x `cross_section_pb` x this / sum of weights of the
     sample, where all samples of a class have a cross-section. Other samples count by their numbers of events."""
     rows_per_group: int = Field(default=2048, ge=1, le=100_000)
-    """Highest number of events in a row group, the unit in which workers get data; 1 to 100000."""
+    """Highest number of events in a row group, the unit in which workers get data; 1 to 100000. It has fewer
+    if its particles would take more than 256 MB."""
     feed_workers: int = Field(default=8, ge=1)
     """Number of workers to feed evenly: train and val get at least this many row groups, if possible a multiple."""
 

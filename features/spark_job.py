@@ -8,6 +8,7 @@ output of earlier versions. It sends only the keys of the events to the driver, 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from pyspark import Accumulator, SparkContext, SparkFiles
 
-from features.columns import HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, NUM_CORE
+from features.columns import HLF_NAMES, INPUT_COLUMNS
 from features.dataset import FeatureDataset, RowGroup
 from features.distributions import Histograms, add
 from features.errors import EmptySelectionError
@@ -31,18 +32,16 @@ from features.kernel_pass import (
     run_kernels,
 )
 from features.memory import keep_freed_memory
-from features.mixing import MixingPlan, RowGroupPlan, plan_mixing
-from features.mixing_pass import GroupWritten, KernelFile, group_file, write_groups
+from features.mixing import RowGroupPlan, plan_mixing
+from features.mixing_pass import GroupWritten, KernelFile, group_file, rows_at_once, write_groups
 from features.normalisation import GeneratedSample, physics_factors
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS
 from features.settings import FeatureSettings
 from ingestion.storage import is_remote, local_copy, make_folder, sizes_below
 
-#: Memory of the rows that a task gathers.
-_GATHERED_BYTES: Final = 256 << 20
-#: Number of events that have that size at most.
-EVENTS_PER_TASK: Final = _GATHERED_BYTES // (MAX_PARTICLES * NUM_CORE * 4)
+#: Highest number of events that a task mixes, however small they are: more tasks use more cores.
+_EVENTS_PER_TASK: Final = 8192
 #: Typical pt of the leptons of a sample [GeV] above which it is probably in other units.
 _MUCH_FOR_A_LEPTON: Final = 1000.0
 
@@ -98,7 +97,9 @@ def make_features(
     made = _run_kernels(spark, parts, settings, kernels, earlier, factors, done=done, num_tasks=num_tasks)
     outputs = [output for output, _, _ in made]
     _refuse_empty(outputs)
-    plan = plan_mixing([keys for _, keys, _ in made], settings, classes)
+    at_once = rows_at_once(sum(each.size for each in outputs), sum(each.counts["selected"] for each in outputs))
+    bounded = settings.model_copy(update={"rows_per_group": min(settings.rows_per_group, at_once)})
+    plan = plan_mixing([keys for _, keys, _ in made], bounded, classes)
     data = data or out_dir
     for split in SPLITS:
         make_folder(data / split)
@@ -108,7 +109,7 @@ def make_features(
         for output, first in zip(outputs, first_events, strict=False)
     ]
     with mixed(plan.num_events()) if mixed else nullcontext(spark.accumulator(0)) as num_mixed:
-        tasks = _mix(spark, plan, files, classes, data, done=num_mixed)
+        tasks = _mix(spark, plan.tasks(min(at_once, _EVENTS_PER_TASK)), files, classes, data, done=num_mixed)
     written = sorted((group for groups, _ in tasks for group in groups), key=lambda each: (each.split, each.group))
     for folder in () if is_remote(data) else (kernels, *(data / split for split in SPLITS)):
         for unfinished in folder.glob(".*"):
@@ -156,14 +157,14 @@ def _run_kernels(
 
 def _mix(
     spark: SparkContext,
-    plan: MixingPlan,
+    tasks: Sequence[list[RowGroupPlan]],
     files: Sequence[KernelFile],
     classes: list[str],
     data: Path,
     *,
     done: Accumulator[int],
 ) -> list[tuple[list[GroupWritten], Histograms]]:
-    """Write the row groups."""
+    """Write the row groups of each task."""
 
     def write(groups: list[RowGroupPlan]) -> tuple[list[GroupWritten], Histograms]:
         keep_freed_memory()
@@ -171,7 +172,6 @@ def _mix(
         done.add(sum(group.rows for group in written))
         return written, histograms
 
-    tasks = plan.tasks(EVENTS_PER_TASK)
     return list(spark.parallelize(tasks, len(tasks)).map(write).collect())
 
 
@@ -182,12 +182,10 @@ def _scratch(folder: Path) -> Path:
 
 def sum_by_sample(outputs: Iterable[KernelOutput]) -> dict[str, dict[str, int]]:
     """Sums of the counters over the parts of each sample."""
-    totals: dict[str, dict[str, int]] = {}
+    totals: dict[str, Counter[str]] = {}
     for output in outputs:
-        total = totals.setdefault(output.sample, dict.fromkeys(output.counts, 0))
-        for key, value in output.counts.items():
-            total[key] += value
-    return totals
+        totals.setdefault(output.sample, Counter()).update(output.counts)
+    return {sample: dict(total) for sample, total in totals.items()}
 
 
 def track_hint(sample: str, counter: Mapping[str, int]) -> str:

@@ -13,7 +13,7 @@ from pyspark import Accumulator, SparkContext
 
 from features.kernel_pass import EventsFile, KernelOutput, read_unmixed, run_kernels
 from features.memory import keep_freed_memory
-from features.mixing_pass import PickedRows, gathered, group_file, write_group
+from features.mixing_pass import PickedRows, gathered, group_file, rows_at_once, write_group
 from features.normalisation import GeneratedSample, physics_factors
 from features.schema import SPLITS
 from features.settings import FeatureSettings
@@ -76,10 +76,11 @@ def make_unsplit(
 def _write(place: int, rows: pa.Table, classes: list[str], out_dir: Path) -> list[str]:
     """Write the rows of one part in their order, one row group per file; returns the files."""
     names = []
-    for first in range(0, rows.num_rows, _ROWS):
+    at_once = min(_ROWS, rows_at_once(rows.nbytes, rows.num_rows))
+    for first in range(0, rows.num_rows, at_once):
         # Parts hold a few thousand events, so the file numbers of two parts never collide.
-        number = place * 1000 + first // _ROWS
-        some = np.arange(first, min(first + _ROWS, rows.num_rows))
+        number = place * 10_000_000 + first
+        some = np.arange(first, min(first + at_once, rows.num_rows))
         write_group(
             _SPLIT, number, gathered([PickedRows(lambda: rows, some, some - first)], len(some)), classes, out_dir
         )

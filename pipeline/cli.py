@@ -131,7 +131,9 @@ def evaluate_files(
     inputs: Annotated[
         list[str] | None,
         typer.Option(
-            "--inputs", metavar="[CLASS=]GLOB", help="ROOT files instead of the test split; may be given often."
+            "--inputs",
+            metavar="[SAMPLE=]GLOB",
+            help="ROOT files of a sample or class, not the test split; may be repeated.",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="New folder; else a number in run_dir/evaluations.")] = None,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 
@@ -15,25 +15,27 @@ from features.errors import EmptySelectionError
 from features.kernel_pass import EventsFile, kernel_items
 from features.normalisation import GeneratedSample
 from features.schema import readable
-from features.unsplit_spark_job import make_unsplit
-from ingestion.files import Inventory, expand, inventory, refuse_waiting
+from features.spark_job import sum_by_sample as sum_outputs
+from features.unsplit_spark_job import Unsplit, make_unsplit
+from ingestion.files import expand, inventory, refuse_waiting
 from ingestion.settings import SampleSettings
-from ingestion.spark_job import IngestResult, ingest, keys_folder, sum_by_sample
+from ingestion.spark_job import ingest, keys_folder, sum_by_sample
 from models.evaluation.candidate import Candidate
 from models.evaluation.evaluation import boosted_trees, evaluate, write_predictions
+from models.evaluation.rates import Rates
 from models.prediction import predict
 from pipeline.config import Config
 from pipeline.configuration.local_folder import chosen_folder
 from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import generated, missing_weights, sum_weights, uncertain_mixtures
+from pipeline.reporting.cutflow import cutflow, generated, missing_weights, sum_weights, uncertain_mixtures
 from pipeline.run_folder import RunFolder
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import count_seen, identities
 from pipeline.runs.store import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
-from pipeline.stages.evaluate import make_task
+from pipeline.stages.evaluate import make_task, rates_behind_cutflow
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
 from training import own_folders
@@ -49,6 +51,7 @@ class _Events(NamedTuple):
     words: str
     files: list[Path]
     has_truth: bool
+    rates: Rates | None = None
 
 
 def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
@@ -61,7 +64,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
     Args:
         run_folder: The run folder.
         models: `PATH` or `NAME=PATH` of training folders or ONNX files; empty for the networks of this run folder.
-        inputs: `GLOB` or `CLASS=GLOB` of ROOT files; empty for the test split.
+        inputs: `GLOB`, `CLASS=GLOB` or `SAMPLE=GLOB` of ROOT files; empty for the test split.
         out: A new folder; None for the next number in the run folder.
 
     Returns:
@@ -69,7 +72,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
 
     Raises:
         MissingInputError: There are no features, or no models, to evaluate.
-        ConfigError: `inputs` names an unknown class, or `out` is no local folder.
+        ConfigError: `inputs` names an unknown class or sample, or `out` is no local folder.
         RunFolderError: The folder exists already or cannot be written.
         ModelError: A model cannot be read, has other features or classes, or has seen the events.
     """
@@ -150,9 +153,9 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     """Ingest new files and compute their features with the settings of the config.
 
     Raises:
-        ConfigError: A class is unknown, or only some files have a class.
+        ConfigError: A class or sample is unknown, or only some files have one.
     """
-    samples = _samples(inputs, run_folder.config.classes)
+    samples, has_truth = _samples(inputs, run_folder.config), "=" in inputs[0]
     config = run_folder.config.model_copy(update={"samples": samples})
     events_dir, features_dir = folder / "events", folder / _FEATURES
     for each in (events_dir, features_dir):
@@ -160,7 +163,8 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     with Bar(run_folder.console, "checking files", "files") as bar:
         checked = inventory(expand(samples), config.ingest, on_file=bar, needs_particles=config.features.particles)
     refuse_waiting(checked, config.ingest)
-    for words in _notes(config, checked, has_truth="=" in inputs[0]):
+    notes = _notes(samples, run_folder.config) if has_truth else []
+    for words in (*notes, *missing_weights(info._asdict() for info in checked.infos)):
         run_folder.say(f"  note: {words}")
     config.refuse_load_test(any(info.is_load_test for info in checked.infos))
     with Bar(run_folder.console, "Spark", "") as bar:
@@ -180,9 +184,17 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
         if part.name
     ]
     kept = sum(part.counts["events"] for part in read.parts)
+    ingested = {
+        "samples": sum_by_sample(read.parts, samples),
+        "weights": sum_weights((part.sample, part.weights) for part in read.parts),
+    }
+    known = {
+        each.name: GeneratedSample(each.label, each.cross_section_pb, *generated(ingested, each.name))
+        for each in samples
+    }
     with Bar(run_folder.console, "features", "events") as bar, counted(spark, bar, kept) as done:
         made = make_unsplit(
-            spark, parts, _generated(read, samples), config.features, config.classes, features_dir.absolute(),
+            spark, parts, known, config.features, config.classes, features_dir.absolute(),
             done=done, num_tasks=run_folder.spark.num_tasks,
         )  # fmt: skip
     for each in (events_dir, keys_folder(events_dir)):
@@ -191,23 +203,30 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     run_folder.say(f"  {len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
     if not selected:
         raise EmptySelectionError("--inputs: no event of these files passes the selection. Give more, or others.")
-    return _Events(", ".join(inputs), made.files, has_truth="=" in inputs[0])
+    return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made))
 
 
-def _notes(config: Config, checked: Inventory, *, has_truth: bool) -> list[str]:
-    """What to know about the weights of the new events."""
-    mixtures = uncertain_mixtures(config.model_dump(mode="json")) if has_truth else []
-    return [*mixtures, *missing_weights(info._asdict() for info in checked.infos)]
+def _notes(samples: Sequence[SampleSettings], known: Config) -> list[str]:
+    """What to know about the weights and rates of new samples, beside those of the config that is known."""
+    given = {each.name for each in samples}
+    missing = [each.name for each in known.samples if each.name not in given]
+    notes = uncertain_mixtures(known.model_copy(update={"samples": samples}).model_dump(mode="json"))
+    if missing and all(each.cross_section_pb is not None for each in known.samples):
+        notes.append(f"There are no rates: --inputs names no files of {', '.join(missing)} (SAMPLE=GLOB).")
+    return notes
 
 
-def _generated(read: IngestResult, samples: Sequence[SampleSettings]) -> dict[str, GeneratedSample]:
-    """What was read of each sample; the cross-sections are unknown."""
-    counts, weights = (
-        sum_by_sample(read.parts, samples),
-        sum_weights((part.sample, part.weights) for part in read.parts),
-    )
-    counters = {"samples": counts, "weights": weights}
-    return {sample.name: GeneratedSample(sample.label, None, *generated(counters, sample.name)) for sample in samples}
+def _rates(config: Config, known: Config, ingested: Mapping[str, Any], made: Unsplit) -> Rates | None:
+    """Rates of the new events before the classifier, if they are of all samples of the config that is known."""
+    if {each.name for each in known.samples} != {each.name for each in config.samples}:
+        return None
+    selected = {
+        "samples": sum_outputs(made.outputs),
+        "weights": sum_weights((output.sample, output.weights) for output in made.outputs),
+        # Efficiencies of a sample are the same for any factor.
+        "normalisation": {sample.name: {"factor": 1.0} for sample in config.samples},
+    }
+    return rates_behind_cutflow(config, cutflow(ingested, selected, config.model_dump(mode="json")))
 
 
 def _write(
@@ -226,7 +245,7 @@ def _write(
         run_folder.say(f"  {predictions.num_rows} events predicted; no metrics, since --inputs names no class")
         return
     train = dataset.files("train") if dataset is not None and not events.files[0].is_relative_to(folder) else []
-    task = make_task(config, config.classes, None)
+    task = make_task(config, config.classes, events.rates)
     with Bar(run_folder.console, "evaluate", "events") as bar:
         most = config.evaluate.train_events
         metrics = evaluate(candidates, events.files, train, task, folder, train_events=most, on_progress=bar)
@@ -258,18 +277,29 @@ def _next_folder(run_folder: RunFolder) -> Path:
     return folder / f"{max(numbers, default=0) + 1:04d}"
 
 
-def _samples(inputs: Sequence[str], classes: Sequence[str]) -> list[SampleSettings]:
-    """Each `CLASS=GLOB` or `GLOB` as a sample; without a class the label is a placeholder."""
+def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
+    """The new files as samples: of `SAMPLE=GLOB` with the cross-section of that sample, of `CLASS=GLOB` if it has one.
+
+    Without a name the label is a placeholder.
+    """
     words = [each.partition("=") if "=" in each else ("", "", each) for each in inputs]
     if len({bool(separator) for _, separator, _ in words}) > 1:
-        raise ConfigError("--inputs: either all are CLASS=GLOB, or all are GLOB (true classes unknown).")
-    for name, separator, _ in words:
-        if separator and name not in classes:
-            raise ConfigError(f"--inputs: there is no class '{name}'.{nearest(name, classes)}")
-    return [
-        SampleSettings(name=f"new-{place}", label=classes.index(name) if name else 0, files=[pattern])
-        for place, (name, _, pattern) in enumerate(words, start=1)
-    ]
+        raise ConfigError("--inputs: either all are CLASS=GLOB or SAMPLE=GLOB, or all are GLOB (true classes unknown).")
+    named: dict[str, SampleSettings] = {}
+    for label, name in enumerate(config.classes):
+        first, *others = (sample for sample in config.samples if sample.label == label)
+        named[name] = first.model_copy(update={"cross_section_pb": None}) if others else first
+    named |= {sample.name: sample for sample in config.samples}
+    found: dict[str, SampleSettings] = {}
+    for place, (name, separator, pattern) in enumerate(words, start=1):
+        if separator and name not in named:
+            raise ConfigError(f"--inputs: there is no class or sample '{name}'.{nearest(name, list(named))}")
+        sample = named[name] if separator else SampleSettings(name="new", label=0, files=[pattern])
+        # Files of unknown cross-section count by their events, each on its own.
+        key = f"new-{place}" if sample.cross_section_pb is None else sample.name
+        files = [*found[key].files, pattern] if key in found else [pattern]
+        found[key] = sample.model_copy(update={"name": key, "files": files})
+    return list(found.values())
 
 
 def _begin(folder: Path) -> Path:

@@ -21,7 +21,7 @@ class SparkSettings(ShellSection):
     master: str = "local[*]"
     """Spark master: `local[*]` for all cores of this machine, or a cluster such as `spark://host:7077`."""
     driver_memory: str = Field(default="1g", pattern=r"^[0-9]+[kmgt]$")
-    """Memory of the driver's JVM, for example `512m` or `4g`. The driver needs 22 bytes for each
+    """Memory of the driver's JVM, for example `512m` or `4g`. The driver needs 26 bytes for each
     selected event; the event data stay on the executors."""
     executor_python: str | None = None
     """Path of Python on the executors of a cluster; null for the path of the driver's Python."""

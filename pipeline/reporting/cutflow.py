@@ -98,9 +98,11 @@ def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
     found = []
     for label, name in enumerate(config["classes"]):
         samples = [sample for sample in config["samples"] if sample["label"] == label]
-        if len(samples) > 1 and samples[0]["cross_section_pb"] is None:
+        if len(samples) > 1 and any(sample["cross_section_pb"] is None for sample in samples):
             names = ", ".join(sample["name"] for sample in samples)
-            found.append(f"Class {name}: {names} have no cross_section_pb and count by their numbers of events.")
+            found.append(
+                f"Class {name}: {names} do not all have a cross_section_pb and count by their numbers of events."
+            )
     return found
 
 

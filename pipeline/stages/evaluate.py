@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from features.settings import FeatureSettings
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
-from pipeline.reporting.cutflow import cutflow
+from pipeline.reporting.cutflow import Step, cutflow
 from pipeline.runs.outputs import COUNTERS
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage
@@ -146,21 +146,23 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
 
     Their errors are those of the efficiency of the selection and of the cross-section.
     """
-    from models.evaluation.bootstrap import Estimate
-    from models.evaluation.rates import Rates, rate
-
-    if any(sample.cross_section_pb is None for sample in config.samples):
-        return None
     ingested, selected = upstream["ingest"].manifest, upstream["features"].manifest
     described = {
         **{key: ingested["config"][key] for key in ("samples", "ingest")},
         **{key: selected["config"][key] for key in ("classes", "features")},
     }
-    last = cutflow(ingested["counters"], selected["counters"], described)[-1]
+    return rates_behind_cutflow(config, cutflow(ingested["counters"], selected["counters"], described))
+
+
+def rates_behind_cutflow(config: Config, steps: Sequence[Step]) -> Rates | None:
+    """Rates of the samples of a config after the last step of their cutflow; None as for `rates_before`."""
+    from models.evaluation.bootstrap import Estimate
+    from models.evaluation.rates import Rates, rate
+
     found = {}
     for sample in config.samples:
-        passed = last.weighted[sample.name]
-        if passed is None or passed.value <= 0:
+        passed = steps[-1].weighted[sample.name]
+        if sample.cross_section_pb is None or passed is None or passed.value <= 0:
             return None
         per_pb = config.evaluate.luminosity * _PB_PER_CM2
         size, error = (

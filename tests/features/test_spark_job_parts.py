@@ -5,14 +5,17 @@ from __future__ import annotations
 import uuid
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from made_events import Row, events_table, lepton, made_event, tower, track
+from spark_in_process import Here
 
-from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_HLF
+from features import mixing_pass, spark_job
+from features.columns import HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, NUM_CORE, NUM_HLF
 from features.dataset import FeatureDataset
 from features.errors import WeightSumError
 from features.kernel_pass import (
@@ -28,6 +31,7 @@ from features.kernels import OUTCOMES, build_features
 from features.matrices import model_inputs
 from features.mixing import kept_by_balancing, kept_fractions, plan_mixing
 from features.mixing_pass import KernelFile, PickedRows, gathered, group_file, write_group, write_groups
+from features.normalisation import GeneratedSample
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS, features_schema
 from features.settings import Balance, FeatureSettings
@@ -150,6 +154,40 @@ def test_written_particles_are_the_kernels_rows_then_exact_zeros(tmp_path: Path)
             assert not padded[count:].any()
             np.testing.assert_array_equal(hlf, block.hlf[entry])
             assert weight == made[entry]["weight"]
+
+
+def test_tasks_and_row_groups_are_bounded_in_bytes_with_more_particles_than_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_tracks, most = 2 * MAX_PARTICLES, 1 << 20
+    tracks = [track(5.0 + 0.01 * number, 2.0, 0.001 * number) for number in range(num_tracks)]
+    rows = [made_event(file_uuid=FILE, entry=entry, label=entry % 3, electrons=[lepton(40, 0, 0)], tracks=tracks)
+            for entry in range(90)]  # fmt: skip
+    path = _written(events_table(rows), tmp_path / "a.parquet")
+    for name in ("out", "kernels"):
+        (tmp_path / name).mkdir()
+    gathered_rows = []
+
+    def write(groups: Any, *rest: Any) -> Any:
+        gathered_rows.append(sum(len(each.events) for each in groups))
+        return write_groups(groups, *rest)
+
+    monkeypatch.setattr(mixing_pass, "GATHERED_BYTES", most)
+    monkeypatch.setattr(spark_job, "write_groups", write)
+    context: Any = Here()
+    spark_job.make_features(
+        context, [EventsFile("a.parquet", "made", "", str(path))], {"made": GeneratedSample(0, None, 90, 90.0)},
+        FeatureSettings(feed_workers=1, max_tracks=100_000), CLASSES, tmp_path / "out",
+        kernels=tmp_path / "kernels", done=context.accumulator(0), num_tasks=int,
+    )  # fmt: skip
+    found = [pq.read_table(path)["num_particles"].to_numpy() for path in (tmp_path / "out").rglob("*.parquet")]
+    assert {each for group in found for each in group.tolist()} == {1 + num_tracks}
+    bytes_of_one = (1 + num_tracks) * NUM_CORE * 4
+    assert max(len(group) for group in found) * bytes_of_one <= most
+    assert max(gathered_rows) * bytes_of_one <= most
+    # Not smaller than needed either.
+    assert max(gathered_rows) * bytes_of_one > most / 2
+    assert sum(gathered_rows) == sum(map(len, found)) == 90
 
 
 def test_an_energy_beyond_float32_rejects_the_event_and_counts_it(tmp_path: Path) -> None:

@@ -350,6 +350,20 @@ def test_a_mapped_weight_that_is_not_there_is_not_silently_one(tmp_path: Path) -
     assert re.search(r"'genWeigth' \(for weight\)\. Nearest: genWeight\b", message)
 
 
+def test_branches_in_a_friend_tree_are_missing_and_the_message_says_why(tmp_path: Path) -> None:
+    jets = [field.branch for field in COLLECTIONS["jets"].values()]
+    path = write_delphes(tmp_path / "a.root", some_events(), without=jets)
+    with (
+        uproot.open({write_delphes(tmp_path / "b.root", some_events()): "Delphes"}) as whole,
+        uproot.update(path) as file,
+    ):
+        columns = {branch: whole[branch].array() for branch in jets}
+        file.mktree("friend", {name: each.type.content for name, each in columns.items()}).extend(columns)
+    message = message_of(path, IngestSettings(), MissingBranchError)
+    assert "lacks 4 needed branches" in message
+    assert "Branches of friend trees are not read; write all into one tree." in message
+
+
 def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
     delphes = write_delphes(tmp_path / "delphes.root", some_events())
     with uproot.open({delphes: "Delphes"}) as tree:

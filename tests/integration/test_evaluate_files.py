@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import uproot
@@ -23,6 +24,7 @@ from lent_spark import command
 from made_events import distinct, lepton, made_event, track
 from numpy.typing import NDArray
 from ranks import has_started, processes_of, wait_until
+from sliced_qcd import THINNED, write_slices
 
 from features.matrices import high_level_in
 from features.schema import SPLITS
@@ -213,6 +215,41 @@ def test_new_events_of_known_classes_get_metrics(trained: Trained, normal: dict[
     assert metrics["runs"]["hlf"]["train_against_test"] == {}
 
 
+def test_slices_count_by_the_cross_sections_of_the_config(trained: Trained, tmp_path: Path) -> None:
+    slices = write_slices(tmp_path, [NEW["QCD"]], THINNED)
+    known = {"ttbar": 230.0, "wjets": 18_000.0}
+    others = [
+        {"name": name, "label": label, "files": ["-"], "cross_section_pb": cross_section}
+        for label, (name, cross_section) in enumerate(known.items(), start=1)
+    ]
+    config = small_config(tmp_path, trained.data, samples=[*slices, *others], evaluate={"reference": False})
+    plain = ("evaluate-files", "--config", config, "--model", f"net={trained.exported}")
+    new = ("--inputs", f"ttbar={NEW['ttbar']}", "--inputs", f"W+jets={NEW['W+jets']}")
+    named = [word for each in slices for word in ("--inputs", f"{each['name']}={each['files'][0]}")]
+    done = command(trained.provider, *plain, *named, *new, "--out", tmp_path / "by sample")
+    assert done.exit_code == 0, done.stderr
+    table = pq.read_table(tmp_path / "by sample" / "net" / "predictions.parquet")
+    samples, weights = np.array(table["sample"].to_pylist()), table["weight"].to_numpy()
+    expected = []
+    for each in slices:
+        with uproot.open({each["files"][0]: "Delphes"}) as tree:
+            expected.append(each["cross_section_pb"] * (samples == each["name"]).sum() / tree.num_entries)
+    found = [weights[samples == each["name"]].sum() for each in slices]
+    assert found == pytest.approx(expected)
+    metrics = strict(tmp_path / "by sample" / "metrics.json")
+    # The luminosity is 0.02 / (pb s).
+    assert metrics["rates_before"]["QCD"] == pytest.approx(0.02 * sum(expected))
+    assert set(metrics["rates_before"]) == set(CLASSES)
+    done = command(
+        trained.provider, *plain, "--inputs", f"QCD={tmp_path}/slice-*.root", *new, "--out", tmp_path / "by class"
+    )
+    assert done.exit_code == 0, done.stderr
+    assert "There are no rates: --inputs names no files of qcd-0, qcd-1, qcd-2 (SAMPLE=GLOB)." in done.stderr
+    table = pq.read_table(tmp_path / "by class" / "net" / "predictions.parquet")
+    assert set(table.filter(pc.equal(table["label"], 0))["weight"].to_pylist()) == {1.0}
+    assert strict(tmp_path / "by class" / "metrics.json")["rates_before"] is None
+
+
 def test_two_models_side_by_side_on_the_test_split(trained: Trained, normal: dict[Keys, NDArray[np.float32]]) -> None:
     out = trained.folder / "side_by_side"
     pair = {"first": trained.first, "second": trained.second}
@@ -265,8 +302,9 @@ def test_the_reference_is_not_judged_by_events_that_it_has_seen(trained: Trained
 @pytest.mark.parametrize(
     ("inputs", "code", "words"),
     [
-        (["ttbra={new}"], Exit.USAGE, "there is no class 'ttbra'. Did you mean 'ttbar'?"),
-        (["ttbar={new}", "{new}"], Exit.USAGE, "either all are CLASS=GLOB, or all are GLOB"),
+        (["ttbra={new}"], Exit.USAGE, "there is no class or sample 'ttbra'. Did you mean 'ttbar'?"),
+        (["={new}"], Exit.USAGE, "there is no class or sample ''"),
+        (["ttbar={new}", "{new}"], Exit.USAGE, "either all are CLASS=GLOB or SAMPLE=GLOB, or all are GLOB"),
         (["{tmp}/nothing*.root"], Exit.NOT_THERE_YET, "no file matches"),
         (["{new}", "{new}"], Exit.USER_ERROR, "is listed twice"),
         (["{tmp}/cut.root"], Exit.USER_ERROR, "cut.root is truncated"),

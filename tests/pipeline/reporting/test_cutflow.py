@@ -68,7 +68,7 @@ def test_classes_of_several_samples_without_cross_sections_are_named() -> None:
     known = {**CONFIG, "samples": [{**sample, "cross_section_pb": 2.0} for sample in CONFIG["samples"]]}
     assert uncertain_mixtures(known) == []
     assert uncertain_mixtures(CONFIG) == [
-        "Class QCD: a, b have no cross_section_pb and count by their numbers of events."
+        "Class QCD: a, b do not all have a cross_section_pb and count by their numbers of events."
     ]
 
 

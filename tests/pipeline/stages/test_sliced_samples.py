@@ -1,0 +1,144 @@
+"""Bundled QCD in slices of pT with cross-sections of their own: the numbers of the sample that was never cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command_line import SAMPLES, small_config
+from sliced_qcd import THINNED, WHOLE, write_slices
+from stages_here import run_here, without_spark
+
+from features.columns import HLF_NAMES
+from features.dataset import FeatureDataset
+from features.matrices import high_level_in
+from features.schema import SPLITS
+from models.evaluation.bootstrap import Replicas
+from models.evaluation.discriminant import discriminant
+from models.evaluation.measurements import measure
+from models.evaluation.rates import Rates
+from models.evaluation.scored_events import ScoredEvents
+from pipeline.config import load_config
+from pipeline.runs.store import StageStore
+from pipeline.stages.evaluate import make_task, rates_before
+
+#: Cross-sections of the other samples [pb], invented too.
+OTHERS = {"ttbar": 230.0, "wjets": 18_000.0}
+POINTS = [0.7, 0.8]
+QCD = 0
+
+
+class Made(NamedTuple):
+    """What the stages say of one set of samples."""
+
+    cutflow: list[dict[str, Any]]
+    """Steps, with the class QCD."""
+    events: pa.Table
+    """All selected events."""
+    rates: Rates
+    points: list[dict[str, Any]]
+    """Working points of a score that rises with HT."""
+
+
+def made(folder: Path, qcd: list[dict[str, Any]]) -> Made:
+    others = [
+        {"name": name, "label": label, "files": [str(SAMPLES / f"{name}_*_0.root")], "cross_section_pb": OTHERS[name]}
+        for label, name in enumerate(OTHERS, start=1)
+    ]
+    evaluate = {"reference": False, "working_points": POINTS}
+    path = small_config(folder, folder, samples=[*qcd, *others], evaluate=evaluate)
+    with pytest.MonkeyPatch.context() as patch:
+        without_spark(patch, folder)
+        run_here(path, "ingest", "features")
+    config = load_config(str(path))
+    versions = {stage: StageStore(config.run_dir, stage).current() for stage in ("ingest", "features")}
+    upstream = {stage: version for stage, version in versions.items() if version is not None}
+    features = upstream["features"].folder
+    dataset = FeatureDataset.load(features)
+    events = pa.concat_tables([pq.read_table(file) for split in SPLITS for file in dataset.files(split)])
+    rates = rates_before(config, upstream)
+    assert rates is not None
+    found = measure(scored := scored_by_ht(events), None, replicas(scored), make_task(config, config.classes, rates))
+    steps = json.loads((features / "cutflow.json").read_text())["classes"]
+    return Made([step["columns"]["QCD"] for step in steps], events, rates, found.numbers["working_points"])
+
+
+def scored_by_ht(events: pa.Table) -> ScoredEvents:
+    hlf = high_level_in(events)
+    ht = hlf[:, HLF_NAMES.index("ht")].astype(np.float64)
+    top = (ht + 1) / (ht + 200)
+    probability = np.stack([(1 - top) / 2, top, (1 - top) / 2], axis=1)
+    columns = {"probability": pa.array(list(probability)), "hlf": pa.array(list(hlf))}
+    for name, column in columns.items():
+        events = events.append_column(name, column)
+    return ScoredEvents.of(events)
+
+
+def replicas(scored: ScoredEvents) -> Replicas:
+    return Replicas(scored.labels, scored.samples, scored.weights, seed=1, num=100)
+
+
+@pytest.fixture(scope="module")
+def of(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Made]:
+    """The sample as it is, in slices, and in slices of which the soft ones have too few events."""
+    found = {}
+    for name, keep in {"whole": (), "sliced": (1, 1, 1), "thinned": THINNED}.items():
+        folder = tmp_path_factory.mktemp(name)
+        whole = {"name": "qcd", "label": QCD, "files": [str(SAMPLES / "qcd_*.root")], "cross_section_pb": WHOLE}
+        found[name] = made(folder, write_slices(folder, sorted(SAMPLES.glob("qcd_*.root")), keep) if keep else [whole])
+    return found
+
+
+def weights_of(table: pa.Table) -> list[tuple[float, float]]:
+    """Sum of the physics weights of each class, and its error."""
+    labels, weights = table["label"].to_numpy(), table["weight"].to_numpy()
+    sums, squares = (np.bincount(labels, weights=weights**power) for power in (1, 2))
+    return list(zip(sums.tolist(), np.sqrt(squares).tolist(), strict=True))
+
+
+def test_slices_with_all_their_events_give_exactly_the_numbers_of_the_whole(of: Mapping[str, Made]) -> None:
+    whole, sliced = of["whole"], of["sliced"]
+    assert len(set(sliced.events["sample"].to_pylist())) == len(THINNED) + len(OTHERS)
+    for step, expected in zip(sliced.cutflow, whole.cutflow, strict=True):
+        assert step["events"] == expected["events"]
+        assert (step["weight"], step["weight2"]) == pytest.approx((expected["weight"], expected["weight2"]))
+    assert np.array(weights_of(sliced.events)) == pytest.approx(np.array(weights_of(whole.events)))
+    classes = ["QCD", "ttbar", "W+jets"]
+    assert sliced.rates.of_classes(classes) == pytest.approx(whole.rates.of_classes(classes))
+    for point, expected in zip(sliced.points, whole.points, strict=True):
+        for key in ("rates", "backgrounds"):
+            values = [{name: each["value"] for name, each in found[key].items()} for found in (point, expected)]
+            assert values[0] == pytest.approx(values[1])
+        assert point["total_rate"]["value"] == pytest.approx(expected["total_rate"]["value"])
+        assert point["purity"]["value"] == pytest.approx(expected["purity"]["value"])
+
+
+def test_slices_whose_sizes_say_nothing_give_the_numbers_of_the_whole_within_errors(of: Mapping[str, Made]) -> None:
+    whole, thinned = of["whole"], of["thinned"]
+    # Before any selection the class has the cross-section of the whole, whatever is left of its events.
+    assert thinned.cutflow[0]["weight"] == pytest.approx(WHOLE)
+    assert thinned.cutflow[0]["events"] < whole.cutflow[0]["events"] / 2
+    for step, expected in zip(thinned.cutflow[1:], whole.cutflow[1:], strict=True):
+        assert abs(step["weight"] - expected["weight"]) < 3 * np.sqrt(step["weight2"])
+    (sum_of_weights, error), (expected_sum, _) = (weights_of(each.events)[QCD] for each in (thinned, whole))
+    assert abs(sum_of_weights - expected_sum) < 3 * error
+    assert thinned.rates.of_class(QCD) == pytest.approx(whole.rates.of_class(QCD), rel=3 * error / sum_of_weights)
+    for point, expected in zip(thinned.points, whole.points, strict=True):
+        for key in ("rates", "backgrounds"):
+            found, wanted = point[key]["QCD"], expected[key]["QCD"]["value"]
+            assert found["low"] < wanted < found["high"]
+        assert point["rates"]["ttbar"]["value"] == pytest.approx(expected["rates"]["ttbar"]["value"])
+
+
+def test_by_their_numbers_of_events_the_thinned_slices_would_be_off(of: Mapping[str, Made]) -> None:
+    # Else the test above would pass without cross-sections too.
+    scored = scored_by_ht(of["thinned"].events)
+    score = discriminant(scored.probabilities, signal=1, fractions={QCD: 1.0})[scored.labels == QCD]
+    for point in of["thinned"].points:
+        assert (score >= point["threshold"]).mean() > point["backgrounds"]["QCD"]["high"]
