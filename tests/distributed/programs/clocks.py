@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from training.loop.metering import Meter, MeteredTransport
+from training.transports.basics import run_now
 from training.transports.locked_averaging import LockedAveraging
 from training.transports.mpi import MpiTransport
-from training.transports.transport import SharedVector, run_now
+from training.transports.transport import SharedVector
 
 Span = tuple[float, float]
 
