@@ -14,10 +14,10 @@ from training.transports.mpi import MpiTransport
 
 
 def break_connections(overlap: Any, averages: int, nap: float) -> dict[str, Any]:
-    """The last rank leaves a request of each other rank unanswered, and loses all its connections; the others go on.
+    """The last rank leaves a request of each other rank unanswered, and loses all its connections.
 
-    Its first loss comes while their averages are under way. Then they begin some more with it, as it does with them,
-    and average with each other.
+    They break while averages of the others are under way. Then all begin averages over broken connections, and the
+    others average with each other.
     """
     transport = MpiTransport(protocol="sockets", overlap=overlap)
     last = transport.world_size - 1
