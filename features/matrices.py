@@ -1,4 +1,4 @@
-"""The inputs of networks from a table of the features Parquet: the vector of 14 and the matrix of 801 x 19.
+"""The inputs of networks from a table of the features Parquet: the vector `hlf` and the matrix of 801 x 19.
 
 The file holds 11 numbers of a particle, unpadded. Energy, momenta and flags follow from them and are computed here, in
 double precision, each time a table is read.
@@ -64,16 +64,17 @@ def model_inputs(
             particles of the longest event.
 
     Returns:
-        By name: `hlf` (num_events, 14) and `particles` (num_events, 801, 19), zero padded, float32, unscaled, with the
-        features of `features.columns.INPUT_COLUMNS` along the last axis; others (num_events,).
+        By name: `hlf` (num_events, NUM_HLF) and `particles` (num_events, 801, 19), zero padded, float32, unscaled, with
+        the features of `features.columns.INPUT_COLUMNS` along the last axis; others (num_events,).
 
     Raises:
         DatasetError: A column is missing or has nulls, or the lists of an event have different or too large lengths.
 
     Examples:
         >>> from features.schema import features_schema
-        >>> {name: array.shape for name, array in model_inputs(features_schema().empty_table(), INPUT_COLUMNS).items()}
-        {'hlf': (0, 14), 'particles': (0, 801, 19), 'num_particles': (0,)}
+        >>> made = model_inputs(features_schema().empty_table(), INPUT_COLUMNS)
+        >>> {name: array.shape for name, array in made.items() if name != "hlf"}
+        {'particles': (0, 801, 19), 'num_particles': (0,)}
     """
     made = {}
     for name in names:

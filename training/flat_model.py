@@ -14,7 +14,7 @@ from typing_extensions import override
 from models.networks.lepton_frame import LeptonFrame
 from models.networks.scaling_layer import Standardize
 from training.compiled.optimizer import is_finite
-from training.transports.transport import Vector
+from training.transports.basics import Vector
 from training.vector_model import VectorModel
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from training.transports.transport import Vector
+from training.transports.basics import Vector
 
 if TYPE_CHECKING:
     from torch import nn

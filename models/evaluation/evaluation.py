@@ -31,8 +31,6 @@ from models.evaluation.variations import envelope, variations, with_scores, with
 from models.prediction import inputs_of, predict, rows_of
 from models.prediction_files import write_parquet, write_root
 
-__all__ = ["EvaluationTask", "boosted_trees", "evaluate", "write_predictions"]
-
 
 class Predicted(NamedTuple):
     """Predictions of one model."""

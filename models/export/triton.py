@@ -23,9 +23,9 @@ def triton_config(settings: NetworkSettings, num_classes: int) -> str:
         num_classes: Width of the output.
 
     Examples:
-        >>> from models.networks.hlf_settings import HlfSettings
-        >>> print(triton_config(HlfSettings(), 3).splitlines()[2])
-        input { name: "hlf" data_type: TYPE_FP32 dims: [ 14 ] }
+        >>> from models.networks.particles_settings import ParticlesSettings
+        >>> print(triton_config(ParticlesSettings(), 3).splitlines()[2])
+        input { name: "particles" data_type: TYPE_FP32 dims: [ -1, 19 ] }
     """
     lines = ['backend: "onnxruntime"', f"max_batch_size: {_MOST_EVENTS}"]
     for name in settings.inputs:

@@ -64,7 +64,7 @@ class LeptonFrame(nn.Module):
         name: The input, `particles` or `hlf`.
 
     Examples:
-        >>> hlf = torch.zeros(1, 14)
+        >>> hlf = torch.zeros(1, *INPUT_COLUMNS["hlf"].shape)
         >>> hlf[0, [2, 7, 8]] = torch.tensor([3.0, -1.0, -1.0])  # Azimuth of MET, eta and azimuth of the lepton.
         >>> LeptonFrame("hlf")(hlf)[0, [2, 7, 8]]
         tensor([-2.2832,  1.0000,  0.0000])

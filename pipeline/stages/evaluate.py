@@ -125,8 +125,8 @@ def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.
 
 
 def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
-    """The settings of an evaluation, an `models.evaluation.evaluation.EvaluationTask`."""
-    from models.evaluation.evaluation import EvaluationTask
+    """The settings of an evaluation, a `models.evaluation.measurements.EvaluationTask`."""
+    from models.evaluation.measurements import EvaluationTask
     from models.evaluation.style import PlotLabels
 
     report = config.report

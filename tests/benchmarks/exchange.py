@@ -22,9 +22,9 @@ import numpy as np
 
 from training.launching.launcher import rank_command, rank_environment
 from training.settings import TrainSettings
+from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
 from training.transports.mpi_shared_vector import MpiSharedVector
-from training.transports.transport import run_now
 
 #: Parameters of the HLF network, GRU, LeNet-5 and a large one; how many averages of each.
 SIZES = {2_013: 10_000, 10_803: 10_000, 61_706: 3_000, 1_000_000: 200}

@@ -65,8 +65,8 @@ def exchange_rank() -> None:
     """A rank that makes averages; rank 0 prints their median [us]."""
     import numpy as np
 
+    from training.transports.basics import run_now
     from training.transports.mpi import MpiTransport
-    from training.transports.transport import run_now
 
     transport = MpiTransport(overlap="inline")
     vector = run_now(transport.share(np.zeros(2013, np.float32)))

@@ -1,4 +1,4 @@
-"""Benchmark: training against a bare torch loop, two workers, stragglers, the simulator (`make bench`).
+"""Benchmark: training against a bare torch loop, two workers, stragglers, simulator, overhead (`make bench`).
 
 Rates are events per second of reading, computing and communicating; validation and checkpoints are left out on both
 sides. Runs of what is compared alternate, and medians of the ratios are shown.
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -37,15 +38,17 @@ from models.networks.hlf_settings import HlfSettings
 from models.networks.network_settings import NetworkSettings
 from models.networks.particles_settings import ParticlesSettings
 from models.saved_model import build, model_spec
+from training.compiled.optimizer import VectorOptimizer
 from training.launching import launcher, rank_process
 from training.launching.launcher import launch, rank_command
-from training.launching.rank import RunSpec, without_denormals
+from training.launching.rank import RunSpec, train, without_denormals
 from training.loop.records import read_records
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import simulate
+from training.transports.transport import SingleTransport
 from training.workloads.registry import HepSettings
 from training.workloads.work import ReaderWork
 
@@ -162,12 +165,14 @@ def our_loop(dataset: FeatureDataset, model: NetworkSettings, settings: TrainSet
 def working_rate(ranks: list[list[dict[str, Any]]]) -> float:
     """Events of all workers over the time that the slowest spent at work, after the first epoch."""
     samples = sum(record["samples"] for rank in ranks for record in rank[1:])
-    kinds = ("read", "compute", "communicate", "wait")
-    seconds = max(
-        sum(record["seconds_by_kind"].get(kind, 0.0) for record in rank[1:] for kind in kinds) for rank in ranks
-    )
-    rate: float = samples / seconds
+    rate: float = samples / max(sum(map(working_seconds, rank[1:])) for rank in ranks)
     return rate
+
+
+def working_seconds(record: dict[str, Any]) -> float:
+    """The time of an epoch without validation and checkpoints [s]."""
+    kinds = ("read", "compute", "communicate", "wait")
+    return float(sum(record["seconds_by_kind"].get(kind, 0.0) for kind in kinds))
 
 
 def ratios(one: Callable[[], float], other: Callable[[], float], repeats: int) -> dict[str, Any]:
@@ -352,6 +357,39 @@ def simulator(workers: int) -> dict[str, Any]:
     return found
 
 
+class CpuClock(SingleTransport):
+    """A transport whose clock is the CPU time of this process, so that other work on the machine does not count."""
+
+    def now(self) -> float:
+        """Seconds of CPU time."""
+        return time.process_time()
+
+
+def overhead(rows: int, repeats: int) -> dict[str, Any]:
+    """CPU time of a step of one worker whose batches, gradients and updates cost nothing: the loop and its meters."""
+
+    async def no_gradient(_: ReaderWork) -> None:
+        pass
+
+    def no_update(_: VectorOptimizer) -> None:
+        pass
+
+    nothing = {"next_batch": lambda _: 128, "compute_gradient": no_gradient}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.multiple(ReaderWork, **nothing),
+        mock.patch.object(VectorOptimizer, "step", no_update),
+    ):
+        dataset = hlf_dataset(Path(folder) / "hlf", rows)
+        settings = TrainSettings(algorithm="sgd", reader="arrow", cache="memory", batch_size=128, epochs=1 + repeats)
+        spec = RunSpec(HepSettings(folder=dataset.folder, network=HlfSettings()), settings, Path(folder) / "run")
+        spec.out_dir.mkdir()
+        train(spec, CpuClock(), on_progress=lambda _: None)
+        (records,) = read_records(spec.out_dir)
+    costs = [round(1e6 * working_seconds(record) / record["steps"], 2) for record in records[1:]]
+    return {"CPU time of a step [us]": statistics.median(costs), "of each epoch": costs}
+
+
 def show(line: str) -> None:
     """A line of the result, at once."""
     sys.stdout.write(line + "\n")
@@ -364,7 +402,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="training rows of the HLF runs")
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
     parser.add_argument("--workers", type=int, default=1_000, help="virtual workers of the simulator")
-    parser.add_argument("--only", choices=["hlf", "particles", "stragglers", "simulator"], help="one part only")
+    parser.add_argument(
+        "--only", choices=["hlf", "particles", "stragglers", "simulator", "overhead"], help="one part only"
+    )
     parser.add_argument("--ddp", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -376,6 +416,7 @@ def main() -> None:
         "particles": lambda: recurrent(arguments.repeats),
         "stragglers": stragglers,
         "simulator": lambda: simulator(arguments.workers),
+        "overhead": lambda: overhead(arguments.rows, arguments.repeats),
     }
     show(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}")
     for name, part in parts.items():

@@ -59,6 +59,8 @@ def cases_of(mpi: Mpi, folder: Path) -> dict[Hashable, Case]:
     add("read_others", ranks=3, protocol="sockets", duration=0.5, size=20_000)
     for overlap in OVERLAPS:
         add("poison", overlap, ranks=3, overlap=overlap)
+        given = {"overlap": overlap, "averages": 5, "nap": 0.3}
+        found["lost", overlap] = Case(3, "lost_partners:break_connections", given)
     for protocol in ("locked", "sockets"):
         add("skip", protocol, ranks=3, protocol=protocol)
         add("come_late", protocol, ranks=2, protocol=protocol, nap=NAP)
@@ -156,6 +158,18 @@ def test_a_vector_that_is_not_finite_reaches_nobody(cases: Cases, overlap: str) 
         assert other["finite"]
         assert other["refused"] > 0
         assert other["begun"] + other["refused"] == 50
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_averages_with_a_lost_partner_are_left_out_and_counted(cases: Cases, overlap: str) -> None:
+    *others, lost = cases.results("lost", overlap)
+    # The one that was under way, and those that came after.
+    assert [(other["first"], other["then"]) for other in others] == [(1, 5)] * 2
+    assert (lost["first"], lost["then"], lost["counts"]["begun"]) == (0, 5, 0)
+    for other in others:
+        assert other["found"] == [0.5] * 3
+        assert other["counts"]["begun"] == other["counts"]["received"] == 5
+        assert other["counts"]["lost"] == 6
 
 
 @pytest.mark.parametrize("protocol", ["locked", "sockets"])

@@ -15,7 +15,7 @@ from simulated import LinearGradients, Pairs, Watcher
 from training.simulation.cluster import ClusterSettings
 from training.simulation.transport import SimNetwork, SimTransport
 from training.simulation.virtual_time import VirtualClock
-from training.transports.transport import run_now
+from training.transports.basics import run_now
 
 RATE = 0.1
 FEW = hypothesis_settings(max_examples=80)

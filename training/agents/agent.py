@@ -15,7 +15,7 @@ from training.loop.account import Account
 from training.loop.metering import Meter
 from training.loop.schedule import learning_rate
 from training.settings import TrainSettings
-from training.transports.transport import run_now
+from training.transports.basics import run_now
 from training.workloads.work import Work
 
 

@@ -21,7 +21,7 @@ from training.agents.messages import Install, Reduced, Take
 from training.algorithms.mpca import MpcaSettings
 from training.algorithms.mpca_rules import JointShard, driver_rule, phases, shard_slices
 from training.settings import TrainSettings
-from training.transports.transport import Vector
+from training.transports.basics import Vector
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 

@@ -20,7 +20,7 @@ from training.loop.records import DiskFiles, merged
 from training.loop.schedule import learning_rate
 from training.loop.summary import Record, utilisation
 from training.settings import TrainSettings
-from training.transports.transport import run_now
+from training.transports.basics import run_now
 from training.workloads.work import ValidationShare, Work
 
 #: Sums over the cycles of an epoch in its record.

@@ -13,7 +13,7 @@ from training.agents.messages import Install
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.mpca import MpcaSettings
 from training.algorithms.mpca_rules import contribution, displace, penalty_gradient, shard_slices
-from training.transports.transport import Vector, is_finite
+from training.transports.basics import Vector, is_finite
 
 
 class PulledWorker(Algorithm):

@@ -13,8 +13,8 @@ from training.algorithms.agn import Agn
 from training.algorithms.base import Counters, Worker
 from training.algorithms.method import algorithm
 from training.algorithms.server import WindowSettings, server_traits
+from training.transports.basics import Vector
 from training.transports.shards import Shard
-from training.transports.transport import Vector
 
 
 class AdagSettings(WindowSettings):

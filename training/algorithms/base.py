@@ -11,7 +11,8 @@ import numpy as np
 
 from training.algorithms.method import MethodSettings, Traits
 from training.algorithms.partners import Partners
-from training.transports.transport import Transport, Vector, is_finite
+from training.transports.basics import Vector, is_finite
+from training.transports.transport import Transport
 from training.vector_model import VectorModel
 
 if TYPE_CHECKING:

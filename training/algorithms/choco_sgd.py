@@ -12,7 +12,7 @@ from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.compression import CompressionName, make_compression
 from training.algorithms.method import Traits, algorithm
 from training.algorithms.neighbours import NeighbourAlgorithm, NeighbourSettings
-from training.transports.transport import is_finite
+from training.transports.basics import is_finite
 
 
 class ChocoSgdSettings(NeighbourSettings):

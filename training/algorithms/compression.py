@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from typing_extensions import override
 
-from training.transports.transport import Vector
+from training.transports.basics import Vector
 
 
 class CompressionName(StrEnum):

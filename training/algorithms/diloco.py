@@ -10,7 +10,7 @@ from typing_extensions import override
 from training.algorithms.base import Worker
 from training.algorithms.local_sgd import LocalSgd, LocalSgdSettings
 from training.algorithms.method import Traits, algorithm
-from training.transports.transport import Vector, is_finite
+from training.transports.basics import Vector, is_finite
 
 
 class DiLoCoSettings(LocalSgdSettings):

@@ -10,8 +10,8 @@ from typing_extensions import override
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.method import algorithm
 from training.algorithms.server import WindowAlgorithm, WindowSettings, server_traits
+from training.transports.basics import Vector
 from training.transports.shards import Shard
-from training.transports.transport import Vector
 
 
 class DownpourSettings(WindowSettings):

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from training.transports.transport import Vector
+from training.transports.basics import Vector
 
 #: The threshold is that of a sample, since the exact one takes as long as a sort.
 _SAMPLED: Final = 100_000

@@ -12,9 +12,9 @@ from training.algorithms.base import Worker
 from training.algorithms.elastic import ElasticAlgorithm, ElasticSettings
 from training.algorithms.method import Traits, algorithm
 from training.algorithms.server import server_traits
+from training.transports.basics import Vector
 from training.transports.centre import Centre, OwnCentre
 from training.transports.shards import Shard
-from training.transports.transport import Vector
 
 
 class EasgdSettings(ElasticSettings):

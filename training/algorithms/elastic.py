@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Worker
 from training.algorithms.server import ServerAlgorithm, ServerSettings
+from training.transports.basics import Vector, is_finite
 from training.transports.shards import Shard
-from training.transports.transport import Vector, is_finite
 
 
 class ElasticSettings(ServerSettings):

@@ -13,7 +13,8 @@ from training.algorithms.base import Algorithm, Counters, Worker
 from training.algorithms.method import MethodSettings, Sharing
 from training.algorithms.partners import RandomPartners
 from training.topology import TopologyName, shared_topology
-from training.transports.transport import SharedVector, Vector, is_finite
+from training.transports.basics import Vector, is_finite
+from training.transports.transport import SharedVector
 
 
 class GossipSettings(MethodSettings):

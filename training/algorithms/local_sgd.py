@@ -17,7 +17,7 @@ from training.algorithms.base import (
     treat_optimizer,
 )
 from training.algorithms.method import MethodSettings, Traits, algorithm
-from training.transports.transport import Vector
+from training.transports.basics import Vector
 
 
 class LocalSgdSettings(MethodSettings):

@@ -13,7 +13,7 @@ from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worke
 from training.algorithms.method import MethodSettings, Sharing, Traits, algorithm
 from training.algorithms.mpca_joint import JointModel
 from training.algorithms.mpca_rules import MOST_SHARDS, MpcaConstants, displace, penalty_gradient
-from training.transports.transport import Vector, is_finite
+from training.transports.basics import Vector, is_finite
 
 
 class MpcaSettings(MpcaConstants, MethodSettings):

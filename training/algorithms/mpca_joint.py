@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from training.algorithms.mpca_rules import JointShard, MpcaConstants, contribution, driver_rule, shard_slices
-from training.transports.transport import PendingSum, Transport, Vector, is_finite
+from training.transports.basics import Vector, is_finite
+from training.transports.transport import PendingSum, Transport
 
 #: Elements of a message behind the contribution: workers without more steps, squared distances from the joint model.
 _ENDED, _DISTANCE = -2, -1

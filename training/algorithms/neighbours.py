@@ -8,7 +8,7 @@ from typing import ClassVar
 from training.algorithms.base import Algorithm, Worker
 from training.algorithms.method import MethodSettings
 from training.topology import TopologyName, shared_topology
-from training.transports.transport import Vector, is_finite
+from training.transports.basics import Vector, is_finite
 
 
 class NeighbourSettings(MethodSettings):

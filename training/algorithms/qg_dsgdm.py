@@ -10,7 +10,7 @@ from typing_extensions import override
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.method import Traits, algorithm
 from training.algorithms.neighbours import NeighbourAlgorithm, NeighbourSettings, mix
-from training.transports.transport import is_finite
+from training.transports.basics import is_finite
 
 
 class QgDsgdmSettings(NeighbourSettings):

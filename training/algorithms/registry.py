@@ -16,6 +16,8 @@ from training.algorithms.method import METHODS, MethodSettings
 from training.algorithms.slowmo import SlowMo, SlowMoSettings
 from training.algorithms.stale_synchronous import StaleSynchronous
 
+#: Passed on to other modules: METHODS since it is complete after this import only; the others since whoever imports
+#: their modules depends on code that only some configs run (see `REGISTRIES` of `pipeline.runs.code_meaning`).
 __all__ = ["METHODS", "AnyMethod", "SlowMo", "SlowMoSettings", "StaleSynchronous"]
 
 for _module in pkgutil.iter_modules(training.algorithms.__path__, "training.algorithms."):

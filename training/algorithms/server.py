@@ -17,9 +17,9 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import MethodSettings, Sharing, Traits
+from training.transports.basics import Vector, is_finite
 from training.transports.centre import Centre, Commit, Rule
 from training.transports.shards import Shard
-from training.transports.transport import Vector, is_finite
 
 
 def server_traits(title: str) -> Traits:

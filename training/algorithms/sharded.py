@@ -12,9 +12,9 @@ from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.dropping import INDEX_BYTES, Dropper, update_view
 from training.algorithms.method import Sharing, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
+from training.transports.basics import Vector
 from training.transports.centre import Commit, Rule, Where
 from training.transports.shards import Layout, Shard
-from training.transports.transport import Vector
 
 
 class ShardedSettings(ServerSettings):

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, StatePolicy, mean_over_workers, treat_optimizer
 from training.algorithms.wrapper import Wrapper
-from training.transports.transport import is_finite
+from training.transports.basics import is_finite
 
 
 class SlowMoSettings(BaseModel):

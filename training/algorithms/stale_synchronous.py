@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient
 from training.algorithms.wrapper import Wrapper
-from training.transports.transport import Vector
+from training.transports.basics import Vector
 
 
 class StaleSynchronous(Wrapper):

@@ -12,7 +12,7 @@ from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.gossip import GossipAlgorithm, GossipSettings
 from training.algorithms.method import Traits, algorithm
 from training.random_streams import generator_state, random_stream, set_generator_state
-from training.transports.transport import Vector
+from training.transports.basics import Vector
 
 
 class SwarmSgdSettings(GossipSettings):

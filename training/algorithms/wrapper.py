@@ -7,7 +7,7 @@ from typing import Any
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters
-from training.transports.transport import Vector
+from training.transports.basics import Vector
 
 
 class Wrapper(Algorithm):

@@ -26,7 +26,8 @@ from training.loop.watchdog import Watchdog
 from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.threads import use_threads
-from training.transports.transport import Transport, run_now
+from training.transports.basics import run_now
+from training.transports.transport import Transport
 from training.workloads.draws import Draws
 from training.workloads.registry import WorkloadSettings, workload_from_json
 from training.workloads.work import ReaderWork

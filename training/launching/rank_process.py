@@ -21,9 +21,9 @@ from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles, described
 from training.loop.trainer import Progress
 from training.loop.watchdog import Watchdog
+from training.transports.basics import run_now
 from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
-from training.transports.transport import run_now
 from training.transports.ulfm import is_rank_loss, leave, survivors
 
 _SECONDS_BETWEEN_LOOKS: Final = 2.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from training.algorithms.base import mean_over_workers
-from training.transports.transport import SharedVector, Transport, Vector, is_finite
+from training.transports.basics import Vector, is_finite
+from training.transports.transport import SharedVector, Transport
 from training.workloads.work import Work
 
 

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
+from training.transports.basics import Vector
 from training.transports.centre import EVERYWHERE, Centre, CentreCounts, Commit, Rule, Where
 from training.transports.shards import VECTOR
-from training.transports.transport import AverageCounts, CounterName, PendingSum, SharedVector, Transport, Vector
+from training.transports.transport import AverageCounts, CounterName, PendingSum, SharedVector, Transport
 
 T = TypeVar("T")
 Timed = Coroutine[Any, Any, T]

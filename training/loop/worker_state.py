@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from training.algorithms.base import Algorithm
-from training.transports.transport import is_finite
+from training.transports.basics import is_finite
 from training.workloads.work import Work
 
 

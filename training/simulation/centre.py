@@ -23,9 +23,9 @@ from typing_extensions import override
 
 from training.simulation.costs import Cards
 from training.simulation.virtual_time import VirtualBeside, VirtualClock, VirtualLock
+from training.transports.basics import Vector
 from training.transports.centre import EVERYWHERE, Answer, Commit, Rule, ShardedCentre, Where, copy_in, copy_out
 from training.transports.shards import VECTOR, Layout
-from training.transports.transport import Vector
 
 
 @dataclass(eq=False, slots=True)

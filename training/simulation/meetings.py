@@ -9,7 +9,8 @@ from typing import Any
 from typing_extensions import override
 
 from training.simulation.virtual_time import VirtualBeside, VirtualClock, VirtualTask
-from training.transports.transport import PendingSum, Transport, Vector
+from training.transports.basics import Vector
+from training.transports.transport import PendingSum, Transport
 
 Finish = Callable[[Sequence[Vector]], tuple[float, Vector | None]]
 """The time that a collective operation takes after the last worker arrives [s], and what it makes of all vectors."""

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
+from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport, Protocol
-from training.transports.transport import run_now
 
 ALL_REDUCE: Final = "all-reduce"
 #: Time for the repetitions of an operation [s], and their limits.

@@ -12,7 +12,8 @@ from typing_extensions import override
 
 from training.simulation.meetings import half_difference
 from training.simulation.virtual_time import VirtualBeside, VirtualClock, VirtualLock
-from training.transports.transport import AverageCounts, SharedVector, Vector, is_finite
+from training.transports.basics import Vector, is_finite
+from training.transports.transport import AverageCounts, SharedVector
 
 
 class AveragingNetwork(Protocol):

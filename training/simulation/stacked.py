@@ -21,7 +21,7 @@ from training.readers.sharding import OwnRows, Share
 from training.simulation.cluster import ComputeTimes
 from training.simulation.losses import Losses
 from training.simulation.virtual_time import VirtualClock
-from training.transports.transport import Vector
+from training.transports.basics import Vector
 from training.workloads.augmentation import Augmentation
 from training.workloads.draws import Draws
 from training.workloads.gradients import TorchGradients

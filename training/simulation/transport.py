@@ -17,9 +17,10 @@ from training.simulation.losses import Losses
 from training.simulation.meetings import Finish, Meeting, SimSum, added
 from training.simulation.shared_vector import SimVector
 from training.simulation.virtual_time import Register, VirtualClock, VirtualTask, suspend
+from training.transports.basics import Vector
 from training.transports.centre import Centre
 from training.transports.shards import Layout
-from training.transports.transport import CounterName, PendingSum, SharedVector, Transport, Vector
+from training.transports.transport import CounterName, PendingSum, SharedVector, Transport
 
 
 class _Message(NamedTuple):

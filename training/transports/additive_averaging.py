@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from training.transports.basics import Vector, is_finite
 from training.transports.loading import load_mpi
-from training.transports.transport import Vector, is_finite
 from training.transports.window_memory import (
     BEGUN,
     HEADER_BYTES,

@@ -15,10 +15,10 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 
 from training.errors import LaunchError
+from training.transports.basics import run_now
 from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport, Overlap
 from training.transports.self_test import self_test
-from training.transports.transport import run_now
 
 #: Parameters of the network of the high-level features.
 PARAMETERS: Final = 2013

@@ -14,6 +14,7 @@ from typing_extensions import override
 from training.cores import usable_cores
 from training.errors import LaunchError
 from training.transports.additive_averaging import AdditiveAveraging
+from training.transports.basics import Vector
 from training.transports.centre import Centre
 from training.transports.loading import load_mpi
 from training.transports.locked_averaging import LockedAveraging
@@ -25,7 +26,7 @@ from training.transports.self_test import SelfTest, self_test
 from training.transports.shards import Layout
 from training.transports.socket_centre import SocketCentre
 from training.transports.socket_shared_vector import SocketCounters, SocketSharedVector
-from training.transports.transport import COUNTERS, CounterName, PendingSum, Transport, Vector
+from training.transports.transport import COUNTERS, CounterName, PendingSum, Transport
 from training.transports.window_memory import ADVICE, allocate, own_memory, refuse_different
 
 if TYPE_CHECKING:

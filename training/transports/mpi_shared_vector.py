@@ -10,10 +10,11 @@ from time import perf_counter
 from typing_extensions import override
 
 from training.transports.additive_averaging import AdditiveAveraging
+from training.transports.basics import Vector
 from training.transports.beside import Beside
 from training.transports.locked_averaging import LockedAveraging
 from training.transports.mpi_process import MpiProcess
-from training.transports.transport import AverageCounts, SharedVector, Vector
+from training.transports.transport import AverageCounts, SharedVector
 
 
 class MpiSharedVector(SharedVector):

@@ -25,10 +25,11 @@ import numpy as np
 from typing_extensions import override
 
 from training.transports import socket_kernels as kernels
+from training.transports.basics import Vector
 from training.transports.loading import load_mpi
 from training.transports.mpi_process import MpiProcess
 from training.transports.peers import connect
-from training.transports.transport import AverageCounts, SharedVector, Vector
+from training.transports.transport import AverageCounts, SharedVector
 from training.transports.window_memory import refuse_different
 
 if TYPE_CHECKING:

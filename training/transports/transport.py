@@ -1,7 +1,7 @@
 """Communication of workers: the interfaces between the algorithms and MPI or the simulator.
 
-Methods are coroutines so that the same algorithm runs on both: under MPI they block and never suspend (see `run_now`),
-in the simulator they suspend until the virtual clock has advanced.
+Methods are coroutines so that the same algorithm runs on both: under MPI they block and never suspend (see
+`basics.run_now`), in the simulator they suspend until the virtual clock has advanced.
 """
 
 from __future__ import annotations
@@ -14,21 +14,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, get_args
 import numpy as np
 from typing_extensions import override
 
-from training.transports.basics import Vector, is_finite, run_now
+from training.transports.basics import Vector
 from training.transports.centre import Centre, OwnCentre
-
-__all__ = [
-    "COUNTERS",
-    "AverageCounts",
-    "CounterName",
-    "PendingSum",
-    "SharedVector",
-    "SingleTransport",
-    "Transport",
-    "Vector",
-    "is_finite",
-    "run_now",
-]
 
 CounterName = Literal["samples", "tickets"]
 """Counters that all workers add to: the samples of the learning rate's clock, the tickets of the work units."""

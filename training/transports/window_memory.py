@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from training.errors import LaunchError
+from training.transports.basics import Vector
 from training.transports.loading import load_mpi
-from training.transports.transport import Vector
 
 if TYPE_CHECKING:
     from mpi4py import MPI

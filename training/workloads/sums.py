@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from training.transports.transport import Transport, Vector
+from training.transports.basics import Vector
+from training.transports.transport import Transport
 
 
 class Sums(NamedTuple):

@@ -12,7 +12,7 @@ from training.flat_model import FlatModel, ModelState
 from training.readers.batch import Batch
 from training.readers.reader import Reader
 from training.readers.sharding import Share
-from training.transports.transport import Vector
+from training.transports.basics import Vector
 from training.vector_model import VectorModel
 from training.workloads.draws import Draws
 from training.workloads.gradients import gradients_of

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from training.transports import locked_averaging
+from training.transports.basics import Vector, run_now
 from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
 from training.transports.mpi_shared_vector import MpiSharedVector
-from training.transports.transport import Vector, run_now
 
 
 def random_partner(rng: np.random.Generator, transport: MpiTransport) -> int:

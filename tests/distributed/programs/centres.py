@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from training.transports.basics import Vector, run_now
 from training.transports.centre import Centre, Where
 from training.transports.mpi import MpiTransport
 from training.transports.shards import Shard
-from training.transports.transport import Transport, Vector, run_now
+from training.transports.transport import Transport
 
 
 def pulled(centre: Centre, size: int) -> list[float]:

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from training.loop.metering import Meter, MeteredTransport
+from training.transports.basics import run_now
+from training.transports.centre import Centre
 from training.transports.locked_averaging import LockedAveraging
 from training.transports.mpi import MpiTransport
-from training.transports.transport import SharedVector, run_now
+from training.transports.shards import Shard
+from training.transports.transport import SharedVector
 
 Span = tuple[float, float]
 
@@ -20,12 +23,14 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
     """Rank 1 comes late to each kind of meeting by a nap.
 
     Returns for each: seconds by kind; the least and the most seconds that they may add up to, on another clock; and
-    when this rank began to meet and was done, each time. For the lock: when one held it, and when the other wanted it.
+    when this rank began to meet and was done, each time. For lock and commit: when one rank held the lock, and when the
+    other wanted it.
     """
     transport = MpiTransport(overlap="inline")
     meter = Meter(transport.now)
     metered = MeteredTransport(transport, meter)
     vector = run_now(metered.share(np.zeros(2000)))
+    centre = run_now(metered.centre(np.zeros(2000)))
     message, other = np.zeros(2000), 1 - transport.rank
 
     def late(meet: Callable[[], Any]) -> Span:
@@ -41,6 +46,8 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
         "neighbours": lambda: late(lambda: run_now(_exchanged(metered, message, other))),
         "nobody": lambda: time.sleep(nap),
         "lock": lambda: _wait_for_lock(transport, vector, nap),
+        "count": lambda: _count(transport, metered, nap),
+        "commit": lambda: _wait_for_commit(transport, centre, nap),
     }
     found = {}
     for name, meet in meetings.items():
@@ -59,6 +66,7 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
             "wall": [moments[2] - moments[1], moments[3] - moments[0]],
             "spans": spans,
         }
+    run_now(centre.close())
     run_now(vector.close())
     transport.close()
     return found
@@ -90,4 +98,37 @@ def _wait_for_lock(transport: MpiTransport, vector: SharedVector, nap: float) ->
     begun = time.monotonic()
     run_now(vector.add(np.ones(2000)))
     run_now(vector.read_of(1, np.empty(2000)))
+    return begun, time.monotonic()
+
+
+def _count(transport: MpiTransport, metered: MeteredTransport, nap: float) -> None:
+    """Add to a counter, which takes a nap."""
+    counters: Any = transport._counters
+    add = counters.add
+
+    def slowly(place: int, number: int) -> int:
+        time.sleep(nap)
+        return int(add(place, number))
+
+    counters.add = slowly
+    run_now(metered.count("samples", 1))
+    counters.add = add
+
+
+def _wait_for_commit(transport: MpiTransport, centre: Centre, nap: float) -> Span:
+    """Rank 1 holds the lock of the centre for a nap; rank 0 wants to commit a tenth later."""
+    held: list[Span] = []
+
+    def slowly(_: Shard) -> None:
+        begun = time.monotonic()
+        time.sleep(nap)
+        held.append((begun, time.monotonic()))
+
+    run_now(transport.barrier())
+    if transport.rank:
+        run_now(centre.commit(slowly))
+        return held[0]
+    time.sleep(nap / 10)
+    begun = time.monotonic()
+    run_now(centre.commit(lambda _: None))
     return begun, time.monotonic()

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from training.transports import ulfm
+from training.transports.basics import Vector, run_now
 from training.transports.mpi import MpiTransport
 from training.transports.mpi_shared_vector import MpiSharedVector
 from training.transports.socket_shared_vector import SocketSharedVector
-from training.transports.transport import Vector, run_now
 
 
 def lose(finish: Callable[[object], None], doing: str, victims: list[int], protocol: Any = "additive") -> NoReturn:

@@ -9,9 +9,9 @@ import numpy as np
 
 from training.errors import LaunchError
 from training.transports import mpi, self_test, window_memory
+from training.transports.basics import run_now
 from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
-from training.transports.transport import run_now
 
 MPI = load_mpi()
 

@@ -12,8 +12,9 @@ from training.algorithms.base import Algorithm
 from training.flat_model import FlatModel
 from training.loop.making import make_algorithm
 from training.settings import TrainSettings
+from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
-from training.transports.transport import Transport, run_now
+from training.transports.transport import Transport
 
 SIZE, STEPS = 7, 6
 

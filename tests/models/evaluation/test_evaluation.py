@@ -30,9 +30,9 @@ from models.evaluation.candidate import Candidate
 from models.evaluation.curves import kolmogorov_smirnov
 from models.evaluation.discriminant import discriminant
 from models.evaluation.efficiencies import thresholds
-from models.evaluation.evaluation import EvaluationTask, boosted_trees, evaluate, write_predictions
+from models.evaluation.evaluation import boosted_trees, evaluate, write_predictions
 from models.evaluation.importance import num_predicted
-from models.evaluation.measurements import GRID
+from models.evaluation.measurements import GRID, EvaluationTask
 from models.evaluation.metrics import balanced, confusion_matrix, within_classes
 from models.evaluation.rates import Rates
 from models.evaluation.style import PlotLabels, save_figure

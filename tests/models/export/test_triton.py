@@ -11,6 +11,7 @@ import pytest
 from google.protobuf import text_format
 from networks import NAMES
 
+from features.columns import NUM_HLF
 from models.export.onnx_export import OUTPUT
 from models.export.triton import triton_config
 from models.networks.registry import NETWORKS, ModelName
@@ -42,7 +43,7 @@ def parsed(text: str) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_server_reads_names_types_and_shapes(name: ModelName) -> None:
     found, numbers = parsed(triton_config(NETWORKS[name](), 3)), messages()
-    shapes = {"hlf": [14], "particles": [-1, 19], "num_particles": [1]}
+    shapes = {"hlf": [NUM_HLF], "particles": [-1, 19], "num_particles": [1]}
     assert found.backend == "onnxruntime"
     assert found.max_batch_size > 1
     assert [(each.name, list(each.dims)) for each in found.input] == [

@@ -27,7 +27,8 @@ from training.errors import LaunchError
 from training.flat_model import FlatModel
 from training.loop.making import make_worker
 from training.settings import TrainSettings
-from training.transports.transport import SingleTransport, run_now
+from training.transports.basics import run_now
+from training.transports.transport import SingleTransport
 
 
 def account(used: int) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from training.algorithms.registry import METHODS, SlowMoSettings
 from training.algorithms.wrapper import Wrapper
 from training.loop.making import make_algorithm
 from training.settings import TrainSettings
-from training.transports.transport import SingleTransport, run_now
+from training.transports.basics import run_now
+from training.transports.transport import SingleTransport
 
 
 @pytest.fixture

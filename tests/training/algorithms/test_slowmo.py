@@ -12,7 +12,7 @@ from simulated import ROUGH, KeptCheckpoints, LinearGradients, VectorRow, Watche
 from torch.optim import SGD
 
 from training.algorithms.base import Algorithm
-from training.transports.transport import run_now
+from training.transports.basics import run_now
 
 RATE = 0.1
 BASES: dict[str, dict[str, Any]] = {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
+from numba.core.dispatcher import Dispatcher
 from torch import Tensor, nn
 
 from features.columns import NUM_HLF
@@ -17,10 +20,12 @@ from models.networks.lepton_frame import LeptonFrame
 from models.networks.network_settings import Frame, ReadFrom
 from models.networks.particles import ParticlesClassifier
 from models.networks.scaling_layer import Scaler
+from training.compiled import dense, kernel, optimizer, perceptron, recurrent
 from training.compiled.engines import compiled_engine
 from training.flat_model import FlatModel
 from training.launching.rank import without_denormals
 from training.readers.batch import Batch
+from training.transports import socket_kernels
 from training.workloads.gradients import CompiledGradients, TorchGradients, gradients_of
 
 SCALERS = {
@@ -145,7 +150,7 @@ def test_more_particles_than_there_is_room_for_are_refused() -> None:
 def test_denormal_numbers_are_those_of_autograd(flushed: bool) -> None:
     models = [in_double(HlfClassifier, [20, 10], SCALERS, 3) for _ in range(2)]
     for model in models:
-        model.flat.detach()[: 14 * 20 : 3] = 1e-310
+        model.flat.detach()[: NUM_HLF * 20 : 3] = 1e-310
     batch = batch_of(33, seed=1)
     batch = Batch(batch.inputs, batch.labels, batch.weights * 1e-308)
     for model, gradients in zip(models, (TorchGradients(models[0]), gradients_of(models[1])), strict=True):
@@ -205,7 +210,7 @@ def test_a_label_without_a_class_is_refused(label: int) -> None:
 
 def test_another_number_of_features_is_refused() -> None:
     batch = batch_of(20, seed=1)
-    with pytest.raises(ValueError, match="takes 14 features, not 13"):
+    with pytest.raises(ValueError, match=f"takes {NUM_HLF} features, not {NUM_HLF - 1}"):
         gradients_of(in_double(HlfClassifier, [5], SCALERS, 3)).compute(
             Batch((batch.inputs[0][:, 1:],), batch.labels, batch.weights)
         )
@@ -246,3 +251,46 @@ def test_other_networks_take_backpropagation() -> None:
     ]
     assert [compiled_engine(other) for other in others] == [None] * len(others)
     assert isinstance(gradients_of(FlatModel(others[1])), TorchGradients)
+
+
+KERNELS = {
+    f"{module.__name__}.{name}": found
+    for module in (dense, kernel, optimizer, perceptron, recurrent, socket_kernels)
+    for name, found in vars(module).items()
+    if isinstance(found, Dispatcher)
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_kernel_keeps_pythons_lock(name: str) -> None:
+    assert len(KERNELS) > 20
+    assert KERNELS[name].targetoptions["nogil"]
+
+
+def test_another_thread_runs_during_a_gradient() -> None:
+    torch.manual_seed(7)
+    gradients = gradients_of(FlatModel(HlfClassifier([300, 300], SCALERS, 3)))
+    # This one compiles.
+    gradients.compute(batch_of(5, seed=1, dtype=torch.float32))
+    is_over, moments, size = threading.Event(), [], 20_000
+
+    def look() -> None:
+        while not is_over.wait(1e-3):
+            moments.append(time.perf_counter())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    started = ended = 0.0
+    try:
+        while ended - started < 0.5:
+            batch = batch_of(size, seed=1, dtype=torch.float32)
+            started = time.perf_counter()
+            gradients.compute(batch)
+            ended = time.perf_counter()
+            size *= 2
+    finally:
+        is_over.set()
+        thread.join()
+    # Long after Python entered the kernel, and long before it left it.
+    quarter = (ended - started) / 4
+    assert any(started + quarter < moment < ended - quarter for moment in moments)

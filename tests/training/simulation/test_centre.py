@@ -12,9 +12,10 @@ from training.loop.metering import Meter, MeteredTransport
 from training.simulation.cluster import ClusterSettings
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock
+from training.transports.basics import Vector
 from training.transports.centre import Centre, Where
 from training.transports.shards import Shard
-from training.transports.transport import Transport, Vector
+from training.transports.transport import Transport
 
 LATENCY, BANDWIDTH = 1e-3, 1e5
 SIZE = 100

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from training.transports.basics import Vector, run_now
 from training.transports.centre import OwnCentre, Where
 from training.transports.shards import Layout, Shard
-from training.transports.transport import SingleTransport, Vector, run_now
+from training.transports.transport import SingleTransport
 
 
 def adding(change: Vector) -> Callable[[Shard], None]:

@@ -20,7 +20,8 @@ from training.settings import TrainSettings
 from training.simulation.simulate import Simulated
 from training.simulation.stacked import StackedModels, StackedWork
 from training.studies.trained import simulate_workload
-from training.transports.transport import SingleTransport, run_now
+from training.transports.basics import run_now
+from training.transports.transport import SingleTransport
 from training.workloads.augmentation import Augmentation
 from training.workloads.draws import Draws
 

@@ -1,0 +1,53 @@
+"""What ranks do when the connections of one of them break, for test_averages.py."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import time
+from typing import Any
+
+import numpy as np
+
+from training.transports.basics import run_now
+from training.transports.mpi import MpiTransport
+
+
+def break_connections(overlap: Any, averages: int, nap: float) -> dict[str, Any]:
+    """The last rank leaves a request of each other rank unanswered, and loses all its connections.
+
+    They break while averages of the others are under way. Then all begin averages over broken connections, and the
+    others average with each other.
+    """
+    transport = MpiTransport(protocol="sockets", overlap=overlap)
+    last = transport.world_size - 1
+    is_lost = transport.rank == last
+    vector: Any = run_now(transport.share(np.full(3, float(transport.rank), np.float32)))
+    library, mutex = ctypes.CDLL(None), ctypes.c_void_p(vector._mutex.ctypes.data)
+    if is_lost:
+        # Its thread takes no request while it waits for this.
+        library.pthread_mutex_lock(mutex)
+    run_now(transport.barrier())
+    if is_lost:
+        time.sleep(nap)
+        for each in vector._peers.all():
+            each.shutdown(socket.SHUT_RDWR)
+        library.pthread_mutex_unlock(mutex)
+    else:
+        vector.begin_average_with(last)
+        run_now(vector.drain())
+    first = vector.counts.lost
+    for _ in range(averages):
+        vector.begin_average_with(0 if is_lost else last)
+        run_now(vector.drain())
+    run_now(transport.barrier())
+    lost = vector.counts.lost
+    for _ in range(0 if is_lost else averages):
+        vector.begin_average_with(1 - transport.rank)
+        run_now(vector.drain())
+    run_now(transport.barrier())
+    found = np.empty(3, np.float32)
+    run_now(vector.read(found))
+    run_now(vector.close())
+    transport.close()
+    return {"first": first, "then": lost - first, "found": found.tolist(), "counts": vector.counts._asdict()}
