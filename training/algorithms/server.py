@@ -206,6 +206,11 @@ class ServerAlgorithm(Algorithm):
         self.model.write(state["private"])
         self._keep(state)
 
+    @override
+    def model_of(self, state: dict[str, Any]) -> tuple[int, Vector]:
+        """The centre; its age is the number of commits."""
+        return int(state["clocks"].sum()), state["published"]
+
     async def _put_segments(self, segments: Mapping[str, Vector]) -> None:
         def put(shard: Shard) -> None:
             for name, segment in segments.items():
