@@ -74,7 +74,8 @@ SERVERS: dict[str, dict[str, Any]] = {
     },
     "downpour with a bound": {"algorithm": "downpour", "staleness_bound": 2},
 }
-EVERY = METHODS | SERVERS
+SEVERAL = METHODS | SERVERS
+EVERY = SEVERAL | {"sgd": {"algorithm": "sgd", "workers": 1}}
 
 
 def toy_rows(num_rows: int, *, groups: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64) -> MemoryRows:

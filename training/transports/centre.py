@@ -4,8 +4,8 @@ Each rank owns some shards. The committing worker does the work of a server itse
 rule, puts the result and unlocks. So
 
  * a rule sees a shard that nobody else changes: the commits to a shard have an order, even if they do not commute;
- * a shard's clock counts its commits, but for those that a rule excludes. The difference of the clocks of a commit and of
-   the worker's last pull is the exact staleness of the commit;
+ * a shard's clock counts its commits, but for those that a rule excludes. The difference of the clocks of a commit and
+   of the worker's last pull is the exact staleness of the commit;
  * there is no deadlock: a commit holds one lock at a time;
  * a rule's result that is not finite does not reach the shard, and is counted;
  * the state of an optimiser at the server (momentum, moments) is a further segment of the shard.

@@ -73,8 +73,8 @@ def named(path: str, *lists: str) -> set[str]:
 
 
 def test_every_method_is_in_the_tests_of_all_methods() -> None:
-    # Of golden trajectories, checkpoints, and gradients and models that are not finite; `sgd` is the optimiser alone.
-    assert {chosen["algorithm"] for chosen in EVERY.values()} == set(METHODS) - {"sgd"}
+    # Of golden trajectories, checkpoints, and gradients and models that are not finite.
+    assert {chosen["algorithm"] for chosen in EVERY.values()} == set(METHODS)
 
 
 def test_every_method_runs_on_mpi_as_in_the_simulator_where_its_order_is_fixed() -> None:

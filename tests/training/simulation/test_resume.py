@@ -23,8 +23,8 @@ SLOWMO: dict[str, dict[str, Any]] = {
     "exact slowmo": {"slowmo": {"tau": 4, "beta": 0.5, "exact_average": True}, "optimizer_state": "average"},
 }
 CASES = [(method, "adam", slowmo) for method in METHODS for slowmo in SLOWMO]
-CASES += [(method, "adam", "plain") for method in SERVERS]
-CASES += [(method, "momentum", "slowmo") for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd")]
+CASES += [(method, "adam", "plain") for method in [*SERVERS, "sgd"]]
+CASES += [(method, "momentum", "slowmo") for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "sgd")]
 #: Virtual times and what is metered; they count from where the run was taken up.
 METERED = {"exchange_seconds", "hidden_seconds", "seconds", "seconds_by_kind", "wait_seconds"}
 
@@ -54,6 +54,7 @@ def assert_same(found: Simulated, expected: Simulated, taken_up: tuple[int, int]
 @pytest.mark.slow
 def test_every_method_continues_from_a_checkpoint_bit_by_bit(method: str, optimizer: str, slowmo: str) -> None:
     chosen = EVERY[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
+    chosen |= {"batch_size": 12 // chosen.get("workers", 3)}
     kept = KeptCheckpoints()
     whole = training(kept, **chosen)
     assert sorted(kept.content) == [(0, 7), (1, 0), (1, 7), (2, 0)]
