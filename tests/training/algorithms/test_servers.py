@@ -248,6 +248,14 @@ def test_synchronous_easgd_moves_the_centre_by_all_workers_at_once() -> None:
     assert abs(centre - at.mean(axis=0)).max() > 1e-3
 
 
+def test_workers_that_together_move_the_centre_all_the_way_make_it_their_mean() -> None:
+    results = np.empty((4, 5))
+    found = drive(algorithm="easgd", synchronous=True, alpha=1 / 4, local_steps=1, results=results)
+    # The exchange of a step is with the models before it.
+    np.testing.assert_allclose(results, np.tile(found[-2].mean(axis=0), (4, 1)), atol=1e-13)
+    assert abs(results - found[-1].mean(axis=0)).max() > 1e-3
+
+
 @pytest.mark.parametrize("synchronous", [False, True])
 @pytest.mark.parametrize("method", ["easgd", "eamsgd"])
 def test_an_exchange_keeps_the_sum_of_the_workers_and_the_centre(method: str, synchronous: bool) -> None:
