@@ -41,6 +41,7 @@ from training.studies.results import PACKED, StudyResult, TimeCheck, load, pack
 from training.studies.simulated import simulate_all
 from training.studies.study import FOLDER, StudySettings, form_of
 from training.studies.tables import summed_up, what_was_left_out
+from training.studies.trained import weights_of_test
 from training.threads import use_threads
 from training.workloads.registry import HepSettings
 
@@ -201,6 +202,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
         cluster=measured.model_dump(mode="json") if is_simulated else None,
         checks=checks,
         runs=[result for result in (run.result for run in runs) if result is not None],
+        test_weights="" if settings.times_only else weights_of_test(subject.settings.open()),
     )
     write_atomically(folder / _RESULT, found.to_json())
     return found

@@ -48,8 +48,10 @@ class JudgedClaim(NamedTuple):
     @property
     def needed(self) -> str:
         """What would settle an undecided claim; else empty."""
+        if self.verdict is not ClaimVerdict.UNDECIDED:
+            return ""
         found = [each.needed for each in self.judged.values() if each.needed]
-        return found[0] if self.verdict is ClaimVerdict.UNDECIDED and found else ""
+        return found[0] if found else "times that the check of the simulator confirms"
 
 
 def counted(found: Sequence[ClaimVerdict]) -> str:
@@ -89,14 +91,16 @@ def judge(result: StudyResult) -> tuple[dict[Comparison, Judgement], list[Judged
     claims = []
     for number, claim in enumerate(result.study.claims):
         judged = {each: found[each] for each in claimed[number]}
-        claims.append(JudgedClaim(claim, together([_one(claim, each) for each in judged.values()]), judged))
+        unknown = result.time_error if measure_of(claim.measure).is_ratio else 0.0
+        claims.append(JudgedClaim(claim, together([_one(claim, each, unknown) for each in judged.values()]), judged))
     return found, claims
 
 
 def difference(result: StudyResult, comparison: Comparison) -> Difference:
     """The difference of two cells over the seeds that both have; positive where the first has the higher number.
 
-    Accuracies are compared test event by test event, times and rates by the logarithm of their ratio.
+    Accuracies are compared test event by test event, with the weights of the events; times and rates by the logarithm
+    of their ratio.
     """
     measure = measure_of(comparison.measure)
     margin = measure.margin if comparison.margin is None else comparison.margin
@@ -109,7 +113,8 @@ def difference(result: StudyResult, comparison: Comparison) -> Difference:
         )
         seeds = sorted(this.keys() & other.keys())
         table = np.array([this[seed].astype(np.int8) - other[seed].astype(np.int8) for seed in seeds])
-        found = Difference.of(table)._replace(margin=margin)
+        weights = result.weights
+        found = Difference.of(table if weights is None else table * (weights / weights.mean()))._replace(margin=margin)
     else:
         numbers = [result.numbers(cell, comparison.measure) for cell in comparison[:2]]
         pairs = np.array([[each[seed] for each in numbers] for seed in sorted(numbers[0].keys() & numbers[1].keys())])
@@ -183,14 +188,22 @@ def _along(cells: Sequence[Cell], claim: Claim) -> Iterator[Comparison]:
                 yield Comparison(each, group[0], claim.measure, margin=claim.within)
 
 
-def _one(claim: Claim, judgement: Judgement) -> ClaimVerdict:
-    """The verdict on one comparison of a claim."""
+def _one(claim: Claim, judgement: Judgement, unknown: float) -> ClaimVerdict:
+    """The verdict on one comparison of a claim.
+
+    Args:
+        claim: The claim.
+        judgement: The verdict on the difference over the seeds.
+        unknown: What the difference may be wrong by for all seeds together, see `StudyResult.time_error`.
+    """
     measure, value = measure_of(claim.measure), float(judgement.difference.value)
-    differs, same = judgement.p_different < LEVEL, judgement.p_equivalent < LEVEL
+    margin = judgement.difference.margin
+    differs = judgement.p_different < LEVEL and abs(value) > unknown
+    same = judgement.p_equivalent < LEVEL and abs(value) + unknown <= margin
     if claim.kind in ("equivalent", "flat"):
         if same:
             return ClaimVerdict.CONFIRMED
-        return ClaimVerdict.REFUTED if differs and abs(value) > judgement.difference.margin else ClaimVerdict.UNDECIDED
+        return ClaimVerdict.REFUTED if differs and abs(value) - unknown > margin else ClaimVerdict.UNDECIDED
     expected = value > 0 if claim.kind == "grows" or not measure.lower_is_better else value < 0
     if differs:
         return ClaimVerdict.CONFIRMED if expected else ClaimVerdict.REFUTED

@@ -25,8 +25,8 @@ _MADE: Final = (
 )
 _SUBJECTS: Final = (
     "A subject is *confirmed* if each of its claims is, and *refuted* if one is. Claims about times hold for the "
-    "simulated cluster. Where the check of the simulator misses by more than 25 %, was not made, or was made on a busy "
-    "machine, the verdict says so."
+    "simulated cluster, and stay undecided where its times were not checked. Where that check misses by "
+    "more than 25 %, or was made on a busy machine, the verdict says so."
 )
 _CHECKS: Final = (
     "Time per batch of MPI ranks that share a machine, measured and predicted by the simulator. The last column has "

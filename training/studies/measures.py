@@ -61,8 +61,8 @@ def _number(name: str) -> Callable[[RunResult, RunResult], float]:
     return lambda run, _: run.numbers.get(name, math.nan)
 
 
-def _counted(name: str) -> Callable[[RunResult, RunResult], float]:
-    return lambda run, _: math.nan if run.counts is None else getattr(run.counts, name)
+def _test_accuracy(run: RunResult, _: RunResult) -> float:
+    return math.nan if run.counts is None else run.counts.weighted_accuracy
 
 
 def lowest_loss(run: RunResult) -> float:
@@ -111,8 +111,7 @@ def _time(words: str, of: Callable[[RunResult, RunResult], float]) -> Measure:
 
 
 _MEASURES: Final[dict[str, Measure]] = {
-    "test_accuracy": Measure("test accuracy", _counted("accuracy"), percent=True),
-    "weighted_test_accuracy": Measure("weighted test accuracy", _counted("weighted_accuracy"), percent=True),
+    "test_accuracy": Measure("test accuracy", _test_accuracy, percent=True),
     "val_accuracy": Measure("validation accuracy at the end", _last("val_accuracy"), percent=True),
     "train_accuracy": Measure("training accuracy at the end", _last("train_accuracy"), percent=True),
     "worker_val_accuracy": Measure(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import lzma
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -16,7 +18,7 @@ from training.studies.measures import lowest_loss, measure_of
 from training.studies.run_result import RunResult
 from training.studies.study import Chosen, Panel, StudySettings, method_of
 
-VERSION: Final = 4
+VERSION: Final = 5
 #: Relative error of a predicted time per batch above which titles of simulated figures say so.
 LARGE_MISS: Final = 0.25
 #: A result beside its published page: the same JSON, a tenth as long.
@@ -68,6 +70,28 @@ class StudyResult(NamedTuple):
     checks: list[TimeCheck]
     """Check of the simulator on this machine, with runs that did not calibrate it."""
     runs: list[RunResult]
+    test_weights: str = ""
+    """Weights of the test events (num_events,), float32 in base64; empty where nothing is learnt."""
+
+    @property
+    def weights(self) -> Floats | None:
+        """Weights of the test events (num_events,); None where nothing is learnt."""
+        packed = np.frombuffer(base64.b64decode(self.test_weights), dtype=np.float32)
+        return packed.astype(np.float64) if len(packed) else None
+
+    @property
+    def time_error(self) -> float:
+        """Error that all simulated ratios of times may share, as a logarithm: infinite if no time was checked.
+
+        It is the largest factor by which the simulator misses the measured ratio of two methods, or the one measured
+        time.
+        """
+        if not self.is_simulated:
+            return 0.0
+        misses = [math.log(each.predicted / each.measured) for each in self.checks]
+        if len(misses) == 1:
+            return abs(misses[0])
+        return max(misses) - min(misses) if misses else math.inf
 
     @property
     def is_simulated(self) -> bool:

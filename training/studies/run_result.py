@@ -30,7 +30,7 @@ class Counts(NamedTuple):
     events: str
     """Which events, one bit each, as base64."""
     weighted_accuracy: float
-    """Accuracy with event and class weights."""
+    """Share of the weight of the test split, with event and class weights."""
 
     @classmethod
     def of(cls, is_correct: NDArray[np.bool_], weighted_accuracy: float) -> Self:
@@ -48,11 +48,6 @@ class Counts(NamedTuple):
         """Mask of the correctly predicted events, (num_events,); the order is the same for all runs."""
         packed = np.frombuffer(base64.b64decode(self.events), dtype=np.uint8)
         return np.unpackbits(packed, count=self.num_events).astype(bool)
-
-    @property
-    def accuracy(self) -> float:
-        """Share of correctly predicted events."""
-        return self.correct / self.num_events
 
 
 class RunResult(NamedTuple):

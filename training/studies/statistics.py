@@ -78,7 +78,8 @@ class Difference(NamedTuple):
     def of(cls, table: ArrayLike) -> Self:
         """The difference of each table (..., num_seeds, num_events) of -1, 0 and 1: this right, minus other right.
 
-        With one seed the variances are NaN.
+        Where events have weights, each number is multiplied by the event's weight over the mean weight. With one seed
+        the variances are NaN.
 
         Examples:
             >>> found = Difference.of([[1, 0, 1, 0], [1, 0, 0, 0]])
@@ -230,7 +231,7 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(np.mean(values)), spread, spread / math.sqrt(number), number)
 
 
-def binomial_error(accuracy: float, num_events: int) -> float:
+def binomial_error(accuracy: float, num_events: float) -> float:
     """Binomial error of an accuracy on `num_events` events.
 
     Examples:

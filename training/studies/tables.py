@@ -146,7 +146,7 @@ def _edge(result: StudyResult, method: str, key: str, best: Any) -> str:
 
 
 def _of_best(runs: Sequence[RunResult], *, is_best: bool) -> str:
-    accuracy = np.mean([run.counts.accuracy for run in runs if run.counts is not None])
+    accuracy = np.mean([run.counts.weighted_accuracy for run in runs if run.counts is not None])
     words = f"{np.mean([lowest_loss(run) for run in runs]):.4f}; {100 * accuracy:.2f} %"
     return f"**{words}**" if is_best else words
 
@@ -154,11 +154,15 @@ def _of_best(runs: Sequence[RunResult], *, is_best: bool) -> str:
 def binomial_note(result: StudyResult) -> str:
     """A note on the binomial error, which the size of the test split gives to every accuracy of a table."""
     counts = [run.counts for cell in result.cells() for run in result.of(cell) if run.counts is not None]
-    accuracy, num_events = float(np.mean([each.accuracy for each in counts])), counts[0].num_events
+    accuracy = float(np.mean([each.weighted_accuracy for each in counts]))
+    weights = np.ones(counts[0].num_events) if result.weights is None else result.weights
+    effective = float(weights.sum() ** 2 / np.square(weights).sum())
     return (
-        f"Each cell: mean over the seeds ± standard deviation over the seeds (s.e.: standard error of the mean). The "
-        f"binomial error of one accuracy on N = {num_events} test events, sqrt(p (1 - p) / N) at p = {accuracy:.4f}, "
-        f"is {points(binomial_error(accuracy, num_events))}; it is common to all cells, as all predict the same events."
+        f"Each cell: mean over the seeds ± standard deviation over the seeds (s.e.: standard error of the mean). "
+        f"Accuracies have the weights of events and classes, as in training. The binomial error of one accuracy on "
+        f"{len(weights):,} test events, which count as N = {effective:,.0f} of equal weight, sqrt(p (1 - p) / N) at "
+        f"p = {accuracy:.4f}, is {points(binomial_error(accuracy, effective))}; it is common to all cells, as all "
+        f"predict the same events."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -93,6 +94,12 @@ def simulate_workload(workload: Workload, settings: TrainSettings, cluster: Clus
 def fresh_model(workload: Workload, settings: TrainSettings) -> FlatModel:
     """The network with the initial weights of its seed."""
     return make_model(workload, settings, SingleTransport(), torch.device("cpu"))
+
+
+def weights_of_test(workload: Workload) -> str:
+    """Weights of the events that `predictions_of` predicts, for `StudyResult.test_weights`."""
+    weights = workload.rows("test", TrainSettings()).weights.numpy().astype(np.float32)
+    return base64.b64encode(weights.tobytes()).decode()
 
 
 def predictions_of(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
+import numpy as np
 import pytest
-from made_study import made_result, made_run, made_study
+from made_study import NUM_EVENTS, made_result, made_run, made_study
 
 from training.studies.claims import ClaimVerdict, effect, in_words, judge
-from training.studies.results import Cell, StudyResult
+from training.studies.results import Cell, StudyResult, TimeCheck
+from training.studies.run_result import Counts
 
 SEEDS = range(1, 6)
 
@@ -49,6 +52,35 @@ def test_claims_about_accuracies(claim: dict[str, Any], verdict: ClaimVerdict) -
     assert bool(found.needed) == (verdict is ClaimVerdict.UNDECIDED)
 
 
+EXACT = [TimeCheck(method, 2, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
+
+
+def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
+    rng = np.random.default_rng(1)
+    weights = rng.gamma(2.0, size=NUM_EVENTS).astype(np.float32)
+    # The same events for all seeds, so that the error is that of the events.
+    right = rng.random((2, 1, NUM_EVENTS)) < np.array([0.85, 0.8])[:, None, None]
+    right = np.repeat(right, len(SEEDS), axis=1)
+    runs = [
+        made_run(method, seed)._replace(counts=Counts.of(mask, float(weights[mask].sum() / weights.sum())))
+        for method, masks in zip(("ad-psgd", "ar-sgd"), right, strict=True)
+        for seed, mask in zip(SEEDS, masks, strict=True)
+    ]
+    result = made_result(made_study(), runs)._replace(test_weights=base64.b64encode(weights.tobytes()).decode())
+    found = judged({"better": "ad-psgd", "than": "ar-sgd"}, result)
+    (judgement,) = found.judged.values()
+    accuracies = [np.mean([mask @ weights / weights.sum() for mask in masks]) for masks in right]
+    assert float(judgement.difference.value) == pytest.approx(accuracies[0] - accuracies[1], abs=1e-6)
+    numbers = [
+        np.mean(list(result.numbers(Cell(method), "test_accuracy").values())) for method in ("ad-psgd", "ar-sgd")
+    ]
+    assert numbers == pytest.approx(accuracies, abs=1e-6)
+    # Events of unequal weight say less: the error grows by the root of the mean square over the mean.
+    plain = judged({"better": "ad-psgd", "than": "ar-sgd"}, result._replace(test_weights=""))
+    widths = [float(next(iter(each.judged.values())).difference.half_width()) for each in (found, plain)]
+    assert widths[0] / widths[1] == pytest.approx(np.sqrt(np.mean(weights**2)) / weights.mean(), rel=0.05)
+
+
 def times(law: dict[str, Any]) -> StudyResult:
     """Seconds per epoch by method and number of workers."""
     study = made_study(vary={"train.workers": [2, 4, 8]}, times_only=4)
@@ -58,7 +90,7 @@ def times(law: dict[str, Any]) -> StudyResult:
         for method, seconds in law.items()
         for workers in (2, 4, 8)
     ]
-    return made_result(study, [*runs, *(made_run("sgd", seed, seconds=0.1) for seed in SEEDS)])
+    return made_result(study, [*runs, *(made_run("sgd", seed, seconds=0.1) for seed in SEEDS)], checks=EXACT)
 
 
 TIMES = times({"ar-sgd": lambda workers: 0.1 * workers, "ad-psgd": lambda _: 0.1})
@@ -127,3 +159,31 @@ def test_a_goal_that_is_never_reached_settles_nothing() -> None:
     claim = {"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_to=0.99"}
     found = judged(claim, ACCURACIES)
     assert (found.verdict, found.needed) == (ClaimVerdict.UNDECIDED, "longer runs")
+
+
+@pytest.mark.parametrize(
+    ("predicted", "verdict"),
+    [
+        # AD-PSGD takes half the time with 2 workers, and an eighth with 16.
+        ((1.0, 1.0), ClaimVerdict.CONFIRMED),
+        # Both miss alike: their ratio is right.
+        ((0.4, 0.4), ClaimVerdict.CONFIRMED),
+        ((1.0, 0.6), ClaimVerdict.CONFIRMED),
+        ((1.0, 0.4), ClaimVerdict.UNDECIDED),
+        (None, ClaimVerdict.UNDECIDED),
+    ],
+)
+def test_simulated_times_decided_although_their_check_missed_by_more_than_the_effect(
+    predicted: tuple[float, float] | None, verdict: ClaimVerdict
+) -> None:
+    methods = ("ar-sgd", "ad-psgd")
+    checks = [TimeCheck(method, 2, 1.0, time) for method, time in zip(methods, predicted or (), strict=False)]
+    claim = {"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch"}
+    found = judged(claim, TIMES._replace(checks=checks))
+    assert found.verdict is verdict
+    assert ("check of the simulator" in found.needed) == (verdict is ClaimVerdict.UNDECIDED)
+
+
+def test_measured_times_need_no_check() -> None:
+    claim = {"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch"}
+    assert judged(claim, TIMES._replace(checks=[], cluster=None)).verdict is ClaimVerdict.CONFIRMED
