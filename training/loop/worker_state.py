@@ -59,8 +59,9 @@ def _joint_model(algorithm: Algorithm, parts: Sequence[dict[str, Any]]) -> Vecto
 
 def _mean(vectors: Sequence[Vector]) -> Vector:
     """The mean of those vectors that are finite; of all, if none is."""
-    mean: Vector = np.mean([each for each in vectors if is_finite(each)] or vectors, axis=0, dtype=np.float64)
-    return mean.astype(vectors[0].dtype)
+    chosen = [each for each in vectors if is_finite(each)] or vectors
+    mean: Vector = np.mean(chosen, axis=0, dtype=np.float64).astype(vectors[0].dtype)
+    return mean
 
 
 def _mapped(state: Any, kind: type, change: Callable[[Any], Any]) -> Any:
