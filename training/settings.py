@@ -171,11 +171,13 @@ class TrainSettings(BaseModel):
     def _keys_suit_each_other(self) -> Self:
         if self.cache == "memory" and self.reader != "arrow":
             raise ValueError("cache: memory needs reader: arrow")
-        if self.traits.own_momentum and (self.optimizer is not OptimizerName.SGD or self.momentum):
+        if self.traits.plain_sgd and (self.optimizer is not OptimizerName.SGD or self.momentum):
             raise ValueError(
                 f"algorithm {self.algorithm.name} has its own momentum, for plain SGD only; set optimizer: sgd and "
                 f"momentum: 0"
             )
+        if self.traits.own_momentum and self.momentum:
+            raise ValueError(f"algorithm {self.algorithm.name} has its own momentum; set momentum: 0")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         if self.schedule.decay == "step" and not self.schedule.milestones:

@@ -1,4 +1,4 @@
-"""Methods with a server on real MPI ranks: as in the simulator where the order is fixed, and without loss where not."""
+"""Methods with a server or of pairs on MPI ranks: as in the simulator in a fixed order, and without loss in any."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from method_keys import nested
 from rank_programs import PROGRAMS, Case, Cases, open_mpi
-from simulated import SERVERS
+from simulated import GOSSIP, SERVERS
 
 from training.simulation.cluster import ClusterSettings
 from training.simulation.transport import SimNetwork
@@ -23,6 +23,8 @@ BESIDE = {"algorithm": "sharded", "overlap": "thread", "shards": 2}
 #: Methods whose order is fixed: those of which ranks take steps in turn, and those that take them together.
 FIXED = {name: chosen for name, chosen in SERVERS.items() if "overlap" not in chosen}
 FIXED["sharded sparse"] = {"algorithm": "sharded", "drop_rate": 0.5}
+PAIRS = {"ad-psgd": GOSSIP["ad-psgd"], "swarm-sgd": {"algorithm": "swarm-sgd", "local_steps": 2}}
+FIXED |= PAIRS
 #: All ranks commit when they are ready.
 LOOSE: dict[str, dict[str, Any]] = {
     "downpour": SERVERS["downpour"],
@@ -31,7 +33,7 @@ LOOSE: dict[str, dict[str, Any]] = {
     "sparse beside": BESIDE | {"drop_rate": 0.5, "bound": 2},
 }
 PROTOCOLS = ("locked", "sockets")
-ON_SOCKETS = ("agn", "sharded sparse")
+ON_SOCKETS = ("agn", "sharded sparse", *PAIRS)
 
 
 def way(name: str) -> dict[str, Any]:
@@ -88,9 +90,10 @@ def ranks(request: pytest.FixtureRequest, cases: Cases) -> dict[str, list[dict[s
 def test_ranks_do_on_mpi_what_they_do_in_the_simulator(ranks: dict[str, list[dict[str, Any]]]) -> None:
     for name in ranks.keys() & FIXED.keys():
         for found, expected in zip(ranks[name], simulated(nested(FIXED[name]), **way(name)), strict=True):
-            for key in ("result", "own", "residual"):
+            for key in ("result", "own", "current", "residual"):
                 np.testing.assert_allclose(found[key], expected[key], atol=1e-12, err_msg=f"{name}, {key}")
-            assert found["commits"] == expected["commits"] > 0
+            assert found["counted"] == expected["counted"]
+            assert all(times > 0 for times in found["counted"].values())
             assert found["staleness"] == {str(age): times for age, times in expected["staleness"].items()}
 
 

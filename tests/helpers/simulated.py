@@ -74,7 +74,8 @@ SERVERS: dict[str, dict[str, Any]] = {
     },
     "downpour with a bound": {"algorithm": "downpour", "staleness_bound": 2},
 }
-EVERY = METHODS | SERVERS
+SEVERAL = METHODS | SERVERS
+EVERY = SEVERAL | {"sgd": {"algorithm": "sgd", "workers": 1}}
 
 
 def toy_rows(num_rows: int, *, groups: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64) -> MemoryRows:
@@ -99,9 +100,11 @@ def toy_network(dtype: torch.dtype = torch.float64) -> nn.Module:
 def settings(**chosen: Any) -> TrainSettings:
     """Short runs in double precision; keys of the method may stand beside it."""
     defaults = {"workers": 4, "epochs": 2, "batch_size": 10, "learning_rate": 0.05, "precision": "float64"}
+    if chosen.get("algorithm") in ("qg-dsgdm", "eamsgd"):
+        # They have a momentum of their own.
+        chosen |= {"momentum": 0.0}
     if chosen.get("algorithm") == "qg-dsgdm":
-        # It has a momentum of its own.
-        chosen |= {"optimizer": "sgd", "momentum": 0.0}
+        chosen |= {"optimizer": "sgd"}
     return TrainSettings.model_validate(defaults | nested(chosen))
 
 

@@ -19,6 +19,9 @@ from training.transports.basics import Vector, is_finite
 class PulledWorker(Algorithm):
     """x <- x - alpha (x - x~*), then a step of the base optimiser (Langer et al. 2018, equation 7).
 
+    All shards have one alpha, of the cycles that all of them have been through: uneven penalties could bias the model
+    (section 4.4).
+
     Args:
         settings: Settings of the method.
         worker: The agent's model and optimiser.
@@ -37,7 +40,7 @@ class PulledWorker(Algorithm):
         self._gradient = cast("Vector", gradient.numpy() if on_host and gradient is not None else gradient)
         self._projected = cast("Vector", start.copy() if on_host else flat.clone())
         self._slices = shard_slices(start.size, len(joint))
-        self._alphas = [self._settings.alpha_at(each.cycle) for each in joint]
+        self._cycles = [each.cycle for each in joint]
         self._steps = [0] * len(joint)
         self._squares = [0.0] * len(joint)
         self._host = self.model.empty()
@@ -45,14 +48,12 @@ class PulledWorker(Algorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        form, shards = self._settings.form, list(zip(self._slices, self._alphas, strict=True))
+        form, alpha = self._settings.form, self._settings.alpha_at(min(self._cycles))
         if form == "displacement":
-            for where, alpha in shards:
-                displace(self._local[where], self._projected[where], alpha)
+            displace(self._local, self._projected, alpha)
         if await self.has_gradient(compute_gradient, num_samples):
-            if form == "regulariser":
-                for where, alpha in shards:
-                    self._gradient[where] += penalty_gradient(self._local[where], self._projected[where], alpha)
+            if form == "regulariser" and alpha:
+                self._gradient += penalty_gradient(self._local, self._projected, alpha)
             self.optimizer.step()
             self._steps = [steps + 1 for steps in self._steps]
 
@@ -78,7 +79,7 @@ class PulledWorker(Algorithm):
         self._projected[where] = given if self._on_host else cast("Vector", torch.from_numpy(given))
         if self._settings.form == "replacement" and message.cycle:
             self._local[where] = self._projected[where]
-        self._alphas[message.shard] = self._settings.alpha_at(message.cycle)
+        self._cycles[message.shard] = message.cycle
         self._received += message.projected.nbytes
 
     @property

@@ -150,6 +150,10 @@ class Algorithm(ABC):
         await self.start()
         self._keep(state)
 
+    def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:  # noqa: ARG002 - most return the mean
+        """The model that the method returns, in what `state` gave, and its age; None: the mean over the workers."""
+        return None
+
     def _kept(self) -> dict[str, Any]:
         """Copies of what this class and its bases name in `KEPT`, by the name without underscore."""
         values = {name.lstrip("_"): getattr(self, name) for name in self._names_kept()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -19,10 +20,10 @@ class EamsgdSettings(ElasticSettings):
 
     name: Literal["eamsgd"]
     delta: float = Field(default=0.99, ge=0, lt=1)
-    """Momentum of the workers, at least 0 and below 1, in place of `train.momentum`."""
+    """Momentum of the workers, at least 0 and below 1, in place of `train.momentum`, which must be 0."""
 
 
-@algorithm("eamsgd", EamsgdSettings, server_traits("EAMSGD"))
+@algorithm("eamsgd", EamsgdSettings, replace(server_traits("EAMSGD"), own_momentum=True))
 class Eamsgd(ElasticAlgorithm):
     """v <- delta v + u, with u = -eta g(x + delta v) for SGD; x <- x + v, beside the elastic exchange."""
 

@@ -36,7 +36,9 @@ class Traits:
     linear_rate: bool = False
     """Whether the workers share one step of the optimiser: batches add up, and the linear rule holds for SGD."""
     own_momentum: bool = False
-    """Whether it has a momentum of its own, around steps of plain SGD."""
+    """Whether it has a momentum of its own, in place of `train.momentum`."""
+    plain_sgd: bool = False
+    """Whether it is for steps of SGD only."""
     joint_model: bool = False
     """Whether a driver can keep the joint model, with the settings `shards`, `form`, `weighted` and `constants`."""
     can_shrink: bool = True

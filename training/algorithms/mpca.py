@@ -189,3 +189,8 @@ class Mpca(Algorithm):
     async def restore(self, state: dict[str, Any]) -> None:
         await super().restore(state)
         await self.joint.restore(state["joint"])
+
+    @override
+    def model_of(self, state: dict[str, Any]) -> tuple[int, Vector]:
+        """x~; its age is the number of sums."""
+        return int(state["joint"]["numbers"][0]), state["joint"]["vectors"][0]

@@ -21,7 +21,7 @@ class QgDsgdmSettings(NeighbourSettings):
     """Momentum factor, at least 0 and below 1; the optimizer is `sgd` without momentum of its own."""
 
 
-@algorithm("qg-dsgdm", QgDsgdmSettings, Traits(title="QG-DSGDm", own_momentum=True))
+@algorithm("qg-dsgdm", QgDsgdmSettings, Traits(title="QG-DSGDm", own_momentum=True, plain_sgd=True))
 class QgDsgdm(NeighbourAlgorithm):
     """y_i = x_i - eta (g_i + beta m_i); x_i+ = sum_j w_ij y_j; m_i <- beta m_i + (1 - beta) (x_i - x_i+) / eta.
 

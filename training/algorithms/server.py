@@ -126,11 +126,15 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def add(self, change: Vector) -> None:
-        """Add to the centre; each of n workers adds a part of 1 / n, so that together they add the mean."""
+        """Add to the centre; each of n workers adds a part of 1 / n, so that together they add the mean.
+
+        That is no step, so the clocks do not count it.
+        """
         part, present = change / self.transport.world_size, self.model.empty()
 
         def add(shard: Shard) -> None:
             shard.vector += part[shard.part]
+            shard.counts = False
 
         self.model.read(present)
         present -= self.seen
@@ -200,16 +204,22 @@ class ServerAlgorithm(Algorithm):
         await self.start()
         if state["segments"]:
             await self._put_segments(state["segments"])
-        # The clocks of a new centre begin anew; its segments took a commit.
-        self.commits_before = state["clocks"] - bool(state["segments"])
+        # The clocks of a new centre begin anew.
+        self.commits_before = state["clocks"]
         self.clocks = state["seen_clocks"] - self.commits_before
         self.model.write(state["private"])
         self._keep(state)
+
+    @override
+    def model_of(self, state: dict[str, Any]) -> tuple[int, Vector]:
+        """The centre; its age is the number of commits."""
+        return int(state["clocks"].sum()), state["published"]
 
     async def _put_segments(self, segments: Mapping[str, Vector]) -> None:
         def put(shard: Shard) -> None:
             for name, segment in segments.items():
                 shard.segments[name][:] = segment[shard.part]
+            shard.counts = False
 
         if self.transport.rank == 0:
             await self.centre.commit(put)

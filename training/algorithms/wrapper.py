@@ -67,3 +67,7 @@ class Wrapper(Algorithm):
     async def restore(self, state: dict[str, Any]) -> None:
         await self.base.restore(state["base"])
         self._keep(state)
+
+    @override
+    def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:
+        return self.base.model_of(state["base"])

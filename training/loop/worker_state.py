@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 
 from training.algorithms.base import Algorithm
-from training.transports.basics import is_finite
+from training.transports.basics import Vector, is_finite
 from training.workloads.work import Work
 
 
@@ -34,7 +35,7 @@ async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]
         algorithm: Its algorithm.
         parts: States of the workers of a checkpoint; none for a new run.
         is_same: Whether the only part is this worker's own. It then continues exactly as it was, and else from the
-            average model, with new momentum and moments.
+            model of the method, with new momentum and moments.
     """
     if is_same:
         (own,) = parts
@@ -44,11 +45,23 @@ async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]
         algorithm.optimizer.load_state_dict(own["optimizer"])
         return
     if parts:
-        models = [part["current"].numpy() for part in parts]
-        work.model.write(np.mean(models, axis=0, dtype=np.float64).astype(models[0].dtype))
-        buffers = [part["buffers"].numpy() for part in parts]
-        work.write_buffers(np.mean([each for each in buffers if is_finite(each)] or buffers, axis=0))
+        work.model.write(_joint_model(algorithm, parts))
+        work.write_buffers(_mean([part["buffers"].numpy() for part in parts]))
     await algorithm.start()
+
+
+def _joint_model(algorithm: Algorithm, parts: Sequence[dict[str, Any]]) -> Vector:
+    """What the method would have returned: its newest joint model, or else the average model of the workers."""
+    states = [_mapped(part["algorithm"], torch.Tensor, torch.Tensor.numpy) for part in parts]
+    kept = [found for found in map(algorithm.model_of, states) if found is not None]
+    return max(kept, key=itemgetter(0))[1] if kept else _mean([part["current"].numpy() for part in parts])
+
+
+def _mean(vectors: Sequence[Vector]) -> Vector:
+    """The mean of those vectors that are finite; of all, if none is."""
+    chosen = [each for each in vectors if is_finite(each)] or vectors
+    mean: Vector = np.mean(chosen, axis=0, dtype=np.float64).astype(vectors[0].dtype)
+    return mean
 
 
 def _mapped(state: Any, kind: type, change: Callable[[Any], Any]) -> Any:

@@ -4,8 +4,8 @@ Each rank owns some shards. The committing worker does the work of a server itse
 rule, puts the result and unlocks. So
 
  * a rule sees a shard that nobody else changes: the commits to a shard have an order, even if they do not commute;
- * a shard's clock counts its commits. The difference of the clocks of a commit and of the worker's last pull is the
-   exact staleness of the commit;
+ * a shard's clock counts its commits, but for those that a rule excludes. The difference of the clocks of a commit and
+   of the worker's last pull is the exact staleness of the commit;
  * there is no deadlock: a commit holds one lock at a time;
  * a rule's result that is not finite does not reach the shard, and is counted;
  * the state of an optimiser at the server (momentum, moments) is a further segment of the shard.
@@ -54,12 +54,9 @@ class Commit(NamedTuple):
     before: Vector
     """Number of commits to each shard before this one."""
     after: Vector
-    """Number of commits including this one; equal to `before` where it was refused."""
-
-    @property
-    def is_made(self) -> bool:
-        """Whether no shard refused it."""
-        return bool((self.after > self.before).all())
+    """Number of commits including this one; equal to `before` where it was refused, or does not count."""
+    is_made: bool
+    """Whether no shard refused it."""
 
 
 class CentreCounts(NamedTuple):
@@ -206,25 +203,25 @@ class ShardedCentre(Centre):
         """Commit to the shards; returns the clocks, and the time spent waiting for locks [s]."""
         started, waited = self._now(), 0.0
         names = self.layout.names if where.segments is None else (VECTOR, *where.segments)
-        clocks = []
+        changes = []
         buffer = self._spare.pop() if self._spare else np.empty((len(self.layout.names), self._row), self.layout.dtype)
         for each in self._chosen(where.shard):
             waited += await self._locked(each)
             try:
-                clocks.append(await self._change(each, rule, where.indices, names, buffer))
+                changes.append(await self._change(each, rule, where.indices, names, buffer))
                 if where.answer is not None:
                     await self._tell(each, where.answer)
             finally:
                 await self._unlock(each)
         self._spare.append(buffer)
         self._exchange += self._now() - started
-        before, after = np.array(clocks, np.int64).T
-        return Commit(before, after), waited
+        before, after, made = np.array(changes, np.int64).T
+        return Commit(before, after, bool(made.all())), waited
 
     async def _change(
         self, number: int, rule: Rule, indices: Vector | None, names: Sequence[str], buffer: Vector
-    ) -> tuple[int, int]:
-        """Apply the rule to a locked shard; returns its clock before and after."""
+    ) -> tuple[int, int, bool]:
+        """Apply the rule to a locked shard; returns its clock before and after, and whether it is made."""
         part, within = self.layout.part(number, indices), self.layout.within(number, indices)
         arrays = {name: row[: part.stop - part.start] for name, row in zip(names, buffer, strict=False)}
         clock = await self._get(number, arrays, within)
@@ -235,11 +232,12 @@ class ShardedCentre(Centre):
         if not shard.is_finite():
             self._refused += 1
             self._count_bytes(number, nbytes, indices, part)
-            return clock, clock
-        await self._put(number, {VECTOR: shard.vector, **shard.segments}, within, clock + 1)
+            return clock, clock, False
+        after = clock + shard.counts
+        await self._put(number, {VECTOR: shard.vector, **shard.segments}, within, after)
         self._count_bytes(number, 2 * nbytes, indices, part)
         self._commits += 1
-        return clock, clock + 1
+        return clock, after, True
 
     async def _tell(self, number: int, answer: Answer) -> None:
         """Show a locked shard."""

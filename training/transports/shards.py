@@ -21,13 +21,15 @@ class Shard:
     number: int
     """Number of the shard."""
     clock: int
-    """Number of its commits before this one."""
+    """Number of its commits before this one, but for those that do not count."""
     part: slice
     """Where its elements are in the worker's arrays: in a whole vector, or in the values at the commit's indices."""
     vector: Vector
     """The shard's part of the vector, or its values at the commit's indices."""
     segments: dict[str, Vector]
     """Further segments by name, element by element beside `vector`: momentum, moments, ..."""
+    counts: bool = True
+    """Whether the clock counts this commit; a rule changes it."""
 
     def is_finite(self) -> bool:
         """Whether all its arrays are."""

@@ -1,4 +1,4 @@
-"""What ranks do with the methods of a server, for test_servers.py."""
+"""What ranks do with the methods of a server and of pairs, for test_servers.py."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from training.transports.mpi import MpiTransport
 from training.transports.transport import Transport
 
 SIZE, STEPS = 7, 6
+#: Counters that say how often a worker met the centre, or partners.
+COUNTED = ("commits", "averages_begun", "averages_received")
 
 
 def settings(section: dict[str, Any], workers: int) -> TrainSettings:
@@ -47,11 +49,12 @@ async def train(
                 await algorithm.step(compute, 1)
             if in_turn:
                 await transport.barrier()
-    result, own = model.empty(), model.empty()
+    result, own, current = model.empty(), model.empty(), model.empty()
     await algorithm.quiesce()
     await algorithm.result(result)
+    await algorithm.current(current)
     model.read(own)
-    found = {"result": result.tolist(), "own": own.tolist(), **left(algorithm)}
+    found = {"result": result.tolist(), "own": own.tolist(), "current": current.tolist(), **left(algorithm)}
     await algorithm.close()
     return found | {"pulled": pulls.sum(axis=(0, 1)).tolist()}
 
@@ -60,7 +63,8 @@ def left(algorithm: Algorithm) -> dict[str, Any]:
     """What is not sent, and what was counted."""
     counters = algorithm.counters()
     residual = getattr(algorithm, "residual", np.zeros(SIZE))
-    return {"residual": residual.tolist(), "commits": counters["commits"], "staleness": dict(counters["staleness"])}
+    counted = {key: counters[key] for key in COUNTED if key in counters}
+    return {"residual": residual.tolist(), "counted": counted, "staleness": dict(counters["staleness"])}
 
 
 def train_all(sections: list[dict[str, Any]], ways: list[dict[str, Any]], protocol: Any) -> list[dict[str, Any]]:

@@ -23,6 +23,8 @@ from training.agents.local import AgentStart, Home, read_start, start_agent
 from training.agents.messages import AbsentError, Given, Install, Message, Reduced, Take, ask, serve
 from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
+from training.algorithms.mpca_joint import JointModel
+from training.algorithms.mpca_rules import MpcaConstants, shard_slices
 from training.errors import LaunchError
 from training.flat_model import FlatModel
 from training.loop.making import make_worker
@@ -257,6 +259,28 @@ def test_the_joint_model_pulls_an_agent_at_every_step(form: str, expected: list[
     # Half of the way with alpha 0.5.
     assert take_step(worker, model, [0, 0, 0]) == expected
     assert worker.counters()["bytes_received"] == 8
+
+
+@pytest.mark.parametrize("form", ["displacement", "regulariser"])
+def test_shards_of_an_agent_were_pulled_with_unequal_strength(form: str) -> None:
+    # Ranks take one alpha, of the cycles that all shards have been through; so does an agent.
+    ramp = {"alpha": 0.125, "alpha_peak": 0.5, "alpha_free": 1, "alpha_ramp": 2}
+    constants, parts, found = MpcaConstants.model_validate(ramp), shard_slices(3, 2), []
+    worker, model = pulled(form=form, **ramp)
+    ranks = JointModel(SingleTransport(), np.ones(3, np.float32), shards=2, constants=constants, weighted=True)
+    for turn in range(6):
+        ranks.steps += 1
+        ranks.begin(np.ones(3, np.float32), ending=False)
+        run_now(ranks.finish())
+        shard = turn % 2
+        cycle = int(ranks.state()["numbers"][1 + shard])
+        worker.install(Install(shard, ranks.projected[parts[shard]], cycle))
+        model.write(np.full(3, 3, np.float32))
+        # From 3 towards 1.
+        pull = (3 - np.array(take_step(worker, model, [0, 0, 0]))) / 2
+        assert pull.tolist() == pytest.approx([constants.alpha_at(ranks.cycles)] * 3)
+        found.append(pull[0])
+    assert found == pytest.approx([0, 0.5, 0.5, 0.25, 0.25, 0.125])
 
 
 def test_a_contribution_has_the_steps_since_the_last_one_and_nothing_that_is_not_finite() -> None:

@@ -73,19 +73,17 @@ def named(path: str, *lists: str) -> set[str]:
 
 
 def test_every_method_is_in_the_tests_of_all_methods() -> None:
-    # Of golden trajectories, checkpoints, and gradients and models that are not finite; `sgd` is the optimiser alone.
-    assert {chosen["algorithm"] for chosen in EVERY.values()} == set(METHODS) - {"sgd"}
+    # Of golden trajectories, checkpoints, and gradients and models that are not finite.
+    assert {chosen["algorithm"] for chosen in EVERY.values()} == set(METHODS)
 
 
 def test_every_method_runs_on_mpi_as_in_the_simulator_where_its_order_is_fixed() -> None:
     together = named("distributed/test_methods.py", "SYNCHRONOUS")
     in_turn = named("distributed/test_servers.py", "FIXED")
-    pairs = named("distributed/test_methods.py", "GOSSIP")
     for name, method in METHODS.items():
         if method.traits.single_worker:
             continue
-        expected = pairs if method.traits.pairs else in_turn if method.traits.server else together
-        assert name in expected, name
+        assert name in (in_turn if method.traits.server or method.traits.pairs else together), name
 
 
 def test_a_rank_is_lost_with_every_kind_of_method() -> None:

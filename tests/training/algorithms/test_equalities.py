@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from simulated import EVERY, LinearGradients, matched, models, run, toy_network, toy_rows
+from simulated import SEVERAL, LinearGradients, matched, models, run, toy_network, toy_rows
 from torch.optim import SGD, Adam, Optimizer
 
 from training.readers.sharding import plan_epoch, share_of, step_bounds
@@ -91,9 +91,9 @@ def test_ad_psgd_and_swarm_sgd_of_the_same_pairs_move_the_mean_as_ar_sgd_but_not
     assert abs(ad - swarm).max() > 1e-2
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", SEVERAL)
 def test_workers_without_events_take_part_in_the_steps_of_the_others(method: str) -> None:
-    simulated = run(train=UNEVEN, **EVERY[method], workers=3, sharding="static")
+    simulated = run(train=UNEVEN, **SEVERAL[method], workers=3, sharding="static")
     smallest = min(records[0]["samples"] for records in simulated.records)
     assert smallest < simulated.records[0][0]["steps"], "a worker with fewer events than steps is wanted"
     assert np.isfinite(models(simulated)).all()

@@ -158,3 +158,9 @@ def test_a_momentum_beside_that_of_the_method_is_refused() -> None:
     for more in ({"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.9}):
         with pytest.raises(ValueError, match=r"qg-dsgdm has its own momentum.*optimizer: sgd"):
             type(settings()).model_validate({"algorithm": "qg-dsgdm", **more})
+
+
+def test_eamsgd_doubled_the_momentum_of_the_optimiser() -> None:
+    with pytest.raises(ValueError, match=r"eamsgd has its own momentum; set momentum: 0"):
+        type(settings()).model_validate({"algorithm": "eamsgd", "optimizer": "sgd", "momentum": 0.9})
+    assert settings(algorithm="eamsgd", optimizer="adam").optimizer == "adam"

@@ -33,7 +33,7 @@ class Replay:
         self.centre = problem.initial.copy()
         self.clock = 0
         self.at = np.tile(problem.initial, (problem.workers, 1))
-        self.start = self.at.copy()
+        self.start, self.origin = self.at.copy(), self.at.copy()
         self.start_clock = [0] * problem.workers
         self.gathered = np.zeros_like(self.at)
         self.velocity = np.zeros_like(self.at)
@@ -140,6 +140,16 @@ def adam_of_the_server(replay: Replay, rank: int, step: int) -> None:
     replay.commit(rank, -RATE * first / (np.sqrt(second) + 1e-8))
 
 
+def slow_momentum_around_adam(replay: Replay, rank: int, step: int) -> None:
+    """The outer steps are no steps of Adam: they once counted in its bias correction."""
+    adam_of_the_server(replay, rank, step)
+    if (step + 1) % 4 == 0:
+        replay.velocity[rank] = 0.5 * replay.velocity[rank] + (replay.origin[rank] - replay.centre) / RATE
+        replay.origin[rank] -= RATE * replay.velocity[rank]
+        replay.centre = replay.centre + (replay.origin[rank] - replay.centre) / 3
+        replay.at[rank] = replay.start[rank] = replay.centre
+
+
 CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
     "accumulated": ({"algorithm": "downpour", "local_steps": 3}, accumulated),
     "agn": ({"algorithm": "agn", "local_steps": 3}, normalised),
@@ -159,6 +169,10 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
     "eamsgd": ({"algorithm": "eamsgd", "local_steps": 2, "alpha": 0.25, "delta": 0.6}, by_snapshot(0.6)),
     "sharded, momentum": ({"algorithm": "sharded", "momentum": 0.5}, momentum_of_the_server),
     "sharded, adam": ({"algorithm": "sharded", "optimizer": "adam"}, adam_of_the_server),
+    "sharded, adam, slow momentum": (
+        {"algorithm": "sharded", "optimizer": "adam", "slowmo": {"tau": 4, "beta": 0.5}},
+        slow_momentum_around_adam,
+    ),
 }
 
 
@@ -241,6 +255,14 @@ def test_synchronous_easgd_moves_the_centre_by_all_workers_at_once() -> None:
         np.testing.assert_allclose(found[step], at, atol=1e-13)
     np.testing.assert_allclose(results, np.tile(centre, (4, 1)), atol=1e-13)
     assert abs(centre - at.mean(axis=0)).max() > 1e-3
+
+
+def test_workers_that_together_move_the_centre_all_the_way_make_it_their_mean() -> None:
+    results = np.empty((4, 5))
+    found = drive(algorithm="easgd", synchronous=True, alpha=1 / 4, local_steps=1, results=results)
+    # The exchange of a step is with the models before it.
+    np.testing.assert_allclose(results, np.tile(found[-2].mean(axis=0), (4, 1)), atol=1e-13)
+    assert abs(results - found[-1].mean(axis=0)).max() > 1e-3
 
 
 @pytest.mark.parametrize("synchronous", [False, True])

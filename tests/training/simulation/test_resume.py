@@ -23,8 +23,8 @@ SLOWMO: dict[str, dict[str, Any]] = {
     "exact slowmo": {"slowmo": {"tau": 4, "beta": 0.5, "exact_average": True}, "optimizer_state": "average"},
 }
 CASES = [(method, "adam", slowmo) for method in METHODS for slowmo in SLOWMO]
-CASES += [(method, "adam", "plain") for method in SERVERS]
-CASES += [(method, "momentum", "slowmo") for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd")]
+CASES += [(method, "adam", "plain") for method in [*SERVERS, "sgd"]]
+CASES += [(method, "momentum", "slowmo") for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "sgd")]
 #: Virtual times and what is metered; they count from where the run was taken up.
 METERED = {"exchange_seconds", "hidden_seconds", "seconds", "seconds_by_kind", "wait_seconds"}
 
@@ -54,6 +54,7 @@ def assert_same(found: Simulated, expected: Simulated, taken_up: tuple[int, int]
 @pytest.mark.slow
 def test_every_method_continues_from_a_checkpoint_bit_by_bit(method: str, optimizer: str, slowmo: str) -> None:
     chosen = EVERY[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
+    chosen |= {"batch_size": 12 // chosen.get("workers", 3)}
     kept = KeptCheckpoints()
     whole = training(kept, **chosen)
     assert sorted(kept.content) == [(0, 7), (1, 0), (1, 7), (2, 0)]
@@ -126,6 +127,65 @@ def test_checkpoints_change_no_numbers_of_a_synchronous_method() -> None:
     for one, other in zip(often.records[0], rarely.records[0], strict=True):
         assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-14)
         assert one["seconds_by_kind"]["compute"] == pytest.approx(other["seconds_by_kind"]["compute"], rel=1e-9)
+
+
+#: Methods whose model is not the mean of the workers' models.
+JOINT = {name: SERVERS[name] for name in ("easgd together", "easgd", "eamsgd", "agn")}
+JOINT |= {
+    "mpca": METHODS["mpca"],
+    "mpca inline": METHODS["mpca"] | {"overlap": "inline"},
+    "easgd with slowmo": SERVERS["easgd"] | SLOWMO["slowmo"],
+    "easgd with a bound": SERVERS["easgd"] | {"staleness_bound": 2},
+}
+
+
+@pytest.mark.parametrize("method", JOINT)
+def test_another_number_of_workers_began_from_the_mean_of_local_models_instead_of_the_joint_model(method: str) -> None:
+    kept = KeptCheckpoints()
+    training(kept, **JOINT[method], epochs=1)
+    checkpoint = kept.at(BETWEEN)
+    parts = [checkpoint.load(rank) for rank in range(3)]
+    # The last validation was of what the method returns, and the only one: it is the best model.
+    returned = parts[0]["best"]["model"].numpy()
+    distance = abs(returned - np.mean([part["current"].numpy() for part in parts], axis=0)).max()
+    assert (distance > 1e-4) == (method != "agn"), "a test needs workers whose mean is not the model"
+    still = training(KeptCheckpoints(), checkpoint, workers=2, epochs=1, **JOINT[method])
+    np.testing.assert_allclose(models(still), np.tile(returned, (2, 1)), atol=1e-15)
+
+
+def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_model() -> None:
+    def model_of(state: dict[str, Any]) -> tuple[int, Any]:
+        if "joint" in state:
+            return state["joint"]["numbers"][0], state["joint"]["vectors"][0]
+        return state["clocks"].sum(), state["published"]
+
+    for chosen in (SERVERS["easgd"], METHODS["mpca"]):
+        kept = KeptCheckpoints()
+        training(kept, **chosen, sharding=None, checkpoint_steps=None)
+        checkpoint = kept.at(BETWEEN)
+        found = [model_of(checkpoint.load(rank)["algorithm"]) for rank in range(3)]
+        ages = [int(age) for age, _ in found]
+        newest = found[int(np.argmax(ages))][1].numpy()
+        assert len(set(ages)) > 1, "workers pass the checkpoint at different times"
+        still = training(KeptCheckpoints(), checkpoint, workers=2, epochs=1, **chosen, sharding=None)
+        np.testing.assert_array_equal(models(still), np.tile(newest, (2, 1)))
+
+
+def test_a_model_that_was_not_finite_spread_to_all_at_a_resume_with_another_number_of_workers() -> None:
+    kept = KeptCheckpoints()
+    training(kept, epochs=1, algorithm="d-psgd")
+    checkpoint = kept.at(BETWEEN)
+    load, models_left = checkpoint.load, [checkpoint.load(rank)["current"].numpy() for rank in (0, 2)]
+
+    def spoiled(rank: int) -> Any:
+        part = load(rank)
+        if rank == 1:
+            part["current"][3] = float("nan")
+        return part
+
+    checkpoint.load = spoiled
+    still = training(KeptCheckpoints(), checkpoint, workers=2, epochs=1, algorithm="d-psgd")
+    np.testing.assert_allclose(models(still), np.tile(np.mean(models_left, axis=0), (2, 1)), atol=1e-15)
 
 
 @pytest.mark.parametrize("position", [WITHIN, BETWEEN])
