@@ -285,11 +285,11 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
     words = [each.partition("=") if "=" in each else ("", "", each) for each in inputs]
     if len({bool(separator) for _, separator, _ in words}) > 1:
         raise ConfigError("--inputs: either all are CLASS=GLOB or SAMPLE=GLOB, or all are GLOB (true classes unknown).")
-    named: dict[str, SampleSettings] = {}
+    # The name of a class prevails over that of a sample.
+    named = {sample.name: sample for sample in config.samples}
     for label, name in enumerate(config.classes):
         first, *others = (sample for sample in config.samples if sample.label == label)
         named[name] = first.model_copy(update={"cross_section_pb": None}) if others else first
-    named |= {sample.name: sample for sample in config.samples}
     found: dict[str, SampleSettings] = {}
     for place, (name, separator, pattern) in enumerate(words, start=1):
         if separator and name not in named:

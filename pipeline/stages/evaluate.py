@@ -146,6 +146,8 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
 
     Their errors are those of the efficiency of the selection and of the cross-section.
     """
+    if any(sample.cross_section_pb is None for sample in config.samples):
+        return None
     ingested, selected = upstream["ingest"].manifest, upstream["features"].manifest
     described = {
         **{key: ingested["config"][key] for key in ("samples", "ingest")},
@@ -161,7 +163,7 @@ def rates_behind_cutflow(config: Config, steps: Sequence[Step]) -> Rates | None:
 
     found = {}
     for sample in config.samples:
-        passed = steps[-1].weighted[sample.name]
+        passed = steps[-1].weighted.get(sample.name)
         if sample.cross_section_pb is None or passed is None or passed.value <= 0:
             return None
         per_pb = config.evaluate.luminosity * _PB_PER_CM2

@@ -112,7 +112,8 @@ def _counted(records: list[Record]) -> Record:
     """What the algorithm counted: sums; of a histogram the mean and the highest number."""
     found: Record = {"counted": []}
     for name in records[-1]["counted"]:
-        values = [record[name] for record in records]
+        # A resumed run may have records of an earlier release, which did not count this.
+        values = [record[name] for record in records if name in record]
         if not isinstance(values[0], dict):
             found[name] = sum(values)
             found["counted"].append(name)

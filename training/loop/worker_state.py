@@ -51,7 +51,7 @@ async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]
 
 
 def _joint_model(algorithm: Algorithm, parts: Sequence[dict[str, Any]]) -> Vector:
-    """What the method would have returned: its newest joint model, or else the average model of the workers."""
+    """The newest joint model of the method, without what workers had not yet sent; else the average of their models."""
     states = [_mapped(part["algorithm"], torch.Tensor, torch.Tensor.numpy) for part in parts]
     kept = [found for found in map(algorithm.model_of, states) if found is not None]
     return max(kept, key=itemgetter(0))[1] if kept else _mean([part["current"].numpy() for part in parts])

@@ -44,14 +44,17 @@ class JudgedClaim(NamedTuple):
     claim: Claim
     verdict: ClaimVerdict
     judged: dict[Comparison, Judgement]
+    lacks_check: bool = False
+    """Whether only the error of the simulated times leaves it undecided."""
 
     @property
     def needed(self) -> str:
         """What would settle an undecided claim; else empty."""
         if self.verdict is not ClaimVerdict.UNDECIDED:
             return ""
-        found = [each.needed for each in self.judged.values() if each.needed]
-        return found[0] if found else "times that the check of the simulator confirms"
+        if self.lacks_check:
+            return "times that the check of the simulator confirms"
+        return next((each.needed for each in self.judged.values() if each.needed), "")
 
 
 def counted(found: Sequence[ClaimVerdict]) -> str:
@@ -92,7 +95,8 @@ def judge(result: StudyResult) -> tuple[dict[Comparison, Judgement], list[Judged
     for number, claim in enumerate(result.study.claims):
         judged = {each: found[each] for each in claimed[number]}
         unknown = result.time_error if measure_of(claim.measure).is_ratio else 0.0
-        claims.append(JudgedClaim(claim, together([_one(claim, each, unknown) for each in judged.values()]), judged))
+        verdict, at_best = (together([_one(claim, each, size) for each in judged.values()]) for size in (unknown, 0.0))
+        claims.append(JudgedClaim(claim, verdict, judged, lacks_check=verdict is not at_best))
     return found, claims
 
 

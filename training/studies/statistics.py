@@ -94,7 +94,7 @@ class Difference(NamedTuple):
         if seeds == 1:
             unknown = np.full_like(value, np.nan)
             return cls(value, unknown, unknown, unknown, seeds, events)
-        # An accuracy is a whole number of events, so that no spread of it is known better than one event.
+        # No spread of an accuracy is known better than one event of the mean weight.
         of_seed = np.maximum(by_seed.var(axis=-1, ddof=1), 1 / events**2)
         squares = np.square(values).sum(axis=(-2, -1), dtype=np.float64)
         squares -= events * np.square(by_seed).sum(axis=-1) + seeds * np.square(by_event).sum(axis=-1)

@@ -61,6 +61,15 @@ def test_without_a_cross_section_there_are_no_rates(tmp_path: Path) -> None:
     assert rates_before(made_config(tmp_path, (1e5, None)), finished(tmp_path)) is None
 
 
+@pytest.mark.parametrize("cross_sections", [(1e5, None), (1e5, 800.0)])
+def test_a_sample_that_was_renamed_after_ingest_has_no_rate(
+    tmp_path: Path, cross_sections: tuple[float, float | None]
+) -> None:
+    config = made_config(tmp_path, cross_sections)
+    renamed = [sample.model_copy(update={"name": f"new-{sample.name}"}) for sample in config.samples]
+    assert rates_before(config.model_copy(update={"samples": renamed}), finished(tmp_path)) is None
+
+
 @pytest.mark.parametrize(("fractions", "words"), [("rate", "100 % QCD, by rate"), ("equal", "QCD")])
 def test_the_fractions_are_a_setting(tmp_path: Path, fractions: str, words: str) -> None:
     config = made_config(tmp_path, (1e5, 800.0), fractions=fractions)

@@ -28,6 +28,8 @@ from pipeline.config import load_config
 from pipeline.runs.store import StageStore
 from pipeline.stages.evaluate import make_task, rates_before
 
+pytestmark = pytest.mark.slow
+
 #: Cross-sections of the other samples [pb], invented too.
 OTHERS = {"ttbar": 230.0, "wjets": 18_000.0}
 POINTS = [0.7, 0.8]
