@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pipeline.errors import MissingInputError
 from pipeline.terminal.tables import evaluation_tables
+from training.studies import page as study_page
 from training.studies.claims_page import render
 from training.studies.results import PACKED, read
 from training.studies.tables import markdown_table
@@ -21,8 +22,14 @@ _COUNTS: Final = 2
 
 
 def write_claims(folder: Path, out: Path) -> Path:
-    """Write the page of claims into a folder, and return it; arguments and errors as in `claims_page`."""
+    """Write the page of claims into a folder, and return it; arguments and errors as in `claims_page`.
+
+    The page of each published study is written anew beside its packed result.
+    """
     text = claims_page(folder, out)
+    for path in folder.glob(f"*/{PACKED}"):
+        page = study_page.render(read(path), folder=path.parent.name)
+        path.parent.with_suffix(".md").write_text(page, encoding="utf-8")
     out.mkdir(parents=True, exist_ok=True)
     (out / _PAGE).write_text(text, encoding="utf-8")
     return out / _PAGE

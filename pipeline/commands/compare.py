@@ -178,8 +178,8 @@ def compare(
                 f"or compare again with --force."
             ) from cause
         run_folder.console.print(table_of(result))
-        for claim, verdict, _ in judge(result)[1]:
-            run_folder.say(f"  {verdict}: {claim.claim}")
+        for judged in judge(result)[1]:
+            run_folder.say(f"  {judged.verdict}: {judged.claim.claim}")
         for words in what_was_left_out(result):
             run_folder.say(f"  {words}")
         return page

@@ -11,7 +11,7 @@ from made_study import made_result, made_run, made_study
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.commands.claims import claims_page
+from pipeline.commands.claims import claims_page, write_claims
 from pipeline.errors import MissingInputError
 from training.studies import page as study_page
 from training.studies.results import PACKED, pack, read
@@ -39,6 +39,12 @@ def test_the_pages_in_docs_are_those_of_the_stored_results(monkeypatch: pytest.M
     for path in STORED:
         page = STUDIES / f"{path.parent.name}.md"
         assert study_page.render(read(path), folder=path.parent.name) == page.read_text(), page
+
+
+def test_pages_of_published_studies_are_written_anew(tmp_path: Path) -> None:
+    folder = stored(tmp_path)
+    write_claims(folder, tmp_path / "out")
+    assert (folder / "made.md").read_text() == study_page.render(read(folder / "made" / PACKED), folder="made")
 
 
 def test_another_result_gives_another_page(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def test_claims_about_accuracies(claim: dict[str, Any], verdict: ClaimVerdict) -
 
 
 def test_an_undecided_claim_about_accuracies_does_not_ask_for_times() -> None:
-    # Equivalent within 10 points, but not shown to be below 4.
-    found = judged({"better": "sgd", "than": "ar-sgd", "at_least": 0.04, "within": 0.1}, ACCURACIES)
+    # Equivalent within 10 points, but not shown to be below 0.05.
+    found = judged({"better": "sgd", "than": "ar-sgd", "at_least": 0.0005, "within": 0.1}, ACCURACIES)
     assert (found.verdict, found.needed) == (ClaimVerdict.UNDECIDED, "")
 
 
