@@ -30,6 +30,7 @@ EXEMPT: Final = frozenset(
         "training.launching.launcher",
         "training.launching.probing",
         "training.launching.rank_reports",
+        "training.loop.progress",
         "training.loop.scalars",
         "training.loop.watchdog",
         "training.transports.self_test",

@@ -131,7 +131,7 @@ def _train(context: Context, network: ModelName, folder: str, settings: TrainSet
     """Train a network into a folder; returns its summary."""
     from training.gridsearch.choice import Choice
     from training.launching.rank import RunSpec
-    from training.loop.trainer import Progress
+    from training.loop.progress import Progress
     from training.workloads.registry import HepSettings
 
     config, say = context.config, context.say

@@ -19,8 +19,8 @@ from training.launching.launcher import refuse_impossible
 from training.launching.rank import RunSpec, disk_files, opened
 from training.launching.rank_reports import LaunchFiles
 from training.loop.metering import Meter
+from training.loop.progress import Progress
 from training.loop.summary import write_summary
-from training.loop.trainer import Progress
 from training.readers.sharding import plan_epoch
 from training.transports.transport import SingleTransport
 

@@ -25,7 +25,7 @@ from training.agents.run import train_with_agents
 from training.errors import LaunchError
 from training.launching.rank import RunSpec
 from training.launching.spark_job import refuse_impossible
-from training.loop.trainer import Progress
+from training.loop.progress import Progress
 from training.threads import thread_variables
 
 #: An agent answers within this time, or it is stuck [s].

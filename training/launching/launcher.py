@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from training.errors import LaunchError, StalledError, TrainingError
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles, raise_described, told_of_loss
-from training.loop.trainer import Progress
+from training.loop.progress import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
 from training.settings import TrainSettings

@@ -18,10 +18,11 @@ from training.flat_model import FlatModel, ModelState
 from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
 from training.loop.making import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
+from training.loop.progress import Progress
 from training.loop.records import DiskFiles
 from training.loop.scalars import FOLDER, TensorBoardScalars
 from training.loop.summary import write_summary
-from training.loop.trainer import Progress, Trainer
+from training.loop.trainer import Trainer
 from training.loop.watchdog import Watchdog
 from training.readers.skew import Owners
 from training.settings import TrainSettings

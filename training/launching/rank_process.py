@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from training.errors import LaunchError
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles, described
-from training.loop.trainer import Progress
+from training.loop.progress import Progress
 from training.loop.watchdog import Watchdog
 from training.transports.basics import run_now
 from training.transports.loading import load_mpi

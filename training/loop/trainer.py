@@ -9,9 +9,8 @@ coroutine.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from training.loop.account import Account
 from training.loop.buffers import SharedBuffers
 from training.loop.checkpoints import Checkpoint
 from training.loop.metering import Meter, MeteredTransport
+from training.loop.progress import Progress, ProgressReport
 from training.loop.records import RunFiles, merged
 from training.loop.schedule import SampleClock
 from training.loop.worker_state import start, worker_state
@@ -32,21 +32,6 @@ from training.readers.units import Boundary, Position, Unit, UnitQueue
 from training.settings import TrainSettings
 from training.workloads.sums import Sums, reduce_sums
 from training.workloads.work import ValidationShare, Work
-
-_SECONDS_BETWEEN_PROGRESS: Final = 0.2
-
-
-class Progress(NamedTuple):
-    """Progress of a worker; rank 0 shows it."""
-
-    epoch: int
-    num_epochs: int
-    step: int
-    num_steps: int
-    loss: float
-    samples_per_second: float
-    consensus_distance: float
-    """Consensus distance when this worker last validated; NaN before."""
 
 
 class Trainer:
@@ -84,8 +69,8 @@ class Trainer:
         self._transport = transport
         self._meter = meter
         self._files = files
-        self._on_progress = on_progress
         self._account = Account(work, algorithm, meter)
+        self._progress = ProgressReport(on_progress, self._account, meter, settings.epochs, sum(rows))
         self._clock = SampleClock(settings)
         self._rate_is_constant = settings.schedule.is_constant
         self._is_static = settings.has_static_shards
@@ -94,8 +79,6 @@ class Trainer:
         self._epoch = self._done = self._seen = self._counted = 0
         self._buffers = SharedBuffers(work, transport)
         self._best: dict[str, Any] = {"val_loss": math.inf, "model": None, "buffers": None}
-        self._last_progress = 0.0
-        self._distance = math.nan
         self.history: list[dict[str, Any]] = []
 
     async def run(self, resume: Checkpoint | None = None) -> None:
@@ -134,7 +117,7 @@ class Trainer:
             self._work.begin(share)
             for step, of_all in enumerate(plan.samples[self._done :].tolist(), self._done + 1):
                 await self._step(of_all)
-                self._tell(step, plan.num_steps)
+                self._progress.tell(self._epoch, step, plan.num_steps)
                 if settings.checkpoint_steps and step % settings.checkpoint_steps == 0 < plan.num_steps - step:
                     await self._checkpoint((self._epoch, step))
             self._counted = end
@@ -171,7 +154,7 @@ class Trainer:
             for size in share.sizes:
                 await self._step(size)
                 row += size
-                self._tell(row // settings.batch_size, num_steps)
+                self._progress.tell(self._epoch, row // settings.batch_size, num_steps)
             await self._buffers.publish()
             unit, share, self._read = following, next_share, read
         await self._pass(queue.passed(), ticket)
@@ -219,26 +202,6 @@ class Trainer:
         meter.lap("compute")
         self._account.steps += 1
 
-    def _tell(self, step: int, num_steps: int) -> None:
-        """Report progress at regular times and at the end of an epoch."""
-        if self._on_progress is None:
-            return
-        now = time.monotonic()
-        if now - self._last_progress < _SECONDS_BETWEEN_PROGRESS and step < num_steps:
-            return
-        self._last_progress, elapsed = now, self._meter.total_seconds
-        self._on_progress(
-            Progress(
-                epoch=self._epoch + 1,
-                num_epochs=self._settings.epochs,
-                step=step,
-                num_steps=num_steps,
-                loss=self._account.sums.mean_loss,
-                samples_per_second=sum(self._rows) * step / num_steps / elapsed if elapsed else math.nan,
-                consensus_distance=self._distance,
-            )
-        )
-
     async def _meet(self, budget: int, *, left_out: int = 0) -> None:
         """End an epoch with all workers: validate the model of the method, each on its share."""
         work, transport, meter = self._work, self._transport, self._meter
@@ -276,7 +239,7 @@ class Trainer:
         if not totals.samples:
             raise NoEventsError("the validation split has no events. Make the features again, from more events.")
         self._seen += budget
-        self._distance = distance
+        self._progress.distance = distance
         return {
             "samples_left_out": left_out,
             "samples_seen_by_all": self._seen,

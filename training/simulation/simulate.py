@@ -14,8 +14,9 @@ from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
 from training.loop.making import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
+from training.loop.progress import Progress
 from training.loop.records import MemoryFiles, RunFiles, merged
-from training.loop.trainer import Progress, Trainer
+from training.loop.trainer import Trainer
 from training.readers.memory_rows import MemoryRows
 from training.readers.skew import Owners
 from training.settings import TrainSettings

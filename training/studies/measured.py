@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from training.launching.launcher import launch_all
+from training.loop.progress import Progress
 from training.loop.records import read_records
-from training.loop.trainer import Progress
 from training.readers.sharding import even_parts, plan_epoch
 from training.studies.plan import PlannedRun
 from training.studies.run_result import Counts, write_result

@@ -14,8 +14,8 @@ from torch import nn
 from training.flat_model import FlatModel
 from training.launching.launcher import launch
 from training.launching.rank import RunSpec, make_model
+from training.loop.progress import Progress
 from training.loop.records import read_records
-from training.loop.trainer import Progress
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated, simulate

@@ -19,8 +19,8 @@ from models.networks.hlf_settings import HlfSettings
 from training.errors import CheckpointError
 from training.launching.rank import agreed_checkpoint
 from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
+from training.loop.progress import Progress
 from training.loop.records import DiskFiles
-from training.loop.trainer import Progress
 from training.settings import TrainSettings
 from training.simulation.simulate import Simulated
 from training.transports.transport import SingleTransport

@@ -17,7 +17,7 @@ from models.saved_model import load_model
 from training.errors import DivergedError, NoEventsError
 from training.launching.launcher import launch
 from training.launching.rank import RunSpec
-from training.loop.trainer import Progress
+from training.loop.progress import Progress
 from training.settings import TrainSettings
 from training.workloads.registry import HepSettings
 
