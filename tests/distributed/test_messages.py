@@ -127,7 +127,9 @@ def test_doctor_did_not_say_what_averages_cost() -> None:
     found = re.search(r"takes ([\d,]+) us in MPI's windows and ([\d,]+) us through sockets; (.*)$", words)
     assert found is not None, words
     assert all(int(number.replace(",", "")) > 0 for number in found.groups()[:2])
-    assert found[3] == "train with ad-psgd uses windows (locked): the workers share memory"
+    # On many cores the average runs beside the gradient.
+    way = r"train with ad-psgd uses windows \(locked\): the workers share memory, (beside|before) the gradient"
+    assert re.match(way, found[3])
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_the_page_and_its_figures_are_there_and_published(compared: Compared) ->
     assert all((compared.folder / link).exists() for link in links)
     assert f"python -m pipeline compare --study {compared.study} --form small --config {compared.config}`" in page
     assert "| It is faster. | time of the run [s] | SwarmSGD against AR-SGD: x " in page
-    assert "N = 60 test events" in page
+    assert "60 test events, which count as N = " in page
     # For the report of the run.
     table, result = json.loads((compared.folder / "table.json").read_text()), compared.result()
     assert (table["title"], table["heads"]) == ("A small study", ["Method", "test accuracy"])
@@ -179,7 +179,11 @@ def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(c
     found = predictions_of([], workload, workload.load(folder / "model"), spec.train)
     assert run.counts == Counts.of(found.is_correct, found.accuracy)
     assert run.counts.num_events == 60
-    assert result.numbers(Cell("slow"), "test_accuracy")[2] == run.counts.is_correct.mean()
+    weights = result.weights
+    assert weights is not None
+    assert weights.tolist() == found.weights.tolist()
+    weighted = weights[run.counts.is_correct].sum() / weights.sum()
+    assert result.numbers(Cell("slow"), "test_accuracy")[2] == pytest.approx(weighted, rel=1e-12)
 
 
 def test_an_unknown_study_is_refused_with_the_nearest_name() -> None:
