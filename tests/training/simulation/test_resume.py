@@ -218,7 +218,7 @@ def test_progress_that_is_shown_changes_no_numbers(monkeypatch: pytest.MonkeyPat
     seen: list[float] = []
     runs = []
     for seconds in (0.0, 1e9):
-        monkeypatch.setattr("training.loop.trainer._SECONDS_BETWEEN_PROGRESS", seconds)
+        monkeypatch.setattr("training.loop.progress._SECONDS_BETWEEN", seconds)
         runs.append(training(KeptCheckpoints(), on_progress=lambda progress: seen.append(progress.loss)))
     assert len(seen) == 2 * STEPS + 2
     assert_same(runs[0], runs[1], (0, 0))
