@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from training.agents.crew import Cluster
 from training.agents.lifelines import AgentId, Lifeline
 from training.agents.local import AgentStart, Home
 from training.agents.making import make_agent
-from training.agents.messages import Install, Reduced, Take
+from training.agents.messages import AbsentError, Given, Install, Message, Reduced, Take
 from training.agents.run import train_with_agents
 from training.launching.rank import RunSpec
 
@@ -45,16 +46,19 @@ class ThreadedCluster(Cluster):
     def reduce(self, takes: dict[AgentId, Take]) -> Reduced:
         of_partitions = {agent.partition: take for agent, take in takes.items()}
         self._before_reduce(self, of_partitions)
-        given = [self.agents[index].answer(take) for index, take in of_partitions.items() if index in self.agents]
-        return reduce(
-            Reduced.plus, (Reduced(each.contribution, ((each.agent, each.account),)) for each in given), Reduced()
-        )
+        given = self._answers(of_partitions)
+        parts = (Reduced(each.contribution, ((each.agent, each.account),)) for each in given if each is not None)
+        return reduce(Reduced.plus, parts, Reduced())
 
     def install(self, agents: Collection[AgentId], message: Install) -> int:
-        there = [self.agents[agent.partition] for agent in agents if agent.partition in self.agents]
-        for agent in there:
-            agent.answer(message)
-        return len(there)
+        return len(self._answers(dict.fromkeys((agent.partition for agent in agents), message)))
+
+    def _answers(self, messages: Mapping[int, Message]) -> list[Given | None]:
+        found = []
+        for index, message in messages.items():
+            with contextlib.suppress(AbsentError, KeyError):
+                found.append(self.agents[index].answer(message))
+        return found
 
     def kill(self, index: int) -> None:
         """End the agent of a partition."""

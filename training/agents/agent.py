@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from training.agents.lifelines import AgentId
-from training.agents.messages import Given, Install, Message, Take
+from training.agents.messages import AbsentError, Given, Install, Message, Take
 from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
 from training.loop.account import Account
@@ -55,9 +55,15 @@ class Agent:
         self._order = Take(-1, 0, 0, False, 0.0)
 
     def answer(self, message: Message) -> Given | None:
-        """Answer a message at the next step border; called by other threads."""
+        """Answer a message at the next step border; called by other threads.
+
+        Raises:
+            AbsentError: The agent ends first.
+        """
         future: Future[Given | None] = Future()
         with self._has_asked:
+            if self._is_stopped:
+                raise AbsentError(f"{self._id}: at its end")
             self._asked.append((message, future))
             self._has_asked.notify()
         return future.result()
@@ -75,6 +81,14 @@ class Agent:
             first_pass: Number of the first pass; agents of a partition that follow each other read in other orders.
             on_ready: Called before the first step.
         """
+        try:
+            self._train(first_pass, on_ready)
+        finally:
+            self.stop()
+            for _, future in self._asked:
+                future.set_exception(AbsentError(f"{self._id}: ended before it answered"))
+
+    def _train(self, first_pass: int, on_ready: Callable[[], None]) -> None:
         self._meter.lap("start")
         self._account.begin()
         on_ready()

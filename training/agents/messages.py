@@ -75,19 +75,27 @@ Answer = Callable[[Message], Given | None]
 
 
 def serve(path: Path, token: bytes, answer: Answer) -> Listener:
-    """Answer messages at a socket, in threads, until the process ends."""
+    """Answer messages at a socket, in threads, until the listener is closed or the process ends."""
     path.unlink(missing_ok=True)
     listener = Listener(str(path), "AF_UNIX", backlog=_BACKLOG, authkey=token)
 
     def talk(connection: Connection[Any, Any]) -> None:
         # The task may be gone.
-        with contextlib.suppress(OSError, EOFError), connection:
+        with contextlib.suppress(OSError, EOFError, AbsentError), connection:
             connection.send(answer(connection.recv()))
 
     def accept() -> None:
         while True:
-            with contextlib.suppress(OSError, EOFError, AuthenticationError):
-                threading.Thread(target=talk, args=(listener.accept(),), daemon=True).start()
+            try:
+                connection = listener.accept()
+            except (EOFError, AuthenticationError):
+                continue
+            except OSError as error:
+                # A closed listener says so without a number; with one, the other side is gone.
+                if error.errno is None:
+                    return
+                continue
+            threading.Thread(target=talk, args=(connection,), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
     return listener

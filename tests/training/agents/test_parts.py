@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +202,22 @@ def test_only_who_knows_the_token_reaches_an_agent(tmp_path: Path) -> None:
         given = ask(path, b"token", Take(4, 0, 0, False, 0.0), 5)
     assert given is not None
     assert given.contribution.tolist() == [4, 4, 4]
+
+
+class ClosingListener(Listener):
+    """Is closed between two connections."""
+
+    def accept(self) -> Connection[Any, Any]:
+        self.close()
+        return super().accept()
+
+
+def test_a_closed_listener_ends_its_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asked the closed listener again and again, which took a whole core."""
+    monkeypatch.setattr("training.agents.messages.Listener", ClosingListener)
+    before = set(threading.enumerate())
+    serve(tmp_path / "0.sock", b"token", lambda _: None)
+    wait_until(lambda: set(threading.enumerate()) <= before, what="the thread ends", seconds=10)
 
 
 def test_the_folder_of_the_agents_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from feature_datasets import write_dataset
+from ranks import wait_until
 from threaded_agents import ThreadedCluster, cycles, train_in_threads
 from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
-from training.agents.messages import Take
+from training.agents.lifelines import AgentId
+from training.agents.local import AgentStart
+from training.agents.making import make_agent
+from training.agents.messages import AbsentError, Install, Take
 from training.errors import LaunchError, ShardError
 from training.launching.rank import RunSpec
 
@@ -116,6 +122,22 @@ def test_a_lost_agent_is_replaced_and_starts_from_the_joint_model(dataset: Featu
     assert "the agent of partition 1 was lost" in words[0]
     assert summary(run.out_dir)["samples"] == 6 * NUM_ROWS
     assert records(run.out_dir)[0][-1]["agents_lost"] == 1
+
+
+def test_an_agent_that_ends_answers_what_waits_with_an_error(dataset: FeatureDataset, tmp_path: Path) -> None:
+    """An exchange waited for ever where an agent ended between the message and the next step border."""
+    run = spec_of(dataset, tmp_path, epochs=1)
+    train_in_threads(run)
+    agent = make_agent(run, AgentStart(AgentId(0, 0), 0, "", {}), [Install(0, flat_weights(run.out_dir), 0)])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(agent.answer, Take(0, 0, 0, to_the_limit=False, epochs_done=0.0))
+        wait_until(lambda: bool(agent._asked), what="the message is there", seconds=10)
+        with pytest.raises(InterruptedTestError):
+            agent.run(on_ready=Mock(side_effect=InterruptedTestError))
+        with pytest.raises(AbsentError):
+            waiting.result(10)
+    with pytest.raises(AbsentError, match="at its end"):
+        agent.answer(Take(1, 0, 0, to_the_limit=False, epochs_done=0.0))
 
 
 def test_without_a_replacement_the_others_use_all_samples(dataset: FeatureDataset, tmp_path: Path) -> None:
