@@ -16,6 +16,7 @@ from ingestion.thresholds import Offsets
 UInt64s = NDArray[np.uint64]
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+_ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 
 
 class Copies(NamedTuple):
@@ -54,9 +55,11 @@ def event_keys(scalars: Sequence[NDArray[np.floating]], particles: Sequence[tupl
     return np.where(has_particles, keys, np.uint64(0))
 
 
-def particle_bits(pt: NDArray[np.floating], eta: NDArray[np.floating]) -> UInt64s:
-    """The bits of pT and eta of each particle."""
-    return np.ascontiguousarray(np.column_stack([pt, eta]), np.float32).view(np.uint64).ravel()
+def particle_bits(pt: NDArray[np.floating], eta: NDArray[np.floating], phi: NDArray[np.floating]) -> UInt64s:
+    """64 bits of each particle, from pT, eta and phi."""
+    bits: UInt64s = np.ascontiguousarray(np.column_stack([pt, eta]), np.float32).view(np.uint64).ravel()
+    bits += phi.astype(np.float32).view(np.uint32) * _ODD
+    return bits
 
 
 def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:

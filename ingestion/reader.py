@@ -161,9 +161,13 @@ def _raw_events(
 
 
 def keys_of_events(raw: RawEvents) -> UInt64s:
-    """The keys of `ingestion.copies`, from the missing energy and pT and eta of all particles."""
+    """The keys of `ingestion.copies`, from the missing energy and the momenta of all particles."""
     collections = [(each, each.fields.get("pt", each.fields.get("et"))) for each in raw.collections.values()]
-    particles = [(each.offsets, particle_bits(pt, each.fields["eta"])) for each, pt in collections if pt is not None]
+    particles = [
+        (each.offsets, particle_bits(pt, each.fields["eta"], each.fields["phi"]))
+        for each, pt in collections
+        if pt is not None
+    ]
     return event_keys([raw.scalars["met"], raw.scalars["met_phi"]], particles)
 
 
