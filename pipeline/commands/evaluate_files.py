@@ -32,7 +32,7 @@ from pipeline.reporting.cutflow import cutflow, generated, missing_weights, sum_
 from pipeline.run_folder import RunFolder
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.provenance import code_version, now
-from pipeline.runs.seen_events import count_seen, identities
+from pipeline.runs.seen_events import count_seen, identities, originals
 from pipeline.runs.store import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
 from pipeline.stages.evaluate import make_task, rates_behind_cutflow
@@ -52,6 +52,8 @@ class _Events(NamedTuple):
     files: list[Path]
     has_truth: bool
     rates: Rates | None = None
+    copied: Sequence[str] = ()
+    """Identities of events of the run folder that some of these are copies of."""
 
 
 def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
@@ -95,7 +97,7 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
             events = _new_events(run_folder, inputs, unfinished)
         else:
             events = _Events("test split", dataset.files("test"), has_truth=True)
-        for name in refuse_seen_events(found, events.files):
+        for name in refuse_seen_events(found, events.files, events.copied):
             run_folder.say(
                 f"  the training events of {name} are unknown; if they include these events, the result means nothing"
             )
@@ -197,13 +199,14 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
             spark, parts, known, config.features, config.classes, features_dir.absolute(),
             done=done, num_tasks=run_folder.spark.num_tasks,
         )  # fmt: skip
+    copied = originals(run_folder.store("ingest").current(), list(keys_folder(events_dir).iterdir()))
     for each in (events_dir, keys_folder(events_dir)):
         shutil.rmtree(each)
     selected = sum(output.counts["selected"] for output in made.outputs)
     run_folder.say(f"  {len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
     if not selected:
         raise EmptySelectionError("--inputs: no event of these files passes the selection. Give more, or others.")
-    return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made))
+    return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made), copied)
 
 
 def _notes(samples: Sequence[SampleSettings], known: Config) -> list[str]:
@@ -258,7 +261,7 @@ def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _E
     config = run_folder.config
     if not config.evaluate.reference or dataset is None or not _suits(dataset, config):
         return []
-    if num_seen := count_seen(dataset, identities(events.files)):
+    if num_seen := count_seen(dataset, identities(events.files, also=events.copied)):
         run_folder.say(f"  no boosted trees: the training and validation splits hold {num_seen} of these events")
         return []
     train = dataset.files("train")
