@@ -157,7 +157,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     Raises:
         ConfigError: A class or sample is unknown, or only some files have one.
     """
-    samples, has_truth = _samples(inputs, run_folder.config), "=" in inputs[0]
+    samples, has_truth = _samples(inputs, run_folder.config)
     config = run_folder.config.model_copy(update={"samples": samples})
     events_dir, features_dir = folder / "events", folder / _FEATURES
     for each in (events_dir, features_dir):
@@ -280,19 +280,23 @@ def _next_folder(run_folder: RunFolder) -> Path:
     return folder / f"{max(numbers, default=0) + 1:04d}"
 
 
-def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
+def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings], bool]:
     """The new files as samples: of `SAMPLE=GLOB` with the cross-section of that sample, of `CLASS=GLOB` if it has one.
 
-    Without a name the label is a placeholder.
+    Without a name the label is a placeholder, and the second result is False.
     """
-    words = [each.partition("=") if "=" in each else ("", "", each) for each in inputs]
-    if len({bool(separator) for _, separator, _ in words}) > 1:
-        raise ConfigError("--inputs: either all are CLASS=GLOB or SAMPLE=GLOB, or all are GLOB (true classes unknown).")
     # The name of a class prevails over that of a sample.
     named = {sample.name: sample for sample in config.samples}
     for label, name in enumerate(config.classes):
         first, *others = (sample for sample in config.samples if sample.label == label)
         named[name] = first.model_copy(update={"cross_section_pb": None}) if others else first
+    # Folders may be named `run=3`.
+    words = [
+        (name, separator, pattern) if separator and (name in named or "/" not in name) else ("", "", each)
+        for each, (name, separator, pattern) in ((each, each.partition("=")) for each in inputs)
+    ]
+    if len({bool(separator) for _, separator, _ in words}) > 1:
+        raise ConfigError("--inputs: either all are CLASS=GLOB or SAMPLE=GLOB, or all are GLOB (true classes unknown).")
     found: dict[str, SampleSettings] = {}
     for place, (name, separator, pattern) in enumerate(words, start=1):
         if separator and name not in named:
@@ -302,7 +306,7 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
         key = f"new-{place}" if sample.cross_section_pb is None else sample.name
         files = [*found[key].files, pattern] if key in found else [pattern]
         found[key] = sample.model_copy(update={"name": key, "files": files})
-    return list(found.values())
+    return list(found.values()), bool(words[0][1])
 
 
 def _begin(folder: Path) -> Path:
