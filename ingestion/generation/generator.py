@@ -8,7 +8,9 @@ those without repetition.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,6 +41,7 @@ _NO_MORE: Final = (
     f"these are too few."
 )
 _HEAVY: Final = (4, 5)
+_ENERGY: Final = re.compile(r"\s*Beams:eCM\s*=?\s*([\d.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
 #: Pythia's modes `Beams:frameType` in which hard processes come from a file.
 _FROM_A_FILE: Final = (4, 5)
 
@@ -112,12 +115,15 @@ class Generator:
     ) -> None:
         self._filter = lepton_filter or LeptonFilterSettings(min_pt=0)
         self._enrichment = heavy_flavour
+        _refuse_other_energy(lines, energy_tev)
         own = [f"Beams:eCM = {energy_tev * 1000}", "Print:quiet = on", "Random:setSeed = on", f"Random:seed = {seed}"]
         if heavy_flavour is not None:
             own.append("HadronLevel:all = off")
         is_thinned = self._filter.min_pt > 0 and self._filter.thinning > 1
         self._early = _early_filter(self._filter, heavy_flavour, seed) if is_thinned else None
         self._pythia = _pythia([*lines, *own, "Check:abortIfVeto = on"], self._early)
+        # A file of hard processes has beams of its own.
+        _refuse_other_energy([f"Beams:eCM = {self._pythia.infoPython().eCM()}"], energy_tev)
         self.num_generated = 0
         """Number of generated events so far."""
         self._completed = 0
@@ -208,6 +214,16 @@ class Generator:
         found = decayed_often(pythia, partons, hadronisations=hadronisations, decays=decays, lepton_filter=self._filter)
         stands_for = self._filter.thinning if early and early.is_thinned else 1
         return _block_of(found, partons, stands_for * found.passed / (hadronisations * decays))
+
+
+def _refuse_other_energy(lines: Sequence[str], energy_tev: float) -> None:
+    """Refuse settings with another energy: the pile-up and the plots have that of the config."""
+    for found in filter(None, map(_ENERGY.match, lines)):
+        if not math.isclose(float(found[1]), 1000 * energy_tev, rel_tol=1e-6):
+            raise GenerationError(
+                f"a process has collisions of {float(found[1]):g} GeV, simulate.energy_tev is {energy_tev:g}. Correct "
+                f"one of the two."
+            )
 
 
 def _refuse_weights(weights: Sequence[float]) -> None:

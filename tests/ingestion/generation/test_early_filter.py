@@ -204,3 +204,13 @@ def test_each_file_of_events_began_with_the_same_hard_process(tmp_path: Path) ->
         wanted = "these are too few" if not fails else r"Raise simulate\.events_per_file to 2"
         with pytest.raises(GenerationError, match=wanted):
             make_file(SimulatedFile("mine", number, size), settings, tmp_path)
+
+
+def test_collisions_of_another_energy_than_that_of_the_config_are_refused(tmp_path: Path) -> None:
+    """That of the process was ignored; a file of hard processes ignored that of the config, unlike its pile-up."""
+    for line in ("Beams:eCM = 14000.", "beams:ecm 1.4e4 ! of a card"):
+        with pytest.raises(GenerationError, match=r"14000 GeV, simulate\.energy_tev is 13"):
+            Generator([*TO_TAUS, line], energy_tev=13.0, seed=1)
+    with pytest.raises(GenerationError, match=r"13000 GeV, simulate\.energy_tev is 14"):
+        Generator(from_a_file(tmp_path), energy_tev=14.0, seed=1)
+    Generator([*TO_TAUS, "Beams:eCM = 13000"], energy_tev=13.0, seed=1)
