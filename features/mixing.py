@@ -71,7 +71,9 @@ def plan_mixing(parts: Sequence[EventKeys], settings: FeatureSettings, classes: 
         events = np.flatnonzero(kept & (keys.split == split))
         weights.append(class_weights(keys.label[events], keys.weight[events], classes, split=name))
         counts[name] = np.bincount(keys.label[events], minlength=len(classes)).tolist()
-        size = group_size(len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers)
+        size = group_size(
+            len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers, split=name
+        )
         mixed = events[np.argsort(keys.mixing[events], kind="stable")]
         cuts = range(0, len(mixed), size)
         groups += [RowGroupPlan(split, number, mixed[first : first + size]) for number, first in enumerate(cuts)]
@@ -84,7 +86,7 @@ def kept_by_balancing(keys: EventKeys, fractions: NDArray[np.float64]) -> NDArra
     return kept
 
 
-def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> int:
+def group_size(num_events: int, *, rows_per_group: int, feed_workers: int, split: str = "train") -> int:
     """Rows per row group for a number of groups of at least `feed_workers`, and a multiple of it where possible.
 
     Raises:
@@ -98,7 +100,7 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> in
     """
     if num_events < feed_workers:
         raise TooFewEventsError(
-            f"{num_events} events cannot fill {feed_workers} row groups. "
+            f"the {num_events} events of the {split} split cannot fill {feed_workers} row groups. "
             f"Lower features.feed_workers (now {feed_workers}) or add files."
         )
     fewest = -(-num_events // (rows_per_group * feed_workers)) * feed_workers

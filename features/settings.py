@@ -125,7 +125,7 @@ class FeatureSettings(BaseModel):
     """Highest number of events in a row group, the unit in which workers get data; 1 to 100000. It has fewer
     if its particles would take more than 256 MB."""
     feed_workers: int = Field(default=8, ge=1)
-    """Number of workers to feed evenly: train and val get at least this many row groups, if possible a multiple."""
+    """Number of workers to feed evenly: each split gets at least this many row groups, if possible a multiple."""
 
     @property
     def jet_cleaning(self) -> float:

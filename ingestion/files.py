@@ -339,7 +339,8 @@ def _refuse_duplicates(infos: Iterable[FileInfo]) -> None:
 
 
 def _refuse_mixtures(infos: Sequence[FileInfo], settings: IngestSettings) -> None:
-    """Refuse files of which some hold what others lack."""
+    """Refuse files of which some hold what others lack; what a file without entries lacks is not missed."""
+    infos = [info for info in infos if info.entries]
     for label in {info.label for info in infos}:
         of_class = [info for info in infos if info.label == label]
         if mixed := _mixed(of_class, lambda info: "weight" in info.missing_optional):

@@ -149,7 +149,8 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _carried_columns_are_new(self) -> Self:
-        taken = {*COLUMNS, *events_schema().names, "predicted", "file_uuid_high", "file_uuid_low"}
+        # The last ones are those of the predictions and of `features.kernel_pass.unmixed_schema`.
+        taken = {*COLUMNS, *events_schema().names, "predicted", "file_uuid_high", "file_uuid_low", "hlf", "core"}
         for name in self.ingest.carry:
             if name in taken or name.startswith("probability") or self.ingest.carry.count(name) > 1:
                 raise ValueError(f"ingest.carry: there is a column '{name}' already; name another branch, each once")

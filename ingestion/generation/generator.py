@@ -8,9 +8,11 @@ those without repetition.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +41,9 @@ _NO_MORE: Final = (
     f"these are too few."
 )
 _HEAVY: Final = (4, 5)
+_ENERGY: Final = re.compile(r"\s*Beams:eCM\s*=?\s*([\d.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
+#: Pythia's modes `Beams:frameType` in which hard processes come from a file.
+_FROM_A_FILE: Final = (4, 5)
 
 
 class HeavyQuarks(NamedTuple):
@@ -110,12 +115,15 @@ class Generator:
     ) -> None:
         self._filter = lepton_filter or LeptonFilterSettings(min_pt=0)
         self._enrichment = heavy_flavour
+        _refuse_other_energy(lines, energy_tev)
         own = [f"Beams:eCM = {energy_tev * 1000}", "Print:quiet = on", "Random:setSeed = on", f"Random:seed = {seed}"]
         if heavy_flavour is not None:
             own.append("HadronLevel:all = off")
         is_thinned = self._filter.min_pt > 0 and self._filter.thinning > 1
         self._early = _early_filter(self._filter, heavy_flavour, seed) if is_thinned else None
         self._pythia = _pythia([*lines, *own, "Check:abortIfVeto = on"], self._early)
+        # A file of hard processes has beams of its own.
+        _refuse_other_energy([f"Beams:eCM = {self._pythia.infoPython().eCM()}"], energy_tev)
         self.num_generated = 0
         """Number of generated events so far."""
         self._completed = 0
@@ -123,6 +131,11 @@ class Generator:
         self._weight = 0.0
         self._weight_squared = 0.0
         self._order = np.random.default_rng([seed, 2])
+
+    @property
+    def reads_a_file(self) -> bool:
+        """Whether the hard processes come from a file, each once and in its order."""
+        return self._pythia.settings.mode("Beams:frameType") in _FROM_A_FILE
 
     def tally(self) -> Tally:
         """What was done so far; the cross-section becomes more precise with every event.
@@ -160,6 +173,7 @@ class Generator:
     def _batch(self) -> GeneratedBlock:
         # Of an event that is given up, by us or by Pythia, there is nothing.
         records = ak.drop_none(self._pythia.nextBatch(_BATCH, "none"), axis=0)
+        _refuse_weights(records.info.weights[:, 0].to_list() if len(records) else [])
         events = _passing(records, self._filter) if len(records) else []
         followed = self._early.followed() if self._early else []
         self._count(_BATCH, len(records), len(followed))
@@ -190,6 +204,7 @@ class Generator:
         pythia, early = self._pythia, self._early
         is_made = pythia.next()
         self._count(1, int(is_made))
+        _refuse_weights([pythia.infoPython().weight()] if is_made else [])
         if not is_made or not any(
             each.idAbs() in _HEAVY and each.isFinal() and each.pT() > enrichment.min_quark_pt for each in pythia.event
         ):
@@ -199,6 +214,26 @@ class Generator:
         found = decayed_often(pythia, partons, hadronisations=hadronisations, decays=decays, lepton_filter=self._filter)
         stands_for = self._filter.thinning if early and early.is_thinned else 1
         return _block_of(found, partons, stands_for * found.passed / (hadronisations * decays))
+
+
+def _refuse_other_energy(lines: Sequence[str], energy_tev: float) -> None:
+    """Refuse settings with another energy: the pile-up and the plots have that of the config."""
+    for found in filter(None, map(_ENERGY.match, lines)):
+        if not math.isclose(float(found[1]), 1000 * energy_tev, rel_tol=1e-6):
+            raise GenerationError(
+                f"a process has collisions of {float(found[1]):g} GeV, simulate.energy_tev is {energy_tev:g}. Correct "
+                f"one of the two."
+            )
+
+
+def _refuse_weights(weights: Sequence[float]) -> None:
+    """Refuse events that Pythia itself weights: the tally, the early filter and Event.Weight take each for one."""
+    if others := [weight for weight in weights if weight != 1]:
+        raise GenerationError(
+            f"Pythia gives an event the weight {others[0]:g}; only events of weight 1 are simulated. Take settings "
+            f"that bias the selection of events (PhaseSpace:bias2Selection) out of the process, and make one process "
+            f"for each range of pTHat instead. Weighted events of a file (Beams:LHEF) cannot be used."
+        )
 
 
 def _block_of(found: Versions, partons: Any, weight: float) -> GeneratedBlock:

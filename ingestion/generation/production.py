@@ -200,7 +200,7 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
         folder: The folder of the version, with the complete pool.
 
     Raises:
-        GenerationError: Pythia refuses the settings, or nothing passes the filter.
+        GenerationError: Pythia refuses the settings, nothing passes the filter, or events would come twice.
     """
     process = settings.process(file.process)
     generator = Generator(
@@ -210,6 +210,11 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
         lepton_filter=settings.lepton_filter,
         heavy_flavour=process.heavy_flavour,
     )
+    if generator.reads_a_file and process.events > settings.events_per_file:
+        raise GenerationError(
+            f"process '{file.process}' reads its hard processes from a file, and every file of simulated events would "
+            f"begin with the first of them. Raise simulate.events_per_file to {process.events}, so that there is one."
+        )
     pool = load_pool(tuple(folder / part.name for part in pool_of(settings)))
     rng = np.random.default_rng(_seeds(settings.seed, file.process, file.number))
     parts, done, waiting = [], 0, []

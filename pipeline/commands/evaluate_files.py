@@ -32,7 +32,7 @@ from pipeline.reporting.cutflow import cutflow, generated, missing_weights, sum_
 from pipeline.run_folder import RunFolder
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.provenance import code_version, now
-from pipeline.runs.seen_events import count_seen, identities
+from pipeline.runs.seen_events import count_seen, identities, originals
 from pipeline.runs.store import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
 from pipeline.stages.evaluate import make_task, rates_behind_cutflow
@@ -52,6 +52,8 @@ class _Events(NamedTuple):
     files: list[Path]
     has_truth: bool
     rates: Rates | None = None
+    copied: Sequence[str] = ()
+    """Identities of events of the run folder that some of these are copies of."""
 
 
 def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
@@ -95,7 +97,7 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
             events = _new_events(run_folder, inputs, unfinished)
         else:
             events = _Events("test split", dataset.files("test"), has_truth=True)
-        for name in refuse_seen_events(found, events.files):
+        for name in refuse_seen_events(found, events.files, events.copied):
             run_folder.say(
                 f"  the training events of {name} are unknown; if they include these events, the result means nothing"
             )
@@ -155,7 +157,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     Raises:
         ConfigError: A class or sample is unknown, or only some files have one.
     """
-    samples, has_truth = _samples(inputs, run_folder.config), "=" in inputs[0]
+    samples, has_truth = _samples(inputs, run_folder.config)
     config = run_folder.config.model_copy(update={"samples": samples})
     events_dir, features_dir = folder / "events", folder / _FEATURES
     for each in (events_dir, features_dir):
@@ -197,13 +199,14 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
             spark, parts, known, config.features, config.classes, features_dir.absolute(),
             done=done, num_tasks=run_folder.spark.num_tasks,
         )  # fmt: skip
+    copied = originals(run_folder.store("ingest").current(), list(keys_folder(events_dir).iterdir()))
     for each in (events_dir, keys_folder(events_dir)):
         shutil.rmtree(each)
     selected = sum(output.counts["selected"] for output in made.outputs)
     run_folder.say(f"  {len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
     if not selected:
         raise EmptySelectionError("--inputs: no event of these files passes the selection. Give more, or others.")
-    return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made))
+    return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made), copied)
 
 
 def _notes(samples: Sequence[SampleSettings], known: Config) -> list[str]:
@@ -258,7 +261,7 @@ def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _E
     config = run_folder.config
     if not config.evaluate.reference or dataset is None or not _suits(dataset, config):
         return []
-    if num_seen := count_seen(dataset, identities(events.files)):
+    if num_seen := count_seen(dataset, identities(events.files, also=events.copied)):
         run_folder.say(f"  no boosted trees: the training and validation splits hold {num_seen} of these events")
         return []
     train = dataset.files("train")
@@ -277,19 +280,23 @@ def _next_folder(run_folder: RunFolder) -> Path:
     return folder / f"{max(numbers, default=0) + 1:04d}"
 
 
-def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
+def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings], bool]:
     """The new files as samples: of `SAMPLE=GLOB` with the cross-section of that sample, of `CLASS=GLOB` if it has one.
 
-    Without a name the label is a placeholder.
+    Without a name the label is a placeholder, and the second result is False.
     """
-    words = [each.partition("=") if "=" in each else ("", "", each) for each in inputs]
-    if len({bool(separator) for _, separator, _ in words}) > 1:
-        raise ConfigError("--inputs: either all are CLASS=GLOB or SAMPLE=GLOB, or all are GLOB (true classes unknown).")
     # The name of a class prevails over that of a sample.
     named = {sample.name: sample for sample in config.samples}
     for label, name in enumerate(config.classes):
         first, *others = (sample for sample in config.samples if sample.label == label)
         named[name] = first.model_copy(update={"cross_section_pb": None}) if others else first
+    # Folders may be named `run=3`.
+    words = [
+        (name, separator, pattern) if separator and (name in named or "/" not in name) else ("", "", each)
+        for each, (name, separator, pattern) in ((each, each.partition("=")) for each in inputs)
+    ]
+    if len({bool(separator) for _, separator, _ in words}) > 1:
+        raise ConfigError("--inputs: either all are CLASS=GLOB or SAMPLE=GLOB, or all are GLOB (true classes unknown).")
     found: dict[str, SampleSettings] = {}
     for place, (name, separator, pattern) in enumerate(words, start=1):
         if separator and name not in named:
@@ -299,7 +306,7 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
         key = f"new-{place}" if sample.cross_section_pb is None else sample.name
         files = [*found[key].files, pattern] if key in found else [pattern]
         found[key] = sample.model_copy(update={"name": key, "files": files})
-    return list(found.values())
+    return list(found.values()), bool(words[0][1])
 
 
 def _begin(folder: Path) -> Path:

@@ -39,7 +39,7 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
     if in_use:
         raise RunFolderError(f"{folder} is not empty. Choose a new folder, so that files of two samples do not mix.")
     sources = expand(config.samples, on_unmatched=lambda words: run_folder.say(f"note: {words}"))
-    found = inventory(sources, config.ingest)
+    found = inventory(sources, config.ingest, needs_particles=config.features.particles)
     refuse_waiting(found, config.ingest)
     readable = {info.sample for info in found.infos}
     for sample in config.samples:
@@ -65,7 +65,8 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
             {"name": sample.name, "label": sample.label, "files": [path.name for path in files[sample.name]]}
             for sample in config.samples
         ],
-        "ingest": {**content.get("ingest", {}), "tree": TREE, "branch_map": branch_map()},
+        # The copies hold bits of b-tags, whatever their parents hold.
+        "ingest": {**content.get("ingest", {}), "tree": TREE, "branch_map": branch_map(), "min_btag": None},
         "report": {
             **content.get("report", {}),
             "title": "Load test",

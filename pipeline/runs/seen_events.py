@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from features.schema import IDENTITY_COLUMNS, readable
 from ingestion.storage import sizes_below
+from pipeline.runs.store import Version
 
 #: File beside the model that names the features of the training.
 _RUN: Final = "run.json"
@@ -29,14 +33,39 @@ def count_seen(dataset: FeatureDataset, events: pa.Array) -> int:
     return pc.sum(pc.is_in(events, value_set=seen)).as_py() or 0
 
 
-def identities(files: Sequence[Path]) -> pa.Array:
-    """`uuid:entry` of all rows of some features files."""
+def identities(files: Sequence[Path], *, also: Sequence[str] = ()) -> pa.Array:
+    """`uuid:entry` of all rows of some features files, and further ones."""
     tables = [pq.read_table(readable(file), columns=list(IDENTITY_COLUMNS)) for file in files]
     if not tables:
         return pa.array([], pa.string())
     table = pa.concat_tables(tables)
     joined = pc.binary_join_element_wise(table["file_uuid"], table["entry"].cast(pa.string()), ":")
-    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
+    joined = joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
+    return pc.unique(pa.concat_arrays([joined, pa.array(also, pa.string())])) if also else joined
+
+
+def originals(ingested: Version | None, keys: Sequence[Path]) -> list[str]:
+    """`uuid:entry` of the ingested events that new files hold too: after `hadd` or a skim under another identity.
+
+    Args:
+        ingested: A version of `ingest`, if there is any.
+        keys: Files with the keys of the new events (`ingestion.copies`).
+    """
+    from ingestion.spark_job import EventsPart  # noqa: PLC0415 - pyspark
+
+    found: list[str] = []
+    if ingested is None:
+        return found
+    new = np.concatenate([np.zeros(0, np.uint64), *map(_keys_in, keys)])
+    for part in map(EventsPart.from_json, ingested.manifest["counters"]["parts"]):
+        own = _keys_in(part.keys_file(ingested.folder / "events"))
+        found += [f"{part.file_uuid}:{part.start + place}" for place in np.flatnonzero((own != 0) & np.isin(own, new))]
+    return found
+
+
+def _keys_in(file: Path) -> NDArray[np.uint64]:
+    keys: NDArray[np.uint64] = np.load(io.BytesIO(file.read_bytes()))
+    return keys
 
 
 def dataset_of(place: Path) -> Path | None:

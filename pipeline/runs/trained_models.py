@@ -95,8 +95,13 @@ def refuse_other_classes(found: FoundModel, classes: Sequence[str]) -> None:
         )
 
 
-def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path]) -> list[str]:
+def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path], copied: Sequence[str] = ()) -> list[str]:
     """Refuse models that were trained, or chosen, on events of the evaluation.
+
+    Args:
+        models: The models.
+        files: Features of the events.
+        copied: Identities of events that some of these are copies of.
 
     Returns:
         Names of the models whose training events are unknown.
@@ -105,12 +110,13 @@ def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path]) -> l
         ModelError: A model has seen the events; the message counts them.
     """
     events = identities(files)
+    seen = identities(files, also=copied)
     unknown = []
     for each in models:
         if each.dataset is None:
             unknown.append(each.candidate.name)
             continue
-        num_seen = count_seen(FeatureDataset.load(each.dataset), events)
+        num_seen = count_seen(FeatureDataset.load(each.dataset), seen)
         if num_seen:
             raise ModelError(
                 f"{each.candidate.name} was trained on {num_seen} of these {len(events)} events, so its results on "

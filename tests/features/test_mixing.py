@@ -73,6 +73,15 @@ def test_a_task_has_consecutive_groups_up_to_its_limit_and_at_least_one() -> Non
     assert [[each.group for each in task] for task in tasks] == [[0, 1], [2], [3], [4]]
 
 
+def test_the_split_with_too_few_events_was_not_named() -> None:
+    """The setting was said to concern train and val only."""
+    number = np.arange(24)
+    split = np.where(number < 4, 2, number % 2).astype(np.int8)
+    keys = EventKeys(split, number.astype(np.uint64), np.zeros(24), (number // 2 % 2).astype(np.int8), np.ones(24))
+    with pytest.raises(TooFewEventsError, match="the 4 events of the test split cannot fill 8 row groups"):
+        plan_mixing([keys], FeatureSettings(feed_workers=8), ["a", "b"])
+
+
 def test_downsampling_brings_all_classes_to_the_smallest() -> None:
     labels = np.repeat([0, 1, 2], [1000, 100, 400])
     np.testing.assert_allclose(kept_fractions(labels, 3), [0.1, 1.0, 0.25])

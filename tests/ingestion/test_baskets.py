@@ -7,16 +7,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import write_delphes
+from delphes_files import jagged, write_delphes
 from hypothesis import given
 from hypothesis import strategies as st
 from made_events import jet, lepton, made_event, track
 
-from ingestion.baskets import basket_boundaries, chunk_edges
+from ingestion import baskets
+from ingestion.baskets import basket_boundaries, chunk_edges, entries_at_once
 from ingestion.files import FileInfo, SourceFile, inventory
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings
@@ -181,6 +183,19 @@ def test_ten_times_the_multiplicity_is_read_in_smaller_pieces(tmp_path: Path, mo
             assert sum(values.nbytes for values in fields) < 4 * limit
         longest.append(max(piece.num_events for piece in pieces))
     assert longest == [80, 40]
+
+
+def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(tmp_path: Path) -> None:
+    """They had the number of entries of the mean size: 190 MB instead of 40."""
+    path = tmp_path / "a.root"
+    with uproot.recreate(path) as file:
+        tree = file.mktree("t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content})
+        for length in (0, 0, 0, 0, 0, 0, 0, 0, 0, 500):
+            tree.extend({"x": jagged(np.arange(101) * length, np.arange(100 * length, dtype=np.float32))})
+    with uproot.open({path: "t"}) as tree, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baskets, "_READ_BYTES", 40_000)
+        # 20 entries of 500 numbers; of the mean size, 200.
+        assert 15 <= entries_at_once([tree["x"]]) <= 25
 
 
 def test_parts_of_a_file_hold_the_same_events_as_one_part(

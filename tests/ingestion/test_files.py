@@ -232,6 +232,8 @@ def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> No
         else:
             # The scale of a class is its own.
             assert len(inventory(sources, IngestSettings()).infos) == 2
+    empty = write_delphes(tmp_path / "empty.root", [], without=["Event.Weight"])
+    assert [info.entries for info in check(present, empty)] == [1, 0]
 
 
 def test_files_of_zero_uuid_are_known_by_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from sliced_qcd import THINNED, write_slices
 
 from features.matrices import high_level_in
 from features.schema import SPLITS
+from ingestion.settings import field_branches
 from models.saved_model import load_model
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.terminal.exit_codes import Exit
@@ -285,6 +286,30 @@ def test_events_that_were_trained_on_are_refused_with_their_number(trained: Trai
     assert whole > seen > 50
     words = trained.refused(Exit.USER_ERROR, "--inputs", f"ttbar={file}")
     assert f"hlf was trained on {seen} of these {whole} events" in words
+
+
+def test_events_that_were_trained_on_had_another_identity_in_a_skim(trained: Trained, tmp_path: Path) -> None:
+    (file,) = trained.data.glob("ttbar*")
+    branches = list(field_branches({}).values())
+    with uproot.open({file: "Delphes"}) as tree, uproot.recreate(tmp_path / "skim.root") as skim:
+        events = tree.arrays(branches)[::2]
+        skim.mktree("Delphes", {name: events[name].type.content for name in branches}).extend(
+            {name: events[name] for name in branches}
+        )
+    seen, whole = (
+        sum(entry % 2 == 0 for _, entry in trained.events(*splits, file=file)) for splits in (("train", "val"), SPLITS)
+    )
+    assert whole > seen > 25
+    words = trained.refused(Exit.USER_ERROR, "--inputs", f"ttbar={tmp_path / 'skim.root'}")
+    assert f"hlf was trained on {seen} of these {whole} events" in words
+    out = tmp_path / "seen"
+    others = [word for name in ("QCD", "W+jets") for word in ("--inputs", f"{name}={NEW[name]}")]
+    done = trained.evaluate(
+        *("--model", f"net={trained.exported}", "--inputs", f"ttbar={tmp_path / 'skim.root'}", *others),
+        *("--out", out, "--set", "evaluate.reference=true"),
+    )
+    assert done.exit_code == 0, done.stderr
+    assert f"the training and validation splits hold {seen} of these" in done.stderr
 
 
 def test_the_reference_is_not_judged_by_events_that_it_has_seen(trained: Trained) -> None:

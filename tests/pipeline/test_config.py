@@ -10,6 +10,8 @@ import pytest
 from minimal_configs import MINIMAL, mistakes, write
 from pydantic import SecretStr
 
+from features.kernel_pass import unmixed_schema
+from features.schema import features_schema
 from features.settings import FeatureSettings
 from ingestion.generation.settings import PRESETS
 from ingestion.secrets import redact
@@ -347,3 +349,9 @@ def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples
 def test_the_threshold_of_the_generator_stood_nowhere_beside_the_rates_that_it_lowers() -> None:
     (threshold,) = [words.split(" = ")[1] for words in PRESETS["qcd"] if words.startswith("PhaseSpace:pTHatMin")]
     assert f"pTHat = {threshold} GeV" in load_config("simulated").report.rates_note
+
+
+@pytest.mark.parametrize("name", sorted({*unmixed_schema().names, *features_schema().names}))
+def test_a_carried_branch_has_no_name_of_ours(tmp_path: Path, name: str) -> None:
+    """`core` and `hlf` stood twice in the kernels' files, which ended the mixing as a bug of ours."""
+    assert f"there is a column '{name}' already" in mistakes(tmp_path, ingest={"carry": [name]})

@@ -11,14 +11,42 @@ import pytest
 from ingestion.generation.errors import GenerationError
 from ingestion.generation.generator import GeneratedBlock, Generator, Tally, _pythia, joined
 from ingestion.generation.lepton_filter import passes
+from ingestion.generation.production import SimulatedFile, make_file
 from ingestion.generation.repeated_decays import _particles, decayed_often
-from ingestion.generation.settings import PRESETS, HeavyFlavourSettings, LeptonFilterSettings
+from ingestion.generation.settings import (
+    PRESETS,
+    HeavyFlavourSettings,
+    LeptonFilterSettings,
+    PileUpSettings,
+    ProcessSettings,
+    SimulateSettings,
+)
 
 pytest.importorskip("pythia8mc", reason="the extra `simulate` is not installed")
 pytestmark = pytest.mark.slow
 
 #: W bosons that decay to taus, so that no event has an electron or muon of the hard process.
 TO_TAUS = ["WeakSingleBoson:ffbar2W = on", "24:onMode = off", "24:onIfAny = 15"]
+ONE_PROCESS = """<LesHouchesEvents version="1.0">
+<init>
+2212 2212 6500 6500 0 0 10042 10042 3 1
+1.0 0.1 1.0 1
+</init>
+<event>
+4 1 1.0 91.0 0.0078 0.118
+2 -1 0 0 501 0 0 0 45.5 45.5 0 0 9
+-2 -1 0 0 0 501 0 0 -45.5 45.5 0 0 9
+13 1 1 2 0 0 45.5 0 0 45.5 0 0 9
+-13 1 1 2 0 0 -45.5 0 0 45.5 0 0 9
+</event>
+</LesHouchesEvents>
+"""
+
+
+def from_a_file(folder: Path, weight: str = "1.0") -> list[str]:
+    """Settings that read one muon pair, of some weight, from a file."""
+    (folder / "one.lhe").write_text(ONE_PROCESS.replace("4 1 1.0 91.0", f"4 1 {weight} 91.0"))
+    return ["Beams:frameType = 4", f"Beams:LHEF = {folder / 'one.lhe'}", "PartonLevel:MPI = off"]
 
 
 def generated(
@@ -132,23 +160,7 @@ def test_weighted_events_do_not_come_last() -> None:
 
 
 def test_a_file_with_too_few_hard_processes_was_waited_for_without_end(tmp_path: Path) -> None:
-    process = """<LesHouchesEvents version="1.0">
-<init>
-2212 2212 6500 6500 0 0 10042 10042 3 1
-1.0 0.1 1.0 1
-</init>
-<event>
-4 1 1.0 91.0 0.0078 0.118
-2 -1 0 0 501 0 0 0 45.5 45.5 0 0 9
--2 -1 0 0 0 501 0 0 -45.5 45.5 0 0 9
-13 1 1 2 0 0 45.5 0 0 45.5 0 0 9
--13 1 1 2 0 0 -45.5 0 0 45.5 0 0 9
-</event>
-</LesHouchesEvents>
-"""
-    (tmp_path / "one.lhe").write_text(process)
-    lines = ["Beams:frameType = 4", f"Beams:LHEF = {tmp_path / 'one.lhe'}", "PartonLevel:MPI = off"]
-    blocks = Generator(lines, energy_tev=13.0, seed=1).blocks()
+    blocks = Generator(from_a_file(tmp_path), energy_tev=13.0, seed=1).blocks()
     assert len(next(blocks).weights) == 1
     with pytest.raises(GenerationError, match="if it reads events from a file, these are too few"):
         list(islice(blocks, 20))
@@ -162,3 +174,43 @@ def test_the_cross_section_does_not_depend_on_when_it_is_asked_for() -> None:
     assert tally.generated == generator.num_generated
     assert 1.2e4 < tally.cross_section_pb < 2.4e4
     assert 0 < tally.cross_section_error_pb < 0.5 * tally.cross_section_pb
+
+
+BIASED = ["HardQCD:all = on", "PhaseSpace:pTHatMin = 100", "PhaseSpace:bias2Selection = on"]
+
+
+@pytest.mark.parametrize("enrichment", [None, HeavyFlavourSettings()])
+def test_weights_of_pythia_were_lost(enrichment: HeavyFlavourSettings | None) -> None:
+    """Of 300 events with a sum of weights of 43, each counted as one: the spectrum was that of the bias."""
+    blocks = Generator(BIASED, energy_tev=13.0, seed=3, heavy_flavour=enrichment).blocks()
+    with pytest.raises(GenerationError, match=r"weight .*; only events of weight 1.*bias2Selection"):
+        next(blocks)
+
+
+def test_negative_weights_of_a_file_counted_as_one(tmp_path: Path) -> None:
+    lines = from_a_file(tmp_path, "-1.0")
+    path = tmp_path / "one.lhe"
+    path.write_text(path.read_text().replace("10042 10042 3 1", "10042 10042 -3 1"))
+    with pytest.raises(GenerationError, match="the weight -1; only events of weight 1"):
+        next(Generator(lines, energy_tev=13.0, seed=1).blocks())
+
+
+def test_each_file_of_events_began_with_the_same_hard_process(tmp_path: Path) -> None:
+    """Two showers of one hard process have two identities, so they crossed the splits."""
+    (tmp_path / "mine").mkdir()
+    process = ProcessSettings(name="mine", events=2, pythia=from_a_file(tmp_path))
+    for size, number, fails in ((1, 0, True), (1, 1, True), (2, 0, False)):
+        settings = SimulateSettings(processes=[process], events_per_file=size, pile_up=PileUpSettings(mean=0))
+        wanted = "these are too few" if not fails else r"Raise simulate\.events_per_file to 2"
+        with pytest.raises(GenerationError, match=wanted):
+            make_file(SimulatedFile("mine", number, size), settings, tmp_path)
+
+
+def test_collisions_of_another_energy_than_that_of_the_config_are_refused(tmp_path: Path) -> None:
+    """That of the process was ignored; a file of hard processes ignored that of the config, unlike its pile-up."""
+    for line in ("Beams:eCM = 14000.", "beams:ecm 1.4e4 ! of a card"):
+        with pytest.raises(GenerationError, match=r"14000 GeV, simulate\.energy_tev is 13"):
+            Generator([*TO_TAUS, line], energy_tev=13.0, seed=1)
+    with pytest.raises(GenerationError, match=r"13000 GeV, simulate\.energy_tev is 14"):
+        Generator(from_a_file(tmp_path), energy_tev=14.0, seed=1)
+    Generator([*TO_TAUS, "Beams:eCM = 13000"], energy_tev=13.0, seed=1)

@@ -11,6 +11,8 @@ from delphes_files import write_delphes
 from rich.console import Console
 
 from ingestion.files import expand, inventory
+from ingestion.reader import read_events
+from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
 from ingestion.settings import SampleSettings
 from pipeline.commands.load_test import load_test
 from pipeline.config import Config, load_config
@@ -60,6 +62,20 @@ def test_the_config_kept_the_storage_and_the_processes_of_the_original(tmp_path:
     # A storage belongs to one run folder, and the events are there: nothing has to be simulated.
     assert config.storage is None
     assert not config.simulate.processes
+
+
+def test_copies_of_files_without_particles_and_with_a_discriminant_have_their_jets(tmp_path: Path) -> None:
+    """The command asked for the particles of such files, and compared their bits with the threshold once more."""
+    particles = [field.branch for name in PARTICLE_COLLECTIONS for field in COLLECTIONS[name].values()]
+    asked = config_of(tmp_path, ingest={"min_btag": -5}, features={"particles": False}, model={"names": ["hlf"]})
+    for sample in asked.samples:
+        btag = {"Jet.BTag": ("float32", -7.0)}
+        write_delphes(Path(sample.files[0]), drawn_events(4, seed=sample.label), without=particles, as_type=btag)
+    load_test(RunFolder(asked, Console(quiet=True)), tmp_path / "sample", 4, seed=1)
+    config = load_config(str(tmp_path / "sample" / "load_test.yaml"))
+    for info in inventory(expand(config.samples), config.ingest, needs_particles=False).infos:
+        (raw,) = read_events(info, config.ingest, start=0, stop=4)
+        assert set(raw.collections["jets"].fields["btag"].tolist()) == {0}
 
 
 def test_the_command_takes_an_empty_folder(tmp_path: Path) -> None:

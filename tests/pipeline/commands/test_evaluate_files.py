@@ -1,0 +1,23 @@
+"""What `evaluate-files` makes of its inputs, before it opens any."""
+
+from __future__ import annotations
+
+import pytest
+from minimal_configs import MINIMAL
+
+from pipeline.commands.evaluate_files import _samples
+from pipeline.config import Config
+from pipeline.errors import ConfigError
+
+
+def test_a_folder_with_an_equals_sign_was_taken_for_a_class() -> None:
+    config = Config.model_validate({**MINIMAL, "classes": ["QCD", "ttbar", "W/Z"]})
+    (new,), has_truth = _samples(["/data/run=3/new.root"], config)
+    assert (new.files, has_truth) == (["/data/run=3/new.root"], False)
+    samples, has_truth = _samples(["W/Z=data/run=3/w.root", "qcd=/data/run=3/q.root"], config)
+    assert ([(each.label, each.files) for each in samples], has_truth) == (
+        [(2, ["data/run=3/w.root"]), (0, ["/data/run=3/q.root"])],
+        True,
+    )
+    with pytest.raises(ConfigError, match="there is no class or sample 'run'"):
+        _samples(["run=3/new.root"], config)
