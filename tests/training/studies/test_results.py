@@ -154,7 +154,8 @@ def test_the_accuracy_of_single_workers_took_that_of_the_mean_model_for_all_but_
     found = numbers_of(records, settings(**chosen))["worker_val_accuracy"]
     assert found == pytest.approx(np.mean(single)) != records[0][-1]["val_accuracy"]
     alone = run(algorithm="sgd", workers=1).records
-    assert numbers_of(alone, settings(algorithm="sgd", workers=1))["worker_val_accuracy"] == alone[0][-1]["val_accuracy"]
+    numbers = numbers_of(alone, settings(algorithm="sgd", workers=1))
+    assert numbers["worker_val_accuracy"] == alone[0][-1]["val_accuracy"]
 
 
 def test_a_cell_is_named_by_its_method_and_values() -> None:
