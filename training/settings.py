@@ -208,9 +208,14 @@ class TrainSettings(BaseModel):
                 f"launcher: spark-agents trains beside a joint model of the driver, which {self.algorithm.name} does "
                 f"not have. Use the algorithm {found}, or the launcher spark"
             )
-        for key in ("slowmo", "skew", "staleness_bound"):
+        for key in ("slowmo", "skew", "staleness_bound", "sharding", "optimizer_state"):
             if getattr(self, key) is not None:
                 raise ValueError(f"launcher: spark-agents has no {key}; leave {key} out, or use the launcher spark")
+        if self.traits.synchronous:
+            raise ValueError(
+                f"launcher: spark-agents exchanges models whenever its driver is ready. Leave out the keys that make "
+                f"all workers of {self.algorithm.name} wait for exchanges, or use the launcher spark"
+            )
         return self
 
     @model_validator(mode="after")
