@@ -208,9 +208,14 @@ class TrainSettings(BaseModel):
                 f"launcher: spark-agents trains beside a joint model of the driver, which {self.algorithm.name} does "
                 f"not have. Use the algorithm {found}, or the launcher spark"
             )
-        for key in ("slowmo", "skew", "staleness_bound"):
+        for key in ("slowmo", "skew", "staleness_bound", "sharding", "optimizer_state"):
             if getattr(self, key) is not None:
                 raise ValueError(f"launcher: spark-agents has no {key}; leave {key} out, or use the launcher spark")
+        if self.traits.synchronous:
+            raise ValueError(
+                f"launcher: spark-agents exchanges models whenever its driver is ready. Leave out the keys that make "
+                f"all workers of {self.algorithm.name} wait for exchanges, or use the launcher spark"
+            )
         return self
 
     @model_validator(mode="after")
@@ -304,6 +309,14 @@ class TrainSettings(BaseModel):
             found.append(f"staleness_bound has no effect on {self.algorithm.name}, whose workers step together anyway.")
         if self.schedule.milestones and self.schedule.decay != "step":
             found.append(f"schedule.milestones have no effect on the decay {self.schedule.decay}, only on step.")
+        late = [milestone for milestone in self.schedule.milestones if milestone >= self.epochs]
+        if late and self.schedule.decay == "step":
+            found.append(f"schedule.milestones {late} have no effect: there are {self.epochs} epoch(s).")
+        if self.optimizer_state is not None and self.slowmo is None and not self.traits.averages_models:
+            found.append(
+                f"optimizer_state has no effect on {self.algorithm.name} without slowmo: it makes no exact averages of "
+                f"the models."
+            )
         if self.schedule.warmup_epochs > self.epochs:
             found.append(
                 f"schedule.warmup_epochs {self.schedule.warmup_epochs:g} is longer than the {self.epochs} epoch(s): "

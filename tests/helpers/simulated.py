@@ -334,7 +334,7 @@ class LinearGradients:
             model = VectorRow(self.initial if initial is None else initial[rank])
             transport = network.transports()[rank]
             algorithm = make_algorithm(model, train, transport, partners=partners(rank) if partners else None)
-            times = ComputeTimes(cluster, seed=1, rank=rank)
+            times = ComputeTimes(cluster, seed=1, rank=rank, world_size=self.workers)
             await algorithm.start()
             for step in range(self.steps):
                 before_step(rank, step, algorithm)

@@ -43,6 +43,7 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
         ({"algorithm": "local-sgd", "slowmo": {"exact_average": False}}, "has no effect on local-sgd"),
         ({"algorithm": "d-psgd", "optimizer_state": "average"}, "needs exact averages"),
         ({"algorithm": "ad-psgd", "slowmo": {}, "optimizer_state": "average"}, "needs exact averages"),
+        ({"algorithm": {"name": "easgd", "alpha": 0.1, "rho": 5}}, "set one of them"),
         ({"launcher_args": ["-np", "4"]}, "set train.workers instead"),
         ({"launcher_args": ["--ntasks=4"]}, "set train.workers instead"),
         ({"launcher": "srun", "launcher_args": ["-n", "4"]}, "set train.workers instead"),
@@ -135,6 +136,12 @@ def test_settings_that_may_well_be_meant_otherwise_are_named(chosen: dict[str, A
         ({"momentum": 0.9}, ["momentum has no effect on the optimizer adam"]),
         ({"momentum": 0.9, "optimizer": "sgd"}, []),
         ({"schedule": {"milestones": [3]}}, ["schedule.milestones have no effect on the decay constant"]),
+        (
+            {"schedule": {"decay": "step", "milestones": [2, 3, 5.5]}, "epochs": 3},
+            ["schedule.milestones [3.0, 5.5] have"],
+        ),
+        ({"algorithm": "ad-psgd", "optimizer_state": "reset"}, ["optimizer_state has no effect on ad-psgd without"]),
+        ({"algorithm": "local-sgd", "optimizer_state": "reset"}, []),
         ({"schedule": {"warmup_epochs": 3}, "epochs": 3}, []),
         (
             {"schedule": {"warmup_epochs": 3.5}, "epochs": 3, "learning_rate": 0.2},

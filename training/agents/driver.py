@@ -62,8 +62,7 @@ class Driver:
     def __init__(self, settings: TrainSettings, start: Vector, ledger: Ledger, crew: Crew, cluster: Cluster) -> None:
         method = cast("MpcaSettings", settings.algorithm)
         self._constants = method
-        self._slices = shard_slices(start.size, method.shards)
-        self._shards = [JointShard.at_start(start[where]) for where in self._slices]
+        self._shards = [JointShard.at_start(start[where]) for where in shard_slices(start.size, method.shards)]
         self._totals: list[Vector | None] = [None] * method.shards
         self._ledger, self._crew, self._cluster = ledger, crew, cluster
         self.number = 0
@@ -102,12 +101,11 @@ class Driver:
         ]
 
     def load_state(self, state: Sequence[dict[str, Any]], number: int) -> None:
-        """Continue from a joint model, which may have another number of shards, after a number of cycles."""
+        """Continue from a joint model, after a number of cycles."""
         self.number = number
-        whole = {name: np.concatenate([shard[name].numpy() for shard in state]) for name in _VECTORS}
-        cycle = min(shard["cycle"] for shard in state)
         self._shards = [
-            JointShard(**{name: whole[name][where].copy() for name in _VECTORS}, cycle=cycle) for where in self._slices
+            JointShard(**{name: shard[name].numpy().copy() for name in _VECTORS}, cycle=shard["cycle"])
+            for shard in state
         ]
 
     def _cycle(self, pool: ThreadPoolExecutor) -> Cycle:

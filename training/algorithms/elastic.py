@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Worker
@@ -30,6 +30,12 @@ class ElasticSettings(ServerSettings):
     1), or at the moved one (Hermans 2017, Algorithm 9)."""
     equilibrium_stop: bool = False
     """Whether to exchange before the end of `local_steps` once the gradient no longer exceeds the elastic force."""
+
+    @model_validator(mode="after")
+    def _one_key_gives_the_moving_rate(self) -> Self:
+        if self.alpha is not None and self.rho is not None:
+            raise ValueError("alpha is the learning rate times rho; set one of them")
+        return self
 
 
 class ElasticAlgorithm(ServerAlgorithm):

@@ -12,7 +12,7 @@ from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.gossip import GossipAlgorithm, GossipSettings
 from training.algorithms.method import Traits, algorithm
 from training.random_streams import generator_state, random_stream, set_generator_state
-from training.transports.basics import Vector
+from training.transports.basics import Vector, is_finite
 
 
 class SwarmSgdSettings(GossipSettings):
@@ -77,9 +77,14 @@ class SwarmSgd(GossipAlgorithm):
         await self._take_over()
 
     async def current(self, out: Vector) -> None:
-        """The shared vector plus the progress of the private model since its last publication."""
+        """The shared vector plus the progress of the private model since its last publication, if it is finite.
+
+        Other progress will never be published, and a change by `add` that contains it would spoil the shared vector.
+        """
         await self.shared.read(out)
-        out += self._progress()
+        progress = self._progress()
+        if is_finite(progress):
+            out += progress
 
     @override
     async def add(self, change: Vector) -> None:

@@ -86,14 +86,18 @@ class ComputeTimes:
         cluster: The cluster.
         seed: Seed of the simulation.
         rank: Rank of the worker.
+        world_size: Number of workers.
     """
 
     _BLOCK: ClassVar[int] = 256
 
-    def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int) -> None:
+    def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int, world_size: int) -> None:
         self._cluster = cluster
         self._step_seconds, self._event_seconds = cluster.step_seconds, cluster.event_seconds
-        self._factor = cluster.slow_ranks.get(rank, 1.0) * cluster.crowding.get(cluster.workers_per_host, 1.0)
+        # The last host may have fewer workers than the others.
+        first_of_host = rank - rank % cluster.workers_per_host
+        on_host = min(cluster.workers_per_host, world_size - first_of_host)
+        self._factor = cluster.slow_ranks.get(rank, 1.0) * cluster.crowding.get(on_host, 1.0)
         self._rng = random_stream(seed, "compute times", rank)
         self._drawn: list[tuple[float, float]] = []
 

@@ -207,7 +207,8 @@ def _one(claim: Claim, judgement: Judgement, unknown: float) -> ClaimVerdict:
     if claim.kind in ("equivalent", "flat"):
         if same:
             return ClaimVerdict.CONFIRMED
-        return ClaimVerdict.REFUTED if differs and abs(value) - unknown > margin else ClaimVerdict.UNDECIDED
+        is_beyond = judgement.p_beyond < LEVEL and abs(value) - unknown > margin
+        return ClaimVerdict.REFUTED if is_beyond else ClaimVerdict.UNDECIDED
     expected = value > 0 if claim.kind == "grows" or not measure.lower_is_better else value < 0
     if differs:
         return ClaimVerdict.CONFIRMED if expected else ClaimVerdict.REFUTED

@@ -133,7 +133,9 @@ def numbers_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> di
     """Numbers of the whole run."""
     summaries = [summary_of_rank(list(records)) for records in ranks if records]
     workers, history = len(summaries), ranks[0]
-    alone = [each["worker_val_accuracy"] for each in summaries]
+    # The simulator validates single models of the first workers only; without any, the model is that of one worker.
+    last = [records[-1] for records in ranks if records]
+    alone = [record["worker_val_accuracy"] for record in last if "worker_val_accuracy" in record]
     counted = {name for each in summaries for name in each["counted"]}
     found = {
         **{name: sum(each.get(name, 0) for each in summaries) for name in counted},
@@ -144,7 +146,7 @@ def numbers_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> di
         "best_epoch": history[-1]["best_epoch"],
         "bytes_sent": sum(each["bytes_sent"] for each in summaries) / workers / len(history),
         "utilisation": utilisation(record for records in ranks for record in settled(records)),
-        "worker_val_accuracy": float(np.mean(alone)),
+        "worker_val_accuracy": float(np.mean(alone or [history[-1]["val_accuracy"]])),
         **rates(ranks),
     }
     if "mean_steps_per_cycle" in summaries[0]:

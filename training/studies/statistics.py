@@ -119,7 +119,15 @@ class Difference(NamedTuple):
     @property
     def p_equivalent(self) -> Floats:
         """Probability of a difference as close to 0 as this, or closer, if it is `margin` (two one-sided tests)."""
-        room = self.margin - np.abs(self.value)
+        return self._p_one_sided(self.margin - np.abs(self.value))
+
+    @property
+    def p_beyond(self) -> Floats:
+        """Probability of a difference as far from 0 as this, or further, if it is `margin` (one-sided)."""
+        return self._p_one_sided(np.abs(self.value) - self.margin)
+
+    def _p_one_sided(self, room: Floats) -> Floats:
+        """Probability that the difference is wrong by this, or more, in one direction; 1 for nothing."""
         return np.where(room > 0, self._p_of(np.maximum(room, 0)) / 2, 1.0)
 
     def _p_of(self, distance: Floats) -> Floats:
@@ -177,6 +185,8 @@ class Judgement(NamedTuple):
     word: Word
     p_different: float
     p_equivalent: float
+    p_beyond: float
+    """That of a difference within the margin."""
     needed: str
     """What an undecided difference needs; empty for the others."""
 
@@ -194,13 +204,14 @@ def verdicts(differences: Sequence[Difference]) -> list[Judgement]:
     """
     different = holm([float(each.p_different) for each in differences])
     equivalent = holm([float(each.p_equivalent) for each in differences])
+    beyond = holm([float(each.p_beyond) for each in differences])
     found = []
-    for each, p, q in zip(differences, different, equivalent, strict=True):
+    for each, p, q, r in zip(differences, different, equivalent, beyond, strict=True):
         word = Word.EQUIVALENT if q < LEVEL else Word.UNDECIDED
         if p < LEVEL:
             word = Word.BETTER if each.value > 0 else Word.WORSE
         needed = each.needed(len(differences)) if word is Word.UNDECIDED else ""
-        found.append(Judgement(each, word, float(p), float(q), needed))
+        found.append(Judgement(each, word, float(p), float(q), float(r), needed))
     return found
 
 

@@ -73,9 +73,9 @@ class Claim(_Section):
     equivalent: Chosen | None = None
     """What is as good, with `than`."""
     flat: Chosen | None = None
-    """What stays the same, with `over`."""
+    """What stays the same, with `over`: each value of the key is compared with the first."""
     grows: Chosen | None = None
-    """What grows, with `over`: the highest value of the key is compared with the lowest."""
+    """What grows, with `over`: the last value of the key is compared with the first."""
     than: Annotated[list[Chosen], BeforeValidator(lambda value: value if isinstance(value, list) else [value])] = []
     """What `better` and `equivalent` are compared with, each."""
     over: str | None = None

@@ -19,6 +19,7 @@ from ranks import wait_until
 
 from training.agents.agent_process import main
 from training.agents.crew import Cluster, Crew
+from training.agents.driver import Driver
 from training.agents.ledger import Ledger
 from training.agents.lifelines import AgentId, Lifeline, Lifelines
 from training.agents.local import AgentStart, Home, read_start, start_agent
@@ -164,6 +165,21 @@ def test_an_agent_that_came_too_late_was_taken_for_its_successor(
     successor.say_ready()
     wait_until(lambda: crew.review(0, list, seconds=0.05) or crew.is_complete, what="its successor trains", seconds=10)
     assert (crew.live, crew.num_lost) == ({AgentId(0, 1)}, 1)
+
+
+def test_a_driver_that_continued_gave_all_shards_the_cycles_of_the_one_with_the_fewest(lifelines: Lifelines) -> None:
+    settings = TrainSettings.model_validate({"algorithm": {"name": "mpca", "shards": 2}, "launcher": "spark-agents"})
+    ledger, cluster = Ledger(rows=10, epochs=1, batch_size=2, partitions=1), _NoCluster()
+    driver = Driver(settings, np.zeros(5), ledger, Crew(settings, cluster, lifelines, ledger, print), cluster)
+    names = ("model", "trajectory", "projected")
+    given: list[dict[str, Any]] = [
+        {"cycle": cycle, **{name: torch.rand(size, dtype=torch.float64) for name in names}}
+        for cycle, size in ((4, 2), (3, 3))
+    ]
+    driver.load_state(given, 9)
+    found = driver.state()
+    assert [shard["cycle"] for shard in found] == [4, 3]
+    assert all(torch.equal(one[name], other[name]) for one, other in zip(found, given, strict=True) for name in names)
 
 
 def test_an_agent_that_ended_late_removed_the_files_of_its_successor(
@@ -329,6 +345,10 @@ def test_sums_of_contributions_keep_who_gave_them() -> None:
         ({"algorithm": "mpca", "slowmo": {}}, "no slowmo"),
         ({"algorithm": "mpca", "skew": {"by": "class"}}, "no skew"),
         ({"algorithm": "mpca", "staleness_bound": 3}, "no staleness_bound"),
+        ({"algorithm": "mpca", "sharding": "static"}, "no sharding"),
+        ({"algorithm": "mpca", "optimizer_state": "reset"}, "no optimizer_state"),
+        ({"algorithm": {"name": "mpca", "cycle_steps": 5}}, "whenever its driver is ready"),
+        ({"algorithm": {"name": "mpca", "overlap": "inline"}}, "whenever its driver is ready"),
     ],
 )
 def test_methods_without_a_joint_model_are_refused(chosen: dict[str, Any], words: str) -> None:

@@ -109,3 +109,21 @@ def test_an_update_that_is_not_finite_is_not_published() -> None:
         found = problem.drive(algorithm=method, local_steps=1, optimizer="sgd", cluster=ROUGH, before_step=before)
         assert np.isfinite(found).all()
         assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(3)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("exchange", ["locked", "additive"])
+def test_exact_slow_momentum_left_a_worker_of_swarm_sgd_without_a_finite_model(exchange: str) -> None:
+    problem = LinearGradients(workers=4, steps=9, seed=1)
+    watcher = Watcher()
+
+    def spoil(rank: int, step: int, algorithm: Algorithm) -> None:
+        # The private model only, in the step before all meet: it is not published before.
+        watcher(rank, step, algorithm)
+        algorithm.optimizer.param_groups[0]["lr"] = float("inf") if (rank, step) == (2, 3) else 0.1
+
+    slow = {"slowmo": {"tau": 4, "beta": 0.5, "exact_average": True}}
+    chosen = {"algorithm": "swarm-sgd", "exchange": exchange, "optimizer": "sgd", "cluster": ROUGH, **slow}
+    found = problem.drive(**chosen, before_step=spoil)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found[3], np.tile(found[3, 0], (4, 1)), atol=1e-14)
+    assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(4)] == [0, 0, 1, 0]

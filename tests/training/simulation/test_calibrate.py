@@ -55,10 +55,14 @@ def test_workers_that_share_a_host_are_slower() -> None:
     found = calibrate([made(16, [1e-3])], [made(16, [1.5e-3]) * 2, made(16, [4e-3]) * 8])
     assert found.crowding == pytest.approx({2: 1.5, 8: 4.0})
     times = {
-        per_host: ComputeTimes(found.model_copy(update={"workers_per_host": per_host}), seed=1, rank=0)
+        per_host: ComputeTimes(found.model_copy(update={"workers_per_host": per_host}), seed=1, rank=0, world_size=8)
         for per_host in (1, 2, 8)
     }
     assert [each.draw(16) for each in times.values()] == pytest.approx([1e-3, 1.5e-3, 4e-3])
+    # The ninth of nine workers is alone on its host, as is a single one.
+    full = found.model_copy(update={"workers_per_host": 8})
+    for rank, world_size in ((8, 9), (0, 1)):
+        assert ComputeTimes(full, seed=1, rank=rank, world_size=world_size).draw(16) == pytest.approx(1e-3)
     # Noise never makes them faster.
     assert calibrate([made(16, [1e-3])], [made(16, [0.5e-3]) * 2]).crowding == {2: 1.0}
 

@@ -52,6 +52,16 @@ def test_claims_about_accuracies(claim: dict[str, Any], verdict: ClaimVerdict) -
     assert bool(found.needed) == (verdict is ClaimVerdict.UNDECIDED)
 
 
+def test_a_difference_that_may_be_within_the_margin_refuted_an_equivalence() -> None:
+    # The difference is 10 points, and its interval begins at 8.
+    for within, verdict in ((0.095, ClaimVerdict.UNDECIDED), (0.07, ClaimVerdict.REFUTED)):
+        found = judged({"equivalent": "ad-psgd", "than": "ar-sgd", "within": within}, ACCURACIES)
+        (judgement,) = found.judged.values()
+        assert judgement.p_different < 1e-6
+        assert judgement.difference.value > within
+        assert found.verdict is verdict
+
+
 def test_an_undecided_claim_about_accuracies_does_not_ask_for_times() -> None:
     # Equivalent within 10 points, but not shown to be below 0.05.
     found = judged({"better": "sgd", "than": "ar-sgd", "at_least": 0.0005, "within": 0.1}, ACCURACIES)

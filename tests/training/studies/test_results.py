@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_study
-from simulated import CLUSTER, run
+from simulated import CLUSTER, run, settings, toy_rows
 
 from training.errors import StudyError
 from training.settings import TrainSettings
 from training.studies.results import PACKED, Cell, StudyResult, TimeCheck, load, pack, read
-from training.studies.run_result import Counts, curves_of, read_result, write_result
+from training.studies.run_result import Counts, curves_of, numbers_of, read_result, write_result
 
 RATE = "train.learning_rate"
 
@@ -144,6 +144,18 @@ def test_waiting_for_an_average_in_a_thread_counts_once(overlap: str) -> None:
     chosen = {"algorithm": "ad-psgd", "overlap": overlap, "exchange": "locked", "sharding": "static"}
     found = curves_of(run(cluster=slow, **chosen).records)
     assert all(0 < part <= whole for part, whole in zip(found["communicate"], found["seconds"], strict=True))
+
+
+def test_the_accuracy_of_single_workers_took_that_of_the_mean_model_for_all_but_sixteen() -> None:
+    chosen = {"algorithm": "d-psgd", "workers": 24, "learning_rate": 0.3}
+    records = run(train=toy_rows(480, groups=24), **chosen).records
+    single = [worker[-1]["worker_val_accuracy"] for worker in records if "worker_val_accuracy" in worker[-1]]
+    assert 2 <= len(single) < 24
+    found = numbers_of(records, settings(**chosen))["worker_val_accuracy"]
+    assert found == pytest.approx(np.mean(single)) != records[0][-1]["val_accuracy"]
+    alone = run(algorithm="sgd", workers=1).records
+    numbers = numbers_of(alone, settings(algorithm="sgd", workers=1))
+    assert numbers["worker_val_accuracy"] == alone[0][-1]["val_accuracy"]
 
 
 def test_a_cell_is_named_by_its_method_and_values() -> None:

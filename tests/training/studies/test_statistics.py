@@ -83,6 +83,15 @@ def test_methods_are_called_equivalent_where_they_are_and_not_at_the_margin() ->
     assert (Difference.of(noise).p_equivalent < LEVEL).mean() > 0.2
 
 
+def test_methods_are_called_unlike_beyond_the_margin_only() -> None:
+    noise = 0.02 * np.random.default_rng(4).standard_normal((200, 8, 1500), dtype=np.float32)
+    at, beyond = (Difference.of(noise + factor * MARGIN) for factor in (1.0, 4.0))
+    assert (at.p_beyond < LEVEL).mean() < LEVEL + 0.045
+    # Most of them differ from 0, and half of these are further from it than the margin.
+    assert ((at.p_different < LEVEL) & (at.value > MARGIN)).mean() > 0.2
+    assert (beyond.p_beyond < LEVEL).mean() > 0.9
+
+
 def test_few_seeds_do_not_make_a_false_alarm_of_equal_spreads() -> None:
     table = np.zeros((2, 1000))
     table[:, :2] = 1
