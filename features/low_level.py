@@ -112,14 +112,8 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
     """
     if eligible.size <= cap:
         return eligible
-    if cap == 0:
-        return eligible[:0]
-    pt = candidates.pt[eligible]
-    threshold = np.partition(pt, pt.size - cap)[pt.size - cap]
-    above = eligible[pt > threshold]
-    ties = eligible[pt == threshold]
-    ties = sorted_by(np.zeros(ties.size), ties, candidates)[: cap - above.size]
-    return np.sort(np.concatenate((above, ties)))
+    # Of 1 / pT the buckets are about equally full.
+    return np.sort(sorted_by(1.0 / candidates.pt[eligible], eligible, candidates)[:cap])
 
 
 @compiled
