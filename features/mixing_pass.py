@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_CORE
 from features.compiling import compiled
+from features.dataset import RowGroup
 from features.distributions import EVENTS_FOR_PARTICLES, Histograms, add, fill
 from features.kernel_pass import read_unmixed, unmixed_schema
 from features.matrices import features_of, list_columns, of_columns, particles_in
@@ -49,8 +50,7 @@ class GroupWritten(NamedTuple):
     """One row group, with the statistics of its columns."""
 
     split: int
-    group: int
-    rows: int
+    group: RowGroup
     digest: str
     """Digest of the file's content."""
     hlf: ColumnStatistics
@@ -134,8 +134,7 @@ def gathered(picked: Sequence[PickedRows], num_rows: int) -> pa.Table:
             starts = chunk.offsets.to_numpy()[each.rows[inside] - first] // NUM_CORE
             copy_runs(source, starts, lengths[places], columns, offsets[places])
             first += len(chunk)
-    everywhere = np.concatenate([np.zeros(0, dtype=np.int64), *(each.places for each in picked)])
-    found = pa.concat_tables(taken).take(np.argsort(everywhere))
+    found = pa.concat_tables(taken).take(np.argsort(np.concatenate([each.places for each in picked])))
     for name, column in list_columns(offsets, of_columns(columns)).items():
         found = found.append_column(name, column)
     return found.append_column("num_particles", pa.array(lengths))
@@ -169,14 +168,14 @@ def write_group(
         for field in schema
     ]
     table = pa.Table.from_arrays(arrays, schema=schema)
-    digest = write_features(table, out_dir / group_file(split, group))
+    file = RowGroup(group_file(split, group), table.num_rows)
+    digest = write_features(table, out_dir / file.file)
     offsets, particles = particles_in(table)
     # The scaler must depend on the training split only, so no other split has statistics.
     fitted = None if split == TRAIN else 0
     written = GroupWritten(
         split,
-        group,
-        table.num_rows,
+        file,
         digest,
         ColumnStatistics.of(hlf[:fitted], INPUT_COLUMNS["hlf"].log_above),
         ColumnStatistics.of(features_of(particles, fitted), INPUT_COLUMNS["particles"].log_above),
