@@ -94,14 +94,11 @@ def build_features(events: pa.Table, settings: FeatureSettings, *, scales: Energ
     )
     if not settings.particles:
         offsets, core, lone = np.zeros_like(offsets), core[:0], np.zeros_like(lone)
-    reasons = np.full(len(hlf), SELECTED, dtype=np.int8)
+    few_jets, few_bjets = hlf[:, HLF.num_jets] < settings.min_jets, hlf[:, HLF.num_bjets] < settings.min_bjets
     # Of several reasons the earliest cut counts.
-    for reason, is_met in (
-        (NONFINITE_FEATURES, ~np.isfinite(hlf).all(axis=1)),
-        (FEW_BJETS, hlf[:, HLF.num_bjets] < settings.min_bjets),
-        (FEW_JETS, hlf[:, HLF.num_jets] < settings.min_jets),
-    ):
-        reasons[is_met] = reason
+    reasons = np.select(
+        [few_jets, few_bjets, ~np.isfinite(hlf).all(axis=1)], [FEW_JETS, FEW_BJETS, NONFINITE_FEATURES], SELECTED
+    )
     kept = reasons == SELECTED
     if not kept.all():
         outcome[selected] = reasons

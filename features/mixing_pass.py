@@ -91,15 +91,12 @@ def write_groups(
     """
     wanted = np.concatenate([each.events for each in groups])
     rows = gathered(list(_picked(files, wanted, scratch)), len(wanted))
-    written: list[GroupWritten] = []
-    histograms: Histograms = {}
+    made = []
     first = 0
     for each in groups:
-        group, filled = write_group(each.split, each.group, rows.slice(first, len(each.events)), classes, out_dir)
+        made.append(write_group(each.split, each.group, rows.slice(first, len(each.events)), classes, out_dir))
         first += len(each.events)
-        written.append(group)
-        histograms = add([histograms, filled])
-    return written, histograms
+    return [written for written, _ in made], add(histograms for _, histograms in made)
 
 
 def _picked(files: Sequence[KernelFile], wanted: NDArray[np.int64], scratch: Path) -> Iterator[PickedRows]:
