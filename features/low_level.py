@@ -110,8 +110,8 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
         >>> highest_pt(np.arange(3), 2, candidates).tolist()
         [1, 2]
     """
-    if eligible.size <= cap:
-        return eligible
+    if eligible.size <= cap or cap == 0:
+        return eligible[:cap]
     # Of 1 / pT the buckets are about equally full.
     return np.sort(sorted_by(1.0 / candidates.pt[eligible], eligible, candidates)[:cap])
 
