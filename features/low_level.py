@@ -119,26 +119,16 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
 @compiled
 def chosen_candidates(candidates: Candidates, lepton: Lepton[float], cuts: Cuts) -> Indices:
     """Candidates that get a row: the hardest of each kind (as published, the first), without the lepton's own track."""
-    eligible = np.empty(candidates.pt.size, dtype=np.int64)
-    sizes = np.zeros(3, dtype=np.int64)
-    count = 0
-    own2 = cuts.own_track_dr * cuts.own_track_dr
-    for index in range(candidates.pt.size):
-        kind = candidates.kind[index]
-        if kind == TRACK and delta_r2(candidates.eta[index], candidates.phi[index], lepton.eta, lepton.phi) < own2:
-            continue
-        eligible[count] = index
-        count += 1
-        sizes[kind] += 1
-    first, num_chosen = 0, 0
+    chosen, count = np.empty(candidates.pt.size, dtype=np.int64), 0
     for kind, cap in enumerate((cuts.max_tracks, cuts.max_photons, cuts.max_neutral_hadrons)):
-        of_kind = eligible[first : first + sizes[kind]]
-        kept = of_kind[:cap] if cuts.as_published else highest_pt(of_kind, cap, candidates)
-        # At most as many as were eligible so far, so nothing is overwritten before it is read.
-        eligible[num_chosen : num_chosen + kept.size] = kept
-        first += sizes[kind]
-        num_chosen += kept.size
-    return eligible[:num_chosen]
+        eligible = np.flatnonzero(candidates.kind == kind)
+        if kind == TRACK:
+            distance2 = delta_r2(candidates.eta[eligible], candidates.phi[eligible], lepton.eta, lepton.phi)
+            eligible = eligible[~(distance2 < cuts.own_track_dr * cuts.own_track_dr)]
+        kept = eligible[:cap] if cuts.as_published else highest_pt(eligible, cap, candidates)
+        chosen[count : count + kept.size] = kept
+        count += kept.size
+    return chosen[:count]
 
 
 @compiled
@@ -165,12 +155,8 @@ def particle_list(
     """
     chosen = chosen_candidates(candidates, lepton, cuts)
     if cuts.ordering != 0:
-        distance2 = np.empty(chosen.size)
-        for row, index in enumerate(chosen):
-            distance2[row] = cuts.ordering * delta_r2(
-                candidates.eta[index], candidates.phi[index], lepton.eta, lepton.phi
-            )
-        chosen = sorted_by(distance2, chosen, candidates)
+        distance2 = delta_r2(candidates.eta[chosen], candidates.phi[chosen], lepton.eta, lepton.phi)
+        chosen = sorted_by(cuts.ordering * distance2, chosen, candidates)
     out[: chosen.size + 1] = 0.0
     out[0, CORE.kind] = ELECTRON if lepton.is_electron else MUON
     out[0, CORE.charge] = lepton.charge
