@@ -191,17 +191,12 @@ class Column(NamedTuple):
     """Whether an event has one number per particle, in the same order in all such columns, instead of one."""
 
 
-def _particle_columns() -> list[Column]:
-    by_name = {feature.name: feature for feature in PARTICLE}
-    kinds = ", ".join(f"{number} {kind}" for number, kind in enumerate(PARTICLE_KINDS))
-    by_name["kind"] = Feature("kind", "1", f"kind of the particle: {kinds}")
-    return [
-        Column(f"particle_{name}", dtype, by_name[name].unit, by_name[name].meaning, is_list=True)
-        for name, dtype in PARTICLE_CORE.items()
-    ]
-
-
-PARTICLE_COLUMNS: Final = {column.name: column for column in _particle_columns()}
+_KINDS: Final = ", ".join(f"{number} {kind}" for number, kind in enumerate(PARTICLE_KINDS))
+_BY_NAME: Final = {each.name: each for each in (*PARTICLE, Feature("kind", "1", f"kind of the particle: {_KINDS}"))}
+PARTICLE_COLUMNS: Final = {
+    f"particle_{name}": Column(f"particle_{name}", dtype, *_BY_NAME[name][1:3], is_list=True)
+    for name, dtype in PARTICLE_CORE.items()
+}
 NUM_PARTICLES: Final = Feature(
     "num_particles", "1", "number of particles, the lepton included", Binning(30, 0, 802), Scaling.NONE
 )

@@ -63,11 +63,10 @@ class FeatureDataset(NamedTuple):
                 f"{path} has version {version}; this code reads version {DATASET_VERSION}. "
                 f"Make the features again: `python -m pipeline features`."
             )
-        plain = ("classes", "class_weights", "counts", "load_test", "definitions", "normalisation")
         try:
             splits = {name: [RowGroup(**group) for group in groups] for name, groups in content["splits"].items()}
-            lies_in = content.get("lies_in", "")
-            return cls(folder, splits=splits, lies_in=lies_in, **{name: content[name] for name in plain})
+            found = {"lies_in": "", **content, "folder": folder, "splits": splits}
+            return cls(*(found[name] for name in cls._fields))
         except (AttributeError, KeyError, TypeError) as cause:
             raise DatasetError(f"{path} is damaged ({cause!r}). Make the features again.") from cause
 
@@ -79,16 +78,12 @@ class FeatureDataset(NamedTuple):
         """
         content = {
             "version": DATASET_VERSION,
-            "classes": self.classes,
-            "class_weights": self.class_weights,
             "hlf": list(HLF_NAMES),
             "particles": {"rows": self.most_particles, "features": list(PARTICLE_FEATURE_NAMES)},
-            "counts": self.counts,
-            "load_test": self.load_test,
-            "definitions": self.definitions,
-            "normalisation": self.normalisation,
+            **self._asdict(),
             "splits": {split: [group._asdict() for group in groups] for split, groups in self.splits.items()},
-        } | ({"lies_in": self.lies_in} if self.lies_in else {})
+        }
+        del content["folder"]
         (self.folder / "dataset.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
         (self.folder / "scaler.json").write_text(json.dumps(columns, indent=1), encoding="utf-8")
 

@@ -67,12 +67,9 @@ def fill(
 
 
 def add(parts: Iterable[Mapping[str, bh.Histogram[Any]]]) -> Histograms:
-    """The sum of several sets of histograms."""
-    total: Histograms = {}
-    for part in parts:
-        for name, histogram in part.items():
-            total[name] = total[name] + histogram if name in total else histogram.copy()
-    return total
+    """The sum of one or more sets of histograms."""
+    first, *others = parts
+    return {name: sum((part[name] for part in others), histogram) for name, histogram in first.items()}
 
 
 def save(histograms: Histograms, path: Path) -> None:

@@ -14,8 +14,8 @@ from features.columns import HLF_NAMES, NUM_CORE, numbers_of
 from features.compiling import compiled
 from features.high_level import SelectedEvents, counted_jets, high_level_features
 from features.kinematics import energy
-from features.leptons import Lepton, LeptonCuts, lacks_own_track, num_leptons, select_lepton
-from features.low_level import CORE, ORDERINGS, Caps, candidates_of, particle_list
+from features.leptons import Cuts, Lepton, select_lepton
+from features.low_level import CORE, ORDERINGS, candidates_of, particle_list
 from features.matrices import features_of, of_columns
 from features.settings import Convention, FeatureSettings
 
@@ -81,40 +81,24 @@ def build_features(events: pa.Table, settings: FeatureSettings, *, scales: Energ
     Returns:
         Features of the events that have an isolated lepton and whose numbers are in the range of float32.
     """
-    as_published = settings.convention is Convention.SPARKDLTRIGGER
-    lepton_cuts = LeptonCuts(
-        settings.min_lepton_pt,
-        math.inf if settings.max_lepton_abs_eta is None else settings.max_lepton_abs_eta,
-        settings.max_lepton_isolation,
-        settings.isolation_cone,
-        settings.own_track_dr,
-        as_published,
-    )
-    most_leptons = np.iinfo(np.int64).max if settings.max_leptons is None else settings.max_leptons
-    caps = Caps(settings.max_tracks, settings.max_photons, settings.max_neutral_hadrons)
-    caps = caps if settings.particles else Caps(0, 0, 0)
+    cuts = _cuts_of(settings)
     arrays = events_from_arrow(events, settings.lepton_flavours)
     jets = arrays.jets._replace(pt=arrays.jets.pt * scales.jets)
     arrays = arrays._replace(jets=jets, met=arrays.met * scales.met)
-    outcome, lone, found, offsets, core = particles_of(
-        arrays, events.num_rows, lepton_cuts, (settings.min_leptons, most_leptons), caps, ORDERINGS[settings.ordering]
-    )
+    outcome, lone, found, offsets, core = particles_of(arrays, events.num_rows, cuts)
     selected = np.flatnonzero(outcome == SELECTED)
     leptons = Lepton(*found.T)
     counted = counted_jets(arrays, selected, leptons, settings)
     hlf = high_level_features(
-        SelectedEvents(leptons, arrays.met[selected], arrays.met_phi[selected], counted, squared_mt=as_published)
+        SelectedEvents(leptons, arrays.met[selected], arrays.met_phi[selected], counted, squared_mt=cuts.as_published)
     )
     if not settings.particles:
         offsets, core, lone = np.zeros_like(offsets), core[:0], np.zeros_like(lone)
-    reasons = np.full(len(hlf), SELECTED, dtype=np.int8)
+    few_jets, few_bjets = hlf[:, HLF.num_jets] < settings.min_jets, hlf[:, HLF.num_bjets] < settings.min_bjets
     # Of several reasons the earliest cut counts.
-    for reason, is_met in (
-        (NONFINITE_FEATURES, ~np.isfinite(hlf).all(axis=1)),
-        (FEW_BJETS, hlf[:, HLF.num_bjets] < settings.min_bjets),
-        (FEW_JETS, hlf[:, HLF.num_jets] < settings.min_jets),
-    ):
-        reasons[is_met] = reason
+    reasons = np.select(
+        [few_jets, few_bjets, ~np.isfinite(hlf).all(axis=1)], [FEW_JETS, FEW_BJETS, NONFINITE_FEATURES], SELECTED
+    )
     kept = reasons == SELECTED
     if not kept.all():
         outcome[selected] = reasons
@@ -124,19 +108,27 @@ def build_features(events: pa.Table, settings: FeatureSettings, *, scales: Energ
     return FeatureBlock(selected, hlf, offsets, core, outcome, lone)
 
 
+def _cuts_of(settings: FeatureSettings) -> Cuts:
+    caps = settings.max_tracks, settings.max_photons, settings.max_neutral_hadrons
+    return Cuts(
+        settings.min_lepton_pt,
+        math.inf if settings.max_lepton_abs_eta is None else settings.max_lepton_abs_eta,
+        settings.max_lepton_isolation,
+        settings.min_leptons,
+        np.iinfo(np.int64).max if settings.max_leptons is None else settings.max_leptons,
+        settings.isolation_cone,
+        settings.own_track_dr,
+        settings.convention is Convention.SPARKDLTRIGGER,
+        *(caps if settings.particles else (0, 0, 0)),
+        ORDERINGS[settings.ordering],
+    )
+
+
 @compiled
 def particles_of(
-    events: EventArrays, num_events: int, cuts: LeptonCuts, numbers: tuple[int, int], caps: Caps, ordering: int
+    events: EventArrays, num_events: int, cuts: Cuts
 ) -> tuple[NDArray[np.int8], NDArray[np.bool_], Floats, Indices, NDArray[np.float32]]:
     """The compiled loop over events.
-
-    Args:
-        events: The events.
-        num_events: Their number.
-        cuts: Which leptons pass.
-        numbers: Lowest and highest number of leptons that pass.
-        caps: Highest numbers of particles.
-        ordering: As in `particle_list`.
 
     Returns:
         Outcome (num_events,); whether the hardest lepton lacks its track (num_events,); leptons of the selected events
@@ -148,34 +140,30 @@ def particles_of(
     offsets = np.zeros(num_events + 1, dtype=np.int64)
     num_candidates = events.tracks.pt.size + events.photons.pt.size + events.neutral_hadrons.pt.size
     # Room for one event more than needed, so that every event has all rows to write to.
-    longest = 1 + caps.tracks + caps.photons + caps.neutral_hadrons
+    longest = 1 + cuts.max_tracks + cuts.max_photons + cuts.max_neutral_hadrons
     most_rows = min(num_candidates + num_events, num_events * longest) + longest
     core = np.empty((most_rows, NUM_CORE), np.float32)
     count = 0
-    all_leptons = events.leptons
     for event in range(num_events):
         candidates = candidates_of(events, event)
-        lone[event] = lacks_own_track(all_leptons, event, candidates, cuts)
+        lepton, num_accepted, num_isolated, lone[event] = select_lepton(events.leptons, event, candidates, cuts)
         if cuts.as_published and np.unique(candidates.kind).size < 3:
             outcome[event] = LACKS_A_KIND
-            continue
-        lepton = select_lepton(all_leptons, event, candidates, cuts)
-        if lepton.pt == 0.0:
-            outcome[event] = NO_ISOLATED_LEPTON if num_leptons(all_leptons, event, candidates, cuts)[0] else NO_LEPTON
-            continue
-        if numbers[0] > 1 or numbers[1] < all_leptons.offsets[event + 1] - all_leptons.offsets[event]:
-            count_isolated = num_leptons(all_leptons, event, candidates, cuts)[1]
-            if not numbers[0] <= count_isolated <= numbers[1]:
-                outcome[event] = OTHER_NUMBER
+        elif num_accepted == 0:
+            outcome[event] = NO_LEPTON
+        elif num_isolated == 0:
+            outcome[event] = NO_ISOLATED_LEPTON
+        elif not cuts.min_leptons <= num_isolated <= cuts.max_leptons:
+            outcome[event] = OTHER_NUMBER
+        else:
+            rows = core[offsets[count] :]
+            num_rows = particle_list(events, event, candidates, lepton, cuts, rows)
+            if not fits_float32(rows[:num_rows]):
+                outcome[event] = NONFINITE_FEATURES
                 continue
-        rows = core[offsets[count] :]
-        num_rows = particle_list(events, event, candidates, lepton, cuts, caps, ordering, rows)
-        if not fits_float32(rows[:num_rows]):
-            outcome[event] = NONFINITE_FEATURES
-            continue
-        leptons[count] = lepton
-        offsets[count + 1] = offsets[count] + num_rows
-        count += 1
+            leptons[count] = lepton
+            offsets[count + 1] = offsets[count] + num_rows
+            count += 1
     return outcome, lone, leptons[:count], offsets[: count + 1], core[: offsets[count]]
 
 

@@ -5,24 +5,32 @@ from __future__ import annotations
 from typing import Generic, NamedTuple, TypeVar
 
 from features.arrays import Floats, Leptons
-from features.columns import TRACK
+from features.columns import NEUTRAL, PHOTON, TRACK
 from features.compiling import compiled
 from features.isolation import Candidates, lepton_sums
-from features.kinematics import delta_r2
 
 Value = TypeVar("Value", float, Floats)
 
 
-class LeptonCuts(NamedTuple):
-    """The cuts on a lepton, and the definition of its isolation."""
+class Cuts(NamedTuple):
+    """The settings that the compiled kernels need."""
 
     min_pt: float
+    """Of a lepton, as `max_abs_eta` and `max_isolation`."""
     max_abs_eta: float
     max_isolation: float
+    min_leptons: int
+    max_leptons: int
     cone: float
     own_track_dr: float
     as_published: bool
     """Whether the convention is `sparkdltrigger`."""
+    max_tracks: int
+    """Of the particle list, as `max_photons` and `max_neutral_hadrons`."""
+    max_photons: int
+    max_neutral_hadrons: int
+    ordering: int
+    """One of `features.low_level.ORDERINGS`."""
 
 
 class Lepton(NamedTuple, Generic[Value]):
@@ -40,81 +48,40 @@ class Lepton(NamedTuple, Generic[Value]):
 
 
 @compiled
-def isolated(candidates: Candidates, leptons: Leptons, index: int, cuts: LeptonCuts) -> Lepton[float]:
-    """One lepton of an event with its isolation from tracks (except its own), photons and neutral hadrons.
-
-    As published, the lepton's own track counts, and 1 is subtracted instead, even if there is no such track.
-    """
-    pt, eta, phi = leptons.pt[index], leptons.eta[index], leptons.phi[index]
-    sums = lepton_sums(candidates, eta, phi, cuts.cone, cuts.own_track_dr, cuts.as_published)
-    charged = sums[0] / pt - (1.0 if cuts.as_published else 0.0)
-    charge, is_electron = leptons.charge[index], leptons.is_electron[index]
-    return Lepton(pt, eta, phi, charge, is_electron, charged, sums[1] / pt, sums[2] / pt)
-
-
-@compiled
-def passes(lepton: Lepton[float], cuts: LeptonCuts) -> bool:
-    """Whether the summed isolation is small enough."""
-    return bool(lepton.iso_charged + lepton.iso_photon + lepton.iso_neutral < cuts.max_isolation)
-
-
-@compiled
-def is_accepted(leptons: Leptons, index: int, cuts: LeptonCuts) -> bool:
-    """Whether a lepton passes the cuts on pT and eta."""
-    return bool(leptons.pt[index] > cuts.min_pt and abs(leptons.eta[index]) < cuts.max_abs_eta)
-
-
-@compiled
-def num_leptons(leptons: Leptons, event: int, candidates: Candidates, cuts: LeptonCuts) -> tuple[int, int]:
-    """Number of leptons that pass the cuts on pT and eta, and of those that are isolated too."""
-    found, num_isolated = 0, 0
-    for index in range(leptons.offsets[event], leptons.offsets[event + 1]):
-        if is_accepted(leptons, index, cuts):
-            found += 1
-            num_isolated += passes(isolated(candidates, leptons, index, cuts), cuts)
-    return found, num_isolated
-
-
-@compiled
-def lacks_own_track(leptons: Leptons, event: int, candidates: Candidates, cuts: LeptonCuts) -> bool:
-    """Whether the lepton of highest pT above threshold has no own track; False for an event without such a lepton.
-
-    Another track of the same particle, a little farther away, would count in the isolation: it would be above 1.
-    """
-    hardest = -1
-    for index in range(leptons.offsets[event], leptons.offsets[event + 1]):
-        if is_accepted(leptons, index, cuts) and (hardest < 0 or leptons.pt[index] > leptons.pt[hardest]):
-            hardest = index
-    if hardest < 0:
-        return False
-    eta, phi = leptons.eta[hardest], leptons.phi[hardest]
-    for index in range(candidates.pt.size):
-        if (
-            candidates.kind[index] == TRACK
-            and delta_r2(candidates.eta[index], candidates.phi[index], eta, phi) < cuts.own_track_dr**2
-        ):
-            return False
-    return True
-
-
-@compiled
-def select_lepton(leptons: Leptons, event: int, candidates: Candidates, cuts: LeptonCuts) -> Lepton[float]:
+def select_lepton(
+    leptons: Leptons, event: int, candidates: Candidates, cuts: Cuts
+) -> tuple[Lepton[float], int, int, bool]:
     """The selected lepton of an event: of those that pass the one of highest pT; for equal pT the electron.
 
-    As published, of the first electron and the first muon that pass the one of larger eta; for equal eta the muon
-    (`selection` of the notebook compares index 5, which was meant to be pT).
+    A lepton is isolated from tracks (except its own), photons and neutral hadrons. As published, its own track counts,
+    and 1 is subtracted instead, even if there is no such track. Of the first electron and the first muon that pass the
+    one of larger eta is selected; for equal eta the muon (`selection` of the notebook compares index 5, which was meant
+    to be pT).
 
     Returns:
-        The lepton; its pT is 0 if none passes.
+        The lepton (its pT is 0 if none passes); numbers of leptons that pass the cuts on pT and eta, and of those that
+        are isolated too; whether the first of highest pT has no own track. Another track of the same particle, a little
+        farther away, would count in its isolation, which would be above 1.
     """
     best = Lepton(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    num_accepted, num_isolated, highest_pt, lacks_track, previous = 0, 0, 0.0, False, -1.0
     for index in range(leptons.offsets[event], leptons.offsets[event + 1]):
-        is_beaten = leptons.is_electron[index] > 0.0 if cuts.as_published else leptons.pt[index] <= best.pt
-        if not is_accepted(leptons, index, cuts) or (best.pt > 0.0 and is_beaten):
+        pt, eta, phi = leptons.pt[index], leptons.eta[index], leptons.phi[index]
+        if not (pt > cuts.min_pt and abs(eta) < cuts.max_abs_eta):
             continue
-        lepton = isolated(candidates, leptons, index, cuts)
-        if passes(lepton, cuts):
-            if cuts.as_published and not lepton.is_electron:
-                return best if best.pt > 0.0 and best.eta > lepton.eta else lepton
+        num_accepted += 1
+        sums, has_own = lepton_sums(candidates, eta, phi, cuts.cone, cuts.own_track_dr, cuts.as_published)
+        if pt > highest_pt:
+            highest_pt, lacks_track = pt, not has_own
+        charge, is_electron = leptons.charge[index], leptons.is_electron[index]
+        charged = sums[TRACK] / pt - (1.0 if cuts.as_published else 0.0)
+        lepton = Lepton(pt, eta, phi, charge, is_electron, charged, sums[PHOTON] / pt, sums[NEUTRAL] / pt)
+        if not charged + lepton.iso_photon + lepton.iso_neutral < cuts.max_isolation:
+            continue
+        num_isolated += 1
+        # Electrons come first.
+        wins = is_electron != previous and (num_isolated == 1 or eta >= best.eta) if cuts.as_published else pt > best.pt
+        previous = is_electron
+        if wins:
             best = lepton
-    return best
+    return best, num_accepted, num_isolated, lacks_track

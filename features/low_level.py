@@ -7,7 +7,7 @@ computes the 19 features from them when the features Parquet is read.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from features.arrays import EventArrays, Floats, Indices
 from features.columns import ELECTRON, MUON, NEUTRAL, PARTICLE_CORE, PHOTON, TRACK, numbers_of
 from features.compiling import compiled
-from features.isolation import Candidates
-from features.isolation_grid import relative_isolations
+from features.isolation import Candidates, by_bucket, relative_isolations
 from features.kinematics import delta_r2
-from features.leptons import Lepton, LeptonCuts
+from features.leptons import Cuts, Lepton
 from features.settings import Ordering
 
 #: Signs of the distance to the lepton in the sort key; 0 for the order of the file.
@@ -26,14 +25,6 @@ ORDERINGS: Final = {Ordering.INCREASING: 1, Ordering.DECREASING: -1, Ordering.FI
 
 #: Column numbers.
 CORE: Final = numbers_of(tuple(PARTICLE_CORE))
-
-
-class Caps(NamedTuple):
-    """Highest numbers of particles of each kind in the list."""
-
-    tracks: int
-    photons: int
-    neutral_hadrons: int
 
 
 @compiled
@@ -92,16 +83,9 @@ def sorted_by(key: Floats, chosen: Indices, candidates: Candidates) -> Indices:
     lowest = key.min()
     scale = (count - 1) / max(key.max() - lowest, 1e-300)
     bucket = np.empty(count, dtype=np.int64)
-    place = np.zeros(count + 1, dtype=np.int64)
     for index in range(count):
         bucket[index] = min(int((key[index] - lowest) * scale), count - 1)
-        place[bucket[index] + 1] += 1
-    for index in range(count):
-        place[index + 1] += place[index]
-    order = np.empty(count, dtype=np.int64)
-    for index in range(count):
-        order[place[bucket[index]]] = index
-        place[bucket[index]] += 1
+    _, order = by_bucket(bucket, count)
     for end in range(1, count):
         moving = order[end]
         at = end
@@ -126,41 +110,25 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
         >>> highest_pt(np.arange(3), 2, candidates).tolist()
         [1, 2]
     """
-    if eligible.size <= cap:
-        return eligible
-    if cap == 0:
-        return eligible[:0]
-    pt = candidates.pt[eligible]
-    threshold = np.partition(pt, pt.size - cap)[pt.size - cap]
-    above = eligible[pt > threshold]
-    ties = eligible[pt == threshold]
-    ties = sorted_by(np.zeros(ties.size), ties, candidates)[: cap - above.size]
-    return np.sort(np.concatenate((above, ties)))
+    if eligible.size <= cap or cap == 0:
+        return eligible[:cap]
+    # Of 1 / pT the buckets are about equally full.
+    return np.sort(sorted_by(1.0 / candidates.pt[eligible], eligible, candidates)[:cap])
 
 
 @compiled
-def chosen_candidates(candidates: Candidates, lepton: Lepton[float], cuts: LeptonCuts, caps: Caps) -> Indices:
+def chosen_candidates(candidates: Candidates, lepton: Lepton[float], cuts: Cuts) -> Indices:
     """Candidates that get a row: the hardest of each kind (as published, the first), without the lepton's own track."""
-    eligible = np.empty(candidates.pt.size, dtype=np.int64)
-    sizes = np.zeros(3, dtype=np.int64)
-    count = 0
-    own2 = cuts.own_track_dr * cuts.own_track_dr
-    for index in range(candidates.pt.size):
-        kind = candidates.kind[index]
-        if kind == TRACK and delta_r2(candidates.eta[index], candidates.phi[index], lepton.eta, lepton.phi) < own2:
-            continue
-        eligible[count] = index
-        count += 1
-        sizes[kind] += 1
-    first, num_chosen = 0, 0
-    for kind, cap in enumerate((caps.tracks, caps.photons, caps.neutral_hadrons)):
-        of_kind = eligible[first : first + sizes[kind]]
-        kept = of_kind[:cap] if cuts.as_published else highest_pt(of_kind, cap, candidates)
-        # At most as many as were eligible so far, so nothing is overwritten before it is read.
-        eligible[num_chosen : num_chosen + kept.size] = kept
-        first += sizes[kind]
-        num_chosen += kept.size
-    return eligible[:num_chosen]
+    chosen, count = np.empty(candidates.pt.size, dtype=np.int64), 0
+    for kind, cap in enumerate((cuts.max_tracks, cuts.max_photons, cuts.max_neutral_hadrons)):
+        eligible = np.flatnonzero(candidates.kind == kind)
+        if kind == TRACK:
+            distance2 = delta_r2(candidates.eta[eligible], candidates.phi[eligible], lepton.eta, lepton.phi)
+            eligible = eligible[~(distance2 < cuts.own_track_dr * cuts.own_track_dr)]
+        kept = eligible[:cap] if cuts.as_published else highest_pt(eligible, cap, candidates)
+        chosen[count : count + kept.size] = kept
+        count += kept.size
+    return chosen[:count]
 
 
 @compiled
@@ -169,9 +137,7 @@ def particle_list(
     event: int,
     candidates: Candidates,
     lepton: Lepton[float],
-    cuts: LeptonCuts,
-    caps: Caps,
-    ordering: int,
+    cuts: Cuts,
     out: NDArray[np.float32],
 ) -> int:
     """Fill `out`, (at least the rows of the longest list, 11), with the particles of one event: the lepton, the others.
@@ -181,20 +147,16 @@ def particle_list(
         event: Index of the event.
         candidates: Candidates of the event.
         lepton: Selected lepton of the event.
-        cuts: Cone, own tracks, convention.
-        caps: Highest numbers of particles.
-        ordering: One of `ORDERINGS`.
+        cuts: Cone, own tracks, convention, highest numbers of particles, ordering.
         out: Receives the rows, with the columns `PARTICLE_CORE`.
 
     Returns:
         Number of rows filled.
     """
-    chosen = chosen_candidates(candidates, lepton, cuts, caps)
-    if ordering != 0:
-        distance2 = np.empty(chosen.size)
-        for row, index in enumerate(chosen):
-            distance2[row] = ordering * delta_r2(candidates.eta[index], candidates.phi[index], lepton.eta, lepton.phi)
-        chosen = sorted_by(distance2, chosen, candidates)
+    chosen = chosen_candidates(candidates, lepton, cuts)
+    if cuts.ordering != 0:
+        distance2 = delta_r2(candidates.eta[chosen], candidates.phi[chosen], lepton.eta, lepton.phi)
+        chosen = sorted_by(cuts.ordering * distance2, chosen, candidates)
     out[: chosen.size + 1] = 0.0
     out[0, CORE.kind] = ELECTRON if lepton.is_electron else MUON
     out[0, CORE.charge] = lepton.charge

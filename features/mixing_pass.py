@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_CORE
 from features.compiling import compiled
+from features.dataset import RowGroup
 from features.distributions import EVENTS_FOR_PARTICLES, Histograms, add, fill
 from features.kernel_pass import read_unmixed, unmixed_schema
 from features.matrices import features_of, list_columns, of_columns, particles_in
@@ -49,8 +50,7 @@ class GroupWritten(NamedTuple):
     """One row group, with the statistics of its columns."""
 
     split: int
-    group: int
-    rows: int
+    group: RowGroup
     digest: str
     """Digest of the file's content."""
     hlf: ColumnStatistics
@@ -91,15 +91,12 @@ def write_groups(
     """
     wanted = np.concatenate([each.events for each in groups])
     rows = gathered(list(_picked(files, wanted, scratch)), len(wanted))
-    written: list[GroupWritten] = []
-    histograms: Histograms = {}
+    made = []
     first = 0
     for each in groups:
-        group, filled = write_group(each.split, each.group, rows.slice(first, len(each.events)), classes, out_dir)
+        made.append(write_group(each.split, each.group, rows.slice(first, len(each.events)), classes, out_dir))
         first += len(each.events)
-        written.append(group)
-        histograms = add([histograms, filled])
-    return written, histograms
+    return [written for written, _ in made], add(histograms for _, histograms in made)
 
 
 def _picked(files: Sequence[KernelFile], wanted: NDArray[np.int64], scratch: Path) -> Iterator[PickedRows]:
@@ -134,8 +131,7 @@ def gathered(picked: Sequence[PickedRows], num_rows: int) -> pa.Table:
             starts = chunk.offsets.to_numpy()[each.rows[inside] - first] // NUM_CORE
             copy_runs(source, starts, lengths[places], columns, offsets[places])
             first += len(chunk)
-    everywhere = np.concatenate([np.zeros(0, dtype=np.int64), *(each.places for each in picked)])
-    found = pa.concat_tables(taken).take(np.argsort(everywhere))
+    found = pa.concat_tables(taken).take(np.argsort(np.concatenate([each.places for each in picked])))
     for name, column in list_columns(offsets, of_columns(columns)).items():
         found = found.append_column(name, column)
     return found.append_column("num_particles", pa.array(lengths))
@@ -169,14 +165,14 @@ def write_group(
         for field in schema
     ]
     table = pa.Table.from_arrays(arrays, schema=schema)
-    digest = write_features(table, out_dir / group_file(split, group))
+    file = RowGroup(group_file(split, group), table.num_rows)
+    digest = write_features(table, out_dir / file.file)
     offsets, particles = particles_in(table)
     # The scaler must depend on the training split only, so no other split has statistics.
     fitted = None if split == TRAIN else 0
     written = GroupWritten(
         split,
-        group,
-        table.num_rows,
+        file,
         digest,
         ColumnStatistics.of(hlf[:fitted], INPUT_COLUMNS["hlf"].log_above),
         ColumnStatistics.of(features_of(particles, fitted), INPUT_COLUMNS["particles"].log_above),

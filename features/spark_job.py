@@ -3,11 +3,14 @@
 The job has two passes. The first (`features.kernel_pass`) runs the kernels over the events parts, or reuses their
 output of earlier versions. It sends only the keys of the events to the driver, which decides the layout
 (`features.mixing`). The second (`features.mixing_pass`) gathers the rows of each row group from the kernels' files.
+
+A second job makes the features of events that are only predicted: no splits, no balancing, no mixing.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +22,7 @@ import numpy as np
 from pyspark import Accumulator, SparkContext, SparkFiles
 
 from features.columns import HLF_NAMES, INPUT_COLUMNS
-from features.dataset import FeatureDataset, RowGroup
+from features.dataset import FeatureDataset
 from features.distributions import Histograms, add
 from features.errors import EmptySelectionError
 from features.kernel_pass import (
@@ -33,7 +36,7 @@ from features.kernel_pass import (
 )
 from features.memory import keep_freed_memory
 from features.mixing import RowGroupPlan, plan_mixing
-from features.mixing_pass import GroupWritten, KernelFile, group_file, rows_at_once, write_groups
+from features.mixing_pass import GroupWritten, KernelFile, rows_at_once, write_groups
 from features.normalisation import GeneratedSample, physics_factors
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS
@@ -42,6 +45,10 @@ from ingestion.storage import is_remote, local_copy, make_folder, sizes_below
 
 #: Highest number of events that a task mixes, however small they are: more tasks use more cores.
 _EVENTS_PER_TASK: Final = 8192
+#: Highest number of events in a file that is not mixed.
+_UNMIXED_ROWS: Final = 2048
+_KERNELS: Final = ".kernels"
+_TEST: Final = SPLITS.index("test")
 #: Typical pt of the leptons of a sample [GeV] above which it is probably in other units.
 _MUCH_FOR_A_LEPTON: Final = 1000.0
 
@@ -55,6 +62,15 @@ class FeaturesResult(NamedTuple):
     histograms: Histograms
     digests: dict[str, str]
     """Digest of the content of each file with a row group."""
+
+
+class Unsplit(NamedTuple):
+    """The features files and the kernel outputs."""
+
+    files: list[Path]
+    """Features Parquet files, in the format of a test split."""
+    outputs: list[KernelOutput]
+    """Kernel outputs, with the counters of each part."""
 
 
 def make_features(
@@ -110,23 +126,70 @@ def make_features(
     ]
     with mixed(plan.num_events()) if mixed else nullcontext(spark.accumulator(0)) as num_mixed:
         tasks = _mix(spark, plan.tasks(min(at_once, _EVENTS_PER_TASK)), files, classes, data, done=num_mixed)
-    written = sorted((group for groups, _ in tasks for group in groups), key=lambda each: (each.split, each.group))
+    written = [group for groups, _ in tasks for group in groups]
     for folder in () if is_remote(data) else (kernels, *(data / split for split in SPLITS)):
         for unfinished in folder.glob(".*"):
             # Left by a task whose executor was lost; another task has done its work.
             unfinished.unlink(missing_ok=True)
-    dataset = FeatureDataset(out_dir, classes, plan.class_weights, _row_groups(written), plan.counts)
-    normalisation = {name: {**each._asdict(), "factor": factors[name]} for name, each in samples.items()}
-    dataset = dataset._replace(
-        load_test=load_test,
-        definitions=kernel_items(settings),
-        normalisation=normalisation,
-        lies_in=str(data) if is_remote(data) else "",
+    dataset = FeatureDataset(
+        out_dir,
+        classes,
+        plan.class_weights,
+        {name: [each.group for each in written if each.split == split] for split, name in enumerate(SPLITS)},
+        plan.counts,
+        load_test,
+        kernel_items(settings),
+        {name: {**each._asdict(), "factor": factors[name]} for name, each in samples.items()},
+        str(data) if is_remote(data) else "",
     )
-    dataset.save(columns=_scaler(written))
-    digests = {group_file(each.split, each.group): each.digest for each in written}
+    # No split but that of training has statistics.
+    found = {"hlf": [each.hlf for each in written], "particles": [each.particles for each in written]}
+    merged = {name: reduce(ColumnStatistics.merge, each) for name, each in found.items()}
+    dataset.save(columns={name: scaler_json(each, INPUT_COLUMNS[name]) for name, each in merged.items()})
+    digests = {each.group.file: each.digest for each in written}
     num_old = sum(old for _, _, old in made)
     return FeaturesResult(dataset, outputs, num_old, add(histograms for _, histograms in tasks), digests)
+
+
+def make_unsplit(
+    spark: SparkContext,
+    parts: Sequence[EventsFile],
+    samples: Mapping[str, GeneratedSample],
+    settings: FeatureSettings,
+    classes: list[str],
+    out_dir: Path,
+    *,
+    done: Accumulator[int],
+    num_tasks: Callable[[int], int],
+) -> Unsplit:
+    """Make features of all selected events of some parts, in their order.
+
+    The arguments are those of `make_features`; split, balance and layout of the settings are ignored.
+    """
+    kernels = out_dir / _KERNELS
+    for folder in (kernels, out_dir / SPLITS[_TEST]):
+        folder.mkdir()
+    factors = physics_factors(samples, settings.integrated_luminosity)
+
+    def run(work: tuple[int, EventsFile]) -> tuple[KernelOutput, list[str]]:
+        keep_freed_memory()
+        place, part = work
+        output = run_kernels(part, settings, kernels)
+        done.add(output.counts["events"])
+        file = KernelFile(str(output.path(out_dir)), 0, factors[part.sample])
+        events = np.arange(output.counts["selected"])
+        at_once = min(_UNMIXED_ROWS, rows_at_once(output.size, len(events)))
+        names = []
+        for first in range(0, len(events), at_once):
+            # Parts hold a few thousand events, so the file numbers of two parts never collide.
+            group = RowGroupPlan(_TEST, place * 10_000_000 + first, events[first : first + at_once])
+            (written,), _ = write_groups([group], [file], classes, out_dir)
+            names.append(written.group.file)
+        return output, names
+
+    made = spark.parallelize(list(enumerate(parts)), num_tasks(len(parts))).map(run).collect()
+    shutil.rmtree(kernels)
+    return Unsplit([out_dir / name for _, names in made for name in names], [output for output, _ in made])
 
 
 def _run_kernels(
@@ -169,7 +232,7 @@ def _mix(
     def write(groups: list[RowGroupPlan]) -> tuple[list[GroupWritten], Histograms]:
         keep_freed_memory()
         written, histograms = write_groups(groups, files, classes, data, _scratch(data))
-        done.add(sum(group.rows for group in written))
+        done.add(sum(each.group.rows for each in written))
         return written, histograms
 
     return list(spark.parallelize(tasks, len(tasks)).map(write).collect())
@@ -225,19 +288,3 @@ def _refuse_empty(outputs: Iterable[KernelOutput]) -> None:
                 f"Loosen features.min_lepton_pt or features.max_lepton_isolation, or check the files."
                 f"{track_hint(sample, counter)}"
             )
-
-
-def _row_groups(written: Sequence[GroupWritten]) -> dict[str, list[RowGroup]]:
-    """The row groups by split."""
-    splits: dict[str, list[RowGroup]] = {split: [] for split in SPLITS}
-    for each in written:
-        splits[SPLITS[each.split]].append(RowGroup(group_file(each.split, each.group), each.rows))
-    return splits
-
-
-def _scaler(written: Sequence[GroupWritten]) -> dict[str, Any]:
-    """Mean and standard deviation of all columns over the training split (no other split has statistics)."""
-    found = {"hlf": [each.hlf for each in written], "particles": [each.particles for each in written]}
-    return {
-        name: scaler_json(reduce(ColumnStatistics.merge, each), INPUT_COLUMNS[name]) for name, each in found.items()
-    }

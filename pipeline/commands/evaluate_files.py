@@ -15,8 +15,8 @@ from features.errors import EmptySelectionError
 from features.kernel_pass import EventsFile, kernel_items
 from features.normalisation import GeneratedSample
 from features.schema import readable
+from features.spark_job import Unsplit, make_unsplit
 from features.spark_job import sum_by_sample as sum_outputs
-from features.unsplit_spark_job import Unsplit, make_unsplit
 from ingestion.files import expand, inventory, refuse_waiting
 from ingestion.settings import SampleSettings
 from ingestion.spark_job import ingest, keys_folder, sum_by_sample

@@ -206,7 +206,7 @@ def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
     for index, split in enumerate(SPLITS):
         (tmp_path / split).mkdir()
         written, _ = write_group(index, 0, table, CLASSES, tmp_path)
-        assert (written.hlf.rows, written.rows) == (100 if split == "train" else 0, 100)
+        assert (written.hlf.rows, written.group.rows) == (100 if split == "train" else 0, 100)
 
 
 def test_class_weights_are_those_of_the_training_events_alone(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from spark_in_process import Here
 from features.kernel_pass import EventsFile
 from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
-from features.unsplit_spark_job import make_unsplit
+from features.spark_job import make_unsplit
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.files import SourceFile, inventory
 from ingestion.load_test import TREE, branch_map, write_load_test

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from features.arrays import Floats
 from features.columns import MAX_PARTICLES, NEUTRAL, NUM_CORE, PARTICLE_COLUMNS, PHOTON, TRACK
-from features.isolation import Candidates
-from features.isolation_grid import relative_isolations
+from features.isolation import Candidates, relative_isolations
 from features.kinematics import delta_phi
 from features.low_level import CORE, highest_pt, sorted_by
 from features.matrices import features_of, matrices_of, of_columns

@@ -15,7 +15,7 @@ CALL = """
 import numpy as np
 from features.isolation import Candidates, lepton_sums
 one = Candidates(np.array([1]), np.array([0.5]), np.array([0.2]), np.array([3.1]))
-print(lepton_sums(one, 0.0, -3.1, 0.3, 0.0, False)[1])
+print(lepton_sums(one, 0.0, -3.1, 0.3, 0.0, False)[0][1])
 """
 
 

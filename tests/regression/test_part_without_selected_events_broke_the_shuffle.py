@@ -30,4 +30,4 @@ def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
     for split in ("train", "val", "test"):
         (tmp_path / split).mkdir()
     written, _ = write_groups(plan.groups, files, ["QCD", "ttbar"], tmp_path)
-    assert sum(each.rows for each in written) == 60
+    assert sum(each.group.rows for each in written) == 60

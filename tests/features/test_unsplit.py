@@ -13,14 +13,13 @@ import pytest
 from made_events import Row, events_table, lepton, made_event, track
 from spark_in_process import Here
 
-from features import unsplit_spark_job as unsplit_job
+from features import spark_job
 from features.kernel_pass import EventsFile
 from features.kernels import OUTCOMES, build_features
 from features.normalisation import GeneratedSample
 from features.schema import SPLITS, features_schema
 from features.settings import FeatureSettings
-from features.spark_job import make_features
-from features.unsplit_spark_job import Unsplit, make_unsplit
+from features.spark_job import Unsplit, make_features, make_unsplit
 from ingestion.files import expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import ingest
@@ -130,7 +129,7 @@ def test_counters_add_up(made: Made) -> None:
 def test_parts_longer_than_a_file_keep_their_order(
     provider: SparkProvider, parts: list[EventsFile], made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unsplit_job, "_ROWS", 7)
+    monkeypatch.setattr(spark_job, "_UNMIXED_ROWS", 7)
     folder = tmp_path / "small"
     folder.mkdir()
     here: Any = Here()
