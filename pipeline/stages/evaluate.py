@@ -38,7 +38,10 @@ class Evaluate(Stage):
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks."""
-        return (f"pipeline.stages.{self.name}", *(f"models.networks.{network}" for network in config.model.names))
+        return (
+            f"pipeline.stages.{self.name}",
+            *(config.model.of(network).__module__ for network in config.model.names),
+        )
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The section `evaluate`, cross-sections, and the text of the plots."""
