@@ -7,8 +7,6 @@ a retried or speculative attempt writes the same bytes to the same place.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +24,7 @@ from ingestion.reader import keys_of_events, read_events, select_events
 from ingestion.retrying import patiently
 from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
-from ingestion.storage import file_digest, is_remote, make_folder, new_file, place, size_and_time
+from ingestion.storage import file_digest, is_remote, link_or_copy, make_folder, new_file, place, size_and_time
 
 #: Counters of the cutflow; entries = events + rejections.
 STEPS: Final = (
@@ -320,14 +318,6 @@ def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts | None, out_dir:
                 link_or_copy(old, new)
         taken[info.uuid] = [part._replace(path=info.path) for part in parts]
     return taken
-
-
-def link_or_copy(old: Path, new: Path) -> None:
-    """Give a file that never changes a second name; copy it where the file system has no links."""
-    try:
-        os.link(old, new)
-    except OSError:
-        shutil.copyfile(old, new)
 
 
 def _changed_meanwhile(info: FileInfo) -> bool:

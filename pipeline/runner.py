@@ -133,12 +133,21 @@ class Runner:
         self.run_folder.write_metrics(failed=where)
 
     def accept(self) -> list[str]:
-        """Declare every existing version up to date; returns the stages that were stale."""
+        """Declare every existing version up to date; returns the stages that were stale.
+
+        Raises:
+            RunFolderError: A file of a version is gone, or has another size.
+        """
         with self.run_folder.locked():
             stale = [(plan, plan.current) for plan in self.plan() if plan.state is State.STALE and plan.current]
             # All manifests are made before the first is written: an error changes nothing.
             manifests = []
             for plan, current in stale:
+                if missing := missing_files(current.folder, current.files):
+                    raise RunFolderError(
+                        f"{plan.stage.name} cannot be accepted: {missing[0].place(current.folder)} is gone or changed. "
+                        f"Run the stage again; nothing was accepted."
+                    )
                 found = plan.stage.find_inputs(self.config, current, self.console)
                 fingerprint = self._fingerprint(plan.stage, found, self.run_folder.upstream(plan.stage, mixed=True))
                 accepted = {"when": now(), "reasons": plan.reasons}

@@ -18,6 +18,7 @@ from models.prediction import predict
 from pipeline.errors import USER_ERRORS, PromotionError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.outputs import changed_files
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version
@@ -95,7 +96,10 @@ def _promote(
     current = registry.recovered()
     digest = _digest(trained.folder / network / "model")
     if current is not None and current.manifest["digest"] == digest:
-        return Verdict(network, promoted=False, reason=f"it is in use already, as {current.name}")
+        if not changed_files(current.folder, current.files):
+            return Verdict(network, promoted=False, reason=f"it is in use already, as {current.name}")
+        _publish(run_folder, registry, trained, digest, None)
+        return Verdict(network, promoted=True, reason=f"files of {current.name}, the same model, were gone or changed")
     if not force and digest in registry.withdrawn_digests():
         return Verdict(network, promoted=False, reason="it was rolled back; --force promotes it anyway")
     found: Estimate | None = None

@@ -40,6 +40,7 @@ EXEMPT: Final = frozenset(
 _SHELL_WITH_RESULTS: Final = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.trained_models")
 _SHELL_WITHOUT: Final = frozenset({"pipeline.stages.base", "pipeline.stages.table"})
 #: Registries, which import all methods of a kind. Only the methods that the config chooses run; they are entry points.
+#: Of a registry only functions and classes count: a further line in its table changes no result.
 REGISTRIES: Final = frozenset(
     {"training.algorithms.registry", "training.workloads.registry", "models.networks.registry"}
 )
@@ -79,7 +80,7 @@ def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
         file = _file_of(name)
         if name in found or file is None:
             continue
-        module = _read(file, file.stat().st_mtime_ns)
+        module = _read(name, file, file.stat().st_mtime_ns)
         found[name] = module.digest
         waiting += [each for each in module.imports if _is_followed(name, each)]
     return dict(sorted(found.items()))
@@ -100,9 +101,12 @@ def _file_of(module: str) -> Path | None:
 
 
 @cache
-def _read(file: Path, _modified: int) -> _Module:
+def _read(name: str, file: Path, _modified: int) -> _Module:
     imports: set[str] = set()
-    text = _canonical(ast.parse(file.read_text(encoding="utf-8")), imports)
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    text = _canonical(tree, imports)
+    if name in REGISTRIES:
+        text = _canonical([node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)], set())
     digest = hashlib.sha256(text.encode())
     if _LOADER in text:
         for template in sorted(path for path in file.parent.iterdir() if path.suffix in _TEMPLATES):

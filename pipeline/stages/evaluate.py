@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from features.settings import FeatureSettings
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
+from pipeline.errors import MissingInputError
 from pipeline.reporting.cutflow import Step, cutflow
 from pipeline.runs.outputs import COUNTERS
 from pipeline.runs.store import Version
@@ -38,7 +39,10 @@ class Evaluate(Stage):
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks."""
-        return (f"pipeline.stages.{self.name}", *(f"models.networks.{network}" for network in config.model.names))
+        return (
+            f"pipeline.stages.{self.name}",
+            *(config.model.of(network).__module__ for network in config.model.names),
+        )
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The section `evaluate`, cross-sections, and the text of the plots."""
@@ -125,10 +129,24 @@ def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.
 
 
 def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
-    """The settings of an evaluation, a `models.evaluation.measurements.EvaluationTask`."""
+    """The settings of an evaluation, a `models.evaluation.measurements.EvaluationTask`.
+
+    Args:
+        config: The config.
+        classes: Classes of the events.
+        rates: Rates before the classifier, if they are known.
+
+    Raises:
+        MissingInputError: The events have other classes than the config.
+    """
     from models.evaluation.measurements import EvaluationTask
     from models.evaluation.style import PlotLabels
 
+    if classes != config.classes:
+        raise MissingInputError(
+            f"the features were made for the classes {classes}; the config has {config.classes} now. Run `python -m "
+            f"pipeline features` first, or `python -m pipeline run` for all, with the same options."
+        )
     report = config.report
     return EvaluationTask(
         classes=classes,
@@ -146,9 +164,11 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
 
     Their errors are those of the efficiency of the selection and of the cross-section.
     """
-    if any(sample.cross_section_pb is None for sample in config.samples):
-        return None
     ingested, selected = upstream["ingest"].manifest, upstream["features"].manifest
+    known = {sample.name: sample.cross_section_pb for sample in config.samples}
+    # A sample may have been taken out of the config, and its events are still there.
+    if any(known.get(each["name"]) is None for each in ingested["config"]["samples"]):
+        return None
     described = {
         **{key: ingested["config"][key] for key in ("samples", "ingest")},
         **{key: selected["config"][key] for key in ("classes", "features")},

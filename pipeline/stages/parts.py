@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from ingestion.storage import link_or_copy
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.store import StageStore
 from pipeline.stages.base import Context
@@ -52,10 +52,14 @@ def begin_parts(store: StageStore, context: Context, parts: Mapping[str, Fingerp
     """
     for name, part in parts.items():
         folder = context.out_dir / name
+        # The next run continues what a kill leaves, so a part appears whole.
+        incomplete = context.out_dir / f".{name}.incomplete"
+        shutil.rmtree(incomplete, ignore_errors=True)
         if folder.exists():
             continue
         if context.current is not None and name in context.taken_over_parts:
-            shutil.copytree(context.current.folder / name, folder, copy_function=os.link)
+            shutil.copytree(context.current.folder / name, incomplete, copy_function=link_or_copy)
+            incomplete.rename(folder)
             continue
         for unfinished in [] if afresh else store.unfinished():
             if unfinished != context.out_dir and _digest_of_part(unfinished / name) == part.digest:

@@ -59,7 +59,7 @@ class Train(Stage):
     def _part(self, config: Config, network: ModelName, settings: TrainSettings) -> Part:
         items = {**flat_items(config.model.of(network), "model"), **flat_items(settings, "train")}
         code = [f"pipeline.stages.{self.name}", "training.launching.rank_process", "training.workloads.hep"]
-        code += [f"models.networks.{network}", type(settings.algorithm).__module__]
+        code += [config.model.of(network).__module__, type(settings.algorithm).__module__]
         if settings.slowmo is not None:
             code.append(type(settings.slowmo).__module__)
         if settings.staleness_bound is not None:
@@ -138,7 +138,7 @@ def _train(context: Context, network: ModelName, folder: str, settings: TrainSet
     model = config.model.of(network)
     if model.is_searched:
         best = Choice.load(context.upstream["gridsearch"].folder / "best.json")
-        model, settings = best.applied_to(settings)
+        model, settings = best.applied_to(model, settings)
         say(
             f"from the grid search: layers {'-'.join(map(str, best.hidden))}, learning rate {best.learning_rate:g}, "
             f"{best.epochs} epochs, {settings.batch_size} events a step and worker"

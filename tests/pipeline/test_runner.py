@@ -10,7 +10,7 @@ from command_line import SAMPLES, small_config
 from rich.console import Console
 
 from pipeline.config import load_config
-from pipeline.errors import MissingInputError
+from pipeline.errors import MissingInputError, RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.stages.base import Context, Result, Stage
@@ -35,6 +35,31 @@ class Halves(Stage):
 
     def run(self, context: Context) -> Result:
         return Result(summary="continued" if (context.out_dir / "half").exists() else "from scratch")
+
+
+class Whole(Stage):
+    """Writes a file."""
+
+    name: ClassVar[str] = "ingest"
+
+    def run(self, context: Context) -> Result:
+        (context.out_dir / "events").write_text("some")
+        return Result(summary="done")
+
+
+def test_a_version_that_lacks_a_file_was_called_accepted_and_stayed_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    runner, stage = Runner(run_folder), Whole()
+    monkeypatch.setattr(runner, "wanted", lambda: [stage])
+    assert runner._run_stage(stage, force=False)
+    current = run_folder.store("ingest").current()
+    assert current is not None
+    (current.folder / "events").unlink()
+    with pytest.raises(RunFolderError, match=r"ingest cannot be accepted: .*events is gone.*nothing was accepted"):
+        runner.accept()
+    assert "accepted" not in current.manifest
 
 
 def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path) -> None:

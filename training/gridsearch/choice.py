@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from models.networks.hlf_settings import HlfSettings
+from models.networks.network_settings import NetworkSettings
 from training.errors import TrainingError
 from training.settings import TrainSettings
 
@@ -39,15 +39,16 @@ class Choice(NamedTuple):
                 f"{path} holds no result of a grid search ({cause}). Run `python -m pipeline gridsearch --force`."
             ) from cause
 
-    def applied_to(self, train: TrainSettings) -> tuple[HlfSettings, TrainSettings]:
+    def applied_to(self, model: NetworkSettings, train: TrainSettings) -> tuple[NetworkSettings, TrainSettings]:
         """Settings of network and training with the best values of the search; all other values stay.
 
         The batch of the search is the batch of one optimiser step. Workers that average their gradients share it; else
         each worker has the whole batch size.
 
         Examples:
+            >>> from models.networks.hlf_settings import HlfSettings
             >>> best = Choice([8, 4], 64, 0.01, 20)
-            >>> _, settings = best.applied_to(TrainSettings(algorithm="ar-sgd", workers=2))
+            >>> _, settings = best.applied_to(HlfSettings(), TrainSettings(algorithm="ar-sgd", workers=2))
             >>> settings.batch_size, settings.learning_rate, settings.effective_learning_rate
             (32, 0.01, 0.01)
         """
@@ -60,4 +61,5 @@ class Choice(NamedTuple):
             "scale_learning_rate": False,
         }
         settings = TrainSettings.model_validate({**train.model_dump(exclude_unset=True), **changes})
-        return HlfSettings(hidden=self.hidden), settings
+        # Without the class of the network: a change of its code would train all other networks again.
+        return model.model_copy(update={"hidden": self.hidden, "from_gridsearch": False}), settings

@@ -17,6 +17,7 @@ from pipeline.commands.rollback import rollback
 from pipeline.errors import MissingInputError, PromotionError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.log import METRICS
+from pipeline.runs.outputs import changed_files
 from pipeline.runs.seen_events import dataset_of
 from pipeline.terminal import progress
 
@@ -104,6 +105,23 @@ def damaged_weights(nights: TrainedNights) -> None:
 def no_model(nights: TrainedNights) -> None:
     """Once this stopped every promotion, forced or not, with a message about an option `--model`."""
     shutil.rmtree(nights.registry.current().folder / "model")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("spoil", [damaged_weights, no_model])
+def test_a_damaged_model_was_called_in_use_already(
+    nights: TrainedNights, spoil: Callable[[TrainedNights], None]
+) -> None:
+    nights.train(5)
+    nights.promote()
+    spoil(nights)
+    assert nights.promote() == (
+        True,
+        "files of " + nights.registry.complete()[0] + ", the same model, were gone or changed",
+    )
+    current = nights.registry.current()
+    assert current is not None
+    assert not changed_files(current.folder, current.files)
+    assert "in use already" in nights.promote()[1]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import shutil
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,44 @@ def test_the_text_is_the_same_under_every_python() -> None:
         "(Module body=[(FunctionDef name='f' args=(arguments args=[(arg arg='x' annotation=(Name id='int'))]) "
         "body=[(Return value=(UnaryOp op=(USub) operand=(Name id='x')))] returns=(Name id='int'))])"
     )
+
+
+def code_of_trainings() -> dict[str, dict[str, str]]:
+    """Digests of the code of each network's training."""
+    config = load_config("demo", ["model.names=[hlf, particles]", "model.hlf.from_gridsearch=false"])
+    (train,) = (each for each in STAGES if each.name == "train")
+    return {name: code_digests(part.entry_points) for name, part in train.parts(config).items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "trained_again"),
+    [
+        ("models/networks/particles_settings.py", "frame=self.frame", "frame=None", {"particles"}),
+        ("models/networks/hlf_settings.py", "(self.hidden", "(self.hidden[::-1]", {"hlf"}),
+        ("models/networks/hlf.py", "*hidden)", "*hidden[::-1])", {"hlf"}),
+        # A further network.
+        ("models/networks/registry.py", "(HlfSettings,", "(HlfSettings, Another,", set()),
+        (
+            "models/networks/registry.py",
+            "\nfrom models.",
+            "\nfrom models.networks.new import Another\nfrom models.",
+            set(),
+        ),
+        ("models/networks/registry.py", "kind.before", "kind.after", {"hlf", "particles"}),
+    ],
+)
+def test_code_of_a_network_trains_that_one_and_a_further_network_trains_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, trained_again: set[str]
+) -> None:
+    for package in code_meaning.PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(code_meaning.ROOT / package, tmp_path / package, ignore=ignored)
+    monkeypatch.setattr(code_meaning, "ROOT", tmp_path)
+    before = code_of_trainings()
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+    assert {network for network, code in code_of_trainings().items() if code != before[network]} == trained_again
 
 
 def test_networks_and_rows_of_other_workloads_make_no_training_stale() -> None:

@@ -11,6 +11,7 @@ import pytest
 from made_manifests import made_versions
 
 from pipeline.config import Config
+from pipeline.errors import MissingInputError
 from pipeline.runs.store import Version
 from pipeline.stages.evaluate import Evaluate, make_task, rates_before
 
@@ -68,6 +69,21 @@ def test_a_sample_that_was_renamed_after_ingest_has_no_rate(
     config = made_config(tmp_path, cross_sections)
     renamed = [sample.model_copy(update={"name": f"new-{sample.name}"}) for sample in config.samples]
     assert rates_before(config.model_copy(update={"samples": renamed}), finished(tmp_path)) is None
+
+
+def test_a_sample_that_was_taken_out_of_the_config_was_called_a_bug(tmp_path: Path) -> None:
+    stages = finished(tmp_path)
+    config = made_config(tmp_path, (1e5, 800.0))
+    for each in stages.values():
+        each.manifest["config"]["samples"].append({"name": "gone", "label": 0, "cross_section_pb": 7.0})
+    # Its test events are mixed by rates, and it has none.
+    assert rates_before(config, stages) is None
+
+
+def test_other_classes_than_those_of_the_features_were_called_a_bug(tmp_path: Path) -> None:
+    config = made_config(tmp_path, (1e5, 800.0))
+    with pytest.raises(MissingInputError, match=r"made for the classes \['a', 'b'\].*pipeline features` first"):
+        make_task(config, ["a", "b"], None)
 
 
 @pytest.mark.parametrize(("fractions", "words"), [("rate", "100 % QCD, by rate"), ("equal", "QCD")])

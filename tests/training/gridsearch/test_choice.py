@@ -16,7 +16,7 @@ BEST = Choice([9, 5], 64, 0.02, 7)
 
 
 def trained_as(choice: Choice, **train: Any) -> TrainSettings:
-    return choice.applied_to(TrainSettings.model_validate(train))[1]
+    return choice.applied_to(HlfSettings(), TrainSettings.model_validate(train))[1]
 
 
 def test_a_choice_survives_its_file(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_everything_else_stays() -> None:
             "weight_decay": 0.1,
         }
     )
-    applied, settings = BEST.applied_to(train)
+    applied, settings = BEST.applied_to(HlfSettings(from_gridsearch=True), train)
     assert applied == HlfSettings(hidden=[9, 5])
     assert settings == train.model_copy(
         update={"batch_size": 64, "learning_rate": 0.02, "epochs": 7, "scale_learning_rate": False}

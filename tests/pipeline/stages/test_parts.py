@@ -1,0 +1,83 @@
+"""What happens to the parts of a stage when a version begins."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+
+import pytest
+
+from pipeline.runs.fingerprint import Fingerprint
+from pipeline.runs.store import StageStore
+from pipeline.stages.base import Context
+from pipeline.stages.parts import begin_parts
+from pipeline.stages.train import Train
+
+PARTS = {"hlf": Fingerprint({}, {}, {})}
+FILES = [
+    "checkpoints/1/complete.json",
+    "checkpoints/2/complete.json",
+    "made-from",
+    "model/model.json",
+    "model/weights.pt",
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StageStore:
+    """With a version in use, of one network."""
+    store = StageStore(tmp_path, "train")
+    folder = store.next_folder("0" * 8)
+    store.begin(folder)
+    for name in FILES:
+        path = folder / "hlf" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    store.commit(folder, {"stage": "train"})
+    return store
+
+
+def next_version(store: StageStore) -> Path:
+    """Begin the next version, which takes the network over."""
+    folder = store.next_folder("1" * 8)
+    store.begin(folder, can_continue=Train().can_continue)
+    context = SimpleNamespace(out_dir=folder, current=store.current(), taken_over_parts=frozenset({"hlf"}))
+    begin_parts(store, cast("Context", context), PARTS, afresh=False)
+    return folder
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("files", range(len(FILES)))
+def test_a_kill_while_a_part_was_taken_over_left_half_of_it_in_the_next_version(
+    store: StageStore, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    link, left = os.link, iter(range(files))
+
+    def killed(old: Any, new: Any) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        link(old, new)
+
+    monkeypatch.setattr(os, "link", killed)
+    with pytest.raises(KeyboardInterrupt):
+        next_version(store)
+    monkeypatch.setattr(os, "link", link)
+    folder = next_version(store)
+    assert files_in(folder / "hlf") == FILES
+    assert sorted(path.name for path in folder.iterdir()) == ["hlf", "made-by-hep-pipeline"]
+
+
+def test_a_part_is_copied_where_the_file_system_has_no_links(
+    store: StageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert files_in(next_version(store) / "hlf") == FILES
