@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Self
@@ -15,23 +16,22 @@ import xxhash
 from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.errors import (
     BadFilesError,
-    DuplicateFileError,
+    ConflictingFilesError,
     FilesToComeError,
     IngestionError,
     MissingBranchError,
     MissingTreeError,
-    MixedParticlesError,
-    MixedWeightsError,
     NoFilesError,
     WaitingFilesError,
     WrongBranchTypeError,
     listed,
     reading,
+    some,
 )
 from ingestion.patterns import awaits_files, may_come_later, neighbours, resolved
 from ingestion.retrying import patiently
 from ingestion.root_format import check_header
-from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
+from ingestion.schema import OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import file_system, matching, size_and_time
 from ingestion.waiting import Cause, Waiting, arrived_late, is_recent, why_nothing_is_read
@@ -119,10 +119,8 @@ class Inventory(NamedTuple):
 def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], None] | None = None) -> list[SourceFile]:
     """All files of all samples, sorted within each pattern.
 
-    Args:
-        samples: The samples.
-        on_unmatched: Called with a warning when a glob matches nothing while its sample has other files: its files may
-            arrive later, or the glob is mistyped. Without `on_unmatched`, such a glob is an error.
+    A glob that matches nothing while its sample has other files may be of files to come, or mistyped: `on_unmatched` is
+    called with a warning. Without it, such a glob is an error.
 
     Raises:
         NoFilesError: A named file is missing, or a sample has no files; FilesToComeError, if they may come later.
@@ -136,8 +134,11 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
         if on_unmatched and len(unmatched) < len(matches):
             missing = [pattern for pattern in unmatched if not may_come_later(pattern)]
         if missing:
-            error = FilesToComeError if all(map(awaits_files, missing)) else NoFilesError
-            raise error.at(sample.name, [resolved(pattern) for pattern in missing], neighbours(missing[0]))
+            named = " or ".join(f"'{resolved(pattern)}'" for pattern in missing)
+            there = f" There: {some(near)}." if (near := neighbours(missing[0])) else ""
+            raise (FilesToComeError if all(map(awaits_files, missing)) else NoFilesError)(
+                f"sample '{sample.name}': no file matches {named}.{there} Correct the path under samples: in the config."
+            )
         if on_unmatched:
             for name in map(resolved, unmatched):
                 on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
@@ -155,24 +156,16 @@ def inventory(
 ) -> Inventory:
     """Check every file: ROOT header, tree, needed branches, number of entries, no file twice.
 
-    Args:
-        sources: The files, from `expand`.
-        settings: Tree and branch names, and what to do about bad files.
-        known: Results of an earlier call by path. A file with the same size and modification time is not opened again,
-            unless it failed these checks (a fix may change neither size nor time).
-        on_file: Called with (files done, files in all).
-        needs_particles: Whether files must have tracks, photons and neutral hadrons.
+    `known` are results of an earlier call by path: a file with the same size and modification time is not opened again,
+    unless it failed these checks (a fix may change neither). `on_file` is called with (files done, files in all).
 
     Raises:
         IngestionError: One file is bad; several, or more than may be skipped, raise BadFilesError.
-        DuplicateFileError: Two files have the same UUID.
-        MixedWeightsError: Of one class, some files have weights and others have none.
-        MixedParticlesError: Some files have particles and others have none.
+        ConflictingFilesError: A file is there twice, or some lack weights (of their class) or particles of others.
     """
-    known = known or {}
 
     def check(source: SourceFile) -> FileInfo | BadFile | Waiting | IngestionError:
-        return _check(source, settings, known.get(source.path), needs_particles)
+        return _check(source, settings, known.get(source.path) if known else None, needs_particles)
 
     results = []
     with ThreadPoolExecutor(_INSPECTORS) as pool:
@@ -187,8 +180,7 @@ def inventory(
         [result for result in results if isinstance(result, Waiting)],
     )
     refuse_too_many(found.bad, settings)
-    _refuse_duplicates(found.infos)
-    _refuse_mixtures(found.infos, settings)
+    _refuse_conflicts(found.infos, settings)
     return found
 
 
@@ -198,11 +190,12 @@ def _check(
     """Check one file; an error of the file is a result."""
     size, modified = -1, ""
     try:
-        size, modified = patiently(size_and_time, source.path)
-        return _look(source, settings, before, size, modified, needs_particles)
+        size, modified = stamp = patiently(size_and_time, source.path)
+        return _look(source, settings, before, stamp, needs_particles)
     except IngestionError as problem:
         if is_recent(modified, settings.settle_seconds):
-            return _waiting(source, Cause.UNFINISHED, f"it may still be being written: {problem}")
+            reason = f"it may still be being written: {problem}"
+            return Waiting(source.sample, source.path, Cause.UNFINISHED, reason)
         if settings.on_bad_file is OnBadFile.FAIL or not problem.is_of_the_file:
             return problem
         return BadFile.of(source, problem, size, modified)
@@ -212,31 +205,23 @@ def _look(
     source: SourceFile,
     settings: IngestSettings,
     before: FileInfo | BadFile | None,
-    size: int,
-    modified: str,
+    stamp: tuple[int, str],
     needs_particles: bool,
 ) -> FileInfo | BadFile | Waiting:
-    """Check one file; reuse the earlier result if the file is unchanged.
-
-    Raises:
-        IngestionError: The file is bad.
-    """
+    """Check one file of this size and time; reuse the earlier result if the file is unchanged."""
+    size, modified = stamp
     if arrived_late(modified, settings.until):
-        return _waiting(source, Cause.LATE, f"it was modified at or after {settings.until}")
+        return Waiting(source.sample, source.path, Cause.LATE, f"it was modified at or after {settings.until}")
     # Without a modification time from the server, changes cannot be seen.
-    if before is not None and modified and (before.size, before.modified) == (size, modified):
+    if before is not None and modified and (before.size, before.modified) == stamp:
         if isinstance(before, FileInfo):
             return before._replace(sample=source.sample, label=source.label)
         if settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
             return before._replace(sample=source.sample)
     info = patiently(inspect, source, settings, size=size, modified=modified, needs_particles=needs_particles)
-    if settings.settle_seconds and patiently(size_and_time, source.path) != (size, modified):
-        return _waiting(source, Cause.UNFINISHED, "it changed while it was checked")
+    if settings.settle_seconds and patiently(size_and_time, source.path) != stamp:
+        return Waiting(source.sample, source.path, Cause.UNFINISHED, "it changed while it was checked")
     return info
-
-
-def _waiting(source: SourceFile, cause: Cause, reason: str) -> Waiting:
-    return Waiting(source.sample, source.path, cause, reason)
 
 
 def refuse_waiting(found: Inventory, settings: IngestSettings) -> None:
@@ -246,12 +231,14 @@ def refuse_waiting(found: Inventory, settings: IngestSettings) -> None:
         WaitingFilesError: A sample has files that wait, and none that can be read now.
     """
     readable = {info.sample for info in found.infos}
-    problems = []
-    for sample in dict.fromkeys(each.sample for each in found.waiting):
-        if sample not in readable:
-            waiting = [each for each in found.waiting if each.sample == sample]
-            num_bad = sum(each.sample == sample for each in found.bad)
-            problems.append(why_nothing_is_read(sample, waiting, num_bad, settings))
+    num_bad = Counter(each.sample for each in found.bad)
+    problems = [
+        why_nothing_is_read(
+            sample, [each for each in found.waiting if each.sample == sample], num_bad[sample], settings
+        )
+        for sample in dict.fromkeys(each.sample for each in found.waiting)
+        if sample not in readable
+    ]
     if problems:
         raise WaitingFilesError("\n".join(problems))
 
@@ -275,47 +262,46 @@ def inspect(
     """Open one ROOT file and check that it holds everything needed.
 
     Raises:
-        UnreadableFileError: It is no ROOT file.
-        TruncatedFileError: It is shorter than its header says.
-        MissingTreeError: The tree is missing.
-        MissingBranchError: A needed branch is missing.
-        DamagedFileError: Its directory cannot be read.
-        UnreachableFileError: It cannot be read now.
+        IngestionError: It is no ROOT file, truncated, damaged or out of reach, or its tree or a branch is missing.
     """
     check_header(source.path, size)
     with reading(source.path, "its directory"), uproot.open({source.path: None}) as file:
         kinds = file.classnames(cycle=False)
-        tree: Any = file[settings.tree] if kinds.get(settings.tree) in _TREES else None
-        uuid, entries = _identity(source.path, file.file.uuid), 0 if tree is None else int(tree.num_entries)
+        if kinds.get(settings.tree) not in _TREES:
+            raise MissingTreeError.at(source.path, settings.tree, kinds)
+        tree: Any = file[settings.tree]
         # Fields of an RNTuple have the names that the branches of a split collection have (`Jet.PT`).
-        branches = set() if tree is None else set(tree.keys(full_paths=kinds[settings.tree] == _RNTUPLE))
-        needed = set(field_branches(settings.branch_map).values()) & branches
+        branches = set(tree.keys(full_paths=kinds[settings.tree] == _RNTUPLE))
+        missing = _refuse_missing(source.path, settings, branches, needs_particles)
         carried = {
             name: "float64" if name.startswith(WEIGHT_PREFIX) else _kind_of(tree[branch])
             for name, branch in settings.carried.items()
-            if branch in branches
         }
-        boundaries = basket_boundaries(tree[name] for name in needed) if needed else []
-    if tree is None:
-        raise MissingTreeError.at(source.path, settings.tree, kinds)
-    missing = {field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches}
-    particles = {field for field in missing if field.split(".")[0] in PARTICLE_COLLECTIONS}
+        uuid, entries = _identity(source.path, file.file.uuid), int(tree.num_entries)
+        needed = set(field_branches(settings.branch_map).values()) & branches
+        boundaries = basket_boundaries(tree[name] for name in needed)
+    edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
+    is_load_test = branches.issuperset(ORIGIN_BRANCHES)
+    return FileInfo(*source, uuid, entries, size, modified, missing, is_load_test, edges, carried)
+
+
+def _refuse_missing(path: str, settings: IngestSettings, branches: set[str], needs_particles: bool) -> tuple[str, ...]:
+    """The fields that the branches of a file may lack, and do; other missing branches are an error."""
+    wanted = field_branches(settings.branch_map)
+    missing = {field: branch for field, branch in wanted.items() if branch not in branches}
+    particles = {field for field in wanted if field.startswith(PARTICLE_COLLECTIONS)}
     may_be_missing = set(OPTIONAL_SCALARS)
-    if not needs_particles and len(particles) == sum(len(COLLECTIONS[name]) for name in PARTICLE_COLLECTIONS):
+    if not needs_particles and particles <= missing.keys():
         may_be_missing |= particles
     # A branch that the user maps must exist.
-    may_be_missing -= set(settings.branch_map)
-    optional = tuple(sorted(set(missing) & may_be_missing))
-    absent = {field: branch for field, branch in missing.items() if field not in may_be_missing}
-    for name, branch in settings.carried.items():
-        if branch not in branches:
-            key = "ingest.weights" if name.startswith(WEIGHT_PREFIX) else "ingest.carry"
-            absent[f"{key}: {name.removeprefix(WEIGHT_PREFIX)}"] = branch
+    optional = (may_be_missing & missing.keys()) - set(settings.branch_map)
+    further = {f"ingest.carry: {name}": name for name in settings.carry}
+    further |= {f"ingest.weights: {name}": branch for name, branch in settings.weights.items()}
+    absent = {field: branch for field, branch in missing.items() if field not in optional}
+    absent |= {words: branch for words, branch in further.items() if branch not in branches}
     if absent:
-        raise MissingBranchError.at(source.path, settings.tree, absent, branches)
-    load_test = set(ORIGIN_BRANCHES) <= branches
-    edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
-    return FileInfo(*source, uuid, entries, size, modified, optional, load_test, edges, carried)
+        raise MissingBranchError.at(path, settings.tree, absent, branches)
+    return tuple(sorted(optional))
 
 
 def _identity(path: str, uuid: UUID) -> str:
@@ -327,29 +313,26 @@ def _identity(path: str, uuid: UUID) -> str:
         return str(UUID(bytes=hashlib.file_digest(file, xxhash.xxh3_128).digest()))
 
 
-def _refuse_duplicates(infos: Iterable[FileInfo]) -> None:
+def _refuse_conflicts(infos: Sequence[FileInfo], settings: IngestSettings) -> None:
+    """Refuse the same file twice, and files of which some hold what others lack."""
     seen: dict[str, FileInfo] = {}
     for info in infos:
         first = seen.setdefault(info.uuid, info)
         if first is not info:
-            raise DuplicateFileError(
+            raise ConflictingFilesError(
                 f"the same ROOT file (UUID {info.uuid}) is listed twice: {first.place} and {info.place}. "
                 f"Its events would be counted twice; keep one of the two."
             )
-
-
-def _refuse_mixtures(infos: Sequence[FileInfo], settings: IngestSettings) -> None:
-    """Refuse files of which some hold what others lack."""
     for label in {info.label for info in infos}:
         of_class = [info for info in infos if info.label == label]
         if mixed := _mixed(of_class, lambda info: "weight" in info.missing_optional):
-            raise MixedWeightsError(
+            raise ConflictingFilesError(
                 f"{mixed[0]} has the branch '{field_branches(settings.branch_map)['weight']}', {mixed[1]} has not: "
                 f"events of weight 1 would stand beside those with weights of the generator. Add the branch, or take "
                 f"one of the two kinds out of the samples of this class."
             )
     if mixed := _mixed(infos, lambda info: info.lacks_particles):
-        raise MixedParticlesError(
+        raise ConflictingFilesError(
             f"{mixed[0]} has tracks, photons and neutral hadrons, {mixed[1]} has none: isolations of its leptons would "
             f"all be 0, which tells the files apart. Take one of the two kinds out of the samples."
         )

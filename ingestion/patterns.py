@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from ingestion.storage import has_wildcards, is_url
+from ingestion.storage import has_wildcards, is_remote
 
 
 def resolved(pattern: str) -> str:
     """A pattern from the root of the file system on; a URL stays as it is."""
-    return pattern if is_url(pattern) else str(Path(pattern).absolute())
+    return pattern if is_remote(pattern) else str(Path(pattern).absolute())
 
 
 def may_come_later(pattern: str) -> bool:
@@ -26,12 +26,12 @@ def awaits_files(pattern: str) -> bool:
     """Whether a pattern is right, as far as can be seen without files: the folder before its wildcards is there."""
     parts = Path(pattern).parts
     fixed = Path(*itertools.takewhile(lambda part: not has_wildcards(part), parts))
-    return may_come_later(pattern) and (is_url(pattern) or fixed.is_dir())
+    return may_come_later(pattern) and (is_remote(pattern) or fixed.is_dir())
 
 
 def neighbours(pattern: str) -> list[str]:
     """Content of the folder of a local pattern, or of the nearest existing folder above it."""
-    if is_url(pattern):
+    if is_remote(pattern):
         return []
     folder = next(each for each in Path(pattern).absolute().parents if each.is_dir())
     return sorted(str(path) for path in folder.iterdir() if not path.name.startswith("."))

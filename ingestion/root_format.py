@@ -8,7 +8,7 @@ from typing import Final
 import uproot
 
 from ingestion.errors import TruncatedFileError, UnreadableFileError
-from ingestion.storage import asking, file_system
+from ingestion.storage import answers, file_system
 
 _BIG_FILE_VERSION: Final = 1_000_000
 
@@ -39,7 +39,7 @@ def check_header(path: str, size: int) -> None:
     """
     filesystem, name = file_system(path)
     try:
-        with asking(path, "its header"), filesystem.open(name, "rb") as file:
+        with answers(path, "its header"), filesystem.open(name, "rb") as file:
             head = file.read(20)
     except OSError as cause:
         raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check its permissions.") from cause

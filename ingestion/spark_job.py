@@ -20,7 +20,7 @@ from pyspark import Accumulator, SparkContext
 
 from ingestion.changes import content_digest
 from ingestion.copies import UInt64s, find_copies
-from ingestion.errors import BadFilesError, CopiedEventsError, DamagedFileError, EmptySampleError, IngestionError
+from ingestion.errors import BadFilesError, ConflictingFilesError, DamagedFileError, EmptySampleError, IngestionError
 from ingestion.files import BadFile, FileInfo, refuse_too_many
 from ingestion.reader import keys_of_events, read_events, select_events
 from ingestion.retrying import patiently
@@ -143,7 +143,7 @@ def ingest(
 
     Raises:
         IngestionError: A file cannot be read to its end, and bad files are not skipped.
-        CopiedEventsError: An event is there twice, and copies are not dropped.
+        ConflictingFilesError: An event is there twice, and copies are not dropped.
         EmptySampleError: A sample has no events, or none survives.
     """
     make_folder(keys_folder(out_dir))
@@ -216,7 +216,7 @@ def _copied(
     """The ranges to read again without their copies; of several copies the first in the config stays.
 
     Raises:
-        CopiedEventsError: There are copies, and they are not to be dropped.
+        ConflictingFilesError: There are copies, and they are not to be dropped.
     """
     place = {info.uuid: number for number, info in enumerate(infos)}
     ordered = sorted(parts, key=lambda part: (place[part.file_uuid], part.start))
@@ -226,7 +226,7 @@ def _copied(
         total = sum(len(each.entries) for each in copies.values())
         number, (entries, (original, entry)) = next(iter(copies.items()))
         first, copy = info_of[original].place, info_of[number].place
-        raise CopiedEventsError(
+        raise ConflictingFilesError(
             f"{total} event{'s are' if total > 1 else ' is'} there twice: entry {entries[0]} of {copy} equals entry "
             f"{entry} of {first}. Copies of an event cross the splits and count twice. Take one of the files out "
             f"(after hadd or a skim), or set ingest.on_duplicate: drop to keep the first of each."

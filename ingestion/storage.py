@@ -8,7 +8,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
@@ -17,7 +17,7 @@ import fsspec
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
-from ingestion.errors import UnreadableFileError, remote_error
+from ingestion.errors import UnreachableFileError, UnreadableFileError, remote_error
 
 #: Seconds until a server that does not answer counts as unreachable: for a connection, and for the next bytes.
 CONNECT_SECONDS: Final = 10
@@ -33,9 +33,9 @@ _XROOTD: Final = {
 }
 
 
-def is_url(path: str) -> bool:
-    """Whether a path names a server or a plug-in's file system."""
-    return "://" in path
+def is_remote(path: Path | str) -> bool:
+    """Whether a path, also one from `place`, is a URL: of a server or a plug-in's file system."""
+    return "://" in str(path)
 
 
 def protocol_of(path: str) -> str:
@@ -45,7 +45,7 @@ def protocol_of(path: str) -> str:
         >>> protocol_of("S3://bucket/a.root"), protocol_of("/data/a.root")
         ('s3', '')
     """
-    return path.partition("://")[0].lower() if is_url(path) else ""
+    return path.partition("://")[0].lower() if is_remote(path) else ""
 
 
 def has_wildcards(name: str) -> bool:
@@ -127,7 +127,7 @@ def size_and_time(path: str) -> tuple[int, str]:
     """
     filesystem, name = file_system(path)
     try:
-        with asking(path, "its size"):
+        with answers(path, "its size"):
             info: dict[str, Any] = filesystem.info(name)
     except (OSError, ValueError) as cause:
         raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check the path and its permissions.") from cause
@@ -153,23 +153,23 @@ def matching(pattern: str) -> list[str]:
         return [pattern]
     if not has_wildcards(name):
         return []
-    with asking(pattern, "the list of its files"):
+    with answers(pattern, "the list of its files"):
         found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
-    if not is_url(pattern):
+    if not is_remote(pattern):
         return found
     return [filesystem.unstrip_protocol(path) for path in found]
 
 
 def _exists(filesystem: Any, name: str, pattern: str) -> bool:
     """Like `filesystem.exists`, but raises when a server is down or refuses, where `exists` is False."""
-    if not is_url(pattern):
+    if not is_remote(pattern):
         return bool(filesystem.exists(name))
     try:
         filesystem.info(name)
     except Exception as cause:
         problem = remote_error(pattern, where="whether it is there", cause=cause)
         # A server may not understand a name with wildcards; the list of the files tells then.
-        if problem and not (problem.may_pass and has_wildcards(name)):
+        if problem and not (isinstance(problem, UnreachableFileError) and has_wildcards(name)):
             raise problem from cause
         return False
     return True
@@ -181,7 +181,7 @@ def place(path: str) -> Path:
     Raises:
         UnreadableFileError: The plug-in for this kind of URL is not installed.
     """
-    if not is_url(path):
+    if not is_remote(path):
         return Path(path)
     file_system(path)
     try:
@@ -197,11 +197,6 @@ def place(path: str) -> Path:
     return cast("Path", found)
 
 
-def is_remote(path: Path) -> bool:
-    """Whether a path from `place` is a URL."""
-    return is_url(str(path))
-
-
 def on_system(path: Path) -> tuple[Any, str]:
     """The file system of a path from `place`, and the name on it."""
     if not is_remote(path):
@@ -211,27 +206,18 @@ def on_system(path: Path) -> tuple[Any, str]:
 
 
 @contextmanager
-def asking(path: str, where: str) -> Iterator[None]:
-    """Name what is wrong with a server or disk that does not answer or refuses."""
+def answers(path: Path | str, what: str) -> Iterator[None]:
+    """Name what is wrong with a server or disk that does not answer or refuses, while `what` is read or written.
+
+    Raises:
+        IngestionError: It does not answer, or refuses.
+    """
     try:
         yield
     except Exception as cause:
-        if problem := remote_error(path, where=where, cause=cause):
+        if problem := remote_error(str(path), where=what, cause=cause):
             raise problem from cause
         raise
-
-
-def answers(path: Path, what: str) -> AbstractContextManager[None]:
-    """Name what is wrong with a server that does not answer or refuses.
-
-    Args:
-        path: A path from `place`; errors of local ones stay as they are.
-        what: What is read or written, for the message.
-
-    Raises:
-        IngestionError: The server does not answer, or refuses.
-    """
-    return asking(str(path), what) if is_remote(path) else nullcontext()
 
 
 def make_folder(folder: Path) -> None:

@@ -24,7 +24,7 @@ from features.columns import HLF_NAMES
 from features.kernels import build_features
 from features.settings import FeatureSettings
 from ingestion.baskets import entries_at_once
-from ingestion.errors import IngestionError, MissingBranchError, MissingTreeError, MixedParticlesError
+from ingestion.errors import ConflictingFilesError, IngestionError, MissingBranchError, MissingTreeError
 from ingestion.files import Inventory, SourceFile, expand, inventory
 from ingestion.reader import Selection, read_events, select_events
 from ingestion.schema import COLLECTIONS
@@ -246,7 +246,7 @@ def test_files_with_and_without_candidates_do_not_mix(tmp_path: Path) -> None:
     found = inventory_of(whole, IngestSettings(tree="ntuple", branch_map=FLAT_MAP)).infos[0]
     assert not found.lacks_particles
     known = {str(whole): found}
-    with pytest.raises(MixedParticlesError, match=r"whole\.root has tracks.*bare\.root has none"):
+    with pytest.raises(ConflictingFilesError, match=r"whole\.root has tracks.*bare\.root has none"):
         inventory([*sources_of(whole), *sources_of(bare)], settings, known=known, needs_particles=False)
 
 
