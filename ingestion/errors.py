@@ -54,7 +54,7 @@ class NoFilesError(IngestionError):
 
 
 class FilesToComeError(NoFilesError):
-    """A sample has no files yet: its globs match nothing in folders that are there."""
+    """A sample has no files yet: globs match nothing in folders that are there, or all files wait for a later run."""
 
 
 class UnreadableFileError(IngestionError):
@@ -167,7 +167,7 @@ def _of_the_program(cause: Exception) -> bool:
 
     In uproot's own code, damaged bytes raise AttributeError and TypeError too.
     """
-    modules = ["", *(frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(cause.__traceback__))]
+    modules = ["", *(frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(cause.__traceback__))]
     innermost = modules[-1]
     if innermost.startswith("uproot.") and isinstance(cause, AttributeError | TypeError):
         return False
@@ -243,10 +243,6 @@ class WrongBranchTypeError(IngestionError):
 
 class ConflictingFilesError(IngestionError):
     """Good files cannot be read together: an event is there twice, or some lack weights or particles of others."""
-
-
-class WaitingFilesError(IngestionError):
-    """All files of a sample wait for a later run; the message says why, and when they will be read."""
 
 
 class EmptySampleError(IngestionError):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
@@ -22,18 +24,16 @@ from ingestion.errors import (
     MissingBranchError,
     MissingTreeError,
     NoFilesError,
-    WaitingFilesError,
     WrongBranchTypeError,
     listed,
     reading,
     some,
 )
-from ingestion.patterns import awaits_files, may_come_later, neighbours, resolved
 from ingestion.retrying import patiently
 from ingestion.root_format import check_header
 from ingestion.schema import OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
-from ingestion.storage import file_system, matching, size_and_time
+from ingestion.storage import file_system, has_wildcards, is_remote, matching, size_and_time
 from ingestion.waiting import Cause, Waiting, arrived_late, is_recent, why_nothing_is_read
 
 _INSPECTORS: Final = 8
@@ -102,11 +102,6 @@ class BadFile(NamedTuple):
     found_while_reading: bool = False
     """Whether only reading the content shows the damage; the checks of `inventory` pass."""
 
-    @classmethod
-    def of(cls, file: SourceFile | FileInfo, problem: IngestionError, size: int, modified: str) -> Self:
-        """A file with this problem."""
-        return cls(file.sample, file.path, type(problem).__name__, str(problem), size, modified)
-
 
 class Inventory(NamedTuple):
     """The files that can be read, those that are skipped, and those that wait for a later run."""
@@ -132,18 +127,45 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
         unmatched = [pattern for pattern, paths in matches if not paths]
         missing = unmatched
         if on_unmatched and len(unmatched) < len(matches):
-            missing = [pattern for pattern in unmatched if not may_come_later(pattern)]
+            missing = [pattern for pattern in unmatched if not _may_come_later(pattern)]
         if missing:
-            named = " or ".join(f"'{resolved(pattern)}'" for pattern in missing)
-            there = f" There: {some(near)}." if (near := neighbours(missing[0])) else ""
-            raise (FilesToComeError if all(map(awaits_files, missing)) else NoFilesError)(
-                f"sample '{sample.name}': no file matches {named}.{there} Correct the path under samples: in the config."
+            named = " or ".join(f"'{_resolved(pattern)}'" for pattern in missing)
+            there = f" There: {some(near)}." if (near := _neighbours(missing[0])) else ""
+            raise (FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError)(
+                f"sample '{sample.name}': no file matches {named}.{there} "
+                f"Correct the path under samples: in the config."
             )
         if on_unmatched:
-            for name in map(resolved, unmatched):
+            for name in map(_resolved, unmatched):
                 on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
         found.extend(SourceFile(sample.name, sample.label, path) for _, paths in matches for path in paths)
     return found
+
+
+def _resolved(pattern: str) -> str:
+    """A pattern from the root of the file system on; a URL stays as it is."""
+    return pattern if is_remote(pattern) else str(Path(pattern).absolute())
+
+
+def _may_come_later(pattern: str) -> bool:
+    """Whether a pattern may match nothing for a while: it needs wildcards."""
+    # In web addresses a question mark is no wildcard: it begins the query.
+    is_web = pattern.startswith(("http://", "https://"))
+    return has_wildcards(pattern.replace("?", "") if is_web else pattern)
+
+
+def _awaits_files(pattern: str) -> bool:
+    """Whether a pattern is right, as far as can be seen without files: the folder before its wildcards is there."""
+    fixed = Path(*itertools.takewhile(lambda part: not has_wildcards(part), Path(pattern).parts))
+    return _may_come_later(pattern) and (is_remote(pattern) or fixed.is_dir())
+
+
+def _neighbours(pattern: str) -> list[str]:
+    """Content of the folder of a local pattern, or of the nearest existing folder above it."""
+    if is_remote(pattern):
+        return []
+    folder = next(each for each in Path(pattern).absolute().parents if each.is_dir())
+    return sorted(str(path) for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def inventory(
@@ -198,7 +220,7 @@ def _check(
             return Waiting(source.sample, source.path, Cause.UNFINISHED, reason)
         if settings.on_bad_file is OnBadFile.FAIL or not problem.is_of_the_file:
             return problem
-        return BadFile.of(source, problem, size, modified)
+        return BadFile(source.sample, source.path, type(problem).__name__, str(problem), size, modified)
 
 
 def _look(
@@ -228,19 +250,16 @@ def refuse_waiting(found: Inventory, settings: IngestSettings) -> None:
     """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it.
 
     Raises:
-        WaitingFilesError: A sample has files that wait, and none that can be read now.
+        FilesToComeError: A sample has files that wait, and none that can be read now.
     """
     readable = {info.sample for info in found.infos}
-    num_bad = Counter(each.sample for each in found.bad)
-    problems = [
-        why_nothing_is_read(
-            sample, [each for each in found.waiting if each.sample == sample], num_bad[sample], settings
-        )
-        for sample in dict.fromkeys(each.sample for each in found.waiting)
-        if sample not in readable
-    ]
-    if problems:
-        raise WaitingFilesError("\n".join(problems))
+    waiting: dict[str, list[Waiting]] = {}
+    for each in found.waiting:
+        if each.sample not in readable:
+            waiting.setdefault(each.sample, []).append(each)
+    bad = Counter(each.sample for each in found.bad)
+    if problems := [why_nothing_is_read(name, files, bad[name], settings) for name, files in waiting.items()]:
+        raise FilesToComeError("\n".join(problems))
 
 
 def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:

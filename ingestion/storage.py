@@ -85,10 +85,7 @@ def limit_waiting(protocol: str) -> None:
     """Limit in this process how long a silent server is waited for, where the user's settings do not say it.
 
     Users say it in fsspec's own files (`~/.config/fsspec/*.json`) or in the environment (`XRD_*`). Further attempts
-    are those of `ingestion.retrying`, not also those of the libraries.
-
-    Args:
-        protocol: What stands before `://`; empty for local files.
+    are those of `ingestion.retrying`, not also those of the libraries. Local files have an empty protocol.
 
     Raises:
         ImportError: The plug-in of the protocol is not installed.
@@ -99,24 +96,23 @@ def limit_waiting(protocol: str) -> None:
     elif protocol in {"http", "https"}:
         aiohttp = importlib.import_module("aiohttp")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
-        _settings("client_kwargs", "http", "https").setdefault("timeout", timeout)
+        _set_defaults("client_kwargs", ("http", "https"), timeout=timeout)
     elif protocol in {"s3", "s3a"}:
-        settings = _settings("config_kwargs", "s3", "s3a")
-        settings.setdefault("connect_timeout", CONNECT_SECONDS)
-        settings.setdefault("read_timeout", READ_SECONDS)
-        settings.setdefault("retries", {"total_max_attempts": 1})
+        limits = {
+            "connect_timeout": CONNECT_SECONDS,
+            "read_timeout": READ_SECONDS,
+            "retries": {"total_max_attempts": 1},
+        }
+        _set_defaults("config_kwargs", ("s3", "s3a"), **limits)
         importlib.import_module("s3fs").S3FileSystem.retries = 1
 
 
-def _settings(key: str, *protocols: str) -> dict[str, Any]:
-    """The part of fsspec's settings for a file system of several protocols: the user's own, if there is one.
-
-    The settings of all its protocols are merged, those of a later one instead of an earlier one's.
-    """
+def _set_defaults(key: str, protocols: tuple[str, ...], **defaults: Any) -> None:
+    """Add to fsspec's settings for a file system what the user's own do not say; a later protocol's replace others."""
     conf = fsspec.config.conf
     given = [conf[name][key] for name in protocols if key in conf.get(name, {})]
     settings: dict[str, Any] = given[-1] if given else conf.setdefault(protocols[0], {}).setdefault(key, {})
-    return settings
+    settings.update(defaults | settings)
 
 
 def size_and_time(path: str) -> tuple[int, str]:
@@ -230,11 +226,8 @@ def make_folder(folder: Path) -> None:
 def new_file(path: Path, *, flushed: bool = False) -> Iterator[Path]:
     """A local path to write to; what is there at the end of the context appears as `path`, whole or not at all.
 
-    Several attempts of a task may write the same file.
-
-    Args:
-        path: The file.
-        flushed: Whether it is on the disk before it has its name: later runs rely on it as it is.
+    Several attempts of a task may write the same file. If `flushed`, it is on the disk before it has its name: later
+    runs rely on it as it is.
     """
     with tempfile.TemporaryDirectory() if is_remote(path) else nullcontext(path.parent) as folder:
         unfinished = Path(folder) / f".{path.name}.{uuid.uuid4().hex}"
