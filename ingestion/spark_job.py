@@ -126,7 +126,7 @@ def ingest(
             copies are not dropped; or a sample has no events, or none survives.
     """
     make_folder(keys_folder(out_dir))
-    taken = _take_over(infos, earlier, out_dir)
+    taken = _take_over(infos, earlier, out_dir) if earlier else {}
     ranges = list(split_entries(info for info in infos if info.uuid not in taken))
     read, failed = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
     fails = settings.on_bad_file is OnBadFile.FAIL
@@ -279,17 +279,14 @@ def sum_by_sample(parts: Iterable[EventsPart], samples: Sequence[SampleSettings]
     return totals
 
 
-def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts | None, out_dir: Path) -> dict[str, list[EventsPart]]:
+def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) -> dict[str, list[EventsPart]]:
     """The parts of unchanged files: local ones get a second name in this version, others stay where they lie."""
     taken: dict[str, list[EventsPart]] = {}
+    storage = str(out_dir.parents[1]) if is_remote(out_dir) else ""
     for info in infos:
-        parts = list(earlier.parts.get(info.uuid, ())) if earlier else []
-        # What is a copy depends on the other files too.
-        if earlier is None or not parts or any(part.counts["rejected_copy"] for part in parts):
-            continue
-        # Parts move neither between disk and storage nor between storages: their files are read again.
-        storage = str(out_dir.parents[1]) if is_remote(out_dir) else ""
-        if any(part.lies_in.rpartition("/")[0] != storage for part in parts):
+        parts = earlier.parts.get(info.uuid)
+        # What is a copy depends on the other files too. Parts move neither from nor to nor between storages.
+        if not parts or any(p.counts["rejected_copy"] or p.lies_in.rpartition("/")[0] != storage for p in parts):
             continue
         if not storage:
             links = {part.file(earlier.folder): out_dir / part.name for part in parts if part.name}

@@ -87,6 +87,19 @@ def test_what_may_pass(cause: Exception, here: bool, there: bool) -> None:
         assert type(read_error(path, where="its index", cause=cause)) is (RefusedFileError if refused else kind)
 
 
+def test_a_missing_bucket_was_the_fault_of_the_file_which_was_skipped() -> None:
+    cause = FileNotFoundError("The specified bucket does not exist")
+    cause.__cause__ = type("NoSuchBucket", (Exception,), {})()
+    problem = read_error("s3://bucket/a.root", where="its size", cause=cause)
+    assert str(problem) == "s3://bucket/a.root: The specified bucket does not exist. Correct the URL in the config."
+    assert not problem.is_of_the_file
+
+
+def test_credentials_of_s3a_were_asked_for_without_a_hint() -> None:
+    problem = read_error("S3A://bucket/a.root", where="its size", cause=PermissionError("Forbidden"))
+    assert "Set AWS_ACCESS_KEY_ID" in str(problem)
+
+
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that would have been slept between attempts; threads of other tests sleep as they like."""
