@@ -29,23 +29,16 @@ def basket_boundaries(branches: Iterable[Any]) -> list[int]:
 def entries_at_once(branches: Iterable[Any]) -> int:
     """Number of entries whose uncompressed size in some uproot branches (or fields) is at most about `_READ_BYTES`.
 
-    Of an RNTuple it is their mean size that counts, of all fields.
+    Of an RNTuple it is their mean size that counts.
     """
     branches = list(branches)
     if isinstance(branches[0], RField):
-        ntuple = branches[0].ntuple
-        num_bits = sum(
-            abs(page.num_elements) * column.nbits
-            for cluster in ntuple.page_link_list
-            for column, pages in zip(ntuple.column_records, cluster, strict=False)
-            for page in pages.pages
-        )
-        num_entries, size = int(ntuple.num_entries), num_bits // 8
-    else:
-        num_entries = int(branches[0].num_entries)
-        size = sum(int(branch.uncompressed_bytes) for branch in branches)
-    chunk = max(1, _READ_BYTES * num_entries // max(int(size), 1))
-    if isinstance(branches[0], RField) or chunk >= num_entries:
+        return int(branches[0].ntuple.num_entries_for(_READ_BYTES, filter_name=[field.path for field in branches]))
+    num_entries = int(branches[0].num_entries)
+    # Uproot's own method would read the header of every basket.
+    size = sum(int(branch.uncompressed_bytes) for branch in branches)
+    chunk = max(1, _READ_BYTES * num_entries // max(size, 1))
+    if chunk >= num_entries:
         return chunk
     return max(1, int(chunk / _density(max(branches, key=lambda branch: int(branch.uncompressed_bytes)), chunk)))
 

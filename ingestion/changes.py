@@ -8,7 +8,7 @@ from pathlib import Path
 from ingestion.errors import IngestionError, reading
 from ingestion.files import FileInfo
 from ingestion.retrying import patiently
-from ingestion.storage import file_digest, is_url
+from ingestion.storage import file_digest, is_remote
 
 
 def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:
@@ -38,7 +38,7 @@ def content_digest(path: str) -> str:
         UnreachableFileError: It cannot be read now.
         DamagedFileError: It cannot be read.
     """
-    if is_url(path):
+    if is_remote(path):
         return ""
     with reading(path, "its content"):
         return file_digest(Path(path))

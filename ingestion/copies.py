@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,9 +32,7 @@ class Copies(NamedTuple):
 def event_keys(scalars: Sequence[NDArray[np.floating]], particles: Sequence[tuple[Offsets, UInt64s]]) -> UInt64s:
     """64 bits of the content of each event, the same wherever the event is; 0 for an event without particles.
 
-    Args:
-        scalars: Numbers of (num_events,).
-        particles: Offsets of each collection, and 64 bits of each of its particles.
+    `scalars` are (num_events,); `particles` offsets of each collection, and 64 bits of each of its particles.
 
     Examples:
         >>> offsets, bits = np.array([0, 1, 2, 2]), np.array([5, 5], dtype=np.uint64)
@@ -65,8 +64,7 @@ def particle_bits(pt: NDArray[np.floating], eta: NDArray[np.floating], phi: NDAr
 def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:
     """The copies in each part, by number of the part; the first of several places counts as the original.
 
-    Args:
-        parts: For each part the file with the keys of its entries, and its first entry.
+    A part is given as the file with the keys of its entries, and its first entry.
     """
     with ThreadPoolExecutor() as threads:
         keys = list(threads.map(lambda part: np.load(io.BytesIO(part[0].read_bytes())), parts))
@@ -75,19 +73,14 @@ def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:
     order = np.argsort(values, kind="stable")
     values = values[order]
     again = np.flatnonzero((values[1:] == values[:-1]) & (values[1:] != 0)) + 1
-    if not again.size:
-        return {}
-    originals = order[np.searchsorted(values, values[again])]
-    copies = order[again]
-    part_of = np.searchsorted(starts, copies, side="right") - 1
+    again = again[np.argsort(order[again])]
+    copies, originals = order[again], order[np.searchsorted(values, values[again])]
     found = {}
-    for number in np.unique(part_of).tolist():
-        here = np.flatnonzero(part_of == number)
-        here = here[np.argsort(copies[here])]
-        original = int(originals[here[0]])
-        first = int(np.searchsorted(starts, original, side="right")) - 1
-        entries = copies[here] - starts[number] + parts[number][1]
-        found[number] = Copies(entries, (first, original - int(starts[first]) + parts[first][1]))
+    for number, (begin, end) in enumerate(pairwise(np.searchsorted(copies, starts))):
+        if begin < end:
+            first = int(np.searchsorted(starts, originals[begin], side="right")) - 1
+            entry = int(originals[begin] - starts[first]) + parts[first][1]
+            found[number] = Copies(copies[begin:end] - starts[number] + parts[number][1], (first, entry))
     return found
 
 

@@ -28,18 +28,13 @@ _PASSING: Final = {
     errno.ENETUNREACH,
     errno.EHOSTUNREACH,
 }
-#: HTTP statuses of refused access.
-_REFUSALS: Final = {401, 403, 407}
-_IN_THE_URL: Final = "Put user name and password into the URL, as docs/own-files.md shows."
-#: Where credentials come from, by protocol.
+#: Where credentials come from, by the begin of the URL; the empty one is of any other.
 _CREDENTIALS: Final = {
     "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_ENDPOINT_URL for a server other than Amazon's).",
-    "http": _IN_THE_URL,
-    "https": _IN_THE_URL,
+    "http": "Put user name and password into the URL, as docs/own-files.md shows.",
     "root": "Renew the proxy (X509_USER_PROXY) or the token (BEARER_TOKEN_FILE).",
+    "": "Check the credentials of this server.",
 }
-#: HTTP statuses from this one on are errors of the server.
-_SERVER_ERROR: Final = 500
 #: Libraries whose errors are of the network, even if they are no OSError.
 _REMOTE_LIBRARIES: Final = {"aiohttp", "botocore", "fsspec", "fsspec_xrootd", "http", "requests", "urllib3"}
 
@@ -49,8 +44,6 @@ class IngestionError(Exception):
 
     is_of_the_file: ClassVar[bool] = True
     """Whether the file may be skipped for it; else other files fail likewise."""
-    may_pass: ClassVar[bool] = False
-    """Whether another attempt may succeed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(redact(message))
@@ -59,16 +52,9 @@ class IngestionError(Exception):
 class NoFilesError(IngestionError):
     """A sample has no files, or one of its named files is missing."""
 
-    @classmethod
-    def at(cls, sample: str, patterns: Sequence[str], neighbours: Sequence[str]) -> Self:
-        """Name the sample, its resolved patterns, and the neighbours of the first."""
-        there = f" There: {_some(neighbours)}." if neighbours else ""
-        named = " or ".join(f"'{pattern}'" for pattern in patterns)
-        return cls(f"sample '{sample}': no file matches {named}.{there} Correct the path under samples: in the config.")
-
 
 class FilesToComeError(NoFilesError):
-    """A sample has no files yet: its globs match nothing in folders that are there."""
+    """A sample has no files yet: globs match nothing in folders that are there, or all files wait for a later run."""
 
 
 class UnreadableFileError(IngestionError):
@@ -94,23 +80,11 @@ class DamagedFileError(IngestionError):
 class UnreachableFileError(IngestionError):
     """The file could not be read this time; a second attempt may succeed."""
 
-    may_pass = True
-
 
 class RefusedFileError(IngestionError):
-    """The server refuses access: credentials are missing, wrong or without the right to read."""
+    """The server wants other credentials, has no such bucket, or shows a certificate that is not trusted."""
 
     is_of_the_file = False
-
-
-class UntrustedServerError(IngestionError):
-    """The certificate of a server is not signed by an authority that this machine trusts."""
-
-    is_of_the_file = False
-
-
-class NoBucketError(NoFilesError):
-    """The bucket of a URL is not there."""
 
 
 class ProgramReadError(IngestionError):
@@ -154,14 +128,14 @@ def remote_error(path: str, *, where: str, cause: Exception) -> IngestionError |
     reason = _innermost(cause)
     if "://" in path:
         if isinstance(reason, ssl.SSLCertVerificationError) or "Certificate" in type(reason).__name__:
-            return UntrustedServerError(
+            return RefusedFileError(
                 f"{path}: the certificate of the server is not trusted ({_first_line(reason)}). If the server is the "
                 f"right one, set SSL_CERT_FILE to a file with the certificate of its authority (PEM)."
             )
         if type(reason).__name__ == "NoSuchBucket":
-            return NoBucketError(f"{path}: {_first_line(cause)}. Correct the URL in the config.")
+            return RefusedFileError(f"{path}: {_first_line(cause)}. Correct the URL in the config.")
         if _is_refused(reason):
-            fix = _CREDENTIALS.get(path.partition("://")[0].lower(), "Check the credentials of this server.")
+            fix = next(words for begin, words in _CREDENTIALS.items() if path.lower().startswith(begin))
             return RefusedFileError(f"{path}: the server refuses access to {where} ({_described(reason)}). {fix}")
     if not may_pass(path, cause):
         return None
@@ -180,7 +154,7 @@ def _innermost(cause: BaseException) -> BaseException:
 
 def _is_refused(cause: BaseException) -> bool:
     """Whether a server asks for other credentials."""
-    if getattr(cause, "status", None) in _REFUSALS or isinstance(cause, PermissionError):
+    if getattr(cause, "status", None) in {401, 403, 407} or isinstance(cause, PermissionError):
         return True
     # Of botocore: NoCredentialsError, PartialCredentialsError; of XRootD: the numbers of its errors.
     return type(cause).__name__.endswith("CredentialsError") or (
@@ -193,8 +167,8 @@ def _of_the_program(cause: Exception) -> bool:
 
     In uproot's own code, damaged bytes raise AttributeError and TypeError too.
     """
-    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(cause.__traceback__)]
-    innermost = frames[-1] if frames else ""
+    modules = ["", *(frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(cause.__traceback__))]
+    innermost = modules[-1]
     if innermost.startswith("uproot.") and isinstance(cause, AttributeError | TypeError):
         return False
     is_ours = innermost.startswith(f"{__package__}.")
@@ -214,7 +188,7 @@ def _of_the_server(cause: BaseException) -> bool:
     """Whether the server is at fault that a URL could not be read; else the URL is."""
     status = getattr(cause, "status", None)
     if status is not None:
-        return int(status) >= _SERVER_ERROR
+        return int(status) >= 500
     if isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError):
         return False
     if isinstance(cause, OSError) and re.search(r"\[3011\]|no such file", str(cause), re.IGNORECASE):
@@ -241,7 +215,7 @@ class MissingTreeError(IngestionError):
         if not held:
             return cls(f"{path} has no tree '{tree}': the file is empty. Take it out of the sample's files.")
         return cls(
-            f"{path} has no tree '{tree}'. It holds: {_some(held)}.{nearest_names(tree, held)} "
+            f"{path} has no tree '{tree}'. It holds: {some(held)}.{nearest_names(tree, held)} "
             f"Set ingest.tree, or take the file out of the sample's files."
         )
 
@@ -251,14 +225,7 @@ class MissingBranchError(IngestionError):
 
     @classmethod
     def at(cls, path: str, tree: str, missing: dict[str, str], available: Iterable[str]) -> Self:
-        """Name each missing branch with the field that needs it and the nearest branches of the tree.
-
-        Args:
-            path: The file.
-            tree: The tree that was searched.
-            missing: Fields of the events schema (`muons.pt`), each with the branch that it needs.
-            available: All branches of the tree.
-        """
+        """Name each missing branch with the field (`muons.pt`) that needs it and the nearest branches of the tree."""
         held = sorted(set(available))
         lines = [f"  '{branch}' (for {field}).{nearest_names(branch, held)}" for field, branch in missing.items()]
         return cls(
@@ -274,24 +241,8 @@ class WrongBranchTypeError(IngestionError):
     """A branch holds values of another type than its field needs."""
 
 
-class DuplicateFileError(IngestionError):
-    """Two listed files are the same ROOT file: they have the same UUID."""
-
-
-class MixedWeightsError(IngestionError):
-    """Some files of a class have event weights, others have none."""
-
-
-class MixedParticlesError(IngestionError):
-    """Some files have particles, others have none."""
-
-
-class CopiedEventsError(IngestionError):
-    """Some events are in two files, or twice in one."""
-
-
-class WaitingFilesError(IngestionError):
-    """All files of a sample wait for a later run; the message says why, and when they will be read."""
+class ConflictingFilesError(IngestionError):
+    """Good files cannot be read together: an event is there twice, or some lack weights or particles of others."""
 
 
 class EmptySampleError(IngestionError):
@@ -323,7 +274,8 @@ def nearest_names(name: str, available: Sequence[str]) -> str:
     return f" Nearest: {', '.join(near)}." if near else ""
 
 
-def _some(names: Sequence[str], *, at_most: int = 8) -> str:
+def some(names: Sequence[str], *, at_most: int = 8) -> str:
+    """The first names of many, and the number of the others."""
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
@@ -15,25 +18,22 @@ import xxhash
 from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.errors import (
     BadFilesError,
-    DuplicateFileError,
+    ConflictingFilesError,
     FilesToComeError,
     IngestionError,
     MissingBranchError,
     MissingTreeError,
-    MixedParticlesError,
-    MixedWeightsError,
     NoFilesError,
-    WaitingFilesError,
     WrongBranchTypeError,
     listed,
     reading,
+    some,
 )
-from ingestion.patterns import awaits_files, may_come_later, neighbours, resolved
 from ingestion.retrying import patiently
 from ingestion.root_format import check_header
-from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
+from ingestion.schema import OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
-from ingestion.storage import file_system, matching, size_and_time
+from ingestion.storage import file_system, has_wildcards, is_remote, matching, size_and_time
 from ingestion.waiting import Cause, Waiting, arrived_late, is_recent, why_nothing_is_read
 
 _INSPECTORS: Final = 8
@@ -102,11 +102,6 @@ class BadFile(NamedTuple):
     found_while_reading: bool = False
     """Whether only reading the content shows the damage; the checks of `inventory` pass."""
 
-    @classmethod
-    def of(cls, file: SourceFile | FileInfo, problem: IngestionError, size: int, modified: str) -> Self:
-        """A file with this problem."""
-        return cls(file.sample, file.path, type(problem).__name__, str(problem), size, modified)
-
 
 class Inventory(NamedTuple):
     """The files that can be read, those that are skipped, and those that wait for a later run."""
@@ -119,10 +114,8 @@ class Inventory(NamedTuple):
 def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], None] | None = None) -> list[SourceFile]:
     """All files of all samples, sorted within each pattern.
 
-    Args:
-        samples: The samples.
-        on_unmatched: Called with a warning when a glob matches nothing while its sample has other files: its files may
-            arrive later, or the glob is mistyped. Without `on_unmatched`, such a glob is an error.
+    A glob that matches nothing while its sample has other files may be of files to come, or mistyped: `on_unmatched` is
+    called with a warning. Without it, such a glob is an error.
 
     Raises:
         NoFilesError: A named file is missing, or a sample has no files; FilesToComeError, if they may come later.
@@ -134,15 +127,45 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
         unmatched = [pattern for pattern, paths in matches if not paths]
         missing = unmatched
         if on_unmatched and len(unmatched) < len(matches):
-            missing = [pattern for pattern in unmatched if not may_come_later(pattern)]
+            missing = [pattern for pattern in unmatched if not _may_come_later(pattern)]
         if missing:
-            error = FilesToComeError if all(map(awaits_files, missing)) else NoFilesError
-            raise error.at(sample.name, [resolved(pattern) for pattern in missing], neighbours(missing[0]))
+            named = " or ".join(f"'{_resolved(pattern)}'" for pattern in missing)
+            there = f" There: {some(near)}." if (near := _neighbours(missing[0])) else ""
+            raise (FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError)(
+                f"sample '{sample.name}': no file matches {named}.{there} "
+                f"Correct the path under samples: in the config."
+            )
         if on_unmatched:
-            for name in map(resolved, unmatched):
+            for name in map(_resolved, unmatched):
                 on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
         found.extend(SourceFile(sample.name, sample.label, path) for _, paths in matches for path in paths)
     return found
+
+
+def _resolved(pattern: str) -> str:
+    """A pattern from the root of the file system on; a URL stays as it is."""
+    return pattern if is_remote(pattern) else str(Path(pattern).absolute())
+
+
+def _may_come_later(pattern: str) -> bool:
+    """Whether a pattern may match nothing for a while: it needs wildcards."""
+    # In web addresses a question mark is no wildcard: it begins the query.
+    is_web = pattern.startswith(("http://", "https://"))
+    return has_wildcards(pattern.replace("?", "") if is_web else pattern)
+
+
+def _awaits_files(pattern: str) -> bool:
+    """Whether a pattern is right, as far as can be seen without files: the folder before its wildcards is there."""
+    fixed = Path(*itertools.takewhile(lambda part: not has_wildcards(part), Path(pattern).parts))
+    return _may_come_later(pattern) and (is_remote(pattern) or fixed.is_dir())
+
+
+def _neighbours(pattern: str) -> list[str]:
+    """Content of the folder of a local pattern, or of the nearest existing folder above it."""
+    if is_remote(pattern):
+        return []
+    folder = next(each for each in Path(pattern).absolute().parents if each.is_dir())
+    return sorted(str(path) for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def inventory(
@@ -155,24 +178,16 @@ def inventory(
 ) -> Inventory:
     """Check every file: ROOT header, tree, needed branches, number of entries, no file twice.
 
-    Args:
-        sources: The files, from `expand`.
-        settings: Tree and branch names, and what to do about bad files.
-        known: Results of an earlier call by path. A file with the same size and modification time is not opened again,
-            unless it failed these checks (a fix may change neither size nor time).
-        on_file: Called with (files done, files in all).
-        needs_particles: Whether files must have tracks, photons and neutral hadrons.
+    `known` are results of an earlier call by path: a file with the same size and modification time is not opened again,
+    unless it failed these checks (a fix may change neither). `on_file` is called with (files done, files in all).
 
     Raises:
         IngestionError: One file is bad; several, or more than may be skipped, raise BadFilesError.
-        DuplicateFileError: Two files have the same UUID.
-        MixedWeightsError: Of one class, some files have weights and others have none.
-        MixedParticlesError: Some files have particles and others have none.
+        ConflictingFilesError: A file is there twice, or some lack weights (of their class) or particles of others.
     """
-    known = known or {}
 
     def check(source: SourceFile) -> FileInfo | BadFile | Waiting | IngestionError:
-        return _check(source, settings, known.get(source.path), needs_particles)
+        return _check(source, settings, known.get(source.path) if known else None, needs_particles)
 
     results = []
     with ThreadPoolExecutor(_INSPECTORS) as pool:
@@ -187,8 +202,7 @@ def inventory(
         [result for result in results if isinstance(result, Waiting)],
     )
     refuse_too_many(found.bad, settings)
-    _refuse_duplicates(found.infos)
-    _refuse_mixtures(found.infos, settings)
+    _refuse_conflicts(found.infos, settings)
     return found
 
 
@@ -198,62 +212,54 @@ def _check(
     """Check one file; an error of the file is a result."""
     size, modified = -1, ""
     try:
-        size, modified = patiently(size_and_time, source.path)
-        return _look(source, settings, before, size, modified, needs_particles)
+        size, modified = stamp = patiently(size_and_time, source.path)
+        return _look(source, settings, before, stamp, needs_particles)
     except IngestionError as problem:
         if is_recent(modified, settings.settle_seconds):
-            return _waiting(source, Cause.UNFINISHED, f"it may still be being written: {problem}")
+            reason = f"it may still be being written: {problem}"
+            return Waiting(source.sample, source.path, Cause.UNFINISHED, reason)
         if settings.on_bad_file is OnBadFile.FAIL or not problem.is_of_the_file:
             return problem
-        return BadFile.of(source, problem, size, modified)
+        return BadFile(source.sample, source.path, type(problem).__name__, str(problem), size, modified)
 
 
 def _look(
     source: SourceFile,
     settings: IngestSettings,
     before: FileInfo | BadFile | None,
-    size: int,
-    modified: str,
+    stamp: tuple[int, str],
     needs_particles: bool,
 ) -> FileInfo | BadFile | Waiting:
-    """Check one file; reuse the earlier result if the file is unchanged.
-
-    Raises:
-        IngestionError: The file is bad.
-    """
+    """Check one file of this size and time; reuse the earlier result if the file is unchanged."""
+    size, modified = stamp
     if arrived_late(modified, settings.until):
-        return _waiting(source, Cause.LATE, f"it was modified at or after {settings.until}")
+        return Waiting(source.sample, source.path, Cause.LATE, f"it was modified at or after {settings.until}")
     # Without a modification time from the server, changes cannot be seen.
-    if before is not None and modified and (before.size, before.modified) == (size, modified):
+    if before is not None and modified and (before.size, before.modified) == stamp:
         if isinstance(before, FileInfo):
             return before._replace(sample=source.sample, label=source.label)
         if settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
             return before._replace(sample=source.sample)
     info = patiently(inspect, source, settings, size=size, modified=modified, needs_particles=needs_particles)
-    if settings.settle_seconds and patiently(size_and_time, source.path) != (size, modified):
-        return _waiting(source, Cause.UNFINISHED, "it changed while it was checked")
+    if settings.settle_seconds and patiently(size_and_time, source.path) != stamp:
+        return Waiting(source.sample, source.path, Cause.UNFINISHED, "it changed while it was checked")
     return info
-
-
-def _waiting(source: SourceFile, cause: Cause, reason: str) -> Waiting:
-    return Waiting(source.sample, source.path, cause, reason)
 
 
 def refuse_waiting(found: Inventory, settings: IngestSettings) -> None:
     """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it.
 
     Raises:
-        WaitingFilesError: A sample has files that wait, and none that can be read now.
+        FilesToComeError: A sample has files that wait, and none that can be read now.
     """
     readable = {info.sample for info in found.infos}
-    problems = []
-    for sample in dict.fromkeys(each.sample for each in found.waiting):
-        if sample not in readable:
-            waiting = [each for each in found.waiting if each.sample == sample]
-            num_bad = sum(each.sample == sample for each in found.bad)
-            problems.append(why_nothing_is_read(sample, waiting, num_bad, settings))
-    if problems:
-        raise WaitingFilesError("\n".join(problems))
+    waiting: dict[str, list[Waiting]] = {}
+    for each in found.waiting:
+        if each.sample not in readable:
+            waiting.setdefault(each.sample, []).append(each)
+    bad = Counter(each.sample for each in found.bad)
+    if problems := [why_nothing_is_read(name, files, bad[name], settings) for name, files in waiting.items()]:
+        raise FilesToComeError("\n".join(problems))
 
 
 def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:
@@ -275,47 +281,46 @@ def inspect(
     """Open one ROOT file and check that it holds everything needed.
 
     Raises:
-        UnreadableFileError: It is no ROOT file.
-        TruncatedFileError: It is shorter than its header says.
-        MissingTreeError: The tree is missing.
-        MissingBranchError: A needed branch is missing.
-        DamagedFileError: Its directory cannot be read.
-        UnreachableFileError: It cannot be read now.
+        IngestionError: It is no ROOT file, truncated, damaged or out of reach, or its tree or a branch is missing.
     """
     check_header(source.path, size)
     with reading(source.path, "its directory"), uproot.open({source.path: None}) as file:
         kinds = file.classnames(cycle=False)
-        tree: Any = file[settings.tree] if kinds.get(settings.tree) in _TREES else None
-        uuid, entries = _identity(source.path, file.file.uuid), 0 if tree is None else int(tree.num_entries)
+        if kinds.get(settings.tree) not in _TREES:
+            raise MissingTreeError.at(source.path, settings.tree, kinds)
+        tree: Any = file[settings.tree]
         # Fields of an RNTuple have the names that the branches of a split collection have (`Jet.PT`).
-        branches = set() if tree is None else set(tree.keys(full_paths=kinds[settings.tree] == _RNTUPLE))
-        needed = set(field_branches(settings.branch_map).values()) & branches
+        branches = set(tree.keys(full_paths=kinds[settings.tree] == _RNTUPLE))
+        missing = _refuse_missing(source.path, settings, branches, needs_particles)
         carried = {
             name: "float64" if name.startswith(WEIGHT_PREFIX) else _kind_of(tree[branch])
             for name, branch in settings.carried.items()
-            if branch in branches
         }
-        boundaries = basket_boundaries(tree[name] for name in needed) if needed else []
-    if tree is None:
-        raise MissingTreeError.at(source.path, settings.tree, kinds)
-    missing = {field: branch for field, branch in field_branches(settings.branch_map).items() if branch not in branches}
-    particles = {field for field in missing if field.split(".")[0] in PARTICLE_COLLECTIONS}
+        uuid, entries = _identity(source.path, file.file.uuid), int(tree.num_entries)
+        needed = set(field_branches(settings.branch_map).values()) & branches
+        boundaries = basket_boundaries(tree[name] for name in needed)
+    edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
+    is_load_test = branches.issuperset(ORIGIN_BRANCHES)
+    return FileInfo(*source, uuid, entries, size, modified, missing, is_load_test, edges, carried)
+
+
+def _refuse_missing(path: str, settings: IngestSettings, branches: set[str], needs_particles: bool) -> tuple[str, ...]:
+    """The fields that the branches of a file may lack, and do; other missing branches are an error."""
+    wanted = field_branches(settings.branch_map)
+    missing = {field: branch for field, branch in wanted.items() if branch not in branches}
+    particles = {field for field in wanted if field.startswith(PARTICLE_COLLECTIONS)}
     may_be_missing = set(OPTIONAL_SCALARS)
-    if not needs_particles and len(particles) == sum(len(COLLECTIONS[name]) for name in PARTICLE_COLLECTIONS):
+    if not needs_particles and particles <= missing.keys():
         may_be_missing |= particles
     # A branch that the user maps must exist.
-    may_be_missing -= set(settings.branch_map)
-    optional = tuple(sorted(set(missing) & may_be_missing))
-    absent = {field: branch for field, branch in missing.items() if field not in may_be_missing}
-    for name, branch in settings.carried.items():
-        if branch not in branches:
-            key = "ingest.weights" if name.startswith(WEIGHT_PREFIX) else "ingest.carry"
-            absent[f"{key}: {name.removeprefix(WEIGHT_PREFIX)}"] = branch
+    optional = (may_be_missing & missing.keys()) - set(settings.branch_map)
+    further = {f"ingest.carry: {name}": name for name in settings.carry}
+    further |= {f"ingest.weights: {name}": branch for name, branch in settings.weights.items()}
+    absent = {field: branch for field, branch in missing.items() if field not in optional}
+    absent |= {words: branch for words, branch in further.items() if branch not in branches}
     if absent:
-        raise MissingBranchError.at(source.path, settings.tree, absent, branches)
-    load_test = set(ORIGIN_BRANCHES) <= branches
-    edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
-    return FileInfo(*source, uuid, entries, size, modified, optional, load_test, edges, carried)
+        raise MissingBranchError.at(path, settings.tree, absent, branches)
+    return tuple(sorted(optional))
 
 
 def _identity(path: str, uuid: UUID) -> str:
@@ -327,30 +332,28 @@ def _identity(path: str, uuid: UUID) -> str:
         return str(UUID(bytes=hashlib.file_digest(file, xxhash.xxh3_128).digest()))
 
 
-def _refuse_duplicates(infos: Iterable[FileInfo]) -> None:
+def _refuse_conflicts(infos: Sequence[FileInfo], settings: IngestSettings) -> None:
+    """Refuse the same file twice, and files of which some hold what others lack."""
     seen: dict[str, FileInfo] = {}
     for info in infos:
         first = seen.setdefault(info.uuid, info)
         if first is not info:
-            raise DuplicateFileError(
+            raise ConflictingFilesError(
                 f"the same ROOT file (UUID {info.uuid}) is listed twice: {first.place} and {info.place}. "
                 f"Its events would be counted twice; keep one of the two."
             )
-
-
-def _refuse_mixtures(infos: Sequence[FileInfo], settings: IngestSettings) -> None:
-    """Refuse files of which some hold what others lack; what a file without entries lacks is not missed."""
+    # What a file without entries lacks is not missed.
     infos = [info for info in infos if info.entries]
     for label in {info.label for info in infos}:
         of_class = [info for info in infos if info.label == label]
         if mixed := _mixed(of_class, lambda info: "weight" in info.missing_optional):
-            raise MixedWeightsError(
+            raise ConflictingFilesError(
                 f"{mixed[0]} has the branch '{field_branches(settings.branch_map)['weight']}', {mixed[1]} has not: "
                 f"events of weight 1 would stand beside those with weights of the generator. Add the branch, or take "
                 f"one of the two kinds out of the samples of this class."
             )
     if mixed := _mixed(infos, lambda info: info.lacks_particles):
-        raise MixedParticlesError(
+        raise ConflictingFilesError(
             f"{mixed[0]} has tracks, photons and neutral hadrons, {mixed[1]} has none: isolations of its leptons would "
             f"all be 0, which tells the files apart. Take one of the two kinds out of the samples."
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
@@ -47,14 +48,8 @@ def write_load_test(
 ) -> dict[str, list[Path]]:
     """Write `num_events` events of each sample to `out_dir/<sample>_<number>.root` (ZLIB level 1, as Delphes does).
 
-    Args:
-        infos: The real files.
-        settings: How to read them.
-        num_events: Events of each sample.
-        out_dir: An existing folder.
-        rng: Draws the angles and mirrorings.
-        events_per_file: A file has at least this number of events, but the last; a block of entries is in one file.
-        on_events: Called with (events done, events in all).
+    A file has at least `events_per_file` events, but the last; a block of entries is in one file. `on_events` is called
+    with (events done, events in all).
 
     Returns:
         The files of each sample.
@@ -63,33 +58,24 @@ def write_load_test(
         IngestionError: A file cannot be read.
         EmptySampleError: A sample has no entries.
     """
-    by_sample: dict[str, list[FileInfo]] = {}
-    for info in infos:
-        by_sample.setdefault(info.sample, []).append(info)
-    written: dict[str, list[Path]] = {}
+    written: dict[str, list[Path]] = {info.sample: [] for info in infos}
     done = 0
-    for sample, files in by_sample.items():
-        if not any(info.entries for info in files):
-            raise EmptySampleError(f"sample '{sample}': its files hold no entries, so there is nothing to copy.")
-        blocks = _blocks(files, settings, num_events)
-        pending = next(blocks, None)
-        while pending is not None:
-            path = out_dir / f"{sample}_{len(written.setdefault(sample, [])):04d}.root"
-            in_file = 0
-            with uproot.recreate(path, compression=uproot.ZLIB(1)) as file:
-                tree = None
-                while pending is not None and in_file < events_per_file:
-                    info, raw = pending
-                    columns = _columns(turned(raw, rng), info)
+    for sample, paths in written.items():
+        tree, in_file = None, 0
+        with ExitStack() as opened:
+            for raw in _blocks([info for info in infos if info.sample == sample], settings, num_events):
+                columns = _columns(turned(raw, rng))
+                if tree is None or in_file >= events_per_file:
+                    opened.close()
+                    paths.append(out_dir / f"{sample}_{len(paths):04d}.root")
+                    file = opened.enter_context(uproot.recreate(paths[-1], compression=uproot.ZLIB(1)))
                     types = {name: ak.type(each).content for name, each in columns.items()}
-                    tree = tree or file.mktree(TREE, types, counter_name=lambda name: f"{name}_size")
-                    tree.extend(columns)
-                    in_file += raw.num_events
-                    done += raw.num_events
-                    if on_events:
-                        on_events(done, num_events * len(by_sample))
-                    pending = next(blocks, None)
-            written[sample].append(path)
+                    tree, in_file = file.mktree(TREE, types, counter_name=lambda name: f"{name}_size"), 0
+                tree.extend(columns)
+                in_file += raw.num_events
+                done += raw.num_events
+                if on_events:
+                    on_events(done, num_events * len(written))
     return written
 
 
@@ -118,25 +104,25 @@ def _turned_fields(candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]) 
     return fields
 
 
-def _blocks(
-    files: Sequence[FileInfo], settings: IngestSettings, num_events: int
-) -> Iterator[tuple[FileInfo, RawEvents]]:
+def _blocks(files: Sequence[FileInfo], settings: IngestSettings, num_events: int) -> Iterator[RawEvents]:
     """Blocks of the files' entries, in cycles, until there are `num_events` events."""
+    if not any(info.entries for info in files):
+        raise EmptySampleError(f"sample '{files[0].sample}': its files hold no entries, so there is nothing to copy.")
     left = num_events
     for info in cycle(files):
         if left <= 0:
             return
         for raw in read_events(info, settings, start=0, stop=min(info.entries, left)):
-            yield info, raw
+            yield raw
             left -= raw.num_events
 
 
-def _columns(raw: RawEvents, info: FileInfo) -> dict[str, Any]:
+def _columns(raw: RawEvents) -> dict[str, Any]:
     """Branches of one block: one per collection, scalar and carried column, and the identity of the origin."""
     columns: dict[str, Any] = {name: candidates.listed() for name, candidates in raw.collections.items()}
     columns |= {name: raw.scalars[name] for name in SCALARS}
     columns |= raw.carried
-    uuids, entries = raw.origins(info)
+    uuids, entries = raw.origin
     halves = np.array([divmod(UUID(each).int, 1 << 64) for each in uuids], dtype=np.uint64)
     origin = (halves[:, 0].view(np.int64), halves[:, 1].view(np.int64), entries.astype(np.int64))
     return columns | dict(zip(ORIGIN_BRANCHES, origin, strict=True))

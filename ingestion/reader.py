@@ -14,7 +14,6 @@ import pyarrow as pa
 import uproot
 from numpy.typing import NDArray
 
-from ingestion import decompression  # noqa: F401 - tells uproot its library
 from ingestion.baskets import basket_boundaries, chunk_edges, entries_at_once
 from ingestion.copies import UInt64s, event_keys, particle_bits
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
@@ -27,7 +26,6 @@ from ingestion.schema import (
     SCALARS,
     WEIGHT_PREFIX,
     events_schema,
-    struct_type,
 )
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.storage import limit_waiting, protocol_of
@@ -43,6 +41,8 @@ from ingestion.thresholds import (
     wrapped_azimuths,
 )
 
+Origin = tuple[Sequence[str], NDArray[np.int64]]
+
 #: Above it, azimuths are hardly in radians: they would be degrees.
 _LARGEST_AZIMUTH: Final = 4 * math.pi
 
@@ -50,27 +50,19 @@ _LARGEST_AZIMUTH: Final = 4 * math.pi
 class RawEvents(NamedTuple):
     """The needed branches of a range of entries, as the file holds them."""
 
-    start: int
+    entries: NDArray[np.int64]
+    """(num_events,) number of each event in the file."""
     scalars: dict[str, NDArray[Any]]
     collections: dict[str, Jagged]
     carried: dict[str, NDArray[Any]]
     """Numbers that the user carries along, by branch."""
-    origin: tuple[Sequence[str], NDArray[np.int64]] | None = None
-    """In a load-test sample, UUID and entry of the event that each event copies."""
+    origin: Origin
+    """UUID and entry of the event that each event is or, in a load-test sample, copies."""
 
     @property
     def num_events(self) -> int:
         """Number of entries read."""
-        return len(self.scalars["met"])
-
-    @property
-    def entries(self) -> NDArray[np.int64]:
-        """(num_events,) number of each event in the file."""
-        return np.arange(self.start, self.start + self.num_events)
-
-    def origins(self, info: FileInfo) -> tuple[Sequence[str], NDArray[np.int64]]:
-        """UUID and entry of the event that each event of a file copies, or is."""
-        return self.origin or ([info.uuid] * self.num_events, self.entries)
+        return len(self.entries)
 
 
 class Selection(NamedTuple):
@@ -93,9 +85,7 @@ def read_events(
     decompressed twice.
 
     Raises:
-        DamagedFileError: Some baskets cannot be read.
-        UnreachableFileError: The file cannot be read now.
-        WrongBranchTypeError: A branch is not jagged or not numeric where it must be.
+        IngestionError: Some baskets cannot be read, or a branch is not jagged or not numeric where it must be.
     """
     names = field_branches(settings.branch_map)
     for absent in info.missing_optional:
@@ -107,57 +97,67 @@ def read_events(
     with tree:
         with reading(info.path, "its baskets' index"):
             branches = {field: tree[name] for field, name in names.items()}
-            origin = [tree[name] for name in ORIGIN_BRANCHES] if info.is_load_test else []
+            of_origin = [tree[name] for name in ORIGIN_BRANCHES] if info.is_load_test else []
             edges = chunk_edges(
                 basket_boundaries(branches.values()), start, stop, chunk or entries_at_once(branches.values())
             )
         for first, last in pairwise(edges):
             with reading(info.path, f"entries {first} to {last - 1}"):
                 arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}
-                origins = [branch.array(entry_start=first, entry_stop=last, library="np") for branch in origin]
+                origins = [branch.array(entry_start=first, entry_stop=last, library="np") for branch in of_origin]
             # With a damaged index of baskets, uproot silently returns fewer entries.
             if others := {len(array) for array in [*arrays.values(), *origins]} - {last - first}:
                 cause = ValueError(f"a branch has {min(others)} of {last - first} entries")
                 raise DamagedFileError.at(info.path, where=f"entries {first} to {last - 1}", cause=cause)
-            raw = _raw_events(arrays, names, info, settings, first, last)
-            yield raw._replace(origin=_origin(*origins)) if origins else raw
+            entries = np.arange(first, last)
+            origin = _origin(*origins) if origins else ([info.uuid] * len(entries), entries)
+            yield _raw_events(arrays, names, info, settings, entries, origin)
 
 
-def _origin(
-    high: NDArray[np.int64], low: NDArray[np.int64], entries: NDArray[np.int64]
-) -> tuple[Sequence[str], NDArray[np.int64]]:
+def _origin(high: NDArray[np.int64], low: NDArray[np.int64], entries: NDArray[np.int64]) -> Origin:
     """UUIDs as text from their halves."""
     halves = zip(high.view(np.uint64).tolist(), low.view(np.uint64).tolist(), strict=True)
     return [str(UUID(int=(upper << 64) + lower)) for upper, lower in halves], entries
 
 
 def _raw_events(
-    arrays: dict[str, ak.Array], names: dict[str, str], info: FileInfo, settings: IngestSettings, start: int, stop: int
+    arrays: dict[str, ak.Array],
+    names: dict[str, str],
+    info: FileInfo,
+    settings: IngestSettings,
+    entries: NDArray[np.int64],
+    origin: Origin,
 ) -> RawEvents:
     """Flat arrays of the fields of one piece; `names` gives the branch of each field."""
+    num_events = len(entries)
     places = {name: f"{info.path}: branch '{branch}'" for name, branch in names.items()}
-    scalars = {name: np.full(stop - start, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
+    scalars = {name: np.full(num_events, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
     scalars |= {name: _scalar(arrays[name], places[name], SCALARS[name].dtype) for name in SCALARS if name in arrays}
     collections = {}
     for name, fields in COLLECTIONS.items():
         if info.lacks_particles and name in PARTICLE_COLLECTIONS:
             none = {field: np.empty(0, spec.dtype) for field, spec in fields.items()}
-            collections[name] = Jagged(np.zeros(stop - start + 1, np.int64), none)
+            collections[name] = Jagged(np.zeros(num_events + 1, np.int64), none)
             continue
-        dtypes = {field: spec.dtype for field, spec in fields.items()}
+        kinds = {field: spec.dtype for field, spec in fields.items()}
         if is_discriminant := settings.min_btag is not None and name == "jets":
-            dtypes["btag"] = "float64"
+            kinds["btag"] = "float64"
         columns = {
-            field: _jagged(arrays[f"{name}.{field}"], places[f"{name}.{field}"], dtype)
-            for field, dtype in dtypes.items()
+            field: _jagged(arrays[f"{name}.{field}"], places[f"{name}.{field}"], kind) for field, kind in kinds.items()
         }
+        (leader, (offsets, _)), *others = columns.items()
+        for field, (own, _) in others:
+            if not np.array_equal(own, offsets):
+                raise WrongBranchTypeError(
+                    f"{info.path}: '{name}.{leader}' and '{name}.{field}' have different numbers of candidates. "
+                    f"Map branches of one collection under ingest.branch_map."
+                )
+        collections[name] = Jagged(offsets, {field: values for field, (_, values) in columns.items()})
         if is_discriminant:
-            offsets, discriminants = columns["btag"]
-            columns["btag"] = offsets, (discriminants > settings.min_btag).astype(fields["btag"].dtype)
-        offsets = _common_offsets({field: column[0] for field, column in columns.items()}, info.path, name)
-        collections[name] = Jagged(offsets, {field: column[1] for field, column in columns.items()})
+            jets = collections[name].fields
+            jets["btag"] = (jets["btag"] > settings.min_btag).astype(fields["btag"].dtype)
     carried = {name: _scalar(arrays[name], places[name], kind) for name, kind in info.carried.items()}
-    return RawEvents(start, scalars, collections, carried)
+    return RawEvents(entries, scalars, collections, carried, origin)
 
 
 def keys_of_events(raw: RawEvents) -> UInt64s:
@@ -176,11 +176,7 @@ def select_events(
 ) -> Selection:
     """Drop events with non-finite numbers or without a lepton above threshold; drop candidates below threshold.
 
-    Args:
-        raw: The events.
-        info: Their file.
-        settings: Thresholds.
-        without: Entries to drop first: copies of other events.
+    The entries in `without`, copies of other events, are dropped first.
 
     Returns:
         The events in the schema `ingestion.schema.events_schema()`, and the counters of `ingestion.spark_job.STEPS`.
@@ -226,11 +222,10 @@ def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
     found = {**raw.collections, "met": met}
     for name, each in found.items():
         phi = each.fields["phi"]
-        if np.abs([phi.min(initial=0), phi.max(initial=0)]).max() <= np.float32(np.pi):
-            # NaN is not: events with it are rejected later.
-            continue
         outside = is_turned(phi)
-        largest = np.abs(phi[outside]).max(initial=0)
+        if not outside.any():
+            continue
+        largest = np.abs(phi[outside]).max()
         if largest > _LARGEST_AZIMUTH:
             raise WrongBranchTypeError(
                 f"{info.path}: an azimuth of '{name}' is {largest:g}; radians are needed, between -pi and pi. Convert "
@@ -245,7 +240,7 @@ def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
 def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:
     """The kept events with the candidates above threshold, as Arrow."""
     num_kept = int(keep.sum())
-    uuids, origin_entries = raw.origins(info)
+    uuids, origin_entries = raw.origin
     columns: dict[str, pa.Array] = {
         "file_uuid": pa.array([info.uuid] * num_kept, pa.string()),
         "entry": pa.array(raw.entries[keep], pa.int64()),
@@ -255,6 +250,7 @@ def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep
         "label": pa.array(np.full(num_kept, info.label), pa.int64()),
     }
     columns |= {name: pa.array(values[keep]) for name, values in (raw.scalars | raw.carried).items()}
+    schema = events_schema(info.carried)
     thresholds = {
         "tracks": ("pt", settings.min_track_pt),
         "photons": ("et", settings.min_photon_et),
@@ -268,20 +264,14 @@ def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep
         # A boolean mask would be searched again for every field, which takes half of the time longer.
         chosen = np.flatnonzero(kept)
         offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]
-        fields = {
-            field: _exactly(values.take(chosen), COLLECTIONS[name][field].dtype, f"{info.path}: '{name}.{field}'")
-            for field, values in jagged.fields.items()
-        }
-        columns[name] = _list_array(offsets, fields, name)
-    schema = events_schema(info.carried)
+        fields = [
+            _exactly(jagged.fields[field].take(chosen), spec.dtype, f"{info.path}: '{name}.{field}'")
+            for field, spec in COLLECTIONS[name].items()
+        ]
+        kind = schema.field(name).type
+        particles = pa.StructArray.from_arrays(list(map(pa.array, fields)), fields=list(kind.value_type))
+        columns[name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), particles, type=kind)
     return pa.Table.from_arrays([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
-
-
-def _list_array(offsets: Offsets, fields: dict[str, NDArray[Any]], name: str) -> pa.Array:
-    kind = struct_type(name)
-    structs = pa.StructArray.from_arrays([pa.array(fields[field.name]) for field in kind], fields=list(kind))
-    element = pa.field("element", kind, nullable=False)
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), structs, type=pa.list_(element))
 
 
 def _jagged(array: ak.Array, place: str, dtype: str) -> tuple[Offsets, NDArray[Any]]:
@@ -311,13 +301,12 @@ def _scalar(array: ak.Array, place: str, dtype: str) -> NDArray[Any]:
 
 
 def _numbers(values: NDArray[Any], place: str, dtype: str) -> NDArray[Any]:
-    values = np.asarray(values)
-    if not (np.issubdtype(values.dtype, np.number) or values.dtype == np.bool_):
+    if values.dtype.kind not in "biuf":
         raise WrongBranchTypeError(f"{place} holds {values.dtype}; numbers are needed. Map another branch.")
-    if np.issubdtype(np.dtype(dtype), np.floating) or np.issubdtype(values.dtype, np.floating):
-        # Floats of an integer field stay floats until NaN and infinity are rejected.
-        return values.astype(dtype if np.issubdtype(np.dtype(dtype), np.floating) else np.float64, copy=False)
-    return _exactly(values, dtype, place)
+    if np.dtype(dtype).kind == "f":
+        return values.astype(dtype, copy=False)
+    # Floats of an integer field stay floats until NaN and infinity are rejected.
+    return values.astype(np.float64, copy=False) if values.dtype.kind == "f" else _exactly(values, dtype, place)
 
 
 def _exactly(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
@@ -330,15 +319,3 @@ def _exactly(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
             f"{place} holds {example}, but its field needs {dtype}. Map another branch under ingest.branch_map."
         )
     return found
-
-
-def _common_offsets(offsets: dict[str, Offsets], path: str, collection: str) -> Offsets:
-    """The offsets that all fields of a collection share."""
-    (first, reference), *others = offsets.items()
-    for field, other in others:
-        if not np.array_equal(reference, other):
-            raise WrongBranchTypeError(
-                f"{path}: '{collection}.{first}' and '{collection}.{field}' have different numbers of candidates. "
-                f"Map branches of one collection under ingest.branch_map."
-            )
-    return reference

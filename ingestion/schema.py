@@ -25,46 +25,33 @@ class Field(NamedTuple):
     """Physical unit; empty for pure numbers."""
 
 
+#: The numbers of particles; the branch is the part of its name after the dot.
+_MEMBERS: Final = {
+    "pid": Field("PID", "int32", ""),
+    "charge": Field("Charge", "int32", "e"),
+    "pt": Field("PT", "float32", "GeV"),
+    "et": Field("ET", "float32", "GeV"),
+    "eta": Field("Eta", "float32", ""),
+    "phi": Field("Phi", "float32", "rad"),
+    "x": Field("X", "float32", "mm"),
+    "y": Field("Y", "float32", "mm"),
+    "z": Field("Z", "float32", "mm"),
+    "btag": Field("BTag", "uint32", "bits"),
+}
+
+
+def _fields(stem: str, *members: str) -> dict[str, Field]:
+    return {name: _MEMBERS[name]._replace(branch=f"{stem}.{_MEMBERS[name].branch}") for name in members}
+
+
 #: Jagged collections: one list per event in the Parquet, one group of jagged branches in the tree.
 COLLECTIONS: Final[dict[str, dict[str, Field]]] = {
-    "tracks": {
-        "pid": Field("EFlowTrack.PID", "int32", ""),
-        "charge": Field("EFlowTrack.Charge", "int32", "e"),
-        "pt": Field("EFlowTrack.PT", "float32", "GeV"),
-        "eta": Field("EFlowTrack.Eta", "float32", ""),
-        "phi": Field("EFlowTrack.Phi", "float32", "rad"),
-        "x": Field("EFlowTrack.X", "float32", "mm"),
-        "y": Field("EFlowTrack.Y", "float32", "mm"),
-        "z": Field("EFlowTrack.Z", "float32", "mm"),
-    },
-    "photons": {
-        "et": Field("EFlowPhoton.ET", "float32", "GeV"),
-        "eta": Field("EFlowPhoton.Eta", "float32", ""),
-        "phi": Field("EFlowPhoton.Phi", "float32", "rad"),
-    },
-    "neutral_hadrons": {
-        "et": Field("EFlowNeutralHadron.ET", "float32", "GeV"),
-        "eta": Field("EFlowNeutralHadron.Eta", "float32", ""),
-        "phi": Field("EFlowNeutralHadron.Phi", "float32", "rad"),
-    },
-    "electrons": {
-        "pt": Field("Electron.PT", "float32", "GeV"),
-        "eta": Field("Electron.Eta", "float32", ""),
-        "phi": Field("Electron.Phi", "float32", "rad"),
-        "charge": Field("Electron.Charge", "int32", "e"),
-    },
-    "muons": {
-        "pt": Field("MuonTight.PT", "float32", "GeV"),
-        "eta": Field("MuonTight.Eta", "float32", ""),
-        "phi": Field("MuonTight.Phi", "float32", "rad"),
-        "charge": Field("MuonTight.Charge", "int32", "e"),
-    },
-    "jets": {
-        "pt": Field("Jet.PT", "float32", "GeV"),
-        "eta": Field("Jet.Eta", "float32", ""),
-        "phi": Field("Jet.Phi", "float32", "rad"),
-        "btag": Field("Jet.BTag", "uint32", "bits"),
-    },
+    "tracks": _fields("EFlowTrack", "pid", "charge", "pt", "eta", "phi", "x", "y", "z"),
+    "photons": _fields("EFlowPhoton", "et", "eta", "phi"),
+    "neutral_hadrons": _fields("EFlowNeutralHadron", "et", "eta", "phi"),
+    "electrons": _fields("Electron", "pt", "eta", "phi", "charge"),
+    "muons": _fields("MuonTight", "pt", "eta", "phi", "charge"),
+    "jets": _fields("Jet", "pt", "eta", "phi", "btag"),
 }
 
 #: Collections of particle candidates, which an input without particle lists (`features.particles: false`) may lack.
@@ -92,9 +79,7 @@ def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
 
     Its metadata, which every reader of Parquet shows, have `columns`: JSON with unit and Delphes branch of each field.
     A label is the number of a class in the config; files of the same events serve configs with other names of classes.
-
-    Args:
-        carried: Type of each column that the user carries along (`ingest.carry`).
+    `carried` has the type of each column that the user carries along (`ingest.carry`).
 
     Examples:
         >>> [field.name for field in events_schema().field("photons").type.value_type]
@@ -109,7 +94,7 @@ def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
         "sample": pa.string(),
         "label": pa.int64(),
         **{name: pa.type_for_alias(field.dtype) for name, field in SCALARS.items()},
-        **{name: pa.list_(pa.field("element", struct_type(name), nullable=False)) for name in COLLECTIONS},
+        **{name: _list_type(fields) for name, fields in COLLECTIONS.items()},
         **{name: pa.type_for_alias(kind) for name, kind in (carried or {}).items()},
     }
     columns: dict[str, Any] = {name: _described(field) for name, field in SCALARS.items()}
@@ -131,7 +116,6 @@ def carried_fields(schema: pa.Schema) -> list[pa.Field]:
     return [field for field in schema if field.name not in own]
 
 
-def struct_type(collection: str) -> pa.StructType:
-    """Arrow type of one element of a collection."""
-    fields = COLLECTIONS[collection].items()
-    return pa.struct([pa.field(name, pa.type_for_alias(field.dtype), nullable=False) for name, field in fields])
+def _list_type(fields: Mapping[str, Field]) -> pa.ListType:
+    members = [pa.field(name, pa.type_for_alias(field.dtype), nullable=False) for name, field in fields.items()]
+    return pa.list_(pa.field("element", pa.struct(members), nullable=False))

@@ -8,9 +8,9 @@ a retried or speculative attempt writes the same bytes to the same place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,7 +18,7 @@ from pyspark import Accumulator, SparkContext
 
 from ingestion.changes import content_digest
 from ingestion.copies import UInt64s, find_copies
-from ingestion.errors import BadFilesError, CopiedEventsError, DamagedFileError, EmptySampleError, IngestionError
+from ingestion.errors import BadFilesError, ConflictingFilesError, DamagedFileError, EmptySampleError, IngestionError
 from ingestion.files import BadFile, FileInfo, refuse_too_many
 from ingestion.reader import keys_of_events, read_events, select_events
 from ingestion.retrying import patiently
@@ -84,11 +84,6 @@ class EventsPart(NamedTuple):
         """Name of the file of the keys."""
         return f"{self.file_uuid}-{self.start:09d}.npy"
 
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """From a manifest."""
-        return cls(**{name: content[name] for name in cls._fields if name in content})
-
 
 class EarlierParts(NamedTuple):
     """Parts of the last version that this one may reuse, by UUID of their ROOT file, and its events folder."""
@@ -107,13 +102,6 @@ class IngestResult(NamedTuple):
     """Number of files that this run read; the parts of the others were reused, or they hold no entries."""
 
 
-class _Unread(NamedTuple):
-    """A range that could not be read."""
-
-    info: FileInfo
-    error: IngestionError
-
-
 def ingest(
     spark: SparkContext,
     infos: Sequence[FileInfo],
@@ -128,43 +116,34 @@ def ingest(
 ) -> IngestResult:
     """Read files into `out_dir/*.parquet` (an existing folder that every task can reach), and keys beside it.
 
-    Args:
-        spark: The running context.
-        infos: The checked files.
-        samples: The samples that the files belong to.
-        settings: Thresholds and names, and what to do about bad files.
-        out_dir: Where the events Parquet goes.
-        done: Counts entries as tasks finish, for progress.
-        num_tasks: Gives the number of Spark tasks for a number of pieces of work.
-        earlier: Parts of an earlier version. Those of unchanged files are reused, and these files are not read.
-        bad: Files that are already known to be bad.
+    `done` counts entries as tasks finish; `num_tasks` gives the number of Spark tasks for a number of pieces of work.
+    Files with `earlier` parts are not read; those in `bad` are already known to be bad.
 
     Raises:
-        IngestionError: A file cannot be read to its end, and bad files are not skipped.
-        CopiedEventsError: An event is there twice, and copies are not dropped.
-        EmptySampleError: A sample has no events, or none survives.
+        IngestionError: A file cannot be read to its end, and bad files are not skipped; or an event is there twice, and
+            copies are not dropped; or a sample has no events, or none survives.
     """
     make_folder(keys_folder(out_dir))
-    taken = _take_over(infos, earlier, out_dir)
+    taken = _take_over(infos, earlier, out_dir) if earlier else {}
     ranges = list(split_entries(info for info in infos if info.uuid not in taken))
-    read, unread = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
-    failed = {each.info.uuid: each for each in unread}
+    read, failed = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
     fails = settings.on_bad_file is OnBadFile.FAIL
-    BadFilesError.raise_any([each.error for each in failed.values() if fails or not each.error.is_of_the_file])
-    bad = [*bad, *(_bad_file(*each) for each in failed.values())]
+    BadFilesError.raise_any([error for error in failed.values() if fails or not error.is_of_the_file])
+    bad = [*bad, *(_bad_file(info, failed[info.uuid]) for info in infos if info.uuid in failed)]
     refuse_too_many(bad, settings)
     _remove_remains(out_dir, failed)
-    read = [(part, digest) for part, digest in read if part.file_uuid not in failed]
-    changed = {work.info.uuid for work in ranges if work.start == 0 and _changed_meanwhile(work.info)}
-    digests = {part.file_uuid: digest for part, digest in read if digest and part.file_uuid not in changed}
-    parts = [*(part for old in taken.values() for part in old), *(part for part, _ in read)]
-    again, unread = _read(spark, _copied(parts, infos, settings, out_dir), settings, out_dir, num_tasks=num_tasks)
-    BadFilesError.raise_any([each.error for each in unread])
-    new = {(part.file_uuid, part.start): part for part, _ in again}
-    parts = [new.get((part.file_uuid, part.start), part) for part in parts]
-    parts.sort(key=lambda part: (part.file_uuid, part.start))
-    _refuse_empty(sum_by_sample(parts, samples), {info.sample for info in infos if info.uuid not in failed}, bad)
-    good = [info._replace(digest=digests.get(info.uuid, info.digest)) for info in infos if info.uuid not in failed]
+    digests = {part.file_uuid: digest for part, digest in read if digest}
+    good = [
+        info._replace(digest=digests[info.uuid]) if info.uuid in digests and not _changed_meanwhile(info) else info
+        for info in infos
+        if info.uuid not in failed
+    ]
+    parts = [*chain(*taken.values()), *(part for part, _ in read if part.file_uuid not in failed)]
+    again, failed_again = _read(spark, _copied(parts, infos, settings, out_dir), settings, out_dir, num_tasks=num_tasks)
+    BadFilesError.raise_any([*failed_again.values()])
+    by_place = {(part.file_uuid, part.start): part for part in (*parts, *(part for part, _ in again))}
+    parts = [by_place[place] for place in sorted(by_place)]
+    _refuse_empty(sum_by_sample(parts, samples), {info.sample for info in good}, bad)
     return IngestResult(parts, good, bad, len({work.info.uuid for work in ranges} - failed.keys()))
 
 
@@ -181,23 +160,24 @@ def _read(
     *,
     num_tasks: Callable[[int], int],
     done: Accumulator[int] | None = None,
-) -> tuple[list[tuple[EventsPart, str]], list[_Unread]]:
-    """Read ranges in Spark tasks: the parts, with the digest of the file beside its first, and what cannot be read."""
+) -> tuple[list[tuple[EventsPart, str]], dict[str, IngestionError]]:
+    """Read ranges in Spark tasks: the parts, with the digest of the file beside its first, and errors by UUID."""
 
-    def run(work: EntryRange) -> tuple[EventsPart, str] | _Unread:
+    def run(work: EntryRange) -> tuple[EventsPart | IngestionError, str]:
         try:
             part = patiently(ingest_range, work, settings, out_dir)
             digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
         except IngestionError as problem:
             # The driver raises it: from here, Spark would retry it four times and bury it in a Java trace.
-            return _Unread(work.info, problem)
+            return problem, ""
         if done is not None:
             done.add(work.stop - work.start)
         return part, digest
 
     found = spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect() if ranges else []
-    unread = [each for each in found if isinstance(each, _Unread)]
-    return [each for each in found if not isinstance(each, _Unread)], unread
+    pairs = zip(ranges, found, strict=True)
+    failed = {work.info.uuid: each for work, (each, _) in pairs if isinstance(each, IngestionError)}
+    return [(each, digest) for each, digest in found if isinstance(each, EventsPart)], failed
 
 
 def _remove_remains(out_dir: Path, failed: Iterable[str]) -> None:
@@ -214,7 +194,7 @@ def _copied(
     """The ranges to read again without their copies; of several copies the first in the config stays.
 
     Raises:
-        CopiedEventsError: There are copies, and they are not to be dropped.
+        ConflictingFilesError: There are copies, and they are not to be dropped.
     """
     place = {info.uuid: number for number, info in enumerate(infos)}
     ordered = sorted(parts, key=lambda part: (place[part.file_uuid], part.start))
@@ -224,7 +204,7 @@ def _copied(
         total = sum(len(each.entries) for each in copies.values())
         number, (entries, (original, entry)) = next(iter(copies.items()))
         first, copy = info_of[original].place, info_of[number].place
-        raise CopiedEventsError(
+        raise ConflictingFilesError(
             f"{total} event{'s are' if total > 1 else ' is'} there twice: entry {entries[0]} of {copy} equals entry "
             f"{entry} of {first}. Copies of an event cross the splits and count twice. Take one of the files out "
             f"(after hadd or a skim), or set ingest.on_duplicate: drop to keep the first of each."
@@ -297,17 +277,14 @@ def sum_by_sample(parts: Iterable[EventsPart], samples: Sequence[SampleSettings]
     return totals
 
 
-def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts | None, out_dir: Path) -> dict[str, list[EventsPart]]:
+def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) -> dict[str, list[EventsPart]]:
     """The parts of unchanged files: local ones get a second name in this version, others stay where they lie."""
     taken: dict[str, list[EventsPart]] = {}
+    storage = str(out_dir.parents[1]) if is_remote(out_dir) else ""
     for info in infos:
-        parts = list(earlier.parts.get(info.uuid, ())) if earlier else []
-        # What is a copy depends on the other files too.
-        if earlier is None or not parts or any(part.counts["rejected_copy"] for part in parts):
-            continue
-        # Parts move neither between disk and storage nor between storages: their files are read again.
-        storage = str(out_dir.parents[1]) if is_remote(out_dir) else ""
-        if any(part.lies_in.rpartition("/")[0] != storage for part in parts):
+        parts = earlier.parts.get(info.uuid)
+        # What is a copy depends on the other files too. Parts move neither from nor to nor between storages.
+        if not parts or any(p.counts["rejected_copy"] or p.lies_in.rpartition("/")[0] != storage for p in parts):
             continue
         if not storage:
             links = {part.file(earlier.folder): out_dir / part.name for part in parts if part.name}
@@ -329,8 +306,8 @@ def _changed_meanwhile(info: FileInfo) -> bool:
 
 
 def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:
-    is_damaged = isinstance(error, DamagedFileError)
-    return BadFile.of(info, error, info.size, info.modified)._replace(found_while_reading=is_damaged)
+    checked = (info.sample, info.path, type(error).__name__, str(error), info.size, info.modified)
+    return BadFile(*checked, found_while_reading=isinstance(error, DamagedFileError))
 
 
 def _refuse_empty(counters: dict[str, dict[str, int]], readable: set[str], bad: Sequence[BadFile]) -> None:

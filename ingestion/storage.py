@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
@@ -18,7 +18,7 @@ import fsspec
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
-from ingestion.errors import UnreadableFileError, remote_error
+from ingestion.errors import UnreachableFileError, UnreadableFileError, remote_error
 
 #: Seconds until a server that does not answer counts as unreachable: for a connection, and for the next bytes.
 CONNECT_SECONDS: Final = 10
@@ -34,9 +34,9 @@ _XROOTD: Final = {
 }
 
 
-def is_url(path: str) -> bool:
-    """Whether a path names a server or a plug-in's file system."""
-    return "://" in path
+def is_remote(path: Path | str) -> bool:
+    """Whether a path, also one from `place`, is a URL: of a server or a plug-in's file system."""
+    return "://" in str(path)
 
 
 def protocol_of(path: str) -> str:
@@ -46,7 +46,7 @@ def protocol_of(path: str) -> str:
         >>> protocol_of("S3://bucket/a.root"), protocol_of("/data/a.root")
         ('s3', '')
     """
-    return path.partition("://")[0].lower() if is_url(path) else ""
+    return path.partition("://")[0].lower() if is_remote(path) else ""
 
 
 def has_wildcards(name: str) -> bool:
@@ -86,10 +86,7 @@ def limit_waiting(protocol: str) -> None:
     """Limit in this process how long a silent server is waited for, where the user's settings do not say it.
 
     Users say it in fsspec's own files (`~/.config/fsspec/*.json`) or in the environment (`XRD_*`). Further attempts
-    are those of `ingestion.retrying`, not also those of the libraries.
-
-    Args:
-        protocol: What stands before `://`; empty for local files.
+    are those of `ingestion.retrying`, not also those of the libraries. Local files have an empty protocol.
 
     Raises:
         ImportError: The plug-in of the protocol is not installed.
@@ -100,24 +97,23 @@ def limit_waiting(protocol: str) -> None:
     elif protocol in {"http", "https"}:
         aiohttp = importlib.import_module("aiohttp")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
-        _settings("client_kwargs", "http", "https").setdefault("timeout", timeout)
+        _set_defaults("client_kwargs", ("http", "https"), timeout=timeout)
     elif protocol in {"s3", "s3a"}:
-        settings = _settings("config_kwargs", "s3", "s3a")
-        settings.setdefault("connect_timeout", CONNECT_SECONDS)
-        settings.setdefault("read_timeout", READ_SECONDS)
-        settings.setdefault("retries", {"total_max_attempts": 1})
+        limits = {
+            "connect_timeout": CONNECT_SECONDS,
+            "read_timeout": READ_SECONDS,
+            "retries": {"total_max_attempts": 1},
+        }
+        _set_defaults("config_kwargs", ("s3", "s3a"), **limits)
         importlib.import_module("s3fs").S3FileSystem.retries = 1
 
 
-def _settings(key: str, *protocols: str) -> dict[str, Any]:
-    """The part of fsspec's settings for a file system of several protocols: the user's own, if there is one.
-
-    The settings of all its protocols are merged, those of a later one instead of an earlier one's.
-    """
+def _set_defaults(key: str, protocols: tuple[str, ...], **defaults: Any) -> None:
+    """Add to fsspec's settings for a file system what the user's own do not say; a later protocol's replace others."""
     conf = fsspec.config.conf
     given = [conf[name][key] for name in protocols if key in conf.get(name, {})]
     settings: dict[str, Any] = given[-1] if given else conf.setdefault(protocols[0], {}).setdefault(key, {})
-    return settings
+    settings.update(defaults | settings)
 
 
 def size_and_time(path: str) -> tuple[int, str]:
@@ -128,7 +124,7 @@ def size_and_time(path: str) -> tuple[int, str]:
     """
     filesystem, name = file_system(path)
     try:
-        with asking(path, "its size"):
+        with answers(path, "its size"):
             info: dict[str, Any] = filesystem.info(name)
     except (OSError, ValueError) as cause:
         raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check the path and its permissions.") from cause
@@ -154,23 +150,23 @@ def matching(pattern: str) -> list[str]:
         return [pattern]
     if not has_wildcards(name):
         return []
-    with asking(pattern, "the list of its files"):
+    with answers(pattern, "the list of its files"):
         found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
-    if not is_url(pattern):
+    if not is_remote(pattern):
         return found
     return [filesystem.unstrip_protocol(path) for path in found]
 
 
 def _exists(filesystem: Any, name: str, pattern: str) -> bool:
     """Like `filesystem.exists`, but raises when a server is down or refuses, where `exists` is False."""
-    if not is_url(pattern):
+    if not is_remote(pattern):
         return bool(filesystem.exists(name))
     try:
         filesystem.info(name)
     except Exception as cause:
         problem = remote_error(pattern, where="whether it is there", cause=cause)
         # A server may not understand a name with wildcards; the list of the files tells then.
-        if problem and not (problem.may_pass and has_wildcards(name)):
+        if problem and not (isinstance(problem, UnreachableFileError) and has_wildcards(name)):
             raise problem from cause
         return False
     return True
@@ -182,7 +178,7 @@ def place(path: str) -> Path:
     Raises:
         UnreadableFileError: The plug-in for this kind of URL is not installed.
     """
-    if not is_url(path):
+    if not is_remote(path):
         return Path(path)
     file_system(path)
     try:
@@ -198,11 +194,6 @@ def place(path: str) -> Path:
     return cast("Path", found)
 
 
-def is_remote(path: Path) -> bool:
-    """Whether a path from `place` is a URL."""
-    return is_url(str(path))
-
-
 def on_system(path: Path) -> tuple[Any, str]:
     """The file system of a path from `place`, and the name on it."""
     if not is_remote(path):
@@ -212,27 +203,18 @@ def on_system(path: Path) -> tuple[Any, str]:
 
 
 @contextmanager
-def asking(path: str, where: str) -> Iterator[None]:
-    """Name what is wrong with a server or disk that does not answer or refuses."""
+def answers(path: Path | str, what: str) -> Iterator[None]:
+    """Name what is wrong with a server or disk that does not answer or refuses, while `what` is read or written.
+
+    Raises:
+        IngestionError: It does not answer, or refuses.
+    """
     try:
         yield
     except Exception as cause:
-        if problem := remote_error(path, where=where, cause=cause):
+        if problem := remote_error(str(path), where=what, cause=cause):
             raise problem from cause
         raise
-
-
-def answers(path: Path, what: str) -> AbstractContextManager[None]:
-    """Name what is wrong with a server that does not answer or refuses.
-
-    Args:
-        path: A path from `place`; errors of local ones stay as they are.
-        what: What is read or written, for the message.
-
-    Raises:
-        IngestionError: The server does not answer, or refuses.
-    """
-    return asking(str(path), what) if is_remote(path) else nullcontext()
 
 
 def make_folder(folder: Path) -> None:
@@ -245,11 +227,8 @@ def make_folder(folder: Path) -> None:
 def new_file(path: Path, *, flushed: bool = False) -> Iterator[Path]:
     """A local path to write to; what is there at the end of the context appears as `path`, whole or not at all.
 
-    Several attempts of a task may write the same file.
-
-    Args:
-        path: The file.
-        flushed: Whether it is on the disk before it has its name: later runs rely on it as it is.
+    Several attempts of a task may write the same file. If `flushed`, it is on the disk before it has its name: later
+    runs rely on it as it is.
     """
     with tempfile.TemporaryDirectory() if is_remote(path) else nullcontext(path.parent) as folder:
         unfinished = Path(folder) / f".{path.name}.{uuid.uuid4().hex}"

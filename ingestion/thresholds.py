@@ -31,14 +31,7 @@ class Jagged(NamedTuple):
 
 
 def kept_offsets(offsets: Offsets, kept: Mask) -> Offsets:
-    """Offsets of a collection after only the candidates in `kept` are kept.
-
-    Args:
-        offsets: (num_events + 1,) starts of the events in the flat arrays.
-        kept: (num_candidates,) True for candidates to keep.
-
-    Returns:
-        (num_events + 1,) offsets into the flat arrays after `array[kept]`.
+    """Offsets (num_events + 1,) into the flat arrays after `array[kept]`; `kept` is (num_candidates,).
 
     Examples:
         >>> kept_offsets(np.array([0, 2, 2, 3]), np.array([True, False, True])).tolist()

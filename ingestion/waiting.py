@@ -35,11 +35,7 @@ class Waiting(NamedTuple):
 def why_nothing_is_read(sample: str, waiting: Sequence[Waiting], num_bad: int, settings: IngestSettings) -> str:
     """The message about a sample with nothing to read in this run: how many files wait, why, and until when.
 
-    Args:
-        sample: Name of the sample.
-        waiting: The sample's files that wait, at least one.
-        num_bad: Number of the sample's skipped files; it has no other files.
-        settings: The settings that made the files wait.
+    Of its files, at least one is in `waiting`, and `num_bad` are skipped; it has no others.
 
     Examples:
         >>> settings = IngestSettings(until=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
@@ -67,11 +63,7 @@ def why_nothing_is_read(sample: str, waiting: Sequence[Waiting], num_bad: int, s
 
 
 def arrived_late(modified: str, until: dt.datetime | None) -> bool:
-    """Whether a local file was modified at `until` or later.
-
-    Args:
-        modified: The time from `ingestion.storage.size_and_time`; times of servers give False.
-        until: The time; None gives False.
+    """Whether a local file was modified at `until` or later; times of servers and None give False.
 
     Examples:
         >>> arrived_late("1767225600.0", dt.datetime(2026, 1, 1, tzinfo=dt.UTC))

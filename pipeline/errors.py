@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from features.errors import FeatureError
-from ingestion.errors import FilesToComeError, IngestionError, WaitingFilesError
+from ingestion.errors import FilesToComeError, IngestionError
 from models.errors import ModelError
 from training.errors import TrainingError
 
@@ -88,7 +88,7 @@ class CheckFailedError(PipelineError):
 #: Errors with a message for the user; anything else is a bug of ours.
 USER_ERRORS: Final = (PipelineError, IngestionError, FeatureError, ModelError, TrainingError)
 #: Of these, those that say: what a command reads is not there yet.
-NOT_THERE_YET: Final = (FilesToComeError, WaitingFilesError, NoOutputYetError)
+NOT_THERE_YET: Final = (FilesToComeError, NoOutputYetError)
 
 
 def nearest(name: str, available: Iterable[str]) -> str:

@@ -49,7 +49,7 @@ def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
 
 
 def _try(found: Diagnosis, run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
-    from ingestion.decompression import ZLIB_LIBRARY
+    from ingestion.root_format import ZLIB_LIBRARY
     from training.errors import LaunchError
     from training.launching.launcher import no_hosts
     from training.launching.probing import describe_devices, probe_mpi

@@ -141,7 +141,7 @@ class Ingest(Stage):
             if is_unchanged(info, old.get(info.uuid))
             and (info.sample, info.label) == (old[info.uuid].sample, old[info.uuid].label)
         }
-        for part in map(EventsPart.from_json, current.manifest["counters"]["parts"]):
+        for part in (EventsPart(**each) for each in current.manifest["counters"]["parts"]):
             if part.file_uuid in unchanged:
                 parts.setdefault(part.file_uuid, []).append(part)
             if context.missing & {f"events/{part.name}", f"keys/{part.keys_name}"}:

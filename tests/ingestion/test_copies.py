@@ -11,7 +11,7 @@ from delphes_files import write_delphes
 from made_events import Row, lepton, made_event, track
 from spark_in_process import Here
 
-from ingestion.errors import CopiedEventsError
+from ingestion.errors import ConflictingFilesError
 from ingestion.files import SourceFile, inventory
 from ingestion.settings import IngestSettings, OnDuplicate, SampleSettings
 from ingestion.spark_job import EarlierParts, IngestResult, ingest, sum_by_sample
@@ -54,7 +54,7 @@ def merged(tmp_path: Path) -> Path:
 def test_copies_in_another_file_are_an_error_that_names_both(
     whole: Path, other: Path, merged: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(CopiedEventsError) as raised:
+    with pytest.raises(ConflictingFilesError, match="twice") as raised:
         run(tmp_path / "out", ("a", whole), ("b", other), ("b", merged), drop=False)
     words = str(raised.value)
     assert words.startswith("17 events are there twice: entry 0 of sample 'b': ")
@@ -79,7 +79,7 @@ def test_an_event_twice_in_one_file_is_a_copy_and_events_without_particles_are_n
     rows = [*(event(number) for number in range(1, 6)), event(1), *[made_event()] * 5]
     path = write_delphes(tmp_path / "x.root", rows)
     other = write_delphes(tmp_path / "y.root", [event(30 + number) for number in range(3)])
-    with pytest.raises(CopiedEventsError, match=r"1 event is there twice: entry 5 of .* equals entry 0 of"):
+    with pytest.raises(ConflictingFilesError, match=r"1 event is there twice: entry 5 of .* equals entry 0 of"):
         run(tmp_path / "out", ("a", path), ("b", other), drop=False)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import uproot
 
-from ingestion import decompression
+from ingestion import root_format
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def packed(tmp_path: Path) -> Iterator[Path]:
     with uproot.recreate(tmp_path / "a.root", compression=uproot.ZLIB(1)) as file:
         file.mktree("Delphes", {"x": "float32"}).extend({"x": np.zeros(5000, np.float32)})
     yield tmp_path / "a.root"
-    importlib.reload(decompression)
+    importlib.reload(root_format)
 
 
 @pytest.mark.parametrize(("found", "library"), [(None, "zlib"), (object(), "isal")])
@@ -28,8 +28,8 @@ def test_the_library_is_isal_if_it_is_installed(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda _: found)
-        importlib.reload(decompression)
-    assert library == decompression.ZLIB_LIBRARY
+        importlib.reload(root_format)
+    assert library == root_format.ZLIB_LIBRARY
     assert uproot.compression._decompress_ZLIB.library == library
 
 

@@ -15,7 +15,7 @@ from delphes_files import write_delphes
 from made_events import lepton, made_event
 from moto.server import ThreadedMotoServer
 
-from ingestion.errors import NoBucketError, RefusedFileError, UnreachableFileError
+from ingestion.errors import RefusedFileError, UnreachableFileError
 from ingestion.files import FileInfo, SourceFile, expand, inventory
 from ingestion.reader import read_events, select_events
 from ingestion.retrying import ATTEMPTS
@@ -101,9 +101,9 @@ def test_wrong_credentials_are_refused(monkeypatch: pytest.MonkeyPatch, name: st
 
 
 def test_a_missing_bucket_is_named() -> None:
-    with pytest.raises(NoBucketError, match=re.escape("s3://nobucket/*.root: The specified bucket does not exist")):
+    with pytest.raises(RefusedFileError, match=re.escape("s3://nobucket/*.root: The specified bucket does not exist")):
         expand([sample("s3://nobucket/*.root")])
-    with pytest.raises(NoBucketError, match=re.escape("s3://nobucket/a.root")):
+    with pytest.raises(RefusedFileError, match=re.escape("s3://nobucket/a.root")):
         expand([sample("s3://nobucket/a.root")])
 
 

@@ -24,11 +24,11 @@ from features.columns import HLF_NAMES
 from features.kernels import build_features
 from features.settings import FeatureSettings
 from ingestion.baskets import entries_at_once
-from ingestion.errors import IngestionError, MissingBranchError, MissingTreeError, MixedParticlesError
+from ingestion.errors import ConflictingFilesError, IngestionError, MissingBranchError, MissingTreeError
 from ingestion.files import Inventory, SourceFile, expand, inventory
 from ingestion.reader import Selection, read_events, select_events
 from ingestion.schema import COLLECTIONS
-from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.settings import IngestSettings, SampleSettings, field_branches
 
 DATA: Final = Path(__file__).resolve().parents[1] / "data"
 FCC: Final = DATA / "delphes_100TeV.root"
@@ -246,7 +246,7 @@ def test_files_with_and_without_candidates_do_not_mix(tmp_path: Path) -> None:
     found = inventory_of(whole, IngestSettings(tree="ntuple", branch_map=FLAT_MAP)).infos[0]
     assert not found.lacks_particles
     known = {str(whole): found}
-    with pytest.raises(MixedParticlesError, match=r"whole\.root has tracks.*bare\.root has none"):
+    with pytest.raises(ConflictingFilesError, match=r"whole\.root has tracks.*bare\.root has none"):
         inventory([*sources_of(whole), *sources_of(bare)], settings, known=known, needs_particles=False)
 
 
@@ -383,7 +383,9 @@ def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
     (info,) = inventory_of(path, IngestSettings(branch_map=branches, entries_per_task=1)).infos
     assert info.edges[:2] == (0, 3)
     with uproot.open({path: "Delphes"}) as ntuple:
-        assert 10_000 < entries_at_once([ntuple["Weight"]]) < 1_000_000
+        fields = [ntuple[name] for name in field_branches(branches).values()]
+        assert 10_000 < entries_at_once(fields) < entries_at_once([ntuple["Weight"]])
+        assert entries_at_once(fields) < 1_000_000
 
 
 def test_of_several_cycles_the_highest_is_read(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from ingestion.errors import (
     TruncatedFileError,
     UnreachableFileError,
     UnreadableFileError,
-    UntrustedServerError,
 )
 from ingestion.files import FileInfo, SourceFile, expand, inventory
 from ingestion.reader import read_events, select_events
@@ -299,7 +298,7 @@ def test_a_certificate_that_is_not_trusted_is_named(
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     url = server.url.replace("http:", "https:")
-    with pytest.raises(UntrustedServerError, match=rf"{re.escape(name)}: the certificate .*SSL_CERT_FILE"):
+    with pytest.raises(RefusedFileError, match=rf"{re.escape(name)}: the certificate .*SSL_CERT_FILE"):
         expand([sample(f"{url}/{name}")])
     # What the message advises works; the library reads the variable when it is imported.
     code = "import sys; from ingestion.storage import matching; print(matching(sys.argv[1]))"

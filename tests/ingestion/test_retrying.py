@@ -35,6 +35,7 @@ from ingestion.reader import read_events
 from ingestion.retrying import ATTEMPTS, patiently
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.spark_job import IngestResult, ingest, ingest_range, split_entries
+from ingestion.storage import answers
 
 LOCAL, REMOTE = "/data/a.root", "root://server//a.root"
 
@@ -85,6 +86,29 @@ def test_what_may_pass(cause: Exception, here: bool, there: bool) -> None:
         gone = isinstance(cause, FileNotFoundError | PermissionError)
         kind = UnreachableFileError if passing else UnreadableFileError if gone else DamagedFileError
         assert type(read_error(path, where="its index", cause=cause)) is (RefusedFileError if refused else kind)
+
+
+def test_a_missing_bucket_was_the_fault_of_the_file_which_was_skipped() -> None:
+    cause = FileNotFoundError("The specified bucket does not exist")
+    cause.__cause__ = type("NoSuchBucket", (Exception,), {})()
+    problem = read_error("s3://bucket/a.root", where="its size", cause=cause)
+    assert str(problem) == "s3://bucket/a.root: The specified bucket does not exist. Correct the URL in the config."
+    assert not problem.is_of_the_file
+
+
+def test_a_disk_of_ours_that_fails_for_a_while_is_named_and_other_errors_stay() -> None:
+    with (
+        pytest.raises(UnreachableFileError, match="/data/a: its hash could not be read"),
+        answers("/data/a", "its hash"),
+    ):
+        raise once_more()
+    with pytest.raises(FileNotFoundError), answers(Path("/data/a"), "its content"):
+        raise FileNotFoundError("/data/a")
+
+
+def test_credentials_of_s3a_were_asked_for_without_a_hint() -> None:
+    problem = read_error("S3A://bucket/a.root", where="its size", cause=PermissionError("Forbidden"))
+    assert "Set AWS_ACCESS_KEY_ID" in str(problem)
 
 
 @pytest.fixture

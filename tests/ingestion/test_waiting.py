@@ -13,7 +13,7 @@ import pytest
 from command_line import SAMPLES
 
 from ingestion import files as module
-from ingestion.errors import BadFilesError, TruncatedFileError, WaitingFilesError
+from ingestion.errors import BadFilesError, FilesToComeError, TruncatedFileError
 from ingestion.files import BadFile, Inventory, SourceFile, inventory, refuse_waiting
 from ingestion.settings import IngestSettings
 from ingestion.waiting import Cause, Waiting, is_recent
@@ -116,7 +116,7 @@ def test_a_sample_of_which_nothing_can_be_read_yet_is_too_early(data: Path) -> N
     settings = IngestSettings(until=until, settle_seconds=60)
     found = look(data, until=until)
     assert [each.cause for each in found.waiting] == [Cause.LATE, Cause.LATE]
-    with pytest.raises(WaitingFilesError, match="sample 'qcd': all 2 files are left for another run") as caught:
+    with pytest.raises(FilesToComeError, match="sample 'qcd': all 2 files are left for another run") as caught:
         refuse_waiting(found, settings)
     for words in ("2 came at or after ingest.until, 2026-01-02 00:00:00+00:00", "nothing to do yet", "later ingest"):
         assert words in str(caught.value)
@@ -127,7 +127,7 @@ def test_a_first_file_that_is_being_written_is_too_early(data: Path) -> None:
     (data / "whole.root").unlink()
     settings = IngestSettings(settle_seconds=60)
     with pytest.raises(
-        WaitingFilesError, match=r"its only file is left .* \(1 may still be being written\); nothing .* 60 s \(ingest"
+        FilesToComeError, match=r"its only file is left .* \(1 may still be being written\); nothing .* 60 s \(ingest"
     ):
         refuse_waiting(look(data, settle_seconds=60), settings)
 
@@ -135,7 +135,7 @@ def test_a_first_file_that_is_being_written_is_too_early(data: Path) -> None:
 def test_every_sample_that_waits_is_named_and_bad_files_are_counted() -> None:
     bad = [BadFile("ttbar", "bad.root", "TruncatedFileError", "it is truncated")]
     both = [*waiting("qcd", Cause.LATE, Cause.UNFINISHED), *waiting("ttbar", Cause.UNFINISHED)]
-    with pytest.raises(WaitingFilesError) as caught:
+    with pytest.raises(FilesToComeError) as caught:
         refuse_waiting(Inventory([], bad, both), IngestSettings())
     first, second = str(caught.value).splitlines()
     assert first.startswith("sample 'qcd': all 2 files are left for another run (1 came at or after")

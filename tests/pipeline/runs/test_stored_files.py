@@ -22,7 +22,7 @@ from features.dataset import FeatureDataset
 from features.kernels import EnergyScales
 from features.settings import FeatureSettings
 from features.shifts import shifted_features
-from ingestion.errors import NoBucketError, RefusedFileError
+from ingestion.errors import RefusedFileError
 from ingestion.storage import is_remote, place
 from models.prediction import predict
 from pipeline.commands.clean import clean
@@ -376,7 +376,7 @@ def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes
 
 
 def test_a_missing_bucket_and_refused_access_say_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NoBucketError, match=r"s3://nobucket/x/ingest: The specified bucket does not exist"):
+    with pytest.raises(RefusedFileError, match=r"s3://nobucket/x/ingest: The specified bucket does not exist"):
         run_here(site.config("remote", "s3://nobucket/x"), "ingest")
 
     async def refuse(*_: object, **__: object) -> None:
