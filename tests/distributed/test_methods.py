@@ -37,9 +37,11 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "diloco", "local_steps": 3, "optimizer": "adamw", "weight_decay": 0.1},
     {"algorithm": "mpca", "cycle_steps": 2, "alpha_free": 1, "beta_ramp": 3, "gamma_ramp": 3},
     {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
+    {"algorithm": "easgd", "synchronous": True, "slowmo": {**SLOWMO, "exact_average": True}},
 ]
 SERVERS: list[dict[str, Any]] = [
     {"algorithm": "agn", "local_steps": 4},
+    {"algorithm": "agn", "local_steps": 2, "slowmo": {**SLOWMO, "exact_average": True}},
     {"algorithm": "easgd", "local_steps": 2, "staleness_bound": 3},
     {"algorithm": "sharded", "overlap": "thread", "bound": 4, "drop_rate": 0.5},
 ]
