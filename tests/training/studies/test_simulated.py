@@ -65,12 +65,12 @@ def test_a_run_that_ends_as_a_constant_guess_diverged(subject: Subject, tmp_path
         result = run.result
         assert result is not None
         # Classes of equal weight.
-        assert result.numbers["guess_loss"] == pytest.approx(math.log(3), rel=0.02)
-        assert measure_of("diverged").of(result._replace(numbers={}), result) is math.nan
+        assert result.numbers["guess_loss"] == pytest.approx(math.log(3), rel=0.05)
+        assert math.isnan(measure_of("diverged").of(result._replace(numbers={}), result))
         return result.numbers["diverged"], measure_of("diverged").of(result, result)
 
     assert found(0.1) == (0.0, 0.0)
-    assert found(30.0) == (0.0, 1.0)
+    assert found(3.0) == (0.0, 1.0)
 
 
 def test_a_study_of_times_learns_nothing_and_takes_the_steps_it_says(subject: Subject, tmp_path: Path) -> None:
