@@ -41,7 +41,6 @@ SYNCHRONOUS: list[dict[str, Any]] = [
 ]
 SERVERS: list[dict[str, Any]] = [
     {"algorithm": "agn", "local_steps": 4},
-    {"algorithm": "agn", "local_steps": 2, "slowmo": {**SLOWMO, "exact_average": True}},
     {"algorithm": "easgd", "local_steps": 2, "staleness_bound": 3},
     {"algorithm": "sharded", "overlap": "thread", "bound": 4, "drop_rate": 0.5},
 ]
