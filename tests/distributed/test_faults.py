@@ -33,9 +33,13 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
 EPOCHS = 60
 SLOW = {"epochs": EPOCHS, "batch_size": 4, "checkpoint_steps": 20}
-#: Methods of which a rank is killed, one of every kind at least, and those whose survivors continue.
-KILLED = ("ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "agn", "mpca")
-SHRUNK = ("ar-sgd", "local-sgd", "d-psgd")
+TOGETHER = {"algorithm": "easgd", "local_steps": 3, "synchronous": True}
+#: Runs of which a rank is killed, one of every kind of method at least, and those whose survivors continue.
+KILLED: dict[str, dict[str, Any]] = {
+    name: {"algorithm": name} for name in ("ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "agn", "mpca")
+} | {"easgd together": TOGETHER}
+SHRUNK: dict[str, dict[str, Any]] = {name: {"algorithm": name} for name in ("ar-sgd", "local-sgd", "d-psgd")}
+SHRUNK |= {"easgd together": TOGETHER}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "ar-sgd": {"algorithm": "ar-sgd"},
     "d-psgd": {"algorithm": "d-psgd"},
     "local-sgd": {"algorithm": "local-sgd", "slowmo": {"tau": 5}},
+    "easgd together": TOGETHER,
 }
 
 
@@ -113,7 +118,7 @@ def killed(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) ->
     """One run of each method, in ranks that are started once and again after each kill."""
     folder = tmp_path_factory.mktemp("killed")
     restarts = {"max_restarts": len(KILLED)}
-    runs = {name: make_spec(dataset, folder / name, **SLOW, **restarts, algorithm=name) for name in KILLED}
+    runs = {name: make_spec(dataset, folder / name, **SLOW, **restarts, **each) for name, each in KILLED.items()}
     made = Killed(runs, [], [], [])
     job, is_over = folder / "job", threading.Event()
 
@@ -144,7 +149,7 @@ def killed(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) ->
 def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
     killed: Killed, calm: dict[str, RunSpec], algorithm: str
 ) -> None:
-    run, number = killed.runs[algorithm], KILLED.index(algorithm)
+    run, number = killed.runs[algorithm], list(KILLED).index(algorithm)
     assert killed.unfinished[number]
     words = r"a rank was lost \(rank \d on \S+ ended by signal 9 \(Killed\)\); all start again"
     assert re.match(words, killed.losses[number])
@@ -169,9 +174,9 @@ def test_survivors_continue_without_the_killed_rank(dataset: FeatureDataset, tmp
             tmp_path / f"{attempt}",
             workers=4,
             on_rank_loss="shrink",
-            algorithm=algorithm,
             stall_seconds=60,
             **SLOW,
+            **SHRUNK[algorithm],
         )
         again: list[str] = []
         with signal_to_a_rank(run, signal.SIGKILL), suppress(StalledError):

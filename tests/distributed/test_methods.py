@@ -37,6 +37,7 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "diloco", "local_steps": 3, "optimizer": "adamw", "weight_decay": 0.1},
     {"algorithm": "mpca", "cycle_steps": 2, "alpha_free": 1, "beta_ramp": 3, "gamma_ramp": 3},
     {"algorithm": "easgd", "local_steps": 3, "synchronous": True},
+    {"algorithm": "easgd", "synchronous": True, "slowmo": {**SLOWMO, "exact_average": True}},
 ]
 SERVERS: list[dict[str, Any]] = [
     {"algorithm": "agn", "local_steps": 4},

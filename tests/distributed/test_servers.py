@@ -25,12 +25,15 @@ FIXED = {name: chosen for name, chosen in SERVERS.items() if "overlap" not in ch
 FIXED["sharded sparse"] = {"algorithm": "sharded", "drop_rate": 0.5}
 PAIRS = {"ad-psgd": GOSSIP["ad-psgd"], "swarm-sgd": {"algorithm": "swarm-sgd", "local_steps": 2}}
 FIXED |= PAIRS
+FIXED |= {f"{name} with slowmo": SERVERS[name] | {"slowmo": {"tau": 2}} for name in ("dynsgd", "easgd", "sharded")}
 #: All ranks commit when they are ready.
 LOOSE: dict[str, dict[str, Any]] = {
     "downpour": SERVERS["downpour"],
     "downpour zealous": SERVERS["downpour zealous"],
     "beside": BESIDE,
     "sparse beside": BESIDE | {"drop_rate": 0.5, "bound": 2},
+    # All wait for each outer step, which changes nothing without momentum.
+    "slowmo": SERVERS["downpour"] | {"slowmo": {"tau": 4, "beta": 0.0, "exact_average": True}},
 }
 PROTOCOLS = ("locked", "sockets")
 ON_SOCKETS = ("agn", "sharded sparse", *PAIRS)

@@ -119,6 +119,9 @@ class Algorithm(ABC):
         present += change
         self.model.write(present)
 
+    async def catch_up(self) -> None:  # noqa: B027 - most models have it at once
+        """Take over into the local model what others added to the model that the workers share."""
+
     async def snapshot(self, out: Vector) -> float:  # noqa: ARG002 - most share nothing
         """Copy the model that the method returns, as it is now, into `out`, without stopping anyone.
 

@@ -129,3 +129,7 @@ class ElasticAlgorithm(ServerAlgorithm):
     async def add(self, change: Vector) -> None:
         """Add to the model of this worker; the centre follows by the exchanges."""
         await Algorithm.add(self, change)
+
+    @override
+    async def catch_up(self) -> None:
+        """Nothing: the model of a worker is its own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -130,17 +130,26 @@ class ServerAlgorithm(Algorithm):
 
         That is no step, so the clocks do not count it.
         """
-        part, present = change / self.transport.world_size, self.model.empty()
+        part = change / self.transport.world_size
 
         def add(shard: Shard) -> None:
             shard.vector += part[shard.part]
             shard.counts = False
 
-        self.model.read(present)
-        present -= self.seen
-        await self.commit(add)
-        present += self.seen
-        self.model.write(present)
+        await self._see_by(self.commit(add))
+
+    @override
+    async def catch_up(self) -> None:
+        await self._see_by(self.see())
+
+    async def _see_by(self, seeing: Awaitable[object]) -> None:
+        """See the centre anew, and keep what this worker has not sent."""
+        own = self.model.empty()
+        self.model.read(own)
+        own -= self.seen
+        await seeing
+        own += self.seen
+        self.model.write(own)
 
     @override
     async def snapshot(self, out: Vector) -> float:

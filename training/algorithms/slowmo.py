@@ -34,9 +34,9 @@ class SlowMo(Wrapper):
 
     x_0 is the model after the last outer step, x_tau the current model, and gamma the learning rate at the start of the
     window (the first above 0), so that a change of the rate does not change u (equations 3.0.1, 3.0.2). With the exact
-    average, x_tau and gamma are the means over the workers, and all workers get the same model. Without it, everything
-    is per worker (equations 3.2.1, 3.2.2). The outer step is applied as a difference, so that concurrent averages are
-    kept.
+    average, x_tau and gamma are the means over the workers, and all workers get the same model, but for the steps that
+    they have not sent to a server. Without it, everything is per worker (equations 3.2.1, 3.2.2). The outer step is
+    applied as a difference, so that concurrent averages are kept; of one on a server each of n workers adds 1 / n.
 
     Args:
         settings: tau, alpha (the slow learning rate) and beta (the slow momentum factor).
@@ -99,5 +99,6 @@ class SlowMo(Wrapper):
         await self.base.add(self._origin - self._present)
         if self._exact:
             await self.base.quiesce()
+            await self.base.catch_up()
         if self._exact or self._policy is StatePolicy.RESET:
             await treat_optimizer(self.optimizer, self._policy, self.transport)

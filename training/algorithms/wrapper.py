@@ -43,6 +43,10 @@ class Wrapper(Algorithm):
         await self.base.add(change)
 
     @override
+    async def catch_up(self) -> None:
+        await self.base.catch_up()
+
+    @override
     async def snapshot(self, out: Vector) -> float:
         return await self.base.snapshot(out)
 

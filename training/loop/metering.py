@@ -1,14 +1,15 @@
 """Measures a worker's time by kind of work, and the bytes that it sends, around any transport.
 
 Every moment belongs to one kind, so that the kinds add up to the time of the run: `read`, `compute`, `communicate`,
-`wait` (for others: barriers, the last worker of an all-reduce, messages of neighbours, locks), `validate` and
-`checkpoint`.
+`wait` (for others: barriers, the last worker of an all-reduce, messages of neighbours, locks), `validate` (with what
+the workers send each other for that, such as the models of which it takes the mean) and `checkpoint`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from typing_extensions import override
@@ -36,6 +37,7 @@ class Meter:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self._all = ""
         self._last = self._sign = now()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.bytes = 0
@@ -50,8 +52,18 @@ class Meter:
     def lap(self, kind: str) -> None:
         """Book the time since the last lap under this kind."""
         now = self._now()
-        self.seconds[kind] += now - self._last
+        self.seconds[self._all or kind] += now - self._last
         self._last = now
+
+    @contextmanager
+    def all_is(self, kind: str) -> Iterator[None]:
+        """Book all time within under this kind, communication too."""
+        self._all = kind
+        try:
+            yield
+            self.lap(kind)
+        finally:
+            self._all = ""
 
     def alive(self) -> None:
         """Report progress within long work."""
@@ -92,8 +104,8 @@ class Meter:
         now = self._now()
         seconds = now - self._last
         waited = min(waited, seconds)
-        self.seconds["wait"] += waited
-        self.seconds["communicate"] += seconds - waited
+        self.seconds[self._all or "wait"] += waited
+        self.seconds[self._all or "communicate"] += seconds - waited
         self._last = now
 
 

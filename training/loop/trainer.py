@@ -207,18 +207,17 @@ class Trainer:
         work, transport, meter = self._work, self._transport, self._meter
         meter.doing = "at the end of the epoch"
         await self._algorithm.quiesce()
-        own, result = work.model.empty(), work.model.empty()
-        await self._algorithm.current(own)
-        await self._algorithm.result(result)
-        distance = await consensus_distance(own, result, transport)
-        state = ModelState(result, await self._buffers.mean())
-        sums = await work.validate(state, ValidationShare(transport.rank, transport.world_size))
-        meter.lap("validate")
-        facts = self._facts(await reduce_sums(sums, transport), distance, budget, left_out)
-        if self._epoch == self._settings.epochs - 1 and transport.world_size > 1 and work.validates_alone:
-            alone = await work.validate(ModelState(own, work.buffers()), ValidationShare(0, 1))
-            facts |= {"worker_val_loss": alone.mean_loss, "worker_val_accuracy": alone.accuracy}
-            meter.lap("validate")
+        with meter.all_is("validate"):
+            own, result = work.model.empty(), work.model.empty()
+            await self._algorithm.current(own)
+            await self._algorithm.result(result)
+            distance = await consensus_distance(own, result, transport)
+            state = ModelState(result, await self._buffers.mean())
+            sums = await work.validate(state, ValidationShare(transport.rank, transport.world_size))
+            facts = self._facts(await reduce_sums(sums, transport), distance, budget, left_out)
+            if self._epoch == self._settings.epochs - 1 and transport.world_size > 1 and work.validates_alone:
+                alone = await work.validate(ModelState(own, work.buffers()), ValidationShare(0, 1))
+                facts |= {"worker_val_loss": alone.mean_loss, "worker_val_accuracy": alone.accuracy}
         self._record(facts, None if transport.rank else state)
 
     async def _end_epoch(self, *, validates: bool) -> None:

@@ -45,7 +45,8 @@ def measure_all(
     for run in runs:
         workload = run.subject.settings.open()
         found = predictions_of(read_records(run.folder), workload, workload.load(run.folder / "model"), run.train)
-        write_result(run.folder, found.history, Counts.of(found.is_correct, found.accuracy), run.train, code=code)
+        counts = Counts.of(found.is_correct, found.accuracy)
+        write_result(run.folder, found.history, counts, run.train, code=code, guess_loss=found.guess_loss)
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
 
 

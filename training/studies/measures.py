@@ -24,6 +24,8 @@ CURVES: Final = {
 }
 #: Numbers above this are written without digits after the point.
 _LARGE: Final = 1000
+#: Part of the loss of a constant guess that is as good as all of it: its classes are those of the test events.
+_NEARLY: Final = 0.98
 
 
 class Measure(NamedTuple):
@@ -68,6 +70,27 @@ def _test_accuracy(run: RunResult, _: RunResult) -> float:
 def lowest_loss(run: RunResult) -> float:
     """Lowest validation loss; infinite for a run that diverged."""
     return min((loss for loss in run.curves.get("val_loss", ()) if math.isfinite(loss)), default=math.inf)
+
+
+def diverged(run: RunResult, _: RunResult) -> float:
+    """1 for a run that diverged, else 0; NaN if the result does not say what a constant guess gives.
+
+    Three kinds of runs diverged: validation found a loss that is not finite, which ends a run without a result; the
+    training loss of an epoch is not finite; or the training loss of the last epoch is not below that of the best
+    constant guess, by 2 %, so that at its end the run knows nothing. A run whose loss rises for a while and falls again
+    did not diverge. Hermans 2017 shows training curves (figures 2.13, 3.2) and has no number; a network that he calls
+    diverged ends as a constant guess.
+
+    Examples:
+        >>> def run(*train_loss: float) -> RunResult:
+        ...     return RunResult("", {}, 1, "", None, {"train_loss": list(train_loss)}, {"guess_loss": 1.1})
+        >>> [diverged(each, each) for each in (run(0.9, 3.0, 0.5), run(0.5, 4.0), run(1.1, 1.09), run(math.nan, 0.5))]
+        [0.0, 1.0, 1.0, 1.0]
+    """
+    losses, guess = run.curves.get("train_loss", [math.nan]), run.numbers.get("guess_loss", math.nan)
+    if not np.isfinite(losses).all():
+        return 1.0
+    return float(losses[-1] >= _NEARLY * guess) if math.isfinite(guess) else math.nan
 
 
 def _speed_up(run: RunResult, alone: RunResult) -> float:
@@ -118,7 +141,7 @@ _MEASURES: Final[dict[str, Measure]] = {
         "validation accuracy of single workers at the end", _number("worker_val_accuracy"), percent=True
     ),
     "val_loss": Measure("lowest validation loss", lambda run, _: lowest_loss(run), lower_is_better=True, margin=0.01),
-    "diverged": Measure("runs that diverged", _number("diverged"), lower_is_better=True, percent=True),
+    "diverged": Measure("runs that diverged", diverged, lower_is_better=True, percent=True),
     "seconds_per_batch": _time("time per batch [s]", _number("seconds_per_batch")),
     "samples_per_second": Measure("events per second", _number("samples_per_second"), is_ratio=True, margin=0.1),
     "seconds_per_epoch": _time("time per epoch [s]", _of_epochs(np.median)),

@@ -85,6 +85,7 @@ def write_result(
     *,
     code: str,
     messages_lost: int = 0,
+    guess_loss: float | None = None,
 ) -> None:
     """Write the result of a run into its folder.
 
@@ -95,8 +96,11 @@ def write_result(
         settings: Settings of the run.
         code: Version of the code.
         messages_lost: Number of messages that the simulated network lost.
+        guess_loss: Loss of the best constant guess; None for a run that learns nothing.
     """
     numbers = numbers_of(ranks, settings) if ranks else {"diverged": 1.0}
+    if guess_loss is not None:
+        numbers["guess_loss"] = guess_loss
     content = {
         "made_with": code,
         "counts": None if counts is None else counts._asdict(),
@@ -145,13 +149,18 @@ def numbers_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> di
         "learning_rate_in_effect": settings.effective_learning_rate,
         "best_epoch": history[-1]["best_epoch"],
         "bytes_sent": sum(each["bytes_sent"] for each in summaries) / workers / len(history),
-        "utilisation": utilisation(record for records in ranks for record in settled(records)),
+        "utilisation": utilisation(_training(record) for records in ranks for record in settled(records)),
         "worker_val_accuracy": float(np.mean(alone or [history[-1]["val_accuracy"]])),
         **rates(ranks),
     }
     if "mean_steps_per_cycle" in summaries[0]:
         found["steps_per_cycle"] = float(np.mean([each["mean_steps_per_cycle"] for each in summaries]))
     return {name: float(value) for name, value in found.items()}
+
+
+def _training(record: Record) -> Record:
+    """The times of an epoch without validation and checkpoints."""
+    return {"seconds_by_kind": {kind: record["seconds_by_kind"].get(kind, 0.0) for kind in _TRAINING}}
 
 
 def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:

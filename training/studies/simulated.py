@@ -84,7 +84,7 @@ def run_simulated(run: PlannedRun, code: str) -> None:
     """Simulate a run, and write its result; a run that diverges is a result too."""
     if run.cluster is None:
         raise AssertionError(f"{run.folder} is a run of MPI ranks")
-    workload, counts, lost = run.subject.settings.open(), None, 0
+    workload, counts, lost, guess_loss = run.subject.settings.open(), None, 0, None
     if run.times_only is not None:
         rows = [run.train.batch_size * run.times_only] * run.train.workers
         timed = simulate_times(rows, run.train, run.cluster, num_parameters=num_parameters(workload))
@@ -93,11 +93,11 @@ def run_simulated(run: PlannedRun, code: str) -> None:
         try:
             found = train_in_simulator(workload, run.train, run.cluster)
             ranks, counts = found.history, Counts.of(found.is_correct, found.accuracy)
-            lost = found.messages_lost
+            lost, guess_loss = found.messages_lost, found.guess_loss
         except DivergedError:
             ranks, counts = [], Counts.of(np.zeros(sum(workload.group_rows("test")), dtype=np.bool_), 0.0)
     run.folder.mkdir(parents=True, exist_ok=True)
-    write_result(run.folder, ranks, counts, run.train, code=code, messages_lost=lost)
+    write_result(run.folder, ranks, counts, run.train, code=code, messages_lost=lost, guess_loss=guess_loss)
 
 
 def num_parameters(workload: Workload) -> int:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import entr
 from torch import nn
 
 from training.flat_model import FlatModel
@@ -48,6 +49,12 @@ class Trained(NamedTuple):
     def accuracy(self) -> float:
         """Weighted share of correct predictions."""
         return float(self.weights[self.is_correct].sum() / self.weights.sum())
+
+    @property
+    def guess_loss(self) -> float:
+        """Loss of the best constant guess: the entropy of the weighted shares of the classes."""
+        shares = np.bincount(self.labels, self.weights) / self.weights.sum()
+        return float(entr(shares).sum())
 
 
 def train_on_ranks(spec: RunSpec, *, on_progress: Callable[[Progress], None] = lambda _: None) -> Trained:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import runpy
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simulated import EVERY, LinearGradients
+from simulated import EVERY, SEVERAL, LinearGradients, settings
 
 from training.algorithms.registry import METHODS
-from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -87,14 +87,19 @@ def test_every_method_runs_on_mpi_as_in_the_simulator_where_its_order_is_fixed()
 
 
 def test_a_rank_is_lost_with_every_kind_of_method() -> None:
-    def kind(name: str) -> tuple[bool, ...]:
-        traits = TrainSettings.model_validate({"algorithm": name, "optimizer": "sgd"}).traits
-        return traits.synchronous, traits.pairs, traits.server, traits.joint_model
+    def kinds(cases: Iterable[dict[str, Any]], *, shrink: bool = False) -> set[tuple[bool, ...]]:
+        found = [settings(**each).traits for each in cases]
+        return {
+            (each.synchronous, each.pairs, each.server, each.joint_model)
+            for each in found
+            if each.can_shrink or not shrink
+        }
 
     module = runpy.run_path(str(TESTS / "distributed" / "test_faults.py"))
-    several = [name for name, method in METHODS.items() if not method.traits.single_worker]
-    assert {kind(name) for name in module["KILLED"]} == {kind(name) for name in several}
-    assert all(METHODS[name].traits.can_shrink for name in module["SHRUNK"])
+    killed, shrunk = module["KILLED"].values(), module["SHRUNK"].values()
+    assert kinds(killed) == kinds(SEVERAL.values())
+    assert kinds(shrunk) == kinds(SEVERAL.values(), shrink=True)
+    assert all(settings(**each).traits.can_shrink for each in shrunk)
 
 
 def test_the_file_of_a_method_is_short() -> None:

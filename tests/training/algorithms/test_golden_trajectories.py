@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import EVERY, METHODS, ROUGH, models, run
+from simulated import EVERY, METHODS, ROUGH, SERVERS, SEVERAL, models, run, settings
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "trajectories.json"
 SLOWMO: dict[str, dict[str, Any]] = {
-    f"{method} with {kind}": METHODS[method] | {"slowmo": {"tau": 4, "beta": 0.6, "exact_average": exact}}
-    for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd")
+    f"{method} with {kind}": SEVERAL[method] | {"slowmo": {"tau": 4, "beta": 0.6, "exact_average": exact}}
+    for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", *SERVERS)
     for kind, exact in (("exact slowmo", True), ("slowmo", False))
-    if exact or method not in ("ar-sgd", "local-sgd")
+    if exact or not settings(**SEVERAL[method]).traits.exact_average
 }
 UNITS = {
     "ad-psgd by work units": METHODS["ad-psgd"],

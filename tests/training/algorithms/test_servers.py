@@ -12,8 +12,9 @@ import pytest
 from method_keys import nested
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from simulated import LinearGradients, Watcher, run, settings
+from simulated import SERVERS, LinearGradients, Watcher, run, settings
 
+from training.algorithms.base import Algorithm
 from training.errors import ShardError
 from training.simulation.cluster import ClusterSettings
 
@@ -140,14 +141,34 @@ def adam_of_the_server(replay: Replay, rank: int, step: int) -> None:
     replay.commit(rank, -RATE * first / (np.sqrt(second) + 1e-8))
 
 
-def slow_momentum_around_adam(replay: Replay, rank: int, step: int) -> None:
-    """The outer steps are no steps of Adam: they once counted in its bias correction."""
-    adam_of_the_server(replay, rank, step)
-    if (step + 1) % 4 == 0:
-        replay.velocity[rank] = 0.5 * replay.velocity[rank] + (replay.origin[rank] - replay.centre) / RATE
+SLOWMO: dict[str, Any] = {"slowmo": {"tau": 4, "beta": 0.5}}
+
+
+def slow_momentum(around: Callable[[Replay, int, int], None]) -> Callable[[Replay, int, int], None]:
+    """The outer steps are no steps of the server: they once counted in Adam's bias correction."""
+
+    def step_of_both(replay: Replay, rank: int, step: int) -> None:
+        around(replay, rank, step)
+        if (step + 1) % 4:
+            return
+        not_sent = replay.at[rank] - replay.start[rank]
+        present = replay.centre + not_sent
+        replay.velocity[rank] = 0.5 * replay.velocity[rank] + (replay.origin[rank] - present) / RATE
         replay.origin[rank] -= RATE * replay.velocity[rank]
-        replay.centre = replay.centre + (replay.origin[rank] - replay.centre) / 3
-        replay.at[rank] = replay.start[rank] = replay.centre
+        replay.centre = replay.centre + (replay.origin[rank] - present) / 3
+        replay.start[rank], replay.start_clock[rank] = replay.centre, replay.clock
+        replay.at[rank] = replay.centre + not_sent
+
+    return step_of_both
+
+
+def slow_momentum_of_a_worker(replay: Replay, rank: int, step: int) -> None:
+    """The model of an elastic worker is its own; the centre follows by the exchanges."""
+    moved(replay, rank, step)
+    if (step + 1) % 4 == 0:
+        replay.velocity[rank] = 0.5 * replay.velocity[rank] + (replay.origin[rank] - replay.at[rank]) / RATE
+        replay.origin[rank] -= RATE * replay.velocity[rank]
+        replay.at[rank] = replay.origin[rank]
 
 
 CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
@@ -170,8 +191,18 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
     "sharded, momentum": ({"algorithm": "sharded", "momentum": 0.5}, momentum_of_the_server),
     "sharded, adam": ({"algorithm": "sharded", "optimizer": "adam"}, adam_of_the_server),
     "sharded, adam, slow momentum": (
-        {"algorithm": "sharded", "optimizer": "adam", "slowmo": {"tau": 4, "beta": 0.5}},
-        slow_momentum_around_adam,
+        {"algorithm": "sharded", "optimizer": "adam"} | SLOWMO,
+        slow_momentum(adam_of_the_server),
+    ),
+    # The outer step comes between two commits, and with the last of a window.
+    "accumulated, slow momentum": ({"algorithm": "downpour", "local_steps": 3} | SLOWMO, slow_momentum(accumulated)),
+    "dynsgd, slow momentum": (
+        {"algorithm": "dynsgd", "local_steps": 2} | SLOWMO,
+        slow_momentum(divided_by_staleness),
+    ),
+    "easgd, slow momentum": (
+        {"algorithm": "easgd", "local_steps": 2, "rho": 2.5, "gradient": "moved"} | SLOWMO,
+        slow_momentum_of_a_worker,
     ),
 }
 
@@ -208,12 +239,15 @@ def drive(problem: LinearGradients = NOISE, **chosen: Any) -> Array:
     return problem.drive(cluster=JITTER, **SGD | chosen)
 
 
+PLAIN_SLOWMO = {"slowmo": {"tau": 6, "alpha": 1.0, "beta": 0.0}}
 EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sharded that drops nothing is dense": ({"algorithm": "sharded", "drop_rate": 0.1}, {"algorithm": "sharded"}),
-    "slowmo without momentum changes nothing": (
-        {"algorithm": "agn", "local_steps": 3, "slowmo": {"tau": 3, "alpha": 1.0, "beta": 0.0}},
-        {"algorithm": "agn", "local_steps": 3},
-    ),
+    **{
+        f"slowmo without momentum changes nothing around {name}": (chosen | PLAIN_SLOWMO, chosen)
+        for name, chosen in SERVERS.items()
+        # After an outer step a worker has what was under way, or, by Algorithm 13, what it sent itself.
+        if "overlap" not in chosen and "scaling" not in chosen
+    },
     "a wide bound is none": ({"algorithm": "downpour", "staleness_bound": 99}, {"algorithm": "downpour"}),
 }
 
@@ -222,6 +256,48 @@ EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_a_special_case_is_another_method(case: str) -> None:
     one, other = EQUAL[case]
     np.testing.assert_allclose(drive(**one), drive(**other), atol=1e-9)
+
+
+def test_without_staleness_dynsgd_is_downpour_and_with_that_of_turns_one_at_a_lower_rate() -> None:
+    quiet = CLUSTER.model_copy(update={"slow_ranks": {}})
+    seen: list[Array] = []
+    for method in ("downpour", "dynsgd"):
+        # One worker after the other has a gradient, and then all see the centre: no step is stale.
+        problem, watcher = LinearGradients(workers=3, steps=24, seed=5), Watcher()
+        for step in range(problem.steps):
+            problem.pulls[[rank for rank in range(3) if 2 * rank != step % 6], step] = np.nan
+        seen.append(problem.drive(cluster=quiet, algorithm=method, before_step=watcher, **SGD))
+        ages = sum((each.counters()["staleness"] for each in watcher.algorithms.values()), Counter())
+        assert ages == {0: 12}
+    np.testing.assert_array_equal(*seen)
+    # When each worker commits in its turn, the two commits of the others came before; at first, those of lower ranks.
+    turns = LinearGradients(workers=3, steps=24, seed=5)
+    in_order = CLUSTER.model_copy(update={"slow_ranks": {0: 1.0, 1: 1.0001, 2: 1.0002}})
+
+    def lower_rate(rank: int, step: int, algorithm: Algorithm) -> None:
+        algorithm.optimizer.param_groups[0]["lr"] = RATE / (3 if step else rank + 1)
+
+    stale = turns.drive(cluster=in_order, algorithm="dynsgd", **SGD)
+    slow = turns.drive(cluster=in_order, algorithm="downpour", before_step=lower_rate, **SGD)
+    np.testing.assert_allclose(stale, slow, atol=1e-13)
+    assert abs(stale - turns.drive(cluster=in_order, algorithm="downpour", **SGD)).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_all_workers_continue_from_the_same_model_after_an_exact_average(name: str) -> None:
+    """Each once had the parts of the outer step only that others had added before it."""
+    models: dict[int, Array] = {}
+
+    def look(rank: int, step: int, algorithm: Algorithm) -> None:
+        if step == 12:
+            models[rank] = algorithm.model.empty()
+            algorithm.model.read(models[rank])
+
+    slow = {"slowmo": {"tau": 6, "beta": 0.5, "exact_average": True}}
+    # Nobody commits before all have the result.
+    problem = LinearGradients(workers=4, steps=13, seed=5)
+    problem.drive(cluster=JITTER, before_step=look, **SGD | SERVERS[name] | slow)
+    np.testing.assert_allclose([models[rank] for rank in range(4)], [models[0]] * 4, atol=1e-13)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from simulated import METHODS, ROUGH, models, run, samples_per_second, toy_network, toy_rows
+from simulated import CLUSTER, METHODS, ROUGH, models, run, samples_per_second, settings, toy_network, toy_rows
 from torch import nn
 
 from training.loop.records import MemoryFiles, merged
+from training.simulation.costs import all_reduce_seconds, tree_seconds
+from training.studies.run_result import numbers_of
 
 
 def validated(parameters: NDArray[np.float64]) -> tuple[float, float]:
@@ -82,6 +84,23 @@ def test_bytes_are_those_that_leave_a_worker() -> None:
     assert record["bytes_sent"] == 2 * all_reduced(size + 8) + end
     (record,) = run(algorithm="d-psgd", topology="complete", epochs=1).records[0]
     assert record["bytes_sent"] == 8 * (workers - 1) * size + end
+
+
+def test_what_workers_send_each_other_for_a_validation_is_validation_and_no_communication() -> None:
+    """It was two thirds of the communication of a study whose epochs have 17 steps."""
+    slow = CLUSTER.model_copy(update={"latency_seconds": 1e-3})
+    barrier = tree_seconds(slow.network, 4, 0)
+    for record in run(algorithm="local-sgd", local_steps=1000, cluster=slow).records[0]:
+        kinds = record["seconds_by_kind"]
+        # Only the end of the epoch: nobody averages.
+        assert kinds["communicate"] + kinds["wait"] == pytest.approx(barrier)
+        # At least the mean of the models, their distance and the sums of the validation.
+        assert kinds["validate"] > 2.9 * barrier
+        assert sum(kinds.values()) == pytest.approx(record["seconds"], abs=1e-5)
+    numbers = numbers_of(run(algorithm="local-sgd", local_steps=8, cluster=slow).records, settings())
+    mean = all_reduce_seconds(slow.network, 4, 8 * (models(run(epochs=1)).shape[1] + 1))
+    assert numbers["utilisation"] == pytest.approx(8e-3 / (8e-3 + mean + barrier), rel=1e-3)
+    assert numbers["seconds_per_batch"] == pytest.approx((8e-3 + mean + barrier) / 8, rel=1e-3)
 
 
 def test_every_key_of_a_record_is_explained() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from made_study import made_study
 from models.networks.hlf_settings import HlfSettings
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
+from training.studies.measures import measure_of
 from training.studies.plan import PlannedRun, Subject, planned_runs
 from training.studies.simulated import run_simulated, simulate_all
 from training.workloads.registry import HepSettings
@@ -52,6 +54,23 @@ def test_a_run_that_diverges_is_a_result(subject: Subject, tmp_path: Path) -> No
     assert run.result is not None
     assert run.result.counts is not None
     assert (run.result.numbers["diverged"], run.result.counts.correct) == (1.0, 0)
+
+
+def test_a_run_that_ends_as_a_constant_guess_diverged(subject: Subject, tmp_path: Path) -> None:
+    """Only runs that ended without a result once counted."""
+
+    def found(rate: float) -> tuple[float, float]:
+        run = runs_of(subject, tmp_path, train={"learning_rate": rate, "optimizer": "sgd", "epochs": 4})[0]
+        run_simulated(run, "commit 1")
+        result = run.result
+        assert result is not None
+        # Classes of equal weight.
+        assert result.numbers["guess_loss"] == pytest.approx(math.log(3), rel=0.05)
+        assert math.isnan(measure_of("diverged").of(result._replace(numbers={}), result))
+        return result.numbers["diverged"], measure_of("diverged").of(result, result)
+
+    assert found(0.1) == (0.0, 0.0)
+    assert found(3.0) == (0.0, 1.0)
 
 
 def test_a_study_of_times_learns_nothing_and_takes_the_steps_it_says(subject: Subject, tmp_path: Path) -> None:
