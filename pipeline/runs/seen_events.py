@@ -57,7 +57,7 @@ def originals(ingested: Version | None, keys: Sequence[Path]) -> list[str]:
     if ingested is None:
         return found
     new = np.concatenate([np.zeros(0, np.uint64), *map(_keys_in, keys)])
-    for part in map(EventsPart.from_json, ingested.manifest["counters"]["parts"]):
+    for part in (EventsPart(**each) for each in ingested.manifest["counters"]["parts"]):
         own = _keys_in(part.keys_file(ingested.folder / "events"))
         found += [f"{part.file_uuid}:{part.start + place}" for place in np.flatnonzero((own != 0) & np.isin(own, new))]
     return found
