@@ -5,6 +5,8 @@ d to its vector and returns it; i subtracts d from its own. So
 
  * the sum over all ranks is conserved in any interleaving, since all changes are additions (integers: d is rounded
    down, exact; floats: up to the rounding of two additions);
+ * averages that i and j begin with each other at once cross: the later answer is from a vector sent before the earlier
+   change, so a part of the difference remains, or all of it with the other sign;
  * a read sees no average half done: one copy or addition holds the lock of the vector;
  * nobody waits for a lock of another rank, so there is no deadlock, and the thread serves partners while its rank
    computes, since its loop is compiled (`socket_kernels`) and needs no lock of Python;

@@ -42,10 +42,12 @@ def break_connections(overlap: Any, averages: int, nap: float) -> dict[str, Any]
         run_now(vector.drain())
     run_now(transport.barrier())
     lost = vector.counts.lost
-    for _ in range(0 if is_lost else averages):
-        vector.begin_average_with(1 - transport.rank)
-        run_now(vector.drain())
-    run_now(transport.barrier())
+    # In turn: averages of a pair that cross each other leave a part of the difference.
+    for turn in range(last):
+        for _ in range(averages if transport.rank == turn else 0):
+            vector.begin_average_with(1 - transport.rank)
+            run_now(vector.drain())
+        run_now(transport.barrier())
     found = np.empty(3, np.float32)
     run_now(vector.read(found))
     run_now(vector.close())
