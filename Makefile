@@ -110,10 +110,13 @@ rollback: setup ## Put the previous model back in use (NETWORK=hlf)
 doctor: setup ## Check this machine
 	$(PIPELINE) doctor
 
+$(VENV)/spark.jsa: $(VENV)/.installed
+	PYTHONPATH=.:tests/helpers $(BIN)/python tests/helpers/class_archive.py $@
+
 browser:
 	@sh tests/ensure_browser.sh
 
-test: setup browser ## Run all tests except those of Airflow and clusters
+test: setup browser $(VENV)/spark.jsa ## Run all tests except those of Airflow and clusters
 	$(PYTEST) -m "not airflow and not cluster"
 
 test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (minutes)

@@ -17,6 +17,10 @@ STAGES = ("ingest", "features", "train", "evaluate", "export", "report")
 
 #: Half of the processor time of a JVM that runs one stage goes into compiling and collecting in parallel.
 BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_CLASSES = Path(sys.prefix, "spark.jsa")
+if _CLASSES.exists():
+    # `class_archive` made it; a JVM that it does not fit goes without.
+    BRIEF_JVM += f" -XX:SharedArchiveFile={_CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off"
 #: A cluster on this machine, with two executors in processes of their own.
 CLUSTER = {"master": "local-cluster[2,1,1024]", "conf": {"spark.executor.extraJavaOptions": BRIEF_JVM}}
 
