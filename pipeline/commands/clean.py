@@ -13,7 +13,7 @@ from pipeline.runs.kernel_outputs import unused_outputs
 from pipeline.runs.lock import is_read
 from pipeline.runs.model_registry import REGISTRY, Registry
 from pipeline.runs.space import size_of
-from pipeline.runs.store import StageStore
+from pipeline.runs.store import StageStore, number_of
 from training import own_folders
 
 
@@ -91,8 +91,8 @@ def _removable(run_folder: RunFolder, keep: int) -> dict[StageStore, list[Path]]
         old = store.unfinished()
         # Withdrawn models do not count, since a rollback skips them.
         worth_keeping = store.promoted() if isinstance(store, Registry) else store.complete()
-        first_kept = worth_keeping[-keep:][0] if worth_keeping else ""
-        old += [store.folder / name for name in store.complete() if name < first_kept]
+        first_kept = number_of(worth_keeping[-keep:][0]) if worth_keeping else 0
+        old += [store.folder / name for name in store.complete() if number_of(name) < first_kept]
         for folder in old:
             if (store.folder, folder.name) in needed:
                 continue

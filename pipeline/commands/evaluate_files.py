@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
+from glob import iglob
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -290,9 +291,9 @@ def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings
     for label, name in enumerate(config.classes):
         first, *others = (sample for sample in config.samples if sample.label == label)
         named[name] = first.model_copy(update={"cross_section_pb": None}) if others else first
-    # Folders may be named `run=3`.
+    # Folders may be named `run=3`; what there is, is meant.
     words = [
-        (name, separator, pattern) if separator and (name in named or "/" not in name) else ("", "", each)
+        (name, separator, pattern) if separator and (name in named or not ("/" in name or any(iglob(each)))) else ("", "", each)
         for each, (name, separator, pattern) in ((each, each.partition("=")) for each in inputs)
     ]
     if len({bool(separator) for _, separator, _ in words}) > 1:

@@ -7,6 +7,7 @@ from pipeline.errors import ConfigError, MissingInputError, nearest
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.provenance import now
+from pipeline.runs.store import number_of
 
 
 def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
@@ -23,7 +24,8 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
     with run_folder.locked():
         registry = Registry(run_folder.config.run_dir, network)
         current = registry.recovered()
-        earlier = [] if current is None else [name for name in registry.promoted() if name < current.name]
+        in_use = number_of(current.name) if current else 0
+        earlier = [name for name in registry.promoted() if number_of(name) < in_use]
         if current is None or not earlier:
             raise MissingInputError(
                 f"there is no previous model of '{network}' in {registry.folder}; nothing to roll back to."

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pipeline.runs.store import StageStore, Version
+from pipeline.runs.store import StageStore, Version, number_of
 from training import own_folders
 
 #: Folder of the registry in the run folder.
@@ -67,5 +67,5 @@ class Registry(StageStore):
         """
         current = self.current()
         for name in self.promoted():
-            if current is not None and name > current.name and self.may_remove(self.folder / name):
+            if current is not None and number_of(name) > number_of(current.name) and self.may_remove(self.folder / name):
                 own_folders.remove(self.folder / name)

@@ -135,7 +135,7 @@ class StageStore:
             digest: Digest of the inputs of the version; a part of it is in the name.
         """
         # Unfinished folders count: processes of a killed run must not find their folder again.
-        numbers = [_number(path) for path in self._named_like_versions()]
+        numbers = [number_of(path.name) for path in self._named_like_versions()]
         return self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
 
     def data_of(self, folder: Path) -> Path:
@@ -160,9 +160,9 @@ class StageStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             kept = [path for path in self.unfinished() if can_continue(path)]
-            same = [path for path in kept if path.name.endswith(folder.name[4:])]
+            same = [path for path in kept if _is_twin(path, folder)]
             if same:
-                max(same).rename(folder)
+                max(same, key=lambda path: number_of(path.name)).rename(folder)
             else:
                 own_folders.make(folder)
             if self.stored:
@@ -205,7 +205,7 @@ class StageStore:
 
     def complete(self) -> list[str]:
         """Names of all complete versions, the oldest first."""
-        return sorted(path.name for path in self._versions() if (path / MANIFEST).exists())
+        return sorted((path.name for path in self._versions() if (path / MANIFEST).exists()), key=number_of)
 
     def manifest_of(self, name: str) -> dict[str, Any] | None:
         """Manifest of a version; None if it is gone or damaged."""
@@ -336,14 +336,14 @@ class StageStore:
         A withdrawn version was in use.
         """
         try:
-            in_use = _number(Path(self._name_in_use()))
+            in_use = number_of(self._name_in_use())
         except FileNotFoundError:
             in_use = 0
-        twins = [path for path in self._versions() if path != folder and path.name.endswith(folder.name[4:])]
+        twins = [path for path in self._versions() if path != folder and _is_twin(path, folder)]
         return [
             path
             for path in twins
-            if _number(path) > in_use
+            if number_of(path.name) > in_use
             and "withdrawn" not in (self.manifest_of(path.name) or {})
             and self.may_remove(path)
         ]
@@ -371,8 +371,19 @@ def _words(marker: Path) -> str:
     return marker.read_text(encoding="utf-8") if marker.is_file() else ""
 
 
-def _number(folder: Path) -> int:
-    return int(folder.name.split("-")[0])
+def number_of(name: str) -> int:
+    """Number of a version, by which versions are ordered: as text, 10000 is before 9999.
+
+    Examples:
+        >>> number_of("0002-1f0a93bc")
+        2
+    """
+    return int(name.partition("-")[0])
+
+
+def _is_twin(folder: Path, other: Path) -> bool:
+    """Whether two versions have the same digest."""
+    return folder.name.partition("-")[2] == other.name.partition("-")[2]
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:

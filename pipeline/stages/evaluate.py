@@ -51,7 +51,9 @@ class Evaluate(Stage):
             del items[f"report.{words}"]
         seed = {"train.seed": config.train.seed}
         errors = {f"samples.{each.name}.cross_section_error_pb": each.cross_section_error_pb for each in config.samples}
-        return {**items, **flat_items(config.evaluate, "evaluate"), **config.cross_sections(), **errors, **seed}
+        # Without a name the signal is the one that the classes imply.
+        ours = flat_items(config.evaluate, "evaluate") | {"evaluate.signal": config.signal}
+        return {**items, **ours, **config.cross_sections(), **errors, **seed}
 
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""

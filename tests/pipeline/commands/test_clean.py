@@ -12,6 +12,7 @@ from command_line import SAMPLES, small_config
 from rich.console import Console
 
 from pipeline.commands.clean import clean
+from pipeline.commands.rollback import rollback
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
@@ -224,3 +225,18 @@ def test_what_is_old_and_not_of_this_code_is_kept_and_named(run_folder: RunFolde
     clean(RunFolder(run_folder.config, Console(file=shown, width=1000)), 1)
     assert (old / "manifest.json").exists()
     assert f"note: {old} is kept" in shown.getvalue()
+
+
+def test_from_version_10000_on_the_newest_were_removed(run_folder: RunFolder) -> None:
+    store = StageStore(run_folder.config.run_dir, "ingest")
+    (store.folder / "9997-00000000").mkdir(parents=True)
+    for _ in range(4):
+        publish(store)
+    assert sorted(each.folder.name[:5] for each in clean(run_folder, 2)) == ["9998-", "9999-"]
+
+
+def test_from_version_10000_on_there_was_nothing_to_roll_back_to(run_folder: RunFolder) -> None:
+    registry = Registry(run_folder.config.run_dir, "hlf")
+    (registry.folder / "9998-00000000").mkdir(parents=True)
+    before, after = (publish(registry, promoted="2026-01-01T00:00:00+00:00") for _ in range(2))
+    assert rollback(run_folder, "hlf") == (after, before)

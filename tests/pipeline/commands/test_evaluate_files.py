@@ -21,3 +21,14 @@ def test_a_folder_with_an_equals_sign_was_taken_for_a_class() -> None:
     )
     with pytest.raises(ConfigError, match="there is no class or sample 'run'"):
         _samples(["run=3/new.root"], config)
+
+
+@pytest.mark.parametrize("pattern", ["date=2026/new.root", "date=*/*.root"])
+def test_a_relative_folder_with_an_equals_sign_was_taken_for_a_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "date=2026").mkdir()
+    (tmp_path / "date=2026" / "new.root").touch()
+    (new,), has_truth = _samples([pattern], Config.model_validate(MINIMAL))
+    assert (new.files, has_truth) == ([pattern], False)

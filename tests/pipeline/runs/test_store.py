@@ -10,6 +10,7 @@ import pytest
 from pipeline.errors import RunFolderError
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.store import StageStore
+from training import own_folders
 
 
 def make(store: StageStore, digest: str = "abcdef0123456789") -> Path:
@@ -34,6 +35,21 @@ def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None
     assert current is not None
     assert (current.name, current.manifest["number"]) == ("0002-abcdef01", 2)
     assert (tmp_path / "ingest" / "0001-abcdef01" / "data").exists()
+
+
+def test_version_10000_was_older_than_version_9999(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    (store.folder / "9998-00000000").mkdir(parents=True)
+    for _ in range(2):
+        store.commit(make(store), {})
+    assert store.complete() == ["9999-abcdef01", "10000-abcdef01"]
+    # Unfinished work of the same digest is continued, the newest first.
+    for number in (10001, 10002):
+        own_folders.make(store.folder / f"{number}-11111111")
+    (store.folder / "10002-11111111" / "half").touch()
+    folder = store.next_folder("1" * 16)
+    store.begin(folder, can_continue=lambda _: True)
+    assert (folder.name, (folder / "half").exists()) == ("10003-11111111", True)
 
 
 def test_unfinished_versions_are_removed_by_the_next_begin_and_finished_ones_are_not(tmp_path: Path) -> None:

@@ -91,3 +91,10 @@ def test_the_fractions_are_a_setting(tmp_path: Path, fractions: str, words: str)
     config = made_config(tmp_path, (1e5, 800.0), fractions=fractions)
     task = make_task(config, config.classes, rates_before(config, finished(tmp_path)))
     assert task.mixture.words == words
+
+
+def test_the_name_of_the_signal_that_the_classes_imply_made_evaluate_stale(tmp_path: Path) -> None:
+    items = [
+        Evaluate().config_items(made_config(tmp_path, (1e5, 800.0), signal=signal)) for signal in (None, "top", "QCD")
+    ]
+    assert items[0] == items[1] != items[2]
