@@ -1,7 +1,7 @@
 """The one table of columns: every feature of an event and of a particle, and the columns of the features Parquet.
 
 Kernels, readers, networks, exports, plots and docs take names and column numbers from it. To add a high-level feature,
-add its row to `HIGH_LEVEL` and a function of the same name to `features.high_level`.
+add its row at the end of `HIGH_LEVEL` and a function of the same name to `features.high_level`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from training.studies.study import FOLDER, StudySettings, form_of
 from training.studies.tables import summed_up, what_was_left_out
 from training.studies.trained import weights_of_test
 from training.threads import use_threads
-from training.workloads.registry import HepSettings
+from training.workloads.hep_settings import HepSettings
 
 _FOLDER: Final = "compare"
 _RESULT: Final = "result.json"

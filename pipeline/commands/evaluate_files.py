@@ -291,9 +291,9 @@ def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings
     for label, name in enumerate(config.classes):
         first, *others = (sample for sample in config.samples if sample.label == label)
         named[name] = first.model_copy(update={"cross_section_pb": None}) if others else first
-    # Folders may be named `run=3`; what there is, is meant.
+    # Folders may be named `run=3`.
     words = [
-        (name, separator, pattern) if separator and (name in named or not ("/" in name or any(iglob(each)))) else ("", "", each)
+        (name, separator, pattern) if separator and (name in named or not _is_path(each)) else ("", "", each)
         for each, (name, separator, pattern) in ((each, each.partition("=")) for each in inputs)
     ]
     if len({bool(separator) for _, separator, _ in words}) > 1:
@@ -308,6 +308,11 @@ def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings
         files = [*found[key].files, pattern] if key in found else [pattern]
         found[key] = sample.model_copy(update={"name": key, "files": files})
     return list(found.values()), bool(words[0][1])
+
+
+def _is_path(word: str) -> bool:
+    """Whether a word with an equals sign is a path or glob: a folder is before the sign, or there is such a file."""
+    return "/" in word.partition("=")[0] or any(iglob(word))  # noqa: PTH207 - Path.glob refuses some patterns
 
 
 def _begin(folder: Path) -> Path:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from pydantic import BaseModel, ValidationError
+from pydantic_core import InitErrorDetails
 from rich.console import Console
 
 from ingestion.errors import EmptySampleError
 from ingestion.files import expand, inventory, refuse_waiting
 from pipeline.config import Config, simulated_processes
+from pipeline.configuration.mistakes import explain
+from pipeline.errors import ConfigError
 from pipeline.terminal.progress import Bar
 
 
@@ -16,8 +21,10 @@ def validate(config: Config, console: Console) -> Iterator[str]:
     """Find the input files and check them as `ingest` will: trees, branches; yields lines for the terminal.
 
     Raises:
+        ConfigError: The section `compare` has a key that no study has.
         IngestionError: A sample has no file, or a file is bad.
     """
+    _refuse_unknown_keys_of_studies(config.compare)
     unmatched: list[str] = []
     # Once made, simulated samples have paths.
     to_come = [sample for sample in config.samples if simulated_processes(sample)]
@@ -37,3 +44,36 @@ def validate(config: Config, console: Console) -> Iterator[str]:
             raise EmptySampleError(f"sample '{sample.name}': its files hold no entries. Check them.")
         yield f"{sample.name}: {len(entries)} files, {sum(entries)} entries, class {config.classes[sample.label]}"
     yield "the config is valid"
+
+
+def _refuse_unknown_keys_of_studies(changes: Mapping[str, Any]) -> None:
+    """Refuse what is no key of any study; whether the values suit one is known when `compare` reads it."""
+    if not changes:
+        return
+    # The command would start slowly: the settings of studies import torch.
+    from training.settings import TrainSettings
+    from training.simulation.cluster import ClusterSettings
+    from training.studies.study import StudySettings
+
+    sections: dict[str, tuple[type[BaseModel], Any]] = {
+        "compare": (StudySettings, changes),
+        "compare.train": (TrainSettings, changes.get("train", {})),
+        "compare.cluster": (ClusterSettings, changes.get("cluster", {})),
+    }
+    methods = changes.get("methods")
+    for name, method in methods.items() if isinstance(methods, Mapping) else ():
+        if isinstance(method, Mapping):
+            sections[f"compare.methods.{name}.train"] = (TrainSettings, method.get("train", {}))
+    for place, (section, content) in sections.items():
+        try:
+            section.model_validate(content)
+        except ValidationError as cause:
+            unknown = [
+                InitErrorDetails(type=each["type"], loc=each["loc"], input=each["input"])
+                for each in cause.errors()
+                if each["type"] == "extra_forbidden"
+            ]
+            if unknown:
+                of_names = ValidationError.from_exception_data(cause.title, unknown)
+                words = explain(of_names, section, place=f"{place} of the config", of_file=None, overrides=[])
+                raise ConfigError(words) from None

@@ -66,6 +66,7 @@ class Registry(StageStore):
         Otherwise `rollback` would take them for earlier models in use.
         """
         current = self.current()
+        newest = None if current is None else number_of(current.name)
         for name in self.promoted():
-            if current is not None and number_of(name) > number_of(current.name) and self.may_remove(self.folder / name):
+            if newest is not None and number_of(name) > newest and self.may_remove(self.folder / name):
                 own_folders.remove(self.folder / name)

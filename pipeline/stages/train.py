@@ -132,7 +132,7 @@ def _train(context: Context, network: ModelName, folder: str, settings: TrainSet
     from training.gridsearch.choice import Choice
     from training.launching.rank import RunSpec
     from training.loop.progress import Progress
-    from training.workloads.registry import HepSettings
+    from training.workloads.hep_settings import HepSettings
 
     config, say = context.config, context.say
     model = config.model.of(network)

@@ -49,7 +49,7 @@ from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import simulate
 from training.transports.transport import SingleTransport
-from training.workloads.registry import HepSettings
+from training.workloads.hep_settings import HepSettings
 from training.workloads.work import ReaderWork
 
 GROUPS = 16

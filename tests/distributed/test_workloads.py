@@ -17,7 +17,7 @@ from training.launching.rank import RunSpec
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.trained import simulate_workload, train_on_ranks
-from training.workloads.registry import MnistSettings
+from training.workloads.images_settings import MnistSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 

@@ -26,7 +26,7 @@ PUBLISHED_OF_A_PARTICLE = (
 
 
 def test_the_published_features_come_first_and_in_order() -> None:
-    assert HLF_NAMES[:14] == PUBLISHED
+    assert HLF_NAMES[:14] == PUBLISHED, "the row of a new feature belongs at the end of HIGH_LEVEL"
     assert INPUT_COLUMNS["particles"].names == PUBLISHED_OF_A_PARTICLE
     assert INPUT_COLUMNS["particles"].shape == (801, 19)
 

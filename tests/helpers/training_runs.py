@@ -16,7 +16,7 @@ from models.saved_model import load_model
 from training.launching.rank import RunSpec
 from training.loop.records import read_records
 from training.settings import TrainSettings
-from training.workloads.registry import HepSettings
+from training.workloads.hep_settings import HepSettings
 
 
 def make_spec(

@@ -13,7 +13,7 @@ from undisturbed_run import Undisturbed, version_of
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.model_registry import Registry
 from training.launching.rank import RunSpec
-from training.workloads.registry import HepSettings
+from training.workloads.hep_settings import HepSettings
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 

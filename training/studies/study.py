@@ -23,7 +23,7 @@ from pydantic_core import ErrorDetails
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.measures import CURVES, check_measure, near
-from training.workloads.registry import Cifar10Settings, MnistSettings
+from training.workloads.images_settings import Cifar10Settings, MnistSettings
 
 #: The studies that come with the code, one YAML file each.
 FOLDER: Final = Path(__file__).parent

@@ -179,9 +179,20 @@ def code_of_trainings() -> dict[str, dict[str, str]]:
             set(),
         ),
         ("models/networks/registry.py", "kind.before", "kind.after", {"hlf", "particles"}),
+        # A further workload, and settings of others.
+        (
+            "training/workloads/registry.py",
+            "\nfrom training.",
+            "\nfrom training.workloads.new_settings import NewSettings\nfrom training.",
+            set(),
+        ),
+        ("training/workloads/registry.py", "HepSettings | Mnist", "NewSettings | HepSettings | Mnist", set()),
+        ("training/workloads/images_settings.py", "exclude={", "include={", set()),
+        ("training/workloads/registry.py", "is None", "is not None", {"hlf", "particles"}),
+        ("training/workloads/hep_settings.py", "self.start_from)", "None)", {"hlf", "particles"}),
     ],
 )
-def test_code_of_a_network_trains_that_one_and_a_further_network_trains_no_other(
+def test_code_of_a_network_trains_that_one_and_a_further_network_or_workload_trains_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, trained_again: set[str]
 ) -> None:
     for package in code_meaning.PACKAGES:

@@ -19,7 +19,7 @@ from training.launching.launcher import launch
 from training.launching.rank import RunSpec
 from training.loop.progress import Progress
 from training.settings import TrainSettings
-from training.workloads.registry import HepSettings
+from training.workloads.hep_settings import HepSettings
 
 ROWS = {"train": [32] * 6, "val": [30, 30], "test": [30]}
 

@@ -13,7 +13,7 @@ from models.networks.hlf_settings import HlfSettings
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of_study, planned_runs
-from training.workloads.registry import HepSettings
+from training.workloads.hep_settings import HepSettings
 
 ROWS = {"train": [20] * 4, "val": [10], "test": [10]}
 NETWORK = HlfSettings(hidden=[4])

@@ -18,7 +18,7 @@ from training.simulation.cluster import ClusterSettings
 from training.studies.measures import measure_of
 from training.studies.plan import PlannedRun, Subject, planned_runs
 from training.studies.simulated import run_simulated, simulate_all
-from training.workloads.registry import HepSettings
+from training.workloads.hep_settings import HepSettings
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,9 @@ from training.launching.rank import RunSpec
 from training.readers.sharding import Piece, Share, share_of
 from training.settings import TrainSettings
 from training.studies.trained import train_in_simulator
-from training.workloads.registry import Cifar10Settings, HepSettings, MnistSettings, WorkloadSettings
+from training.workloads.hep_settings import HepSettings
+from training.workloads.images_settings import Cifar10Settings, MnistSettings
+from training.workloads.registry import WorkloadSettings
 
 SETTINGS = TrainSettings(workers=4, epochs=5, batch_size=32, learning_rate=3e-3)
 NETWORKS: dict[str, tuple[MnistSettings | Cifar10Settings, int]] = {

@@ -1,0 +1,42 @@
+"""What `validate` finds before it opens files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from minimal_configs import MINIMAL
+from rich.console import Console
+
+from ingestion.errors import IngestionError
+from pipeline.commands.validate import validate
+from pipeline.config import Config
+from pipeline.errors import ConfigError
+
+
+def validated(**compare: Any) -> None:
+    list(validate(Config.model_validate({**MINIMAL, "compare": compare}), Console(quiet=True)))
+
+
+@pytest.mark.parametrize(
+    ("compare", "words"),
+    [
+        ({"seedz": 3}, r"compare of the config has 1 mistake:\n.*'seedz'. Did you mean 'seeds'"),
+        ({"train": {"epoch": 3}}, r"compare\.train of the config.*\n.*'epoch'. Did you mean 'epochs'"),
+        (
+            {"train": {"algorithm": {"name": "easgd", "local_step": 3}}},
+            "'algorithm.local_step'.*'local_steps'",
+        ),
+        ({"cluster": {"slow_rank": [1]}}, "'slow_rank'. Did you mean 'slow_ranks'"),
+        ({"methods": {"easgd": {"train": {"epoch": 3}}}}, r"compare\.methods\.easgd\.train.*\n.*'epochs'"),
+    ],
+)
+def test_an_unknown_key_of_a_study_was_valid_until_compare(compare: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        validated(**compare)
+
+
+def test_keys_of_studies_are_valid() -> None:
+    # The files of this config do not exist.
+    with pytest.raises(IngestionError, match="no file"):
+        validated(seeds=3, minutes=1, train={"epochs": 5, "slowmo": {"tau": 3}}, cluster={"slow_ranks": {1: 2.0}})

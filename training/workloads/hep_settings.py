@@ -1,0 +1,59 @@
+"""Settings of the workload `hep`. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import field_validator
+from typing_extensions import override
+
+from models.networks.network_settings import NetworkSettings
+from models.networks.registry import settings_from_json
+from training.workloads.base_settings import BaseSettings
+
+if TYPE_CHECKING:
+    from training.workloads.workload import Workload
+
+
+class HepSettings(BaseSettings):
+    """Collision events."""
+
+    name: Literal["hep"] = "hep"
+    folder: Path
+    """Folder of the features dataset."""
+    network: NetworkSettings
+    """The network, by its name or as a mapping with its `name` and settings."""
+    start_from: Path | None = None
+    """Folder of the model that gives the initial weights and scaling; null for fresh weights."""
+
+    @field_validator("network", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        content = {"name": value} if isinstance(value, str) else value
+        return settings_from_json(content) if isinstance(content, Mapping) else content
+
+    @property
+    @override
+    def network_name(self) -> str:
+        return self.network.name
+
+    @property
+    @override
+    def meaning(self) -> dict[str, Any]:
+        return self.network.to_json()
+
+    @override
+    def open(self) -> Workload:
+        from training.workloads.hep import HepEvents
+
+        return HepEvents(self.folder, self.network, self.start_from)
+
+    @override
+    def to_json(self, written: Callable[[Path], str]) -> dict[str, Any]:
+        return {
+            "dataset": written(self.folder),
+            "model": self.network.to_json(),
+            "start_from": None if self.start_from is None else written(self.start_from),
+        }
