@@ -47,7 +47,7 @@ def validate(config: Config, console: Console) -> Iterator[str]:
 
 
 def _refuse_unknown_keys_of_studies(changes: Mapping[str, Any]) -> None:
-    """Refuse what is no key of any study; whether the values suit one is known when `compare` reads it."""
+    """Refuse keys that no study has; whether the values suit one is known when `compare` reads it."""
     if not changes:
         return
     # The command would start slowly: the settings of studies import torch.
