@@ -127,5 +127,5 @@ def test_damaged_features_are_an_error(
 
 def test_features_of_earlier_code_are_an_error(tmp_path: Path) -> None:
     pq.write_table(pa.table({"hlf": pa.array([[0.0] * NUM_HLF])}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"no column \['entry', .*'ht'.* Make the features again"):
+    with pytest.raises(InputError, match=r"no column \[.*'entry', .*'ht'.* Make the features again"):
         predict(made_network("hlf"), [tmp_path / "a.parquet"])

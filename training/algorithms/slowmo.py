@@ -36,7 +36,7 @@ class SlowMo(Wrapper):
     window (the first above 0), so that a change of the rate does not change u (equations 3.0.1, 3.0.2). With the exact
     average, x_tau and gamma are the means over the workers, and all workers get the same model, but for the steps that
     they have not sent to a server. Without it, everything is per worker (equations 3.2.1, 3.2.2). The outer step is
-    applied as a difference, so that concurrent averages are kept; of one on a server each of n workers adds 1 / n.
+    applied as a difference, so that concurrent averages are kept. With a server, each of n workers adds 1 / n of it.
 
     Args:
         settings: tau, alpha (the slow learning rate) and beta (the slow momentum factor).
