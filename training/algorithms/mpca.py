@@ -164,8 +164,11 @@ class Mpca(Algorithm):
             is_end = await self._finish()
 
     @override
-    async def result(self, out: Vector) -> None:
+    async def flush(self) -> None:
         await self._settle()
+
+    @override
+    async def result(self, out: Vector) -> None:
         self.joint.read(out)
 
     @override
