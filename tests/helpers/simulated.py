@@ -348,6 +348,7 @@ class LinearGradients:
                 await algorithm.current(found[step, rank])
             await algorithm.quiesce()
             if results is not None:
+                await algorithm.flush()
                 await algorithm.result(results[rank])
             await algorithm.close()
 

@@ -107,8 +107,11 @@ class Algorithm(ABC):
         """Copy this worker's current model, with all changes by it and its partners, into `out`."""
         self.model.read(out)
 
+    async def flush(self) -> None:  # noqa: B027 - most have sent all
+        """Send what the others lack of this worker's steps; all workers together, at the end of an epoch."""
+
     async def result(self, out: Vector) -> None:
-        """Copy the model that the method returns into `out`: the mean over the workers. All workers together."""
+        """Copy the model that the method returns into `out`, the mean over the workers; all together, after `flush`."""
         await self.current(out)
         await mean_over_workers(out, self.transport)
 

@@ -122,10 +122,6 @@ class ElasticAlgorithm(ServerAlgorithm):
         await self.commit(pull)
 
     @override
-    async def flush(self) -> None:
-        """Nothing: the steps of a worker stay in its model."""
-
-    @override
     async def add(self, change: Vector) -> None:
         """Add to the model of this worker; the centre follows by the exchanges."""
         await Algorithm.add(self, change)

@@ -111,14 +111,9 @@ class ServerAlgorithm(Algorithm):
         """See the centre as it is."""
         self.clocks = await self.centre.pull(self.seen)
 
-    @abstractmethod
-    async def flush(self) -> None:
-        """Commit what is left of a window that is not at its end."""
-
     @override
     async def result(self, out: Vector) -> None:
-        """Copy the centre with all that workers have left; all workers together."""
-        await self.flush()
+        """Copy the centre, when all workers have flushed; all workers together."""
         await self.transport.barrier()
         if self.transport.rank == 0:
             await self.centre.pull(out)
@@ -303,6 +298,7 @@ class WindowAlgorithm(ServerAlgorithm):
 
     @override
     async def flush(self) -> None:
+        """Commit what is left of a window that is not at its end."""
         if self._since:
             await self.exchange()
 

@@ -35,6 +35,10 @@ class Wrapper(Algorithm):
         await self.base.current(out)
 
     @override
+    async def flush(self) -> None:
+        await self.base.flush()
+
+    @override
     async def result(self, out: Vector) -> None:
         await self.base.result(out)
 

@@ -207,9 +207,11 @@ class Trainer:
         work, transport, meter = self._work, self._transport, self._meter
         meter.doing = "at the end of the epoch"
         await self._algorithm.quiesce()
+        own, result = work.model.empty(), work.model.empty()
         with meter.all_is("validate"):
-            own, result = work.model.empty(), work.model.empty()
             await self._algorithm.current(own)
+        await self._algorithm.flush()
+        with meter.all_is("validate"):
             await self._algorithm.result(result)
             distance = await consensus_distance(own, result, transport)
             state = ModelState(result, await self._buffers.mean())
@@ -227,10 +229,10 @@ class Trainer:
             self._record({}, None)
             return
         self._meter.doing, result = "validating", self._work.model.empty()
-        distance = await self._algorithm.snapshot(result)
-        state = ModelState(result, await self._buffers.snapshot())
-        totals = await self._work.validate(state, ValidationShare(0, 1))
-        self._meter.lap("validate")
+        with self._meter.all_is("validate"):
+            distance = await self._algorithm.snapshot(result)
+            state = ModelState(result, await self._buffers.snapshot())
+            totals = await self._work.validate(state, ValidationShare(0, 1))
         self._record(self._facts(totals, distance, sum(self._rows), 0), state)
 
     def _facts(self, totals: Sums, distance: float, budget: int, left_out: int) -> dict[str, Any]:

@@ -51,6 +51,7 @@ async def train(
                 await transport.barrier()
     result, own, current = model.empty(), model.empty(), model.empty()
     await algorithm.quiesce()
+    await algorithm.flush()
     await algorithm.result(result)
     await algorithm.current(current)
     model.read(own)

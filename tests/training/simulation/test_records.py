@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from simulated import CLUSTER, METHODS, ROUGH, models, run, samples_per_second, settings, toy_network, toy_rows
+from simulated import CLUSTER, METHODS, ROUGH, matched, models, run, samples_per_second, settings, toy_network, toy_rows
 from torch import nn
 
 from training.loop.records import MemoryFiles, merged
@@ -101,6 +101,44 @@ def test_what_workers_send_each_other_for_a_validation_is_validation_and_no_comm
     mean = all_reduce_seconds(slow.network, 4, 8 * (models(run(epochs=1)).shape[1] + 1))
     assert numbers["utilisation"] == pytest.approx(8e-3 / (8e-3 + mean + barrier), rel=1e-3)
     assert numbers["seconds_per_batch"] == pytest.approx((8e-3 + mean + barrier) / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("method", "round_trips"),
+    # The models of the three others, or the one shard of the centre, which rank 0 owns.
+    [({"algorithm": "ad-psgd", "partners": matched([[]])}, 3), ({"algorithm": "agn", "local_steps": 1000}, 1)],
+    ids=["pairs", "server"],
+)
+def test_what_one_worker_reads_for_its_validation_was_called_communication(
+    method: dict[str, Any], round_trips: int
+) -> None:
+    latency = 2e-3
+    slow = CLUSTER.model_copy(update={"latency_seconds": latency})
+    # Rank 0 is busy with its first unit, so another worker begins the second epoch.
+    simulated = run(**method, cluster=slow.model_copy(update={"slow_ranks": {0: 100.0}}))
+    found = sorted(worker[0]["seconds_by_kind"].get("validate", 0.0) for worker in simulated.records)
+    assert found == pytest.approx([0, 0, 0, round_trips * 2 * latency], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"algorithm": "agn", "local_steps": 3, "sharding": "static"},
+        {"algorithm": "mpca", "overlap": "inline"},
+        {"algorithm": "mpca", "cycle_steps": 4},
+    ],
+    ids=lambda method: "-".join(map(str, method.values())),
+)
+def test_the_last_steps_of_an_epoch_were_sent_as_validation(method: dict[str, Any]) -> None:
+    slow = CLUSTER.model_copy(update={"latency_seconds": 1e-3})
+    # Four steps of each worker. Rank 1 is as far from rank 0, which owns the centre, as from any other.
+    simulated = run(**method, train=toy_rows(80), workers=2, epochs=1, cluster=slow)
+    (record,) = simulated.records[1]
+    messages = 4 * record["commits"] if "commits" in record else record["cycles"]
+    barriers = int("commits" in record)
+    kinds = record["seconds_by_kind"]
+    assert messages >= 3
+    assert kinds["communicate"] + kinds["wait"] == pytest.approx((messages + barriers) * 1e-3, rel=1e-2)
 
 
 def test_every_key_of_a_record_is_explained() -> None:
