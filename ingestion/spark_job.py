@@ -260,6 +260,8 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
             digest = file_digest(unfinished)
         else:
             unfinished.unlink()
+            # Of a read that did not leave out copies.
+            (out_dir / name).unlink(missing_ok=True)
             name = ""
     make_folder(keys_folder(out_dir))
     with new_file(keys_folder(out_dir) / f"{stem}.npy") as unfinished, unfinished.open("wb") as file:
