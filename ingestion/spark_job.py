@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 from pyspark import Accumulator, SparkContext
 
 from ingestion.changes import content_digest
-from ingestion.copies import UInt64s, find_copies
+from ingestion.copies import UInt64s, event_keys, find_copies
 from ingestion.errors import BadFilesError, ConflictingFilesError, DamagedFileError, EmptySampleError, IngestionError
 from ingestion.files import BadFile, FileInfo, refuse_too_many
-from ingestion.reader import keys_of_events, read_events, select_events
+from ingestion.reader import read_events, select_events
 from ingestion.retrying import patiently
 from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
@@ -249,7 +249,7 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
             write_statistics=_WITH_STATISTICS,
         ) as writer:
             for raw in read_events(work.info, settings, start=work.start, stop=work.stop):
-                keys.append(keys_of_events(raw))
+                keys.append(event_keys(raw.scalars, raw.collections))
                 selection = select_events(raw, work.info, settings, without=work.without)
                 if selection.table.num_rows:
                     writer.write_table(selection.table)
