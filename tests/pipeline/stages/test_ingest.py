@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from command_line import small_config
@@ -13,10 +14,12 @@ from made_events import Row, lepton, made_event, track
 from rich.console import Console
 from stages_here import run_here, without_spark
 
+from ingestion.errors import FilesToComeError
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
-from pipeline.runner import Runner
+from pipeline.runner import Runner, State
 from pipeline.runs.store import Version
+from pipeline.stages.ingest import Ingest
 
 NAMES = ("qcd", "ttbar", "wjets")
 #: The first is of `qcd`.
@@ -81,3 +84,28 @@ def test_a_file_of_copies_only_could_never_be_published(night: Night) -> None:
     assert "40 copies left out" in said
     assert night.events() == before
     assert json.loads((night.version("features").folder / "dataset.json").read_text()) == counts
+
+
+def test_features_could_not_be_made_again_without_the_root_files_that_they_do_not_read(night: Night) -> None:
+    """Only a note about `ingest` needs the files: on tape, or with files to come, no later stage ran."""
+    night.run()
+    for path in night.data.iterdir():
+        path.rename(path.with_suffix(".gone"))
+    said = night.run("features", classes=["QCD", "ttbar", "W"])
+    assert "note: ingest is stale (its input cannot be read: sample 'qcd': no file matches" in said
+    assert "features: config classes changed" in said
+    # What reads the files does not go on without them, nor is it called up to date.
+    with pytest.raises(FilesToComeError):
+        night.run("ingest")
+    runner = night.runner()
+    assert [each.state for each in runner.plan()[:2]] == [State.STALE, State.STALE]
+    with pytest.raises(FilesToComeError):
+        runner.accept()
+
+
+def test_all_files_are_checked_once_in_a_run(night: Night) -> None:
+    with patch.object(Ingest, "find_inputs", autospec=True, side_effect=Ingest.find_inputs) as found:
+        night.run()
+        assert found.call_count == 1
+        night.run("features", classes=["QCD", "ttbar", "W"])
+        assert found.call_count == 2
