@@ -19,7 +19,7 @@ from features.schema import readable
 from features.spark_job import Unsplit, make_unsplit
 from features.spark_job import sum_by_sample as sum_outputs
 from ingestion.copies import UInt64s
-from ingestion.files import expand, inventory, refuse_waiting
+from ingestion.files import found_files
 from ingestion.settings import SampleSettings
 from ingestion.spark_job import ingest, keys_folder, sum_by_sample
 from models.evaluation.candidate import Candidate
@@ -101,7 +101,7 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
             events = _Events("test split", dataset.files("test"), has_truth=True)
         for name in refuse_seen_events(found, events.files, events.keys):
             run_folder.say(
-                f"  nobody knows whether {name} was trained on these events or on copies of them; if it was, the result "
+                f"  nobody knows whether {name} was trained on these events or on copies of them; if so, the result "
                 f"means nothing"
             )
         _write(run_folder, found, events, dataset, unfinished)
@@ -165,12 +165,16 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     events_dir, features_dir = folder / "events", folder / _FEATURES
     for each in (events_dir, features_dir):
         each.mkdir()
+
+    def say(words: str) -> None:
+        run_folder.say(f"  {words}")
+
     with Bar(run_folder.console, "checking files", "files") as bar:
-        checked = inventory(expand(samples), config.ingest, on_file=bar, needs_particles=config.features.particles)
-    refuse_waiting(checked, config.ingest)
+        particles = config.features.particles
+        checked = found_files(samples, config.ingest, say, strict=True, on_file=bar, needs_particles=particles)
     notes = _notes(samples, run_folder.config) if has_truth else []
     for words in (*notes, *missing_weights(info._asdict() for info in checked.infos)):
-        run_folder.say(f"  note: {words}")
+        say(f"note: {words}")
     config.refuse_load_test(any(info.is_load_test for info in checked.infos))
     with Bar(run_folder.console, "Spark", "") as bar:
         bar(0, 0, "starting")
@@ -182,7 +186,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
             done=done, num_tasks=run_folder.spark.num_tasks, bad=checked.bad,
         )  # fmt: skip
     for bad in read.bad:
-        run_folder.say(f"  skipped: {bad.message}")
+        say(f"skipped: {bad.message}")
     parts = [
         EventsFile(part.name, part.sample, part.digest, str(events_dir.absolute() / part.name))
         for part in read.parts
@@ -206,7 +210,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     for each in (events_dir, keys_folder(events_dir)):
         shutil.rmtree(each)
     selected = sum(output.counts["selected"] for output in made.outputs)
-    run_folder.say(f"  {len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
+    say(f"{len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
     if not selected:
         raise EmptySelectionError("--inputs: no event of these files passes the selection. Give more, or others.")
     return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made), keys)

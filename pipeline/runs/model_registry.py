@@ -43,7 +43,7 @@ class Registry(StageStore):
         return {manifest["digest"] for manifest in manifests if _WITHDRAWN in manifest}
 
     def earlier_models(self, current: Version) -> list[str]:
-        """Names of the models before one, the oldest first; `promote` may have published the same one more than once."""
+        """Names of the models before one, the oldest first. A repair publishes the same model again."""
         return [
             name
             for name in self.promoted()

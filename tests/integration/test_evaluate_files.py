@@ -400,6 +400,11 @@ def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
     assert not [path.name for path in tmp_path.iterdir() if "out" in path.name]
 
 
+def test_files_that_wait_were_left_out_without_a_word(trained: Trained) -> None:
+    words = trained.refused(Exit.NOT_THERE_YET, "--inputs", NEW["ttbar"], "--set", "ingest.until=2000-01-01T00:00:00Z")
+    assert f"  left for another run: {NEW['ttbar']}: it was modified at or after ingest.until, 2000" in words
+
+
 def test_a_folder_that_is_there_is_refused_and_left_alone(trained: Trained, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     words = trained.refused(Exit.USER_ERROR, "--model", trained.first, "--out", tmp_path)
