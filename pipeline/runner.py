@@ -250,7 +250,7 @@ class Runner:
         started = time.monotonic()
         try:
             # Afresh, only the work of these settings is thrown away.
-            thrown_away = folder.name[4:] if afresh else "none"
+            thrown_away = folder.name.partition("-")[2] if afresh else "none"
             store.begin(
                 folder, can_continue=lambda each: stage.can_continue(each) and not each.name.endswith(thrown_away)
             )
