@@ -110,7 +110,7 @@ class Ingest(Stage):
                 earlier=earlier,
                 bad=bad,
             )
-        if any(info.lacks_particles for info in infos):
+        if any(info.lacks_particles for info in infos if info.entries):
             context.say(
                 "note: The files have no particles: the isolations of leptons are 0, and no lepton fails their cut."
             )
