@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,11 +16,16 @@ from rich.console import Console
 from stages_here import run_here, without_spark
 
 from ingestion.errors import FilesToComeError
+from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, State
 from pipeline.runs.store import Version
+from pipeline.stages.base import Stage
+from pipeline.stages.evaluate import Evaluate
+from pipeline.stages.features import Features
 from pipeline.stages.ingest import Ingest
+from pipeline.stages.report import Report
 
 NAMES = ("qcd", "ttbar", "wjets")
 #: The first is of `qcd`.
@@ -50,7 +56,7 @@ class Night:
 
     def run(self, *stages: str, **changes: Any) -> str:
         """What is printed."""
-        features = {"feed_workers": 1, "split": {"train": 0.4, "val": 0.3, "test": 0.3}}
+        features = {"feed_workers": 1, "split": {"train": 0.4, "val": 0.3, "test": 0.3}, **changes.pop("features", {})}
         config = small_config(self.folder, self.data, features=features, **changes)
         return run_here(config, *stages or ("ingest", "features"))
 
@@ -109,3 +115,56 @@ def test_all_files_are_checked_once_in_a_run(night: Night) -> None:
         assert found.call_count == 1
         night.run("features", classes=["QCD", "ttbar", "W"])
         assert found.call_count == 2
+
+
+def test_other_places_and_files_that_are_not_read_made_the_features_stale(night: Night) -> None:
+    night.run()
+    for path in night.data.iterdir():
+        os.utime(path.rename(path.with_name(path.name.replace("_0", "_moved"))), (10**9, 10**9))
+    (night.data / "qcd_bad.root").write_text("this is text, not ROOT, and long enough")
+    os.utime(night.data / "qcd_bad.root", (10**9, 10**9))
+    write_delphes(night.data / "qcd_late.root", events(500))
+    said = night.run(ingest={"on_bad_file": "skip", "until": "2026-01-01T00:00:00Z"})
+    assert "1 bad files skipped" in said
+    counters = night.version("ingest").manifest["counters"]
+    assert [len(counters[name]) for name in ("bad_files", "waiting_files")] == [1, 1]
+    assert said.splitlines()[-1] == "features: up to date"
+
+
+@pytest.mark.parametrize(
+    ("counter", "stale"),
+    [
+        ("samples", ["features", "evaluate", "report"]),
+        ("weights", ["features", "evaluate", "report"]),
+        ("load_test", ["features"]),
+        ("bad_files", ["report"]),
+        ("waiting_files", []),
+        ("files_read", []),
+    ],
+)
+def test_a_stage_depends_on_the_counters_that_it_reads(night: Night, counter: str, stale: list[str]) -> None:
+    night.run("ingest")
+    version = night.version("ingest")
+    counters = {**version.manifest["counters"], counter: "another"}
+    other = version._replace(manifest={**version.manifest, "counters": counters})
+    stages: list[Stage] = [Features(), Evaluate(), Report()]
+    assert [each.name for each in stages if each.content_read(other) != each.content_read(version)] == stale
+
+
+def test_what_a_file_without_entries_lacks_was_noted(night: Night) -> None:
+    particles = [field.branch for name in PARTICLE_COLLECTIONS for field in COLLECTIONS[name].values()]
+    write_delphes(night.data / "qcd_empty.root", [], without=[*particles, "Event.Weight"])
+    said = night.run("ingest", features={"particles": False}, model={"names": ["hlf"]})
+    assert "4 files, 120 entries" in said
+    assert "note:" not in said
+
+
+def test_local_events_are_hashed_once_by_the_one_who_publishes_them(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("ingestion.spark_job.file_digest")
+    night.run()
+    published = {each.path: each.digest for each in night.version("ingest").files}
+    outputs = night.version("features").manifest["counters"]["kernel_outputs"]
+    assert len(outputs) == 3
+    assert {f"events/{each['name']}": each["digest"] for each in outputs}.items() <= published.items()
