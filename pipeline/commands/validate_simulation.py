@@ -147,7 +147,10 @@ def _read(sample: SampleSettings, config: Config, say: Callable[[str], None]) ->
     from models.evaluation.sample_comparison import WeightedEvents
 
     hlf, weights, tables = [], [], []
-    for info in found_files([sample], config.ingest, say, strict=True).infos:
+    found = found_files([sample], config.ingest, say, strict=True)
+    for bad in found.bad:
+        say(f"skipped: {bad.message}")
+    for info in found.infos:
         for raw in read_events(info, config.ingest, start=0, stop=info.entries):
             table = select_events(raw, info, config.ingest).table
             block = build_features(table, config.features)

@@ -59,7 +59,7 @@ class Registry(StageStore):
 
     def _holds(self, name: str, other: Version) -> bool:
         """Whether a version holds the same model as another."""
-        return (self.manifest_of(name) or {}).get("digest") == other.manifest["digest"]
+        return bool((self.manifest_of(name) or {}).get("digest") == other.manifest["digest"])
 
     def recovered(self) -> Version | None:
         """The model in use; a missing pointer is first set to the newest promoted model.
