@@ -100,7 +100,7 @@ def test_features_could_not_be_made_again_without_the_root_files_that_they_do_no
     said = night.run("features", classes=["QCD", "ttbar", "W"])
     assert "note: ingest is stale (its input cannot be read: sample 'qcd': no file matches" in said
     assert "features: config classes changed" in said
-    # What reads the files does not go on without them, nor is it called up to date.
+    # The stage that reads the files stops without them, and is not called up to date.
     with pytest.raises(FilesToComeError):
         night.run("ingest")
     runner = night.runner()
