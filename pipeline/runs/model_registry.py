@@ -42,9 +42,24 @@ class Registry(StageStore):
         manifests = [self.manifest_of(name) or {} for name in self.complete()]
         return {manifest["digest"] for manifest in manifests if _WITHDRAWN in manifest}
 
+    def earlier_models(self, current: Version) -> list[str]:
+        """Names of the models before one, the oldest first. A repair publishes the same model again."""
+        return [
+            name
+            for name in self.promoted()
+            if number_of(name) < number_of(current.name) and not self._holds(name, current)
+        ]
+
     def withdraw(self, version: Version, when: str) -> None:
-        """Mark a model as rolled back."""
-        self.rewrite_manifest(version, version.manifest | {_WITHDRAWN: when})
+        """Mark a model as rolled back, in every version that holds it."""
+        for name in self.promoted():
+            if self._holds(name, version):
+                twin = Version(name, self.folder / name, self.manifest_of(name) or {})
+                self.rewrite_manifest(twin, twin.manifest | {_WITHDRAWN: when})
+
+    def _holds(self, name: str, other: Version) -> bool:
+        """Whether a version holds the same model as another."""
+        return bool((self.manifest_of(name) or {}).get("digest") == other.manifest["digest"])
 
     def recovered(self) -> Version | None:
         """The model in use; a missing pointer is first set to the newest promoted model.

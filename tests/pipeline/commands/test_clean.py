@@ -238,5 +238,5 @@ def test_from_version_10000_on_the_newest_were_removed(run_folder: RunFolder) ->
 def test_from_version_10000_on_there_was_nothing_to_roll_back_to(run_folder: RunFolder) -> None:
     registry = Registry(run_folder.config.run_dir, "hlf")
     (registry.folder / "9998-00000000").mkdir(parents=True)
-    before, after = (publish(registry, promoted="2026-01-01T00:00:00+00:00") for _ in range(2))
+    before, after = (publish(registry, digest=each, promoted="2026-01-01T00:00:00+00:00") for each in "ab")
     assert rollback(run_folder, "hlf") == (after, before)
