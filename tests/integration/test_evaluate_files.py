@@ -41,6 +41,8 @@ NEW = {
     "W+jets": SAMPLES / "wjets_13TeV_PU20_1.root",
 }
 CLASSES = list(NEW)
+#: Alone, since ranks take seconds to start.
+TRAIN = {"workers": 1, "algorithm": "sgd", "epochs": 3, "batch_size": 16}
 Keys = tuple[str, int]
 
 
@@ -56,9 +58,7 @@ class Trained:
         for path in SAMPLES.glob("*_0.root"):
             shutil.copy(path, data)
         self.data = data
-        self.config = small_config(
-            folder, data, train={"epochs": 3, "batch_size": 16}, evaluate={"working_points": [0.6], "train_events": 50}
-        )
+        self.config = small_config(folder, data, train=TRAIN, evaluate={"working_points": [0.6], "train_events": 50})
         for stage, *options in (
             ("ingest",),
             ("features",),
