@@ -37,6 +37,11 @@ class Registry(StageStore):
         """Names of the models that were not withdrawn, the oldest first."""
         return [name for name in self.complete() if _WITHDRAWN not in (self.manifest_of(name) or {})]
 
+    def models(self) -> list[str]:
+        """Names of the promoted models, the oldest first; of a model that a repair published again, the newest."""
+        newest = {(self.manifest_of(name) or {})["digest"]: name for name in self.promoted()}
+        return sorted(newest.values(), key=number_of)
+
     def withdrawn_digests(self) -> set[str]:
         """Digests of the models that were rolled back."""
         manifests = [self.manifest_of(name) or {} for name in self.complete()]

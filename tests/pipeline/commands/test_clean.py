@@ -106,6 +106,14 @@ def test_after_a_rollback_the_model_in_use_stays_though_it_is_old(run_folder: Ru
     assert registry.complete() == [names[0], names[2]]
 
 
+def test_a_model_that_a_repair_published_again_counts_once(run_folder: RunFolder) -> None:
+    run_dir = run_folder.config.run_dir
+    registry = Registry(run_dir, "hlf")
+    names = [publish(registry, train=night(run_dir)["train"], digest=digest) for digest in ("a", "b", "c", "c")]
+    clean(run_folder, 2)
+    assert registry.complete() == names[1:]
+
+
 def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to(run_folder: RunFolder) -> None:
     run_dir = run_folder.config.run_dir
     registry = Registry(run_dir, "hlf")
